@@ -4,19 +4,11 @@
 //! machine.
 
 mod bench;
-mod cache;
-mod cached;
 mod catalog;
 mod cp;
-mod files;
-mod ladder;
-mod mapped;
 mod nodes;
 mod platform;
 mod queue;
-mod replay;
-mod rows;
-mod turns;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -26,26 +18,15 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use iomill::LayoutKind;
 use iomill::engine::EngineKind;
-use iomill_bench::human::parse_size;
-use iomill_bench::task::Task;
-use iomill_bench::workload::Workload;
 
-pub use bench::{Bench, BenchAccess, BenchGate, BenchPicture, BenchQuick, BenchWhat};
-pub use cache::CacheKind;
-pub use cached::{
-    BenchBatch, BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
-};
+use crate::human::parse_size;
+
+pub use bench::{Bench, BenchQuick, BenchWhat};
 pub use catalog::{Catalog, CatalogWhat, Check};
 pub use cp::Cp;
-pub use files::BenchFiles;
-pub use ladder::{BenchLadder, Paper};
-pub use mapped::BenchMapped;
 pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
 pub use queue::{Depth, Queues};
-pub use replay::Replay;
-pub use rows::BenchRows;
-pub use turns::{BenchPlace, BenchRounds, BenchThreads, BenchTimes};
 
 /// Many commodity SSDs as one very fast file.
 #[derive(Debug, Parser)]
@@ -127,15 +108,20 @@ const IO_OPTIONS: [&str; 11] = [
 ];
 
 /// Commands with those options in their help. The other commands do too little I/O for them to matter.
-const IO_COMMANDS: [&str; 8] = ["info", "put", "get", "truncate", "check", "bench", "replay", "probe"];
+const IO_COMMANDS: [&str; 7] = ["info", "put", "get", "truncate", "check", "bench", "probe"];
+
+/// A definition that has the options of [`Global`]. Those that say how I/O is done get a heading of their own.
+pub fn under_heading(command: clap::Command) -> clap::Command {
+    command.mut_args(|option| match IO_OPTIONS.contains(&option.get_id().as_str()) {
+        true => option.help_heading("I/O options"),
+        false => option,
+    })
+}
 
 /// The definition of the command line.
 pub fn definition() -> clap::Command {
     // `build` gives each command its own copy of the global options.
-    let mut command = Cli::command().mut_args(|option| match IO_OPTIONS.contains(&option.get_id().as_str()) {
-        true => option.help_heading("I/O options"),
-        false => option,
-    });
+    let mut command = under_heading(Cli::command());
     command.build();
     let hide = |command: clap::Command| {
         command.mut_args(|option| {
@@ -271,21 +257,13 @@ pub enum Command {
     #[command(after_help = "Example:\n  iomill catalog export catalog.txt\n  iomill catalog import catalog.txt\n\n\
                             The text has a line for each layout, file and attribute. Run `iomill check` after an import.")]
     Catalog(Catalog),
-    /// Measure iomill beside its rivals, on the same bytes
-    #[command(
-        after_help = "Example:\n  iomill bench quick\n  iomill -a /mnt/ssd0 bench random --threads 2 --size 8GiB\n  \
-                      iomill bench warm --json warm.json"
-    )]
+    /// Measure iomill beside `pread`, `mmap` and io_uring by hand, on the same bytes
+    #[command(after_help = "Example:\n  iomill bench quick\n  iomill bench quick --dir /mnt/ssd0 --json quick.json")]
     Bench(Bench),
     /// Watch the processes that use an array: its cache, its drives
     #[command(after_help = "Example:\n  iomill -a /mnt/ssd0 top\n  iomill top --interval 10s --count 6 --json\n\n\
                             It shows processes of the same user only. On a terminal, q ends it.")]
     Top(Top),
-    /// Repeat recorded accesses on an array or a plain file, or simulate which of them caches would hit
-    #[command(after_help = "Example:\n  iomill replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
-                            iomill replay oltp.csv.xz --plain tables.db --cache 256MiB\n  iomill replay --simulate *.csv.xz --svg hits.svg\n\n\
-                            Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or the output of blkparse.")]
-    Replay(Replay),
     /// Measure what drives and machine can do, and where the time goes
     #[command(
         after_help = "Example:\n  iomill -a /mnt/ssd0 probe\n  iomill probe /mnt/ssd0 /mnt/ssd1 --json probe.json\n  iomill probe features.bin\n  \
@@ -329,7 +307,6 @@ impl Command {
             Command::Catalog(_) => "catalog",
             Command::Bench(_) => "bench",
             Command::Top(_) => "top",
-            Command::Replay(_) => "replay",
             Command::Probe(_) => "probe",
             Command::Tune(_) => "tune",
             Command::Completions(_) => "completions",
@@ -470,18 +447,13 @@ pub struct Man {
     pub out: Option<PathBuf>,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+/// Parses a size; see [`parse_size`].
+pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
 }
 
-fn request_size(text: &str) -> Result<u32, String> {
-    let bytes = size(text)?;
-    let workload = Workload { block_bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ..Workload::RANDOM_READ };
-    workload.check().map_err(|error| error.to_string())?;
-    Ok(workload.block_bytes)
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
+/// Parses the length of a turn.
+pub fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
         _ => Err("give a number of seconds from 0.1 to 600".to_owned()),
@@ -508,7 +480,8 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn block_size(text: &str) -> Result<u32, String> {
+/// Parses the size of a block.
+pub fn block_size(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     u32::try_from(bytes).map_err(|_| "a block is at most 64 MiB".to_owned())
 }
@@ -539,7 +512,7 @@ mod tests {
             Err(help) => help.to_string(),
             Ok(_) => panic!("{words:?} has no help"),
         };
-        assert!(help(&["get"]).contains("I/O options") && help(&["bench", "random"]).contains("--engine"));
+        assert!(help(&["get"]).contains("I/O options") && help(&["bench", "quick"]).contains("--engine"));
         assert!(!help(&["ls"]).contains("--engine") && !help(&[]).contains("--engine"));
         assert!(parse(["iomill", "ls", "--engine", "posix"]).is_ok());
         let asked = |words: &[&str]| parse([&["iomill", "help"], words].concat()).unwrap_err().to_string();

@@ -3,6 +3,7 @@
 //! Goals: with `--json` exactly one document per stream and failure. If the reader of the output goes away, the command ends
 //! without a message.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
@@ -44,15 +45,16 @@ impl Answer {
 /// Prints answers, notices and failures.
 #[derive(Debug)]
 pub struct Console {
+    program: &'static str,
     command: &'static str,
     json: bool,
     quiet: bool,
 }
 
 impl Console {
-    /// The console of one command.
-    pub fn new(command: &'static str, global: &Global) -> Console {
-        Console { command, json: global.wants_document(), quiet: global.quiet }
+    /// The console of one command of a program. Messages begin with both names.
+    pub fn of(program: &'static str, command: &'static str, global: &Global) -> Console {
+        Console { program, command, json: global.wants_document(), quiet: global.quiet }
     }
 
     /// Prints how a command ended, and returns the exit code.
@@ -101,13 +103,18 @@ impl Console {
         if self.json {
             to_stderr(&format!("{}\n", error_document(&failure.to_string(), failure.kind(), notices)));
         } else {
-            to_stderr(&format!("iomill: {}: {failure}\n", self.command));
+            to_stderr(&format!("{}: {}: {failure}\n", self.program, self.command));
         }
     }
 }
 
 fn error_document(message: &str, kind: &str, notices: &[String]) -> Value {
     json!({ "error": { "message": message, "kind": kind }, "notices": notices })
+}
+
+/// Whether a command line asks for a JSON document. It is asked before the line is parsed, so that errors of the line are one too.
+pub fn wants_json(arguments: &[OsString]) -> bool {
+    arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }
 
 /// Prints why a command line could not be parsed, or the help that it asks for. Returns the exit code.

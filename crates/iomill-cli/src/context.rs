@@ -7,9 +7,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use iomill::{Array, ArrayOptions, Peek, Profile, RuntimeOptions, Topology};
-use iomill_bench::rivals::Bring;
 
-use crate::arguments::{Command, Global, Mode};
+use crate::arguments::{Global, Mode};
 use crate::failure::{Failure, Result};
 
 /// Names a drive of the array, unless an option does.
@@ -34,27 +33,15 @@ fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
 pub struct Context<'a> {
     /// The global options as the user gave them.
     pub global: &'a Global,
-    /// Makes rivals with dependencies that this crate does not have.
-    pub bring: Option<&'a dyn Bring>,
     profile: Option<Profile>,
     notices: RefCell<Vec<String>>,
     cut_short: RefCell<Option<Failure>>,
 }
 
 impl<'a> Context<'a> {
-    /// A context without notices. It reads the profile that the command uses.
-    pub fn new(global: &'a Global, command: &Command, bring: Option<&'a dyn Bring>) -> Result<Context<'a>> {
-        let profile = match (&global.profile, command) {
-            // `probe` writes the profile.
-            (_, Command::Probe(_)) | (None, _) => None,
-            (Some(_), Command::Bench(_)) => {
-                let why =
-                    "a measurement takes no profile: leave --profile out, and give --depth, --mode or --plug instead";
-                return Err(Failure::Usage(why.to_owned()));
-            }
-            (Some(path), _) => Some(Profile::read(path)?),
-        };
-        Ok(Context { global, bring, profile, notices: RefCell::default(), cut_short: RefCell::default() })
+    /// A context without notices. Arrays open with the settings of that profile.
+    pub fn new(global: &'a Global, profile: Option<Profile>) -> Context<'a> {
+        Context { global, profile, notices: RefCell::default(), cut_short: RefCell::default() }
     }
 
     /// Options for an array without a cache: most commands read each byte once.

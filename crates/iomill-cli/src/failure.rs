@@ -4,7 +4,6 @@ use std::io;
 use std::path::Path;
 
 use iomill::Error;
-use iomill_trace::TraceError;
 use rustix::io::Errno;
 
 /// Why a command failed.
@@ -13,9 +12,9 @@ pub enum Failure {
     /// An error of the library.
     #[error("{0}")]
     Library(#[from] Error),
-    /// An error of a trace or of its reference.
+    /// Recorded accesses, or figures to compare with, that cannot be used.
     #[error("{0}")]
-    Trace(TraceError),
+    Trace(String),
     /// The command line makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -58,15 +57,6 @@ pub enum Failure {
         /// What is left.
         aftermath: String,
     },
-}
-
-impl From<TraceError> for Failure {
-    fn from(error: TraceError) -> Failure {
-        match error {
-            TraceError::Array(error) => Failure::Library(error),
-            error => Failure::Trace(error),
-        }
-    }
 }
 
 /// A result of this crate.

@@ -2,22 +2,16 @@
 //! signal a second or more after the first ends the process at once. A signal within that second counts as the same wish:
 //! `timeout` sends one to the process and one to its group.
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
-use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use libc::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ, c_int};
 
 use crate::failure::{Failure, Result};
 
 /// Time after the first signal in which others do not end the process.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// Stack of the thread that waits for the first signal.
-const STACK_BYTES: usize = 64 << 10;
+const GRACE_MS: u64 = 1000;
 
 /// Whether a signal came.
 #[derive(Clone, Debug)]
@@ -32,26 +26,26 @@ impl Interrupt {
     /// Makes signals set the flag from now on.
     pub fn install() -> Result<Interrupt> {
         let interrupt = Interrupt { signal: Arc::default(), came: Arc::default() };
-        let is_over = Arc::new(AtomicBool::new(false));
-        let failed =
-            |signal| move |source| Failure::Local { action: "handle", place: format!("signal {signal}"), source };
-        let handled: Vec<i32> = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal)).collect();
-        for &signal in &handled {
-            flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&is_over))
-                .and_then(|_| flag::register(signal, Arc::clone(&interrupt.came)))
-                .and_then(|_| flag::register_usize(signal, Arc::clone(&interrupt.signal), signal as usize))
-                .map_err(failed(signal))?;
+        let first_ms = Arc::new(AtomicU64::new(0));
+        for signal in [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !is_ignored(signal)) {
+            let (interrupt, first_ms) = (interrupt.clone(), first_ms.clone());
+            let act = move || {
+                let now = now_ms();
+                match first_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+                    // SAFETY: the call may be made in a handler of signals. It ends the process without running anything else of it.
+                    Err(first) if now >= first + GRACE_MS => unsafe { libc::_exit(128 + signal) },
+                    Ok(_) | Err(_) => {}
+                }
+                interrupt.signal.store(signal as usize, Ordering::Relaxed);
+                interrupt.came.store(true, Ordering::Relaxed);
+            };
+            // SAFETY: the action makes two calls that a handler may make, and stores to atomics. It takes no lock and allocates nothing.
+            unsafe { on_signal(signal, act) }.map_err(|source| Failure::Local {
+                action: "handle",
+                place: format!("signal {signal}"),
+                source,
+            })?;
         }
-        let mut signals = Signals::new(&handled).map_err(failed(SIGINT))?;
-        let end_grace = move || {
-            if signals.forever().next().is_some() {
-                thread::sleep(GRACE);
-                is_over.store(true, Ordering::Relaxed);
-            }
-        };
-        let place = "the thread that watches signals".to_owned();
-        let started = thread::Builder::new().name("signals".to_owned()).stack_size(STACK_BYTES).spawn(end_grace);
-        started.map_err(|source| Failure::Local { action: "start", place, source })?;
         Ok(interrupt)
     }
 
@@ -72,7 +66,26 @@ impl Interrupt {
 /// Makes a write beyond the limit of file sizes fail like other writes. By default it ends the process.
 pub fn fail_at_size_limits() {
     // If no handler can be set, such a write ends the process, as by default.
-    let _ = flag::register(SIGXFSZ, Arc::default());
+    // SAFETY: an action that does nothing is safe in a handler.
+    let _ = unsafe { on_signal(SIGXFSZ, || ()) };
+}
+
+/// Runs an action at each signal of a kind, from now until the process ends.
+///
+/// # Safety
+///
+/// The action may do only what a handler of signals may: no locks, no allocations.
+unsafe fn on_signal(signal: c_int, action: impl Fn() + Send + Sync + 'static) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe { signal_hook_registry::register(signal, action) }.map(drop)
+}
+
+/// Milliseconds of the monotonic clock, at least 1.
+fn now_ms() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call fills one `timespec`. It may be made in a handler of signals, and cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
 }
 
 /// Whether this process was started with the signal ignored, as `nohup` and a shell's background jobs do. Then it stays ignored.

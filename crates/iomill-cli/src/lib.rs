@@ -8,33 +8,37 @@
 
 pub mod arguments;
 mod commands;
-mod console;
-mod context;
-mod destination;
-mod failure;
-mod interrupt;
-mod naming;
-mod progress;
+pub mod console;
+pub mod context;
+pub mod destination;
+pub mod failure;
+pub mod human;
+pub mod interrupt;
+pub mod naming;
+pub mod progress;
 mod pump;
 mod source;
-mod table;
-mod terminal;
+pub mod table;
+pub mod terminal;
+pub mod tune;
 
 use std::ffi::OsString;
 
-use arguments::Cli;
+use iomill::Profile;
+
+use arguments::{Cli, Command};
 use console::Console;
 use context::Context;
-use iomill_bench::rivals::Bring;
+use failure::Result;
 
 /// Parses a command line. Its first argument is the command's own name. Reads nothing except its arguments.
 pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     arguments::parse(arguments)
 }
 
-/// Runs a command line and returns the exit code. The rivals in `bring` take part in measurements.
-pub fn run(arguments: Vec<OsString>, bring: Option<&dyn Bring>) -> u8 {
-    let wants_json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
+/// Runs a command line and returns the exit code.
+pub fn run(arguments: Vec<OsString>) -> u8 {
+    let wants_json = console::wants_json(&arguments);
     let cli = match parse_arguments(arguments) {
         Ok(cli) => cli,
         Err(error) => return console::usage(&error, wants_json),
@@ -43,12 +47,26 @@ pub fn run(arguments: Vec<OsString>, bring: Option<&dyn Bring>) -> u8 {
         return 0;
     }
     interrupt::fail_at_size_limits();
-    let console = Console::new(cli.command.name(), &cli.global);
-    match Context::new(&cli.global, &cli.command, bring) {
-        Ok(context) => {
+    let console = Console::of("iomill", cli.command.name(), &cli.global);
+    match profile(&cli) {
+        Ok(profile) => {
+            let context = Context::new(&cli.global, profile);
             let result = commands::run(&context, &cli.command);
             console.finish(result, &context.take_notices())
         }
         Err(failure) => console.finish(Err(failure), &[]),
+    }
+}
+
+/// The profile that the command uses.
+fn profile(cli: &Cli) -> Result<Option<Profile>> {
+    match (&cli.global.profile, &cli.command) {
+        // `probe` writes the profile.
+        (_, Command::Probe(_)) | (None, _) => Ok(None),
+        (Some(_), Command::Bench(_)) => {
+            let why = "a measurement takes no profile: leave --profile out";
+            Err(failure::Failure::Usage(why.to_owned()))
+        }
+        (Some(path), _) => Ok(Some(Profile::read(path)?)),
     }
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::from(iomill_cli::run(std::env::args_os().collect(), None))
+    ExitCode::from(iomill_cli::run(std::env::args_os().collect()))
 }

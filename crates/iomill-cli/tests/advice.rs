@@ -1,32 +1,15 @@
 //! Senseless arguments are refused before the command does anything. Messages of failures say what to do.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 
-use common::{Ended, Site};
+use crate::common::{Ended, Site};
 
 #[test]
 fn options_without_effect_are_refused() {
     let site = Site::new(2);
-    site.file("t.csv", b"r,0,4096\n");
     for (line, words) in [
-        ("replay t.csv --cache 1PiB", ["larger than the memory", "smaller --cache"]),
-        ("bench warm --cache 1PiB", ["larger than the memory", "smaller --cache"]),
-        ("bench cold --cache 1PiB", ["larger than the memory", "smaller --cache"]),
-        ("bench soak --cache 1PiB", ["larger than the memory", "smaller --cache"]),
-        ("bench mmap-vs-syscall --size 4MiB --request-size 16MiB", ["16 MiB", "larger --size"]),
-        ("bench warm --size 8MiB --cache 4MiB", ["8 MiB", "larger --cache"]),
-        ("bench random --size 4MiB --rivals pread,quick_cache", ["quick_cache", "fio-io_uring"]),
-        ("bench warm --size 8MiB --rivals mmap,moka", ["\"moka\"", "rivals/Cargo.toml"]),
-        ("bench mixed --rivals pwrite", ["pwrite", "pread, mmap"]),
-        ("bench small-writes --batch 4", ["--batch", "unexpected"]),
-        ("bench ladder --of falcon --state x", ["--state", "sc13"]),
-        ("replay t.csv --cache 0 --policy lru", ["--policy", "--cache 0"]),
-        ("replay t.csv --read-ahead 5MiB", ["--read-ahead", "at most 4MiB"]),
-        ("bench cold --read-ahead 4097KiB", ["--read-ahead", "at most 4MiB"]),
         ("init a b --weights 1,x", ["--weights", "from 1 to 1000"]),
     ] {
         site.run_bare(["-a", "ssd0"].into_iter().chain(line.split(' '))).failed(2, &words);
@@ -92,10 +75,9 @@ fn undoing_nothing_makes_nothing() {
 fn every_command_has_a_manual_page() {
     let site = Site::bare(1);
     site.run_bare(["man", "--out", "ssd0"]).good();
-    for name in ["iomill.1", "iomill-bench.1", "iomill-bench-warm.1"] {
+    for name in ["iomill.1", "iomill-bench.1", "iomill-bench-quick.1"] {
         assert!(site.drive(0).join(name).is_file(), "{name}");
     }
-    assert!(!site.drive(0).join("iomill-bench-held.1").exists(), "it is for measurements only");
     let page = fs::read_to_string(site.drive(0).join("iomill-ls.1")).unwrap();
     assert!(page.contains("PREFIX") && !page.contains("engine"), "{page}");
 }

@@ -1,12 +1,10 @@
 //! The catalog by hand, and the measurement of small files.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 
-use common::Site;
+use crate::common::Site;
 
 #[test]
 fn a_catalog_goes_out_as_text_and_comes_back() {
@@ -28,19 +26,4 @@ fn a_catalog_goes_out_as_text_and_comes_back() {
     assert_eq!(site.run(["ls"]).good().text(), "kept\n");
     let document = site.run(["catalog", "export", "--json"]).good().json();
     assert!(document["catalog"].as_str().unwrap().contains("kept"));
-}
-
-#[test]
-fn small_files_are_measured_beside_plain_ones() {
-    let site = Site::bare(0);
-    let few = ["bench", "files", "--files", "5", "--threads", "1,2", "--rounds", "1", "--seconds", "0.1", "--json"];
-    let document = site.run_bare(few).good().json();
-    let rows = document["results"].as_array().unwrap();
-    // With two numbers of threads: eight operations by three contenders, three by futures, and one without sync.
-    assert_eq!(rows.len(), 2 * (8 * 3 + 3 + 1), "{document}");
-    assert!(rows.iter().all(|row| row["ops_per_s"].as_f64().unwrap() > 0.0));
-    assert_eq!(fs::read_dir(site.root()).unwrap().count(), 0, "something was left behind");
-    let only = site.run_bare([&few[..], &["--rivals", "none"]].concat()).good().json();
-    assert_eq!(only["results"].as_array().unwrap().len(), 2 * (8 * 2 + 3 + 1));
-    site.run_bare([&few[..], &["--rivals", "sqlite"]].concat()).failed(2, &["sqlite", "rivals/Cargo.toml"]);
 }

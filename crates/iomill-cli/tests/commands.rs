@@ -1,12 +1,10 @@
 //! Every command, with good and with bad arguments.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 
-use common::{Site, bytes};
+use crate::common::{Site, bytes};
 use serde_json::json;
 
 #[test]

@@ -1,8 +1,6 @@
 //! `put` and `get`: the bytes come out as they went in, and a failed copy leaves nothing behind.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -10,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Site, bytes, listening, send};
+use crate::common::{Ended, Site, bytes, listening, send};
 use serde_json::json;
 
 #[test]

@@ -1,14 +1,12 @@
 //! Damaged and missing drives: errors name them, and no read returns wrong bytes.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Site, bytes, is_root};
+use crate::common::{Site, bytes, is_root};
 
 #[test]
 fn places_that_are_no_drives() {

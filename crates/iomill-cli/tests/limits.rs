@@ -1,8 +1,6 @@
 //! Machines with full disks, low limits or forbidden system calls. The command works, or says why it does not.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 #[path = "../../iomill/tests/forbid/mod.rs"]
 mod forbid;
 
@@ -14,7 +12,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Site, bytes, is_root};
+use crate::common::{Ended, Site, bytes, is_root, limited};
 
 #[test]
 fn a_disk_that_fills_up_gives_all_back() {
@@ -105,20 +103,6 @@ fn a_limit_of_file_sizes_is_named() {
 }
 
 #[test]
-fn rivals_work_with_little_locked_memory() {
-    let site = Site::new(2);
-    let words = "bench random --mode drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
-    let mut command = site.command(words.split(' '));
-    limited(&mut command, libc::RLIMIT_MEMLOCK, 2 << 20);
-    let document = Ended::of(command.output().unwrap()).good().json();
-    let results = document["results"].as_array().unwrap();
-    match results.iter().find(|row| row["contender"] == "uring-by-hand") {
-        Some(row) => assert!(row["notes"].to_string().contains("ulimit -l"), "{row}"),
-        None => assert!(document["left_out"].to_string().contains("io_uring"), "{document}"),
-    }
-}
-
-#[test]
 fn without_io_uring_another_engine_serves() {
     let site = Site::new(2);
     let data = bytes(3_000_000);
@@ -187,27 +171,6 @@ fn io_pipe(command: &mut Command) -> io::PipeWriter {
     let (reader, writer) = io::pipe().unwrap();
     command.stdin(reader);
     writer
-}
-
-fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
-    let mut most = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure lives until the call returns.
-    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut most) }, 0);
-    // Only a privileged process may raise its own limit.
-    let limit = limit.min(most.rlim_max);
-    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
-    // SAFETY: both calls are allowed between fork and exec; `setrlimit` reads a value of the closure's own.
-    unsafe {
-        command.pre_exec(move || {
-            // CAP_IPC_LOCK lifts the limit of locked memory. If the process may not drop it, the process does not have it.
-            const IPC_LOCK: libc::c_ulong = 14;
-            libc::prctl(libc::PR_CAPBSET_DROP, IPC_LOCK, 0, 0, 0);
-            match libc::setrlimit(resource, &raw const limit) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        })
-    };
 }
 
 /// Makes the kernel refuse `io_uring_setup` with EPERM, as containers do.

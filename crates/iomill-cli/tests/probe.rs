@@ -1,12 +1,10 @@
 //! `iomill probe`.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 
-use common::{Ended, Site};
+use crate::common::{Ended, Site};
 
 fn probe(site: &Site, arguments: &[&str]) -> Ended {
     let all = ["probe", "--quiet"].iter().chain(arguments).copied();

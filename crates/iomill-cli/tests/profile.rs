@@ -1,12 +1,10 @@
 //! `--profile`: `iomill probe` writes a profile, and other commands use it.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 
-use common::Site;
+use crate::common::Site;
 use serde_json::Value;
 
 const SHORT: [&str; 6] = ["--size", "4MiB", "--seconds", "0.1", "--threads", "1"];

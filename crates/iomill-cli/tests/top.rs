@@ -1,8 +1,6 @@
 //! `iomill top`: watches processes that use an array.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
@@ -11,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Ended, Site, send};
+use crate::common::{Ended, Site, send};
 use iomill::{Array, ArrayOptions, Layout};
 use serde_json::Value;
 

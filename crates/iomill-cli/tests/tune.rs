@@ -1,19 +1,17 @@
 //! `iomill tune` on recorded machines, and without root on this one.
 
-#![allow(clippy::unwrap_used)]
 
-mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Ended, Site};
+use crate::common::{Ended, Site};
 use serde_json::Value;
 
 /// A site with a recorded machine, which the command itself unpacks beside the drives.
 fn site(record: &str) -> Site {
     let site = Site::bare(0);
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../iomill-tune/tests/trees/{record}.record"));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/trees/{record}.record"));
     fs::copy(file, site.path("record")).unwrap();
     site.run_bare(["tune", "--unpack", "record", "--root", "root", "--quiet"]).good();
     site

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::{Result, check, iomill, iomill_good, read, write};
+use crate::{Result, check, iomill, iomill_good, lab_good, read, write};
 
 /// Nodes, each with one CPU of the same number and one NVMe drive.
 const NODES: usize = 4;
@@ -303,8 +303,8 @@ fn profile_is_followed(probed: &Value, places: &[PathBuf]) -> Result<()> {
 /// Waits for drive threads, and reads from procfs on which CPUs they may run.
 fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Result<()> {
     let place = places[0].to_string_lossy();
-    let mut child = Command::new("iomill")
-        .args(["-a", &place, "--mode", "drive-threads", "bench", "random", "--size", "64MiB", "--rivals", "none"])
+    let mut child = Command::new("iomill-lab")
+        .args(["random", "-a", &place, "--mode", "drive-threads", "--size", "64MiB", "--rivals", "none"])
         .args(["--rounds", "3", "--seconds", "5"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -386,11 +386,10 @@ fn polling_reads_the_same(places: &[PathBuf]) -> Result<()> {
 fn ladder_climbs_and_restores(places: &[PathBuf]) -> Result<()> {
     let place = places[0].to_string_lossy();
     let before = snapshot()?;
-    let out = iomill_good(&[
+    let out = lab_good(&[
+        "ladder",
         "-a",
         &place,
-        "bench",
-        "ladder",
         "--of",
         "sc13",
         "--size",

@@ -54,14 +54,27 @@ pub fn write(path: impl AsRef<Path>, value: &str) -> Result<()> {
 
 /// Runs the command. Returns its exit code, standard output and standard error.
 pub fn iomill(arguments: &[&str]) -> Result<(i32, String, String)> {
-    let output = Command::new("iomill").args(arguments).stdin(Stdio::null()).output()?;
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok((output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr)))
+    run("iomill", arguments)
 }
 
 /// Runs the command, which must succeed.
 pub fn iomill_good(arguments: &[&str]) -> Result<String> {
-    let (code, out, err) = iomill(arguments)?;
-    check(code == 0, format!("iomill {} ended with {code}: {err}", arguments.join(" ")))?;
+    good("iomill", arguments)
+}
+
+/// Runs the lab's command, which must succeed.
+pub fn lab_good(arguments: &[&str]) -> Result<String> {
+    good("iomill-lab", arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<(i32, String, String)> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output()?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr)))
+}
+
+fn good(program: &str, arguments: &[&str]) -> Result<String> {
+    let (code, out, err) = run(program, arguments)?;
+    check(code == 0, format!("{program} {} ended with {code}: {err}", arguments.join(" ")))?;
     Ok(out)
 }

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde_json::Value;
 
-use crate::{Result, check, iomill_good, write};
+use crate::{Result, check, iomill_good, lab_good, write};
 use kernel::Calls;
 
 const KIB: u64 = 1 << 10;
@@ -346,8 +346,8 @@ fn commands_work(ground: &Ground) -> Result<()> {
     let bench =
         ["--order", "random", "--request-size", "512,64KiB", "--threads", "2", "--size", "2MiB", "--growth", "1MiB"];
     let times = ["--seconds", "0.1", "--rounds", "1", "--json"];
-    let arguments = [&["-a", &place, "bench", "mmap-vs-syscall"], &bench[..], &times[..]].concat();
-    let report: Value = serde_json::from_str(&iomill_good(&arguments)?)?;
+    let arguments = [&["mmap-vs-syscall", "-a", &place], &bench[..], &times[..]].concat();
+    let report: Value = serde_json::from_str(&lab_good(&arguments)?)?;
     let results = report["results"].as_array().ok_or("no results")?;
     // Four ways, two sizes. Memory is never cold, and the report names each way that it left out.
     let warm = results.iter().filter(|one| one["cache"] == "warm").count();
@@ -364,7 +364,7 @@ fn commands_work(ground: &Ground) -> Result<()> {
     let (nvdimms, _) = kernel::memories()?;
     let devices: Vec<&Value> = drives.iter().map(|drive| &drive["devices"][0]).collect();
     check(devices == [&nvdimms[0], &nvdimms[1]], format!("probe found {devices:?}"))?;
-    println!("ok: {}: put, get, bench mmap-vs-syscall and probe work; it says: {}", ground.name, probed["verdict"][0]);
+    println!("ok: {}: put, get, mmap-vs-syscall of the lab and probe work; it says: {}", ground.name, probed["verdict"][0]);
     iomill_good(&["tune", "--json"])?;
     Ok(())
 }

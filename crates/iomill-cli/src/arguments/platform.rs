@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{seconds, size};
-use iomill_tune::findings::{Coalescing, NAMES};
+use crate::tune::findings::{Coalescing, NAMES};
 
 /// Arguments of `tune`.
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub struct Tune {
     #[arg(long)]
     pub persist: bool,
     /// Where --persist writes; required with --root
-    #[arg(long, value_name = "DIR", default_value = iomill_tune::persist::DIRECTORY, requires = "persist")]
+    #[arg(long, value_name = "DIR", default_value = crate::tune::persist::DIRECTORY, requires = "persist")]
     pub dir: PathBuf,
     /// Where the old values are saved; required with --root [default: /var/lib/iomill/tune.json; without root
     /// $XDG_STATE_HOME/iomill/tune.json]

@@ -1,7 +1,7 @@
 //! `iomill info`: the array and its drives.
 
 use iomill::{DriveInfo, NodeInfo};
-use iomill_bench::human;
+use crate::human;
 use serde_json::{Value, json};
 
 use crate::console::Answer;

@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write, stdout};
 
 use iomill::{Listed, Peek};
-use iomill_bench::human;
+use crate::human;
 use serde_json::{Value, json};
 
 use crate::arguments::Ls;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use iomill::Profile;
-use iomill_bench::human;
+use crate::human;
 use iomill_platform::tree::Tree;
 use iomill_probe::{self as probe, Figures, Point, Settings};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! `iomill stat`: all details of files.
 
 use iomill::FileStat;
-use iomill_bench::human;
+use crate::human;
 use serde_json::{Value, json};
 
 use crate::arguments::Names;

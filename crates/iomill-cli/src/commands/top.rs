@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use iomill::counters::{self, Published};
 use iomill::{Counters, DriveCounters};
-use iomill_bench::human;
+use crate::human;
 use serde_json::{Value, json};
 
 use crate::arguments::Top;

@@ -9,11 +9,11 @@ use iomill_platform::drives::{self, Drive, NoDrive, Transport};
 use iomill_platform::machine::Machine;
 use iomill_platform::record::Record;
 use iomill_platform::tree::Tree;
-use iomill_tune::apply::{self, Change, Outcome, Undone};
-use iomill_tune::finding::{Finding, Verdict};
-use iomill_tune::findings::{self, Wishes};
-use iomill_tune::persist::{self, Plan};
-use iomill_tune::state::{self, Store};
+use crate::tune::apply::{self, Change, Outcome, Undone};
+use crate::tune::finding::{Finding, Verdict};
+use crate::tune::findings::{self, Wishes};
+use crate::tune::persist::{self, Plan};
+use crate::tune::state::{self, Store};
 use serde_json::{Value, json};
 
 use crate::arguments::Tune;
@@ -158,7 +158,7 @@ fn header(machine: &Machine, drives: &[Drive]) -> String {
         if nodes == 1 { "node" } else { "nodes" }
     );
     for drive in drives {
-        let size = iomill_bench::human::size(drive.len_bytes);
+        let size = crate::human::size(drive.len_bytes);
         let mut parts = vec![drive.transport.name().to_owned(), size];
         if !drive.model.is_empty() {
             parts.insert(0, drive.model.clone());

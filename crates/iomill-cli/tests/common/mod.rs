@@ -1,7 +1,7 @@
-//! A directory with an array in it, and ways to run the command on it.
+//! A directory with an array in it, and ways to run a command on it: [`crate::PROGRAM`], which is iomill's or the lab's.
 
 // Each test program uses only a part of this.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code)]
 
 use std::ffi::OsStr;
 use std::fs;
@@ -76,10 +76,8 @@ impl Site {
     }
 
     fn init(self) -> Site {
-        let site = self;
-        let paths: Vec<PathBuf> = (0..site.drives).map(|drive| site.drive(drive)).collect();
-        site.run_bare([OsStr::new("init")].into_iter().chain(paths.iter().map(|path| path.as_os_str()))).good();
-        site
+        iomill::Array::create(self.drives()).unwrap().close().unwrap();
+        self
     }
 
     /// A site with directories that are no drives yet.
@@ -124,8 +122,8 @@ impl Site {
     }
 
     pub fn bare_command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_iomill"));
-        listening(&mut command, &[])
+        let mut command = Command::new(crate::PROGRAM);
+        alone(listening(&mut command, &[]))
             .args(arguments)
             .env_remove("IOMILL_ARRAY")
             .current_dir(self.root())
@@ -208,6 +206,20 @@ pub fn listening<'a>(command: &'a mut Command, ignored: &[libc::c_int]) -> &'a m
     unsafe { command.pre_exec(set) }
 }
 
+/// Lets the command inherit no descriptor but the standard streams. A shell, `make -j` or a CI runner may leave others open, and limits
+/// count them.
+pub fn alone(command: &mut Command) -> &mut Command {
+    let close = || {
+        // SAFETY: the call reads no memory of ours. Marked descriptors stay usable until the exec, which closes them.
+        match unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the function makes one system call, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(close) }
+}
+
 /// Sends a signal.
 pub fn send(child: &Child, signal: libc::c_int) {
     // SAFETY: the call reads none of our memory. The child has not been waited for, so its number is still its own.
@@ -217,4 +229,26 @@ pub fn send(child: &Child, signal: libc::c_int) {
 pub fn is_root() -> bool {
     // SAFETY: the call has no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Gives the command a limit.
+pub fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit: u64) {
+    let mut most = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure lives until the call returns.
+    assert_eq!(unsafe { libc::getrlimit(resource, &raw mut most) }, 0);
+    // Only a privileged process may raise its own limit.
+    let limit = limit.min(most.rlim_max);
+    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+    // SAFETY: both calls are allowed between fork and exec; `setrlimit` reads a value of the closure's own.
+    unsafe {
+        command.pre_exec(move || {
+            // CAP_IPC_LOCK lifts the limit of locked memory. If the process may not drop it, the process does not have it.
+            const IPC_LOCK: libc::c_ulong = 14;
+            libc::prctl(libc::PR_CAPBSET_DROP, IPC_LOCK, 0, 0, 0);
+            match libc::setrlimit(resource, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+    };
 }

@@ -1,0 +1,238 @@
+//! Random rows of a user's own file, by iomill and as programs read them today: how much faster is a gather?
+//!
+//! Goals: one run answers, for rows that are on drives and for rows that are in memory; the file is only read.
+//! Non-goals: data of our own, arrays ([`crate::limited`], [`crate::warm`]); popular rows.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use iomill::{Error, PlainOptions, Result, RuntimeOptions};
+use iomill_contenders::rows::{Loops, ReadRows, RowReads, Way};
+
+use crate::bench::Stage;
+use crate::contender::{Cache, Contender, IOMILL_READ_ROWS, MMAP, MMAP_RANDOM, Sample, Slice, URING_BY_HAND};
+use crate::held::{self, Held, Helper, Job};
+use iomill_cli::human;
+use crate::limited::Uncached;
+use crate::machine::Machine;
+use crate::report::{Report, Row};
+use crate::rivals::uring::Uring;
+use crate::rounds::{self, Measured, Turns, WARM_UP};
+use crate::target::Target;
+use crate::warm::CACHE_OVER_SIZE;
+use crate::workload::Workload;
+
+/// Cold reads: the file's length over the memory, if no memory is given.
+const SIZE_OVER_CACHE: u64 = 8;
+/// That memory is no smaller than this, if it is less than half of the file. The kernel may read several MiB ahead for one page of a
+/// mapping, and ends a process that has no memory for these.
+const CACHE_BYTES_USUAL: u64 = 16 << 20;
+/// The smallest memory for cold reads.
+const CACHE_BYTES_MIN: u64 = 1 << 20;
+
+const WAYS: [Way; 3] = [Way::Mapped, Way::MappedRandom, Way::Called];
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes of a row.
+    pub row_bytes: u32,
+    /// Rows of a gather.
+    pub batch: u32,
+    /// Memory for cold reads, the same for all contenders. The default is an eighth of the file; of a short file it is more.
+    pub cache_bytes: Option<u64>,
+    /// How iomill opens the file. The measurement sets the cache's size.
+    pub options: RuntimeOptions,
+    /// I/Os in flight, for io_uring by hand.
+    pub depth: u32,
+    /// How turns are taken.
+    pub turns: Turns,
+    /// Starts the processes of contenders with limited memory.
+    pub helper: Helper,
+}
+
+impl Settings {
+    fn cold(&self, len_bytes: u64) -> Result<RowReads> {
+        let usual = (len_bytes / SIZE_OVER_CACHE).max(CACHE_BYTES_USUAL).min(len_bytes / 2);
+        let cache_bytes = self.cache_bytes.unwrap_or(usual);
+        let cache = human::size(cache_bytes);
+        if cache_bytes < CACHE_BYTES_MIN {
+            let least = human::size(CACHE_BYTES_MIN).replace(' ', "");
+            let why = format!("give a --cache of at least {least}, and a file at least twice as long");
+            return Err(Error::invalid(format!("memory for {cache}"), why));
+        }
+        if len_bytes / 2 < cache_bytes {
+            let what = format!("cold reads of a file of {} with memory for {cache}", human::size(len_bytes));
+            let why = "most of them would find their rows in memory; give a smaller --cache, or a file at least twice as long";
+            return Err(Error::invalid(what, why));
+        }
+        Ok(RowReads { row_bytes: self.row_bytes, batch: self.batch, len_bytes, cache_bytes })
+    }
+}
+
+/// Measures on the file. `cancel` ends it soon; the report then has the complete rounds only.
+pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
+    // A file that iomill cannot open is an error before anything else.
+    let runtime = settings.options.clone().cache_bytes(0).start()?;
+    let len_bytes = PlainOptions::new().runtime(&runtime).open(&settings.path)?.len();
+    let cold = settings.cold(len_bytes)?;
+    let target = Target::plain(settings.path.clone(), len_bytes)?;
+    let machine = Machine::look(&target);
+    let mut measured = turns(from_drives(settings, &target), cold, settings, cancel, stage)?;
+    if measured.iter().all(|one| !one.cancelled && one.failed.is_none()) {
+        let warm = RowReads { cache_bytes: len_bytes.saturating_mul(CACHE_OVER_SIZE), ..cold };
+        measured.extend(turns(from_memory(settings), warm, settings, cancel, stage)?);
+    }
+    Ok(Report { baselines: &[MMAP, MMAP_RANDOM, URING_BY_HAND], ..Report::new(machine, &measured) })
+}
+
+fn turns(
+    mut contenders: Vec<Box<dyn Contender<RowReads>>>,
+    reads: RowReads,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Vec<Measured<RowReads>>> {
+    let plans = settings.turns.plans(reads, WARM_UP);
+    rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)
+}
+
+fn from_drives(settings: &Settings, target: &Target) -> Vec<Box<dyn Contender<RowReads>>> {
+    let (path, options) = (&settings.path, &settings.options);
+    let mut contenders: Vec<Box<dyn Contender<RowReads>>> = vec![
+        Box::new(ReadRows::new(path.clone(), options.clone(), Cache::Held)),
+        Box::new(Uncached::new(Box::new(Uring::new(target.clone())), settings.depth)),
+    ];
+    for way in WAYS {
+        let path = path.clone();
+        let job = move |reads: &RowReads| Job::Rows { path: path.clone(), way, reads: *reads };
+        contenders.push(Box::new(Held::new(way.name(), &settings.helper, job).over_drives(target.clone())));
+    }
+    // Without a group the rivals still take part, with all of the machine's memory.
+    if held::why_not().is_some() {
+        for way in WAYS {
+            contenders.push(Box::new(Loops::new(way, path.clone(), Cache::Cold)));
+        }
+    }
+    contenders
+}
+
+fn from_memory(settings: &Settings) -> Vec<Box<dyn Contender<RowReads>>> {
+    let path = &settings.path;
+    vec![
+        Box::new(ReadRows::new(path.clone(), settings.options.clone(), Cache::Warm)),
+        Box::new(Loops::new(Way::Mapped, path.clone(), Cache::Warm)),
+        Box::new(Loops::new(Way::Called, path.clone(), Cache::Warm)),
+    ]
+}
+
+impl Contender<RowReads> for Uncached {
+    fn name(&self) -> &'static str {
+        self.reader.name()
+    }
+
+    fn cache(&self) -> Cache {
+        self.reader.cache()
+    }
+
+    fn prepare(&mut self, reads: &RowReads) -> Result<Option<String>> {
+        let workload = Workload { depth: self.depth, block_bytes: reads.pages_bytes(), ..Workload::RANDOM_READ };
+        if reads.len_bytes < u64::from(workload.block_bytes) {
+            return Ok(Some("the file is shorter than the pages of one row".to_owned()));
+        }
+        self.reader.prepare(&workload)
+    }
+
+    fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
+        self.reader.run(slice)
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.reader.lost()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let pages = "reads as many whole pages as a row takes, and copies nothing out of them".to_owned();
+        [pages].into_iter().chain(self.reader.notes()).collect()
+    }
+}
+
+/// The answer in words: the time of a gather of `batch` rows, by iomill and out of a mapping.
+pub fn verdict(report: &Report, batch: u32) -> Vec<String> {
+    let time_us = |row: &Row| f64::from(batch) * row.threads as f64 / row.ops_per_s.max(1e-9) * 1e6;
+    let mut lines = Vec::new();
+    for (is_warm, place) in [(false, "on the drive"), (true, "in memory")] {
+        let of = |name: &str| {
+            report.results.iter().find(|row| row.contender == name && (row.cache == Cache::Warm.name()) == is_warm)
+        };
+        let (Some(ours), Some(theirs)) = (of(IOMILL_READ_ROWS), of(MMAP)) else { continue };
+        let (our_us, their_us) = (time_us(ours), time_us(theirs));
+        let unequal = match theirs.cache == Cache::Cold.name() {
+            true => {
+                " The mapping had all of the machine's memory, so this says little of a file that fits into it; run as root for equal memory."
+            }
+            false => "",
+        };
+        lines.push(format!(
+            "A gather of {batch} rows {place} takes {} by iomill and {} out of a mapping: {} as fast.{unequal}",
+            human::time_us(our_us),
+            human::time_us(their_us),
+            human::ratio(their_us / our_us.max(1e-9))
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rounds::Outcome;
+    use std::time::Duration;
+
+    #[test]
+    fn the_verdict_says_how_much_faster_and_where_memory_is_not_equal() {
+        let reads = RowReads { row_bytes: 512, batch: 4096, len_bytes: 1 << 30, cache_bytes: 1 << 27 };
+        let turns = Turns { threads: vec![1], rounds: 1, slice: WARM_UP };
+        let measured = |outcomes: &[(&'static str, Cache, u64)]| {
+            let outcomes = outcomes.iter().map(|&(contender, cache, ops)| {
+                let sample = Sample { ops, wall: Duration::from_secs(1), ..Sample::empty().unwrap() };
+                Outcome { contender, cache, samples: vec![sample], notes: Vec::new() }
+            });
+            Measured { outcomes: outcomes.collect(), ..Measured::of(turns.plans(reads, WARM_UP).next().unwrap()) }
+        };
+        let warm = measured(&[(IOMILL_READ_ROWS, Cache::Warm, 4_096_000), (MMAP, Cache::Warm, 2_048_000)]);
+        let said = |cold: Cache| {
+            let cold = measured(&[(IOMILL_READ_ROWS, Cache::Held, 409_600), (MMAP, cold, 4_096)]);
+            verdict(&Report::new(Machine::default(), &[cold, warm.clone()]), 4096)
+        };
+        let lines = said(Cache::Held);
+        assert_eq!(
+            lines[0],
+            "A gather of 4096 rows on the drive takes 10.0 ms by iomill and 1.0 s out of a mapping: 100.00x as fast."
+        );
+        assert!(
+            lines[1].contains("in memory takes 1.0 ms by iomill and 2.0 ms") && lines[1].ends_with("2.00x as fast."),
+            "{lines:?}"
+        );
+        assert!(said(Cache::Cold)[0].ends_with("run as root for equal memory.") && said(Cache::Cold)[1] == lines[1]);
+    }
+
+    #[test]
+    fn memory_is_an_eighth_of_the_file_unless_given() {
+        let helper = Helper { program: "true".into(), arguments: Vec::new() };
+        let turns = Turns { threads: vec![1], rounds: 1, slice: WARM_UP };
+        let (path, options) = ("f".into(), RuntimeOptions::new());
+        let settings =
+            Settings { path, row_bytes: 512, batch: 64, cache_bytes: None, options, depth: 32, turns, helper };
+        for (len, cache) in [(800 << 20, 100 << 20), (80 << 20, 16 << 20), (20 << 20, 10 << 20)] {
+            assert_eq!(settings.cold(len).unwrap().cache_bytes, cache);
+        }
+        let says = |settings: &Settings, len| settings.cold(len).unwrap_err().to_string();
+        assert!(says(&settings, 1 << 20).contains("at least 1MiB"), "{}", says(&settings, 1 << 20));
+        let settings = Settings { cache_bytes: Some(6 << 20), ..settings };
+        assert_eq!(settings.cold(12 << 20).unwrap().cache_bytes, 6 << 20);
+        assert!(says(&settings, 11 << 20).contains("twice as long"), "{}", says(&settings, 11 << 20));
+    }
+}

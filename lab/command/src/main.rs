@@ -1,0 +1,34 @@
+//! The command `iomill-lab`: iomill beside its rivals on the same bytes, and recorded accesses on arrays and in simulated caches.
+//!
+//! Goals: a measurement is one command with a table, a document and a bound of time. Non-goals: contenders and their loops
+//! (`iomill-contenders`), what takes part and figures (`iomill-bench`), and all that one needs who runs an array (`iomill-cli`).
+
+mod arguments;
+mod bar;
+mod commands;
+
+use std::process::ExitCode;
+
+use iomill_cli::console::{self, Console};
+use iomill_cli::context::Context;
+
+fn main() -> ExitCode {
+    ExitCode::from(run(std::env::args_os().collect()))
+}
+
+/// Runs a command line and returns the exit code.
+fn run(arguments: Vec<std::ffi::OsString>) -> u8 {
+    let wants_json = console::wants_json(&arguments);
+    let lab = match arguments::parse(arguments) {
+        Ok(lab) => lab,
+        Err(error) => return console::usage(&error, wants_json),
+    };
+    if lab.global.parse_only {
+        return 0;
+    }
+    iomill_cli::interrupt::fail_at_size_limits();
+    let console = Console::of("iomill-lab", lab.measurement.name(), &lab.global);
+    let context = Context::new(&lab.global, None);
+    let result = commands::run(&context, &lab.measurement);
+    console.finish(result, &context.take_notices())
+}
