@@ -1,15 +1,17 @@
 //! `cargo xtask tidy` checks the repository itself. `cargo xtask forbidden` runs its tests as in a container. `cargo xtask budget`
-//! counts the instructions of its operations. `cargo xtask public` lists the public interface.
+//! counts the instructions of its operations. `cargo xtask public` lists the public interface. `cargo xtask quick` checks what a change
+//! of one room is most likely to break.
 
 mod budget;
 mod forbidden;
+mod quick;
 mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
 
 /// The subcommands. The check of the documentation uses them too.
-const COMMANDS: [&str; 4] = ["forbidden", "tidy", "budget", "public"];
+const COMMANDS: [&str; 5] = ["forbidden", "tidy", "budget", "public", "quick"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,10 +27,12 @@ fn main() -> ExitCode {
         ["public", "--write"] => public(true),
         ["budget"] => budget(false),
         ["budget", "--record"] => budget(true),
+        ["quick"] => quick("HEAD"),
+        ["quick", "--base", base] => quick(base),
         _ => {
             eprintln!(
-                "usage: cargo xtask tidy [--prose], cargo xtask public [--write], cargo xtask budget [--record], \
-                 or cargo xtask forbidden -- COMMAND..."
+                "usage: cargo xtask quick [--base REV], cargo xtask tidy [--prose], cargo xtask public [--write], \
+                 cargo xtask budget [--record], or cargo xtask forbidden -- COMMAND..."
             );
             ExitCode::from(2)
         }
@@ -96,6 +100,18 @@ fn budget(records: bool) -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("budget: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Exit code 0 if nothing is wrong, 1 if something is, 2 if the check itself failed.
+fn quick(base: &str) -> ExitCode {
+    match workspace::Workspace::load().and_then(|workspace| quick::check(&workspace, base)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("quick: {error}");
             ExitCode::from(2)
         }
     }

@@ -27,11 +27,14 @@ pub struct Workspace {
 /// A package.
 #[derive(Debug, Default, Deserialize)]
 pub struct Package {
-    id: String,
+    /// How cargo names it.
+    pub id: String,
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
+    /// The path of its `Cargo.toml`.
+    pub manifest_path: PathBuf,
     /// An SPDX expression, in most packages.
     pub license: Option<String>,
     /// The programs and libraries that it builds.
@@ -47,6 +50,13 @@ pub struct Target {
     pub kind: Vec<String>,
     /// Path of its root file.
     pub src_path: PathBuf,
+}
+
+impl Package {
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        self.manifest_path.parent().unwrap_or(&self.manifest_path)
+    }
 }
 
 impl Workspace {
