@@ -1,13 +1,8 @@
 //! The simulated drive against a plain model of the bytes that may be read after a crash.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{PAGE, Rig, memory};
+use crate::common::{PAGE, Rig, memory};
 use iomill::engine::Op;
 use iomill::sys::fs::{Access, Alignment};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};

@@ -1,13 +1,8 @@
 //! The simulated machine: determinism, the rules of direct I/O, space, depth, faults, locks, the contract of engines.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::time::Duration;
 
-use common::{PAGE, Rig, engine, memory};
+use crate::common::{PAGE, PageBuf, Rig, engine, memory};
 use iomill::engine::{EngineConfig, EngineKind, IoRequest, Memory, Op};
 use iomill::sys::fs::{Access, Alignment, Lock};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
@@ -256,7 +251,7 @@ fn what_would_wait_for_ever_is_an_error() {
 
 #[test]
 fn breaches_of_the_contract_are_found() {
-    let with = |requests: fn(&Rig, &mut [common::PageBuf]) -> Vec<IoRequest>| {
+    let with = |requests: fn(&Rig, &mut [PageBuf]) -> Vec<IoRequest>| {
         let mut rig = Rig::new(1, DriveModel::default());
         let mut buf = memory(2, 1);
         let requests = requests(&rig, &mut buf);

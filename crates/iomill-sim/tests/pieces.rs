@@ -1,14 +1,9 @@
 //! Pieces with memory in one place and with scattered memory, through both drivers of the queue, against a plain byte
 //! vector. The simulated drive transfers less than requested, fails and crashes.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::{PAGE, Rig, memory};
+use crate::common::{PAGE, PageBuf as Frame, Rig, memory};
 use fastrand::Rng;
 use iomill::drive::inline::{InlineContext, Service};
 use iomill::drive::locks::BlockLocks;
@@ -225,7 +220,7 @@ fn without_errors_no_piece_fails() {
 }
 
 /// A request for four pages with frames that lie apart and backwards.
-fn scattered(rig: &Rig, op: Op, frames: &mut [common::PageBuf], list: &mut Vec<Segment>) -> IoRequest {
+fn scattered(rig: &Rig, op: Op, frames: &mut [Frame], list: &mut Vec<Segment>) -> IoRequest {
     list.clear();
     list.extend([6, 4, 2, 0].map(|frame| Segment { buf: frames[frame..].as_mut_ptr().cast(), len: PAGE }));
     IoRequest { len: 4 * PAGE as u32, memory: Memory::scatter(list), ..rig.request(0, op, 0, frames) }
@@ -242,7 +237,7 @@ fn a_crash_leaves_each_page_of_a_scattered_write_old_or_new() {
         rig.sync().unwrap();
         let (mut frames, mut list) = (memory(7, 9), Vec::new());
         for (page, frame) in [6, 4, 2, 0].into_iter().enumerate() {
-            frames[frame] = common::PageBuf([10 + page as u8; PAGE]);
+            frames[frame] = Frame([10 + page as u8; PAGE]);
         }
         let request = scattered(&rig, Op::Write, &mut frames, &mut list);
         if seed % 2 == 0 {

@@ -1,16 +1,11 @@
 //! A slow drive among others, under an open-loop load of independent requests to single drives. The other drives must
 //! not become slower.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::PAGE;
+use crate::common::PAGE;
 use iomill::drive::inbox::Refused;
 use iomill::drive::inline::Service;
 use iomill::drive::serve::{CANCELLED, INBOX_PIECES, Message, Server, Share};

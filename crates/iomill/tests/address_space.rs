@@ -1,29 +1,22 @@
 //! Arrays opened where address space is limited.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::path::Path;
-use std::process::Command;
 
 use iomill::{ArrayOptions, Layout};
+
+use crate::alone;
 
 /// Tells the process with the limit where its drive is.
 const DRIVE: &str = "IOMILL_TEST_DRIVE";
 
-/// Runs this test again in its own process with so much address space.
-fn run_limited(kib: u64, drive: &Path) -> String {
-    let test = "a_default_cache_is_as_large_as_there_is_room_for";
-    let output = Command::new("sh")
-        .args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")])
-        .arg(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(DRIVE, drive)
-        .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    told
+const TEST: &str = "address_space::a_default_cache_is_as_large_as_there_is_room_for";
+
+/// Runs this test again in its own process, where it may have only so many bytes of address space.
+fn run_limited(bytes: Option<u64>, drive: &Path) -> String {
+    let mut command = alone::command(TEST);
+    command.env(DRIVE, drive);
+    bytes.into_iter().for_each(|bytes| alone::limit_addresses(&mut command, bytes));
+    alone::run(command)
 }
 
 fn limited(drive: &Path) {
@@ -53,9 +46,9 @@ fn a_default_cache_is_as_large_as_there_is_room_for() {
     file.write_at(&vec![7; 1 << 20], 0).unwrap();
     file.close().unwrap();
     array.close().unwrap();
-    let free = run_limited(1 << 36, drive.path());
+    let free = run_limited(None, drive.path());
     assert!(!free.contains("ulimit") && free.contains("given=1073"), "{free}");
-    let held = run_limited(400 << 10, drive.path());
+    let held = run_limited(Some(400 << 20), drive.path());
     let bytes: u64 = held.split("cache_bytes=").nth(1).unwrap().lines().next().unwrap().parse().unwrap();
     assert!(bytes > 1 << 20 && bytes <= 100 << 20, "{held}");
     assert!(held.contains("address space is limited (`ulimit -v`)"), "{held}");

@@ -1,69 +1,34 @@
-//! How often calls allocate, as `docs/architecture.md` says it. A program of its own, because it counts what all threads allocate.
+//! How often calls allocate, as `docs/architecture.md` says it. The test has its own process, because it counts what all threads
+//! allocate.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod executor;
-
-use std::alloc::{GlobalAlloc, Layout as Shape, System};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 
-use executor::block_on;
 use iomill::{ArrayOptions, Layout, Mode};
+
+use crate::counting;
+use crate::executor::block_on;
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 4096;
 
-struct Counting;
-
-static COUNT: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: all of it is the system's allocator, and the count is beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, shape: Shape) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(shape) }
-    }
-
-    unsafe fn alloc_zeroed(&self, shape: Shape) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc_zeroed(shape) }
-    }
-
-    unsafe fn realloc(&self, memory: *mut u8, shape: Shape, len: usize) -> *mut u8 {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, shape, len) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, shape: Shape) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, shape) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
-
 /// The median of what some calls allocate: other threads allocate now and then.
-fn allocated(mut call: impl FnMut(u64)) -> u64 {
+fn allocated(mut call: impl FnMut(u64)) -> i64 {
     let count = |number| {
-        let before = COUNT.load(Ordering::Relaxed);
+        let before = counting::calls();
         call(number);
-        COUNT.load(Ordering::Relaxed) - before
+        counting::calls() - before
     };
-    let mut counts: Vec<u64> = (0..101).map(count).collect();
+    let mut counts: Vec<i64> = (0..101).map(count).collect();
     counts.sort_unstable();
     counts[counts.len() / 2]
 }
 
 #[test]
 fn calls_allocate_as_often_as_the_docs_say() {
+    alone!();
+    counting::start();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // A quarter of the file fits.
     let cache_bytes = PAGES * PAGE as u64 / 4;

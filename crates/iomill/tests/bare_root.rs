@@ -1,9 +1,6 @@
 //! An array in a root directory without `/proc`, `/sys`, `/dev` or a table of mounts. The test has its own process, because it
 //! changes the root directory, which takes root's rights.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -29,6 +26,7 @@ fn an_array_needs_nothing_but_its_drives() {
     if unsafe { libc::geteuid() } != 0 {
         return;
     }
+    alone!();
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives = ["/ssd0", "/ssd1"];
     drives.iter().for_each(|drive| fs::create_dir(root.path().join(&drive[1..])).unwrap());

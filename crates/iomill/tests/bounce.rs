@@ -1,8 +1,5 @@
-//! The memory through which unaligned I/O goes to and from the drives. It has its own file, because it measures the memory of the
-//! whole process.
-
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
+//! The memory through which unaligned I/O goes to and from the drives. The test has its own process, because it measures
+//! the memory of all its threads.
 
 use std::sync::Barrier;
 use std::thread;
@@ -32,6 +29,7 @@ fn anonymous_bytes() -> usize {
 /// Threads that have done unaligned I/O, and live on, keep a bounded amount of memory, however many they are.
 #[test]
 fn threads_share_the_memory_that_bounces() {
+    alone!();
     let places: Vec<_> = (0..DRIVES).map(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()).collect();
     let array =
         ArrayOptions::new().cache_bytes(0).depth(DEPTH).create(places.iter().map(|place| place.path())).unwrap();

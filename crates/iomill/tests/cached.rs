@@ -1,17 +1,13 @@
 //! Threads that use one array with a cache that is far too small, compared with plain byte vectors.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod executor;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use executor::block_on;
 use fastrand::Rng;
 use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote, Topology};
+
+use crate::executor::block_on;
 
 const PAGE: usize = 4096;
 const THREADS: usize = 4;

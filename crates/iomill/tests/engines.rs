@@ -2,9 +2,6 @@
 //!
 //! Goals: everything that the drive queue relies on: results, wakes, files, memory and lifetimes. Non-goals: speed.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "engines/scatter.rs"]
 mod scatter;
 
 use std::fs::{self, File, OpenOptions};
@@ -342,18 +339,7 @@ fn more_files_than_can_be_registered() {
 
 #[test]
 fn a_low_limit_of_open_files_is_no_obstacle() {
-    const CHILD: &str = "IOMILL_TEST_FEW_FILES";
-    if std::env::var_os(CHILD).is_none() {
-        // The limit holds for a whole process, so this test continues in a process of its own.
-        let output = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "a_low_limit_of_open_files_is_no_obstacle", "--nocapture"])
-            .env(CHILD, "1")
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
-        return;
-    }
+    alone!();
     let dir = scratch();
     let limit = libc::rlimit { rlim_cur: 40, rlim_max: 40 };
     // SAFETY: the structure lives until the call returns.

@@ -1,25 +1,18 @@
-//! The features `futures-io` and `tracing`. `cargo test -p iomill --features futures-io,tracing --test features`
-
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod executor;
+//! The features `futures-io` and `tracing`.
 
 use std::fmt::{self, Write};
 use std::future::poll_fn;
 use std::io::SeekFrom;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use executor::block_on;
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
 use iomill::{Array, ArrayOptions, AsyncCursor, File, Layout};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// The tests run one after the other: a subscriber of one thread may miss what another thread traces first.
-static ONE: Mutex<()> = Mutex::new(());
+use crate::executor::block_on;
 
 fn array() -> (tempfile::TempDir, Array, File) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -38,7 +31,6 @@ async fn write_all(cursor: &mut AsyncCursor, mut bytes: &[u8]) {
 
 #[test]
 fn a_cursor_has_the_traits_of_futures() {
-    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (_root, array, file) = array();
     let bytes: Vec<u8> = (0..1_000_000u32).map(|n| n as u8 ^ (n >> 8) as u8).collect();
     let mut cursor = file.async_cursor();
@@ -100,7 +92,8 @@ impl Subscriber for Lines {
 
 #[test]
 fn what_happens_to_an_array_is_traced() {
-    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // A subscriber of one thread may miss what another thread traces first.
+    alone!();
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {
         let (root, array, file) = array();

@@ -1,15 +1,11 @@
 //! An array where the kernel's barrier, the placement of threads and memory, and the fast engines are forbidden, as in strict
 //! sandboxes. The test has its own process, because a filter of system calls stays.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-#[path = "forbid/mod.rs"]
-mod forbid;
-
 use std::thread;
 
 use iomill::{ArrayOptions, EngineKind, Layout, Mode, Topology};
+
+use crate::forbid;
 
 const FORBIDDEN: [libc::c_long; 7] = [
     libc::SYS_io_uring_setup,
@@ -26,6 +22,7 @@ const PAGES: usize = 256;
 
 #[test]
 fn an_array_works_without_them_and_says_so() {
+    alone!();
     forbid::install(&forbid::filter(&FORBIDDEN, libc::EPERM)).unwrap();
     assert!(!iomill::sys::barrier::available());
     for engine in [None, Some(EngineKind::Mmap)] {

@@ -1,10 +1,5 @@
 //! Processes that are forked while an array is open, and go on without `exec`.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod executor;
-
 use std::future::Future;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -13,22 +8,16 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use executor::block_on;
 use iomill::{
     Advice, Array, ArrayOptions, Error, File, Layout, Mode, PlainOptions, Request, Result, Runtime, RuntimeOptions,
 };
+
+use crate::executor::block_on;
 
 const PAGE: usize = 4096;
 
 /// A child that hangs is killed after so many seconds.
 const PATIENCE_SECONDS: u32 = 60;
-
-/// Tests run one after the other, so that no child holds ends of another test's pipes.
-static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 /// A forked process that has not been waited for.
 struct Child {
@@ -132,7 +121,7 @@ fn ways() -> impl Iterator<Item = ArrayOptions> {
 /// its lock.
 #[test]
 fn what_a_child_drops_is_its_parents() {
-    let _alone = alone();
+    alone!();
     for (way, options) in ways().enumerate() {
         let place = tempfile::tempdir().unwrap();
         let array = options.create([place.path()]).unwrap();
@@ -181,7 +170,7 @@ fn what_a_child_drops_is_its_parents() {
 /// Every call in a child on what its parent has opened is an error, whatever locks the parent's threads held at the fork.
 #[test]
 fn every_call_in_a_child_is_an_error() {
-    let _alone = alone();
+    alone!();
     for options in ways() {
         let place = tempfile::tempdir().unwrap();
         let array = options.create([place.path()]).unwrap();
@@ -284,7 +273,7 @@ fn calls_of_the_array(array: &Array) -> std::result::Result<(), String> {
 /// Threads work while children come and go. Each child drops everything, and no byte is lost.
 #[test]
 fn work_goes_on_while_children_drop() {
-    let _alone = alone();
+    alone!();
     for options in ways() {
         let place = tempfile::tempdir().unwrap();
         let array = options.clone().create([place.path()]).unwrap();
@@ -345,7 +334,7 @@ fn work_goes_on_while_children_drop() {
 /// A child opens what its parent has open for reading, and reads as an independent process.
 #[test]
 fn a_child_may_open_the_array_anew() {
-    let _alone = alone();
+    alone!();
     let place = tempfile::tempdir().unwrap();
     let array = Array::create([place.path()]).unwrap();
     array.create_file("file", Layout::default()).unwrap().write_at(&[5; 300 * PAGE], 0).unwrap();
@@ -393,7 +382,7 @@ fn a_child_may_open_the_array_anew() {
 /// In a child every call on plain files that the parent writes, and on runtimes, is refused. The child opens plain files for itself.
 #[test]
 fn a_child_opens_plain_files_for_itself() {
-    let _alone = alone();
+    alone!();
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("file");
     std::fs::write(&path, [5; 3 * PAGE]).unwrap();
@@ -494,7 +483,7 @@ fn numbered(pages: usize) -> Vec<u8> {
 /// What a parent has open for reading is read in children and in their children, whatever locks the parent's threads held at the fork.
 #[test]
 fn a_child_opens_again_what_is_open_for_reading() {
-    let _alone = alone();
+    alone!();
     let place = tempfile::tempdir().unwrap();
     let (path, drive) = (place.path().join("file"), place.path().join("drive"));
     std::fs::write(&path, numbered(200)).unwrap();
@@ -552,7 +541,7 @@ fn a_child_opens_again_what_is_open_for_reading() {
 /// A child reads the file that its parent opened, or none.
 #[test]
 fn a_child_refuses_a_file_that_was_replaced() {
-    let _alone = alone();
+    alone!();
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("file");
     std::fs::write(&path, numbered(10)).unwrap();
@@ -577,7 +566,7 @@ fn a_child_refuses_a_file_that_was_replaced() {
 /// Workers together take no more memory than their parent, if there are as many as CPUs.
 #[test]
 fn a_child_s_cache_is_its_parent_s_share() {
-    let _alone = alone();
+    alone!();
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("file");
     std::fs::write(&path, numbered(10)).unwrap();

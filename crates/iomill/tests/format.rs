@@ -1,8 +1,5 @@
 //! `docs/format.md` is enough to read an array: a program in Python that was written from it finds the same files and bytes.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

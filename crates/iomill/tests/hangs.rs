@@ -3,15 +3,7 @@
 //!
 //! Goals: each call ends, or is an error that says why. Non-goals: what else the calls do.
 
-#![allow(clippy::unwrap_used)]
-
-mod executor;
-#[macro_use]
-#[path = "forward/mod.rs"]
-mod forward;
-mod hangs {
-    pub mod held;
-}
+mod held;
 
 use std::future::Future;
 use std::io::{Read, Seek, SeekFrom};
@@ -25,10 +17,11 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use executor::block_on;
-use hangs::held::{Held, Hooks};
 use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result, Runtime};
 use tempfile::TempDir;
+
+use self::held::{Held, Hooks};
+use crate::executor::block_on;
 
 const PAGE: u64 = 4096;
 

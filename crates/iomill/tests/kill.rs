@@ -11,22 +11,15 @@
 //! `IOMILL_ROUNDS` sets the number of kills, and `IOMILL_SEED` the operations. A seed does not repeat a failure exactly, since
 //! the time of a kill varies. After a failure the array is kept as it was found.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-mod executor;
-#[path = "kill/model.rs"]
 mod model;
-#[path = "kill/plan.rs"]
 mod plan;
-#[path = "kill/writer.rs"]
 mod writer;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -36,9 +29,14 @@ use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
 use iomill::layout::Map;
 use iomill::{Array, ArrayOptions};
-use model::{Found, Model};
-use plan::{KINDS, Planner, Shape, WORKERS};
-use writer::{ITSELF, Job, MARK, directories, open_when_free};
+
+use self::model::{Found, Model};
+use self::plan::{KINDS, Planner, Shape, WORKERS};
+use self::writer::{ITSELF, Job, MARK, directories, open_when_free};
+use crate::alone;
+
+/// The test, which is also the writer.
+const TEST: &str = "kill::a_killed_writer_breaks_no_promise";
 
 /// The environment variable of a writer with its job.
 const JOB: &str = "IOMILL_KILL_JOB";
@@ -73,7 +71,7 @@ fn a_killed_writer_breaks_no_promise() {
             .collect();
         let tallies: Vec<_> = lanes.into_iter().map(|lane| lane.join().unwrap()).collect();
         let failures: Vec<_> = tallies.iter().filter_map(|tally| tally.as_ref().err().cloned()).collect();
-        let again = format!("IOMILL_SEED={seed} IOMILL_ROUNDS={rounds} cargo test -p iomill --test kill");
+        let again = format!("IOMILL_SEED={seed} IOMILL_ROUNDS={rounds} cargo test -p iomill --test all kill::");
         assert!(failures.is_empty(), "{}\nto run the like again: {again}", failures.join("\n"));
         tallies.iter().flatten().for_each(|tally| total.add(tally));
     });
@@ -188,9 +186,8 @@ impl Lane {
 
     /// Starts a writer. Kills it after so many lines and a part of the time that the last begun operation takes.
     fn kill(&mut self, job: &Job, lines: usize) -> Outcome<()> {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_killed_writer_breaks_no_promise", "--nocapture"]).env(JOB, job.to_text());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut command = alone::command(TEST);
+        command.env(JOB, job.to_text()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let said = listen(child.stderr.take().unwrap());
         let mut follower = Follower::new(self, job);

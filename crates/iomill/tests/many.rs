@@ -1,23 +1,15 @@
 //! A hundred thousand futures in flight from one thread, on four drives: what memory they take, and that each file, each drive and each class
-//! goes on while others bring more and more. A program of its own, because it counts what all threads allocate.
+//! goes on while others bring more and more. The test has its own process, because it counts what all threads allocate.
 //!
-//! For figures: `cargo test --release -p iomill --test many -- --nocapture`.
+//! For figures: `cargo test --release -p iomill --test all many:: -- --nocapture`.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-#[macro_use]
-#[path = "forward/mod.rs"]
-mod forward;
-
-use std::alloc::{GlobalAlloc, Layout as Shape, System};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::thread::{self, Thread};
@@ -32,6 +24,8 @@ use iomill::{Advice, Array, ArrayOptions, EngineKind, File, Layout};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::counting;
+
 const PAGE: usize = 4096;
 const DRIVES: usize = 4;
 /// Of each file.
@@ -45,28 +39,6 @@ const BYTES_MAX: usize = 2560;
 /// How many later futures of the same drive and class may end before one does, without a cache. The kernel has up to 32 reads of a drive, and
 /// each may be the last of them. A thread that brings ends may be interrupted before it tells of them.
 const OVERTAKERS_MAX: usize = 8192;
-
-struct Counting;
-
-static BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: all of it is the system's allocator, and the count is beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, shape: Shape) -> *mut u8 {
-        BYTES.fetch_add(shape.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(shape) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, shape: Shape) {
-        BYTES.fetch_sub(shape.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, shape) }
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// The drives stop, and go on once: until then their engines keep what comes.
 #[derive(Debug)]
@@ -306,7 +278,7 @@ fn run(cache_bytes: u64) {
     let (array, files) = files(&root, platform, cache_bytes);
     switch.stop();
     let mut flight = Flight::new(files.len());
-    let before = BYTES.load(Ordering::Relaxed);
+    let before = counting::bytes();
     for n in 0..IN_FLIGHT {
         // One in eight is of the background.
         let queue = n % DRIVES + if n / DRIVES % 8 == 7 { DRIVES } else { 0 };
@@ -315,7 +287,7 @@ fn run(cache_bytes: u64) {
     // Each is polled once, before any goes on. Some are hits.
     let hits = (0..IN_FLIGHT).filter_map(|_| flight.poll_next()).count();
     assert!(hits < IN_FLIGHT / 2, "{hits} are hits");
-    let of_all = (BYTES.load(Ordering::Relaxed) - before) / IN_FLIGHT;
+    let of_all = (counting::bytes() - before) as usize / IN_FLIGHT;
     let theirs = RECORD_BYTES + size_of::<Task>() + size_of::<Op>();
     switch.go_on();
     println!("cache of {cache_bytes} B: {of_all} B a future, {theirs} B of them are the buffer and the test's own");
@@ -350,6 +322,8 @@ fn run(cache_bytes: u64) {
 
 #[test]
 fn many_futures_take_bounded_memory_and_starve_none() {
+    alone!();
+    counting::start();
     run(0);
     // Half of a file fits, so no file becomes one of hits alone.
     run(2 << 20);

@@ -1,20 +1,12 @@
-//! A thread that gets no engine: its calls fail, and nothing else does. The tests have their own process, because they change its
-//! limit of open files.
-
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
-#[macro_use]
-#[path = "forward/mod.rs"]
-mod forward;
+//! A thread that gets no engine: its calls fail, and nothing else does.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
@@ -23,9 +15,6 @@ use iomill::engine::real::RealPlatform;
 use iomill::engine::{Engine, EngineConfig, EngineKind};
 use iomill::sys::fs::{DriveFs, Handle};
 use iomill::{ArrayOptions, Error, File, Layout, Mode};
-
-/// The process has one limit of open files.
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// Calls `sync` on a new thread while no more files can be opened.
 fn sync_without_files(file: &File) -> Error {
@@ -51,7 +40,7 @@ fn sync_without_files(file: &File) -> Error {
 /// A flush that could not begin has not failed: it loses no page, poisons no file, and no other call gets its error.
 #[test]
 fn a_sync_that_could_not_be_begun_is_tried_again() {
-    let _alone = ALONE.lock().unwrap();
+    alone!();
     for cache_bytes in [0, 1 << 20] {
         let place = tempfile::tempdir().unwrap();
         let array = ArrayOptions::new().cache_bytes(cache_bytes).create([place.path()]).unwrap();
@@ -92,7 +81,6 @@ impl Platform for Unlocked {
 /// Other processes of the user may take all of the locked memory at any time. An engine that the options demand is not replaced.
 #[test]
 fn another_engine_serves_where_locked_memory_lacks() {
-    let _alone = ALONE.lock().unwrap();
     for mode in [Mode::Inline, Mode::DriveThreads] {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let options = || ArrayOptions::new().mode(mode).platform(Arc::new(Unlocked::default()));
@@ -150,7 +138,6 @@ thread_local! {
 /// engine that cannot be made a moment later is an error that says so, and blames no part of the file.
 #[test]
 fn an_asynchronous_call_that_loses_its_engine_says_so() {
-    let _alone = ALONE.lock().unwrap();
     for cache_bytes in [0, 1 << 20] {
         let place = tempfile::tempdir().unwrap();
         let platform = Arc::new(Few(RealPlatform::default(), AtomicUsize::new(usize::MAX)));

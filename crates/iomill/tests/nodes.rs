@@ -1,8 +1,6 @@
 //! Several nodes, emulated. Each has its share of the pages. Pages of other nodes come by message or directly. Nodes that cache
 //! need not own drives.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::PathBuf;
 use std::thread;
 
@@ -63,6 +61,7 @@ fn stay_on_one_cpu() -> bool {
 /// message.
 #[test]
 fn missing_pages_travel_and_hits_are_read_directly() {
+    alone!();
     // At most one of the four nodes is the caller's, unless the thread moves to the CPU of another one.
     let most_near = if stay_on_one_cpu() { 1 } else { 3 };
     for (remote, misses_travel, hits_travel) in
@@ -126,14 +125,7 @@ fn threads(name: &str) -> Vec<String> {
 /// Alone in its process, so that other tests' threads are not counted.
 #[test]
 fn nodes_that_own_no_drives_leave_io_to_those_that_do() {
-    if std::env::var_os("IOMILL_COUNTS_ITS_THREADS").is_none() {
-        let test = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "nodes_that_own_no_drives_leave_io_to_those_that_do", "--nocapture"])
-            .env("IOMILL_COUNTS_ITS_THREADS", "1")
-            .status();
-        assert!(test.unwrap().success());
-        return;
-    }
+    alone!();
     let (_dir, drives) = drives();
     drop(cold(&drives, ArrayOptions::new()));
     for (io_nodes, drive_threads) in [(vec![2, 3], 3), (vec![0, 1, 2, 3], 0)] {

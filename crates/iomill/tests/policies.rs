@@ -4,9 +4,6 @@
 //! (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it the tests run only made-up accesses. With
 //! `IOMILL_TABLE=1` they also print the table of `docs/cache.md`. Both need a release build.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

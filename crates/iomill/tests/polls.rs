@@ -2,9 +2,7 @@
 //! cache, close files, change lengths, and keep the queues full.
 //!
 //! Goals: none of them waits, and the longest time is known. For figures, with all optimisations:
-//! `cargo test --release -p iomill --test polls -- --nocapture`. `IOMILL_POLLS_DIR` names a directory on the disk that is to be measured.
-
-#![allow(clippy::unwrap_used)]
+//! `cargo test --release -p iomill --test all polls:: -- --nocapture`. `IOMILL_POLLS_DIR` names a directory on the disk that is to be measured.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -177,6 +175,7 @@ fn disturb(array: &Array, stop: &Arc<AtomicBool>) -> Vec<thread::JoinHandle<()>>
 
 #[test]
 fn no_poll_and_no_drop_waits() {
+    alone!();
     let root = match std::env::var_os("IOMILL_POLLS_DIR") {
         Some(dir) => tempfile::tempdir_in(dir).unwrap(),
         None => tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),

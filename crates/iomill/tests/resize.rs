@@ -1,7 +1,5 @@
 //! The cache's size is changed while threads read and write real files.
 
-#![allow(clippy::unwrap_used)]
-
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -287,14 +285,7 @@ fn fill(array: &Array, bytes: u64) -> File {
 /// Alone in its process, so that no other test's memory is measured.
 #[test]
 fn memory_goes_back() {
-    if std::env::var_os("IOMILL_MEASURES_ITSELF").is_none() {
-        let test = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "memory_goes_back", "--nocapture"])
-            .env("IOMILL_MEASURES_ITSELF", "1")
-            .status();
-        assert!(test.unwrap().success());
-        return;
-    }
+    alone!();
     let (_dir, drives) = drives();
     let array = ArrayOptions::new().cache_bytes(64 * MIB).create(&drives).unwrap();
     let file = fill(&array, 64 * MIB);

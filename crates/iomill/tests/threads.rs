@@ -3,10 +3,6 @@
 //! Goals: races that a simulation on one thread cannot have, between calls, opening, naming and closing. Non-goals: speed; faults
 //! of drives, which the simulator covers.
 
-#![allow(clippy::unwrap_used)]
-
-mod executor;
-
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +12,11 @@ use std::task::{Context, Wake, Waker};
 use std::thread::{self};
 use std::time::{Duration, Instant};
 
-use executor::block_on;
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
 use tempfile::TempDir;
+
+use crate::executor::block_on;
 
 const MODES: [Mode; 2] = [Mode::Auto, Mode::DriveThreads];
 

@@ -6,8 +6,8 @@ use iomill::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord
 use iomill::{Error, LayoutKind, Result};
 use iomill_sim::{Death, Fault, Injection, Kind, Rates};
 
-use crate::machine::{Machine, View, view};
-use crate::reader::read_overtaken;
+use super::machine::{Machine, View, view};
+use super::reader::read_overtaken;
 
 const NAMES: u8 = 14;
 

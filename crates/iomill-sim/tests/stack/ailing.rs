@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use iomill::{Array, ArrayOptions, Layout, PutOptions, Result, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
-use crate::crash::assert_clean_beside;
+use super::crash::assert_clean_beside;
 
 /// Operations of each kind that the drive still does.
 const STILL: u64 = 8;

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use iomill::{Answer, Array, ArrayOptions, Error, Layout, PutOptions, Result, When};
 use iomill_sim::{DriveModel, Survival, World};
 
-use crate::crash::assert_clean_beside;
-use crate::harness::assert_tidy;
+use super::crash::assert_clean_beside;
+use super::harness::assert_tidy;
 
 const MANY: u64 = 64;
 

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
-use crate::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
+use super::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
 
 const PAGE: usize = 4096;
 

@@ -4,8 +4,8 @@ use fastrand::Rng;
 use iomill::{Array, Error, File, Layout, Mode};
 use iomill_sim::{DriveModel, World};
 
-use crate::crash::assert_clean_beside;
-use crate::harness::{assert_same, assert_tidy, block_on, bytes, options, rounds};
+use super::crash::assert_clean_beside;
+use super::harness::{assert_same, assert_tidy, block_on, bytes, options, rounds};
 
 const DRIVE_BYTES: u64 = 8 << 20;
 

@@ -7,8 +7,8 @@ use iomill::layout::Map;
 use iomill::{Array, ArrayOptions, Layout};
 use iomill_sim::World;
 
-use crate::harness::{Round, machine_with, open, options, rounds};
-use crate::script::{Files, Script};
+use super::harness::{Round, machine_with, open, options, rounds};
+use super::script::{Files, Script};
 
 /// Seeds that once showed a bug.
 const ONCE_FAILED: &[u64] = &[];
@@ -187,6 +187,6 @@ fn assert_grown(array: &Array, grown: &[(&String, Vec<u8>)], what: &str) {
         let file = array.open_file(name).unwrap();
         let mut got = vec![1; bytes.len() + 1];
         let read = file.read_at(&mut got, 0).unwrap();
-        crate::harness::assert_same(&got[..read], bytes, || format!("{name} {what}"));
+        super::harness::assert_same(&got[..read], bytes, || format!("{name} {what}"));
     }
 }

@@ -2,8 +2,8 @@
 
 use iomill_sim::{Rates, World};
 
-use crate::harness::{Round, machine};
-use crate::script::Script;
+use super::harness::{Round, machine};
+use super::script::Script;
 
 /// A run with faults, futures, a crash and its recovery. Returns a hash over all events.
 fn run(seed: u64) -> (u64, u64) {
@@ -17,7 +17,7 @@ fn run(seed: u64) -> (u64, u64) {
     world.crash();
     drop(script);
     world.reboot();
-    crate::harness::open(rng, world).unwrap().close().unwrap();
+    super::harness::open(rng, world).unwrap().close().unwrap();
     (world.trace_hash(), world.operations())
 }
 

@@ -3,8 +3,8 @@
 use iomill::{ArrayOptions, Error, Layout, PutOptions, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
-use crate::crash::assert_clean_beside;
-use crate::harness::assert_tidy;
+use super::crash::assert_clean_beside;
+use super::harness::assert_tidy;
 
 fn options(world: &World) -> ArrayOptions {
     ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20)

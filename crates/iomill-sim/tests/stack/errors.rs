@@ -6,11 +6,11 @@ use fastrand::Rng;
 use iomill::{Array, Error, File, Layout, Mode, PutOptions};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
-use crate::harness::{
+use super::harness::{
     Memory, Round, assert_same, assert_tidy, block_on, bytes, layout, length, machine_with, offset, open_with, rounds,
     uncached_options,
 };
-use crate::model::put;
+use super::model::put;
 
 /// Seeds that once showed a bug.
 const ONCE_FAILED: &[u64] = &[];
@@ -239,7 +239,7 @@ impl Model {
         assert_eq!(self.array().list(""), names);
         self.compare(rng);
         self.files.values_mut().for_each(UncertainTwin::drop_file);
-        crate::crash::assert_clean_beside(world, self.array.take().unwrap());
+        super::crash::assert_clean_beside(world, self.array.take().unwrap());
         self.array = Some(open_with(rng, world, uncached_options).unwrap());
     }
 

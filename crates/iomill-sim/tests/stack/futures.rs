@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use fastrand::Rng;
 use iomill::{Array, Error, File, Reading, Request, Syncing, Transfer};
 
-use crate::harness::{Memory, assert_same, block_on, bytes};
-use crate::model::{apart, put};
+use super::harness::{Memory, assert_same, block_on, bytes};
+use super::model::{apart, put};
 
 /// The result that a callback got.
 type Outcome = Arc<Mutex<Option<iomill::Result<Vec<Vec<u8>>>>>>;

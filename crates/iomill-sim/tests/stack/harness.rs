@@ -29,7 +29,7 @@ pub fn rounds(test: &str, count: u64, once_failed: &[u64], body: impl Fn(&mut Ro
 }
 
 fn round(test: &str, seed: u64, body: &impl Fn(&mut Round)) {
-    let again = format!("IOMILL_SEED={seed} cargo test -p iomill-sim --test stack {test}");
+    let again = format!("IOMILL_SEED={seed} cargo test -p iomill-sim --test all {test}");
     if std::env::var_os("IOMILL_SHOW").is_some() {
         // `eprintln!` is not used, because the test harness would hold its output back.
         std::io::stderr().write_all(format!("{again}\n").as_bytes()).unwrap();

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use iomill::{Array, Draft, Error, File, PutOptions, When};
 use iomill_sim::{Rates, World};
 
-use crate::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, length, machine, offset, open, rounds};
+use super::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, length, machine, offset, open, rounds};
 
 /// Files stay below this length, to save time.
 const LONGEST: usize = 3 << 20;
@@ -290,7 +290,7 @@ fn call(rng: &mut Rng, array: &Array, file: &File, model: &mut Vec<u8>) {
         12 => cursor(rng, file, model),
         13 => file.preallocate(rng.u64(0..LONGEST as u64)).unwrap(),
         14 => registered(rng, array, file, model),
-        _ => crate::futures::mixed(rng, array, file, model),
+        _ => super::futures::mixed(rng, array, file, model),
     }
 }
 

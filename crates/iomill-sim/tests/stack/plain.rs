@@ -4,7 +4,7 @@ use fastrand::Rng;
 use iomill::{Error, File, Mode, PlainOptions, Result, Runtime, RuntimeOptions};
 use iomill_sim::World;
 
-use crate::harness::{Round, assert_tidy, drive, rounds};
+use super::harness::{Round, assert_tidy, drive, rounds};
 
 const PAGE: usize = 4096;
 

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, Mode, PlainOptions, RuntimeOptions};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
-use crate::harness::{assert_same, assert_tidy, block_on, bytes};
+use super::harness::{assert_same, assert_tidy, block_on, bytes};
 
 const PAGE: usize = 4096;
 

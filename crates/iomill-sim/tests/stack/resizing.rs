@@ -4,8 +4,8 @@ use iomill::cache::policy::PolicyKind;
 use iomill::{ArrayOptions, Topology};
 use iomill_sim::Rates;
 
-use crate::futures::mixed_with;
-use crate::harness::{Round, assert_same, assert_tidy, drive, layout, options, rounds};
+use super::futures::mixed_with;
+use super::harness::{Round, assert_same, assert_tidy, drive, layout, options, rounds};
 
 /// Pages of a set.
 const WAYS: u64 = 4;

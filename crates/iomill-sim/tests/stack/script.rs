@@ -6,8 +6,8 @@ use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Draft, Error, File, PutOptions, Result, Transfer, When};
 use iomill_sim::World;
 
-use crate::harness::{Memory, block_on, bytes, layout, open_with, options};
-use crate::versions::Versions;
+use super::harness::{Memory, block_on, bytes, layout, open_with, options};
+use super::versions::Versions;
 
 const PAGE: usize = 4096;
 
@@ -314,7 +314,7 @@ impl Script {
                 let new = some_content(rng);
                 let at = rng.usize(0..=content.len() + 5000);
                 draft.file().write_at(&new, at as u64)?;
-                crate::model::put(&mut content, at, &new);
+                super::model::put(&mut content, at, &new);
                 self.draft = Some((draft, content));
             }
         }

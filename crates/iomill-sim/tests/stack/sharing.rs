@@ -4,12 +4,12 @@ use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind};
 use iomill_sim::{DriveModel, World};
 
-use crate::crash::assert_clean_beside;
-use crate::harness::{
+use super::crash::assert_clean_beside;
+use super::harness::{
     Round, assert_same, assert_tidy, bytes, machine_with, open_with, options as options_by_chance, rounds,
     uncached_options,
 };
-use crate::script::Script;
+use super::script::Script;
 
 fn made(seed: u64, kind: LayoutKind) -> (World, Vec<u8>) {
     let world = World::new(seed).with_drives(3, DriveModel::default());

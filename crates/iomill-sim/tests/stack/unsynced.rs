@@ -3,7 +3,7 @@
 use iomill::{Array, ArrayOptions, File, Layout, PutOptions};
 use iomill_sim::{DriveModel, Survival, World};
 
-use crate::crash::assert_clean_beside;
+use super::crash::assert_clean_beside;
 
 const LARGE: usize = 200_000;
 

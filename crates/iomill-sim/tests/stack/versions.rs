@@ -1,6 +1,6 @@
 //! The contents that a file may have after a crash.
 
-use crate::model::put;
+use super::model::put;
 
 /// A file's durable bytes, and the writes since. A granule is a page, or a sector if sectors tear. After a crash each
 /// granule has the contents after none, some or all of those writes. The length is the durable one.

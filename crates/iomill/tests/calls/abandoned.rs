@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::executor::block_on;
 use iomill::{Advice, Array, ArrayOptions, File, Layout, Reading};
 
-use crate::PAGE;
+use super::PAGE;
 
 /// What happens to a future after its first poll.
 #[derive(Clone, Copy, Debug)]

@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use iomill::Advice;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
-use crate::PAGE;
-use crate::abandoned::site;
+use super::PAGE;
+use super::abandoned::site;
 use crate::executor::block_on;
 
 fn pages(range: std::ops::Range<u8>) -> Vec<u8> {

@@ -4,8 +4,8 @@ use std::sync::Barrier;
 
 use iomill::{Array, ArrayOptions, Draft, Error, Layout, PutOptions, When};
 
-use crate::small::{assert_clean, drives, files_in, read};
-use crate::{places, random};
+use super::small::{assert_clean, drives, files_in, read};
+use super::{places, random};
 
 fn is_shared<T: Send + Sync>(_: &T) {}
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use iomill::{Array, ArrayOptions, Error, Layout, Listed, Listing};
 
-use crate::places;
+use super::places;
 
 fn create(array: &Array, name: &str) -> iomill::File {
     array.create_file(name, Layout::striping()).unwrap()

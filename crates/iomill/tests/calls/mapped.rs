@@ -5,11 +5,12 @@
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, Mode};
 use tempfile::TempDir;
+
+use crate::alone;
 
 const MIB: u64 = 1 << 20;
 
@@ -129,11 +130,13 @@ fn arrays_of_one_platform_keep_their_parts_apart() {
     }
 }
 
+const TEST: &str = "calls::mapped::without_address_space_there_are_system_calls";
+
+/// Tells the process with the limit where its drive is.
 const DRIVE: &str = "IOMILL_TEST_MAPPED_DRIVE";
 
 #[test]
 fn without_address_space_there_are_system_calls() {
-    let test = "mapped::without_address_space_there_are_system_calls";
     if let Some(drive) = std::env::var_os(DRIVE) {
         let drive = PathBuf::from(drive);
         let array = options(Mode::Inline).open(&drive).unwrap();
@@ -155,15 +158,12 @@ fn without_address_space_there_are_system_calls() {
     file.close().unwrap();
     array.close().unwrap();
     // Less than the part; more than the part but less than its reservation; enough.
-    for (kib, expected) in [(2u64 << 20, false), (7 << 20, true), (1 << 36, true)] {
-        let output = Command::new("sh")
-            .args(["-c", &format!("ulimit -v {kib}; exec \"$0\" \"$@\"")])
-            .arg(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
-            .env(DRIVE, &drives[0])
-            .output()
-            .unwrap();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && told.contains(&format!("mapped={expected}")), "{kib} KiB: {told}");
+    let gib = 1 << 30;
+    for (bytes, expected) in [(Some(2 * gib), false), (Some(7 * gib), true), (None, true)] {
+        let mut command = alone::command(TEST);
+        command.env(DRIVE, &drives[0]);
+        bytes.into_iter().for_each(|bytes| alone::limit_addresses(&mut command, bytes));
+        let told = alone::run(command);
+        assert!(told.contains(&format!("mapped={expected}")), "{bytes:?}: {told}");
     }
 }

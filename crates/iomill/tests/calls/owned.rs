@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::{Bytes, BytesMut};
 use iomill::{Array, Error, Failed, File, IoBuffer, IoBytes, block_on};
 
-use crate::PAGE;
-use crate::abandoned::site;
+use super::PAGE;
+use super::abandoned::site;
 
 fn run<F: Future>(future: F) -> F::Output {
     block_on(future).unwrap()

@@ -2,8 +2,8 @@
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 
-use crate::PAGE;
-use crate::abandoned::site;
+use super::PAGE;
+use super::abandoned::site;
 
 #[test]
 fn clones_share_a_position_and_cursors_do_not() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use iomill::{File, drive_by_tokio};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::PAGE;
-use crate::abandoned::site;
+use super::PAGE;
+use super::abandoned::site;
 
 fn runtimes() -> [Runtime; 2] {
     let current = Builder::new_current_thread().enable_io().enable_time().build().unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use iomill::{Array, ArrayOptions, Layout, PutOptions, When};
 use tempfile::TempDir;
 
-use crate::random;
+use super::random;
 
 pub fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

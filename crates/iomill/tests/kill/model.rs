@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Op, PAGE, Shape, Write, stamp};
+use super::plan::{Op, PAGE, Shape, Write, stamp};
 
 /// A file as it was found after a kill.
 #[derive(Clone, Debug, PartialEq, Eq)]

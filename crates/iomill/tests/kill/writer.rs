@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, PutOptions, Request};
 
-use crate::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
+use super::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
+use crate::executor::block_on;
 
 /// How lines of the writer begin.
 pub const MARK: &str = "kill:";

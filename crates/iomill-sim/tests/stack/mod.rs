@@ -4,9 +4,6 @@
 //! its machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round. `IOMILL_ROUNDS=<n>` runs that
 //! many with new seeds. `IOMILL_SHOW=1` prints each seed before its round begins, for rounds that end the process.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
 mod ailing;
 mod answers;
 mod cached;

@@ -1,8 +1,5 @@
 //! What the calls on files do, by the public interface: one file for each kind of call.
 
-// Helpers of tests may unwrap as tests do.
-#![allow(clippy::unwrap_used)]
-
 mod abandoned;
 mod ahead;
 mod answers;
@@ -10,8 +7,6 @@ mod async_cursor;
 mod counters;
 mod drafts;
 mod edges;
-#[path = "../executor/mod.rs"]
-mod executor;
 mod futures;
 mod listing;
 mod mapped;

@@ -3,17 +3,14 @@
 //!
 //! After each accident a reader and a writer must see the same files: those of the last acknowledged change, or of one after it.
 
-// Helpers of tests may unwrap, as tests do.
-#![allow(clippy::unwrap_used)]
-
 mod life;
 mod machine;
 mod reader;
 
 use std::cell::RefCell;
 
+use self::machine::{Counts, Machine};
 use iomill_sim::{DriveModel, World};
-use machine::{Counts, Machine};
 
 /// Runs `count` seeds, or those that the environment names.
 fn seeds(count: u64, body: impl Fn(u64, &mut Counts)) -> Counts {
@@ -27,7 +24,7 @@ fn seeds(count: u64, body: impl Fn(u64, &mut Counts)) -> Counts {
     for seed in all {
         let run = std::panic::AssertUnwindSafe(|| body(seed, &mut counts.borrow_mut()));
         if let Err(panic) = std::panic::catch_unwind(run) {
-            eprintln!("seed {seed} failed; again: IOMILL_SEED={seed} cargo test -p iomill-sim --test log");
+            eprintln!("seed {seed} failed; again: IOMILL_SEED={seed} cargo test -p iomill-sim --test all log::");
             std::panic::resume_unwind(panic);
         }
         counts.borrow_mut().seeds += 1;
