@@ -15,6 +15,7 @@ pub mod failure;
 pub mod human;
 pub mod interrupt;
 pub mod naming;
+pub mod probe;
 pub mod progress;
 mod pump;
 mod source;

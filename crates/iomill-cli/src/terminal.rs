@@ -3,6 +3,7 @@
 //! Goals: the terminal's old state returns, however the command ends. Non-goals: anything except text.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,8 +20,12 @@ const CLEAR_BELOW: &str = "\x1b[J";
 
 /// The number of columns, if the standard output is a terminal that reports it.
 pub fn width() -> Option<usize> {
-    let stdout = io::stdout();
-    let size = if stdout.is_terminal() { tcgetwinsize(&stdout).ok() } else { None };
+    width_of(&io::stdout())
+}
+
+/// The same for another stream.
+pub fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
+    let size = if stream.is_terminal() { tcgetwinsize(stream).ok() } else { None };
     size.map(|size| size.ws_col.into()).filter(|&columns: &usize| columns > 0)
 }
 

@@ -11,6 +11,7 @@ mod init;
 mod ls;
 mod man;
 mod mv;
+mod probe;
 mod put;
 mod rm;
 mod stat;
@@ -41,9 +42,10 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Truncate(arguments) => truncate::run(context, arguments),
         Command::Check(arguments) => check::run(context, arguments),
         Command::Catalog(arguments) => catalog::run(context, arguments),
+        Command::Bench(_) => Ok(Answer::default()),
         Command::Top(arguments) => top::run(context, arguments),
+        Command::Probe(arguments) => probe::run(context, arguments),
         Command::Tune(arguments) => tune::run(context, arguments),
-        Command::Bench(_) | Command::Probe(_) => Ok(Answer::default()),
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use iomill::Profile;
 use crate::human;
 use iomill_platform::tree::Tree;
-use iomill_probe::{self as probe, Figures, Point, Settings};
+use crate::probe::{self, Figures, Point, Settings, Stage};
 use serde_json::{Value, json};
 
-use super::bench::Bar;
 use crate::arguments::Probe;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::destination::{self, Destination};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::progress::Progress;
 use crate::table::Table;
 
 pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
@@ -37,10 +37,10 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
         has_ids(&settings.places)?;
     }
     let interrupt = Interrupt::install()?;
-    let bar = Bar::new(context);
+    let mut progress = Progress::of_steps(context.global);
     let tree = Tree::machine();
-    let probed = probe::run(&settings, &tree, interrupt.flag(), &mut |stage| bar.show(stage), &mut why);
-    drop(bar);
+    let probed = probe::run(&settings, &tree, interrupt.flag(), &mut |stage| show(&mut progress, stage), &mut why);
+    drop(progress);
     interrupt.check()?;
     let Some(figures) = probed? else {
         if arguments.profile.is_some() {
@@ -62,9 +62,18 @@ pub fn run(context: &Context<'_>, arguments: &Probe) -> Result<Answer> {
         write_profile(file, &figures)?;
     }
     if let Some(file) = &arguments.html {
-        std::fs::write(file, probe::html::page(&figures)?).map_err(Failure::local("write", file))?;
+        std::fs::write(file, probe::html::page(&figures)).map_err(Failure::local("write", file))?;
     }
     Ok(Answer::new(text(&figures), document))
+}
+
+fn show(progress: &mut Progress, stage: Stage) {
+    let (done, total, what) = match stage {
+        Stage::Filling(done, total) => (done, total, format!("writing {}", human::size(total))),
+        Stage::Measuring { done, total, what } => (done as u64, total as u64, what.to_owned()),
+    };
+    progress.set(done, total);
+    progress.say(what);
 }
 
 /// Checks before a minute's measuring whether the results can be written. It leaves no empty files.

@@ -183,7 +183,7 @@ fn progress<R>(
     interrupt: &Interrupt,
     run: impl FnOnce(&mut dyn FnMut(Stage)) -> iomill::Result<R>,
 ) -> Result<R> {
-    let bar = Bar::new(context);
+    let mut bar = Bar::new(context);
     let ran = run(&mut |stage| bar.show(stage));
     drop(bar);
     // By now everything that the run made is removed.

@@ -1,8 +1,8 @@
 //! `iomill-lab replay --simulate`: which accesses of a trace simulated caches hit.
 
 use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use iomill_trace::reference::{self, ARC, Distance, LRU, Reference};
 use iomill_trace::simulate::{self, Outcome, Policy};
 use iomill_trace::{Pages, Reader, chart, pages};
@@ -14,6 +14,7 @@ use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
 use iomill_cli::failure::{Failure, Result};
 use iomill_cli::interrupt::Interrupt;
+use iomill_cli::progress::Progress;
 use iomill_cli::table::Table;
 
 /// Least share of accesses that must return to a page. Below it a trace says nothing about caches.
@@ -169,41 +170,17 @@ pub(super) fn percent(rate: f64) -> String {
     format!("{:.2}", 100.0 * rate)
 }
 
-fn styled(bar: ProgressBar, template: &str) -> ProgressBar {
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
-/// A progress bar over the combinations, on a terminal only.
-pub(super) struct CombinationsBar {
-    bar: Option<ProgressBar>,
-}
+/// The progress over the combinations, on a terminal only. Threads share it.
+pub(super) struct CombinationsBar(Mutex<Progress>);
 
 impl CombinationsBar {
     pub(super) fn new(context: &Context<'_>, name: &str) -> CombinationsBar {
-        let wanted = !context.global.quiet && !context.global.wants_document();
-        let bar = wanted.then(ProgressBar::no_length).map(|bar| styled(bar, "{msg}"));
-        bar.iter().for_each(|bar| bar.set_message(format!("reading {name}")));
-        CombinationsBar { bar }
+        let mut progress = Progress::of_steps(context.global);
+        progress.say(format!("reading {name}"));
+        CombinationsBar(Mutex::new(progress))
     }
 
     pub(super) fn show(&self, done: usize, total: usize) {
-        if let Some(bar) = &self.bar {
-            if bar.length().is_none() {
-                bar.set_style(styled(bar.clone(), "{bar:30} {pos} of {len}  {msg}").style());
-            }
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        }
-    }
-}
-
-impl Drop for CombinationsBar {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).set(done as u64, total as u64);
     }
 }

@@ -9,8 +9,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use iomill_bench::leftovers;
 use rustix::time::{ClockId, clock_gettime};
+
+use super::leftovers::{self, By};
 
 /// Where the kernel's tracing may be mounted.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -56,7 +57,7 @@ impl Trace {
         };
         let instances = mount.join("instances");
         leftovers::remove_in(&instances);
-        let directory = instances.join(leftovers::probe_name());
+        let directory = instances.join(leftovers::name(By::Probe));
         fs::create_dir(&directory).map_err(|e| match e.kind() {
             io::ErrorKind::PermissionDenied => "the kernel's tracing is for root only".to_owned(),
             _ => format!("the kernel's tracing is refused: {}: {e}", directory.display()),

@@ -8,11 +8,11 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use iomill::{Error, Result};
-use iomill_bench::pattern::PAGE_BYTES;
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use crate::latency::Latency;
+use super::draw::PAGE_BYTES;
+use super::latency::Latency;
 
 /// A block device that is held exclusively: while this value lives, it cannot be mounted.
 #[derive(Debug)]

@@ -3,19 +3,18 @@
 //! Goals: a new array below the places, which is removed at the end. The calls that each setting affects run in turns.
 //! Non-goals: depth; it is each drive's own and is measured without iomill.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use iomill::{ArrayOptions, Error, Layout, Mode, Request, Result};
-use iomill_bench::arena::{Arena, Shape};
-use iomill_bench::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, Slice};
-use iomill_bench::iomill::Iomill;
-use iomill_bench::pattern::PAGE_BYTES;
-use iomill_bench::threads::process_cpu_us;
-use iomill_bench::workload::Workload;
 use serde::Serialize;
+
+use super::clock::{Sample, Watch};
+use super::draw::{PAGE_BYTES, Rng};
+use super::leftovers::{self, By};
 
 /// Measured plugs.
 pub const PLUGS: [u32; 4] = [1, 8, 32, 128];
@@ -23,7 +22,11 @@ pub const PLUGS: [u32; 4] = [1, 8, 32, 128];
 const BETTER: f64 = 1.05;
 /// A plug must reach this share of the best to be chosen.
 const ENOUGH: f64 = 0.95;
-/// Requests in one call, and calls in flight.
+/// Reads in one blocking call on each drive: several times as many as are in flight, so that the drives have work until its end. The
+/// memory of a call fits in the CPU's caches.
+const BATCH: usize = 512;
+const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Requests in one asynchronous call, and calls in flight.
 const CALL_TASKS: usize = 16;
 const CALLS: usize = 64;
 /// Maximum number of bytes written on each drive.
@@ -65,8 +68,63 @@ impl Served {
     }
 }
 
+impl<T> Setting<T> {
+    fn of(value: T, sample: Sample) -> Setting<T> {
+        Setting { value, iops: sample.iops(), cpu_us_per_op: sample.cpu_us_per_op() }
+    }
+}
+
 const AUTO: &str = "auto";
 const DRIVE_THREADS: &str = "drive-threads";
+
+/// A new array of a directory in each place. It is removed on drop.
+#[derive(Debug, Default)]
+struct Fresh {
+    /// All of these were made here.
+    drives: Vec<PathBuf>,
+}
+
+/// The only file in it.
+const FILE: &str = "reads";
+
+impl Fresh {
+    fn make(places: &[PathBuf], len_bytes: u64, cancel: &AtomicBool) -> Result<Fresh> {
+        let name = format!("{}.array", leftovers::name(By::Probe));
+        let mut fresh = Fresh::default();
+        for drive in places.iter().map(|place| place.join(&name)) {
+            fs::create_dir(&drive).map_err(|e| Error::io("create", &drive, e))?;
+            fresh.drives.push(drive);
+        }
+        let array = ArrayOptions::new().cache_bytes(0).create(&fresh.drives)?;
+        let file = array.create_file(FILE, Layout::striping())?;
+        file.preallocate(len_bytes)?;
+        let (mut rng, mut chunk, mut done) = (Rng::new(1), array.buffer(4 << 20)?, 0);
+        while done < len_bytes && !cancel.load(Ordering::Relaxed) {
+            let len = (len_bytes - done).min(chunk.len() as u64);
+            rng.fill(&mut chunk[..len as usize]);
+            file.write_at(&chunk[..len as usize], done)?;
+            done += len;
+        }
+        file.close()?;
+        drop(chunk);
+        array.close()?;
+        Ok(fresh)
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        let failed = |drive: PathBuf| fs::remove_dir_all(&drive).err().map(|e| Error::io("remove", drive, e));
+        // A failure for one directory does not stop the removal of the others.
+        let failures: Vec<Error> = self.drives.drain(..).filter_map(failed).collect();
+        failures.into_iter().next().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        // After an error. The user sees that error, and the next probe removes what is left.
+        let _ = self.remove();
+    }
+}
 
 /// Measures on a new array below the places.
 pub fn measure(
@@ -76,55 +134,58 @@ pub fn measure(
     cancel: &AtomicBool,
     tell: &mut dyn FnMut(&'static str),
 ) -> Result<Served> {
-    Arena::fresh_over(places, places.len())?.measured(|arena| {
-        let len_bytes = part_bytes.min(PART_BYTES_MAX) * places.len() as u64;
-        arena.fill(&Shape { len_bytes, layout: Layout::striping() }, cancel, &mut |_, _| ())?;
-        let modes = modes(arena, slice, cancel, tell)?;
-        let mut plugs = Vec::new();
-        for plug in PLUGS {
-            tell("requests that gather");
-            plugs.push(gathered(arena, plug, slice, cancel)?);
-        }
-        Ok(Served { best_mode: best_mode(&modes), best_plug: best_plug(&plugs), modes, plugs })
-    })
-}
-
-fn modes(
-    arena: &Arena,
-    slice: Duration,
-    cancel: &AtomicBool,
-    tell: &mut dyn FnMut(&'static str),
-) -> Result<Vec<Setting<&'static str>>> {
-    let mut sums = [(AUTO, 0u64, Duration::ZERO, 0.0), (DRIVE_THREADS, 0, Duration::ZERO, 0.0)];
+    let page_bytes = PAGE_BYTES as u64;
+    let len_bytes = part_bytes.min(PART_BYTES_MAX) * places.len() as u64 / page_bytes * page_bytes;
+    let mut fresh = Fresh::make(places, len_bytes, cancel)?;
+    let mut sums = [Sample::default(); 2];
     for _ in 0..TURNS {
-        for (sum, name) in sums.iter_mut().zip([IOMILL_INLINE, IOMILL_DRIVE_THREADS]) {
+        for (sum, mode) in sums.iter_mut().zip([Mode::Inline, Mode::DriveThreads]) {
             tell("modes of blocking reads");
-            let mut iomill = Iomill::new(name, arena, &ArrayOptions::new())?;
-            if let Some(why) = iomill.prepare(&Workload::RANDOM_READ)? {
-                return Err(Error::Tool { what: format!("the mode {}", sum.0), why });
-            }
-            let sample = iomill.run(&Slice { threads: 1, duration: slice, verify: false, cancel })?;
-            (sum.1, sum.2, sum.3) = (sum.1 + sample.ops, sum.2 + sample.wall, sum.3 + sample.cpu_us);
+            *sum = sum.and(blocking(&fresh.drives, mode, slice, cancel)?);
         }
     }
-    let setting = |(value, ops, wall, cpu_us): (_, u64, Duration, f64)| Setting {
-        value,
-        iops: ops as f64 / wall.as_secs_f64().max(1e-9),
-        cpu_us_per_op: cpu_us / ops.max(1) as f64,
-    };
-    Ok(sums.map(setting).into())
+    let mut plugs = Vec::new();
+    for plug in PLUGS {
+        tell("requests that gather");
+        plugs.push(Setting::of(plug, gathered(&fresh.drives, plug, slice, cancel)?));
+    }
+    fresh.remove()?;
+    let modes = vec![Setting::of(AUTO, sums[0]), Setting::of(DRIVE_THREADS, sums[1])];
+    Ok(Served { best_mode: best_mode(&modes), best_plug: best_plug(&plugs), modes, plugs })
+}
+
+/// Reads random pages in batches.
+fn blocking(drives: &[PathBuf], mode: Mode, slice: Duration, cancel: &AtomicBool) -> Result<Sample> {
+    let array = ArrayOptions::new().cache_bytes(0).read_only(true).mode(mode).open_at(drives)?;
+    let file = array.open_file(FILE)?;
+    let pages = (file.len() / PAGE_BYTES as u64).max(1);
+    let mut offsets = vec![0; (BATCH * drives.len()).min(BATCH_BYTES_MAX / PAGE_BYTES)];
+    let mut pages_read = array.buffer(offsets.len() * PAGE_BYTES)?;
+    // The first read makes the rings before the clock starts.
+    file.read_at(&mut pages_read[..PAGE_BYTES], 0)?;
+    let (mut rng, mut reads, watch) = (Rng::new(2), 0, Watch::start()?);
+    while watch.goes_on(slice, cancel) {
+        offsets.fill_with(|| rng.draw() % pages * PAGE_BYTES as u64);
+        file.read_many(&mut pages_read, &offsets, PAGE_BYTES)?;
+        reads += offsets.len() as u64;
+    }
+    let sample = watch.end(reads)?;
+    file.close()?;
+    drop(pages_read);
+    array.close()?;
+    Ok(sample)
 }
 
 /// Reads sequential pages by callbacks, so that neighbouring requests can gather.
-fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> Result<Setting<u32>> {
-    let array = ArrayOptions::new().cache_bytes(0).read_only(true).plug(plug).open_at(arena.drives())?;
-    let file = array.open_file(arena.file_name())?;
+fn gathered(drives: &[PathBuf], plug: u32, slice: Duration, cancel: &AtomicBool) -> Result<Sample> {
+    let array = ArrayOptions::new().cache_bytes(0).read_only(true).plug(plug).open_at(drives)?;
+    let file = array.open_file(FILE)?;
     let pages = (file.len() / PAGE_BYTES as u64).max(1);
     let (tell, told) = channel();
-    let (mut next, mut in_flight, mut reads) = (0, 0, 0u64);
-    let (start, cpu_before) = (Instant::now(), process_cpu_us()?);
+    let (mut next, mut in_flight, mut reads) = (0, 0, 0);
+    let watch = Watch::start()?;
     loop {
-        let goes_on = start.elapsed() < slice && !cancel.load(Ordering::Relaxed);
+        let goes_on = watch.goes_on(slice, cancel);
         while goes_on && in_flight < CALLS {
             let task =
                 |at: usize| Request::Read { offset: (next + at as u64) % pages * PAGE_BYTES as u64, len: PAGE_BYTES };
@@ -143,14 +204,10 @@ fn gathered(arena: &Arena, plug: u32, slice: Duration, cancel: &AtomicBool) -> R
         reads += told.recv().map_err(lost)?? as u64;
         in_flight -= 1;
     }
-    let (wall, cpu_us) = (start.elapsed(), process_cpu_us()? - cpu_before);
+    let sample = watch.end(reads)?;
     file.close()?;
     array.close()?;
-    Ok(Setting {
-        value: plug,
-        iops: reads as f64 / wall.as_secs_f64().max(1e-9),
-        cpu_us_per_op: cpu_us / reads.max(1) as f64,
-    })
+    Ok(sample)
 }
 
 fn best_mode(modes: &[Setting<&'static str>]) -> &'static str {

@@ -4,14 +4,20 @@
 //! and removes them at the end, also after an error or a signal. Each split says how it was made.
 //! Non-goals: comparing programs (other measurements do that); writing to anything that was there before.
 //!
-//! All reads bypass the page cache, by io_uring driven by hand, so that the probe itself costs as little as possible. The loops by
-//! hand are rivals of `iomill-contenders`. [`Settings`] say what to probe, and [`run`] yields [`Figures`].
+//! All reads bypass the page cache, by io_uring driven by hand ([`loops`]), so that the probe itself costs as little as possible.
+//! [`Settings`] say what to probe, and [`run`] yields [`Figures`].
 
+pub mod clock;
 mod course;
 pub mod cycles;
+pub mod draw;
 pub mod html;
 mod idle;
 pub mod latency;
+pub mod leftovers;
+pub mod loops;
+pub mod machine;
+pub mod parts;
 pub mod paths;
 pub mod profile;
 pub mod raw;
@@ -19,7 +25,7 @@ pub mod served;
 pub mod trace;
 pub mod verdict;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,16 +33,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iomill::{Error, Result};
-use iomill_bench::bench::Stage;
-use iomill_bench::leftovers;
-use iomill_bench::machine::Machine;
-use iomill_bench::pattern::PAGE_BYTES;
-use iomill_bench::target::Target;
+use crate::human;
 use iomill_platform::tree::Tree;
 use serde::Serialize;
 
 use course::Course;
+use draw::PAGE_BYTES;
 use latency::{Costs, Latency};
+use leftovers::By;
+use machine::{Ground, Machine};
+use parts::{Part, Parts};
 use paths::Cost;
 use raw::{Raw, RawFigures};
 use served::Served;
@@ -208,30 +214,20 @@ pub struct Figures {
     pub cancelled: bool,
 }
 
-/// The files that the probe reads. They are removed on drop.
-#[derive(Default)]
-struct Parts {
-    /// All of these were made by this probe.
-    paths: Vec<PathBuf>,
-}
-
-impl Parts {
-    /// Makes a file that does not exist yet. A file that already has the name is not this probe's: it is neither written nor
-    /// removed.
-    fn make(&mut self, path: &Path) -> std::io::Result<File> {
-        let file = File::create_new(path)?;
-        self.paths.push(path.to_owned());
-        Ok(file)
-    }
-}
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        for path in &self.paths {
-            // A failing drive may not remove a file. The next probe removes it.
-            let _gone = fs::remove_file(path);
-        }
-    }
+/// What a probe does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Writing the files: bytes so far, and the total.
+    Filling(u64, u64),
+    /// Measuring.
+    Measuring {
+        /// Runs that are done.
+        done: usize,
+        /// Runs in total.
+        total: usize,
+        /// What the run is for that starts now.
+        what: &'static str,
+    },
 }
 
 /// Runs a probe. Returns `Ok(None)` if nothing can be measured; `why` then has a line for each place.
@@ -260,20 +256,13 @@ pub fn run(
     if places.is_empty() && raw.is_empty() {
         return Ok(None);
     }
-    let name = leftovers::probe_name();
     let mut parts = Parts::default();
-    for path in places.iter().map(|place| place.join(&name)) {
-        parts.make(&path).map_err(|e| Error::io("create", path, e))?;
-    }
     let mut course = Course::new(settings, tree, cancel, stage, places.len());
     let mut figures = match places.is_empty() {
-        true => {
-            let machine = Machine { drives: Vec::new(), ..Machine::look(&nothing(&raw)?) };
-            Figures { machine, ..Figures::default() }
-        }
+        true => Figures { machine: Machine::look(&[]), ..Figures::default() },
         false => {
-            let target = write(&places, &name, settings.part_bytes, cancel, course.stage())?;
-            course.all(&target, &places)?
+            let written = write(&mut parts, &places, settings.part_bytes, cancel, course.stage())?;
+            course.all(&written, &places)?
         }
     };
     course.raw(&raw, &mut figures)?;
@@ -282,12 +271,6 @@ pub fn run(
     figures.verdict = verdict::words(&figures);
     figures.cancelled = cancel.load(Ordering::Relaxed);
     Ok(Some(figures))
-}
-
-/// A target without bytes to read, to look at the machine.
-fn nothing(raw: &[Raw]) -> Result<Target> {
-    let part = |raw: &Raw| iomill_bench::target::Part { path: raw.path.clone(), len_bytes: 0 };
-    Target::new(raw.iter().map(part).collect(), 0, Target::striped(1, 1))
 }
 
 /// Refuses a drive that is named twice: its two measurements would slow each other down.
@@ -311,38 +294,38 @@ fn why_not(place: &Path) -> Result<Option<String>> {
         let why = "it is not a directory; name a directory on the drive, or the block device itself with --raw";
         return Err(Error::invalid(place.display().to_string(), why));
     }
-    let probe = place.join(leftovers::probe_name());
+    let path = place.join(leftovers::name(By::Probe));
     let mut parts = Parts::default();
-    if let Err(error) = parts.make(&probe).and_then(|mut file| file.write_all(&[0; PAGE_BYTES])) {
+    if let Err(error) = parts.make(&path).and_then(|mut file| file.write_all(&[0; PAGE_BYTES])) {
         return Ok(Some(format!("it cannot be written to: {error}")));
     }
-    let part = iomill_bench::target::Part { path: probe, len_bytes: PAGE_BYTES as u64 };
-    let target = Target::new(vec![part], 0, Target::striped(1, 1))?;
-    if let Some(why) = target.why_not_direct()? {
-        return Ok(Some(why));
+    if let Err(error) = parts::open(&path, true) {
+        return parts::why_not_direct(&error).map(Some).ok_or(error);
     }
-    let ground = Machine::look(&target).drives.into_iter().next().unwrap_or_default();
+    let ground = Ground::look(&Tree::machine(), &Part { path, len_bytes: PAGE_BYTES as u64 });
     let is_memory = matches!(ground.file_system.as_str(), "tmpfs" | "ramfs" | "devtmpfs");
     Ok(is_memory.then(|| format!("it is in memory ({}), not on a drive", ground.file_system)))
 }
 
 fn write(
+    parts: &mut Parts,
     places: &[PathBuf],
-    name: &str,
     part_bytes: u64,
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
-) -> Result<Target> {
+) -> Result<Vec<Part>> {
     if part_bytes < u64::from(SIZES[SIZES.len() - 1]) {
         let why = "give at least 1MiB, for the largest reads";
         return Err(Error::invalid(format!("a file of {part_bytes} bytes on each drive"), why));
     }
+    let name = leftovers::name(By::Probe);
+    let paths: Vec<PathBuf> = places.iter().map(|place| place.join(&name)).collect();
     let mut progress = |done, total| stage(Stage::Filling(done, total));
-    Target::write(places, name, part_bytes, 1, cancel, &mut progress).map_err(|error| match error {
+    parts::write(parts, &paths, part_bytes, cancel, &mut progress).map_err(|error| match error {
         Error::Io { path, source, .. }
             if matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
         {
-            let what = format!("a file of {} on each drive", iomill_bench::human::size(part_bytes));
+            let what = format!("a file of {} on each drive", human::size(part_bytes));
             let why = format!(
                 "{}: {source}; give a smaller --size, free some space, or leave that drive out",
                 path.display()
@@ -451,8 +434,8 @@ pub(crate) mod tests {
         let mut why = Vec::new();
         let mut most = (0, 0);
         let mut stage = |stage| {
-            if let Stage::Measuring(at) = stage {
-                most = (at.done, at.total);
+            if let Stage::Measuring { done, total, .. } = stage {
+                most = (done, total);
             }
         };
         let figures = run(&settings, &Tree::machine(), &AtomicBool::new(false), &mut stage, &mut why).unwrap().unwrap();
@@ -489,7 +472,7 @@ pub(crate) mod tests {
     #[test]
     fn what_has_our_names_already_is_neither_written_to_nor_removed() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let (theirs, link) = (dir.path().join("theirs"), dir.path().join(leftovers::probe_name()));
+        let (theirs, link) = (dir.path().join("theirs"), dir.path().join(leftovers::name(By::Probe)));
         fs::write(&theirs, "theirs").unwrap();
         std::os::unix::fs::symlink(&theirs, &link).unwrap();
         let settings = short(dir.path());

@@ -14,14 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use iomill::{Error, Result};
-use iomill_bench::contender::latencies;
-use iomill_bench::pattern::{PAGE_BYTES, Rng};
+use crate::human;
 use iomill_platform::drives::Drive;
 use iomill_platform::tree::Tree;
-use rustix::fs::OFlags;
+use rustix::time::ClockId;
 use serde::Serialize;
 
-use crate::trace::{self, Split, Trace};
+use super::clock::cpu_time;
+use super::draw::{PAGE_BYTES, Rng};
+use super::parts::open;
+use super::trace::{self, Split, Trace};
 
 /// Share of other programs' reads above which the block layer's count says nothing about this probe's reads.
 const FOREIGN_MAX: f64 = 0.2;
@@ -31,6 +33,9 @@ const ERROR_MAX: f64 = 0.25;
 
 /// The longest timer tick that kernels are built with, in milliseconds. Devices without requests count their time in ticks.
 const TICK_MS: f64 = 10.0;
+
+/// The quantiles are those of so many reads at most, to bound the memory. That is more than half a minute of them.
+const TIMES_MAX: usize = 4 << 20;
 
 /// A 4 KiB read at depth 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -93,7 +98,6 @@ pub fn measure(
     let file = open(path, true)?;
     let mut memory = Page::new();
     let mut rng = Rng::new(1);
-    let mut histogram = latencies()?;
     let mut read = || -> Result<Duration> {
         let offset = rng.draw() % (len_bytes / PAGE_BYTES as u64) * PAGE_BYTES as u64;
         let start = Instant::now();
@@ -103,15 +107,17 @@ pub fn measure(
     for _ in 0..32 {
         read()?;
     }
+    let mut times = Times::default();
     let before = counts(tree, below);
-    let (start, cpu_before) = (Instant::now(), thread_cpu()?);
+    let (start, cpu_before) = (Instant::now(), cpu_time(ClockId::ThreadCPUTime)?);
     while start.elapsed() < slice && !cancel.load(Ordering::Relaxed) {
-        histogram.saturating_record(read()?.as_nanos() as u64);
+        times.record(read()?);
     }
-    let cpu = thread_cpu()?.saturating_sub(cpu_before);
+    let cpu = cpu_time(ClockId::ThreadCPUTime)?.saturating_sub(cpu_before);
     let after = counts(tree, below);
-    let ours = histogram.len().max(1);
-    let mean_us = histogram.mean() / 1e3;
+    times.first_ns.sort_unstable();
+    let ours = times.count.max(1);
+    let mean_us = times.sum.as_secs_f64() * 1e6 / ours as f64;
     let cpu_us = cpu.as_secs_f64() * 1e6 / ours as f64;
     // A separate run, because tracing itself takes time.
     let traced = traced(tree, below, slice / 2, cancel, &mut read)?;
@@ -119,8 +125,8 @@ pub fn measure(
     let Parted { split_us, device_us, split_error_us, split_by } = best_split(&traced, counted, mean_us, cpu_us);
     let traced = traced.ok();
     Ok(Latency {
-        p50_us: histogram.value_at_quantile(0.5) as f64 / 1e3,
-        p99_us: histogram.value_at_quantile(0.99) as f64 / 1e3,
+        p50_us: times.quantile_us(50),
+        p99_us: times.quantile_us(99),
         mean_us,
         split_us,
         device_us,
@@ -131,6 +137,30 @@ pub fn measure(
         cpu_us,
         split_by,
     })
+}
+
+/// The times of reads.
+#[derive(Debug, Default)]
+struct Times {
+    count: u64,
+    sum: Duration,
+    /// In nanoseconds, of the first reads.
+    first_ns: Vec<u32>,
+}
+
+impl Times {
+    fn record(&mut self, time: Duration) {
+        (self.count, self.sum) = (self.count + 1, self.sum + time);
+        if self.first_ns.len() < TIMES_MAX {
+            self.first_ns.push(u32::try_from(time.as_nanos()).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// The least time that so many percent of the reads do not exceed; 0 without reads. The times must be sorted.
+    fn quantile_us(&self, percent: usize) -> f64 {
+        let rank = (self.first_ns.len() * percent).div_ceil(100);
+        self.first_ns.get(rank.saturating_sub(1)).map_or(0.0, |ns| f64::from(*ns) / 1e3)
+    }
 }
 
 /// The number of reads that the block layer has completed on a drive, and their total time in milliseconds. `None` unless there is
@@ -223,7 +253,7 @@ fn best_split(
             split_error_us: Some(error_us),
             split_by: format!(
                 "the block layer's own count of the time of its requests, to {} ({untraced})",
-                iomill_bench::human::time_us(error_us)
+                human::time_us(error_us)
             ),
         },
         (Err(untraced), Err(uncounted)) => {
@@ -332,28 +362,10 @@ impl Page {
     }
 }
 
-/// Opens a file for reading, with direct I/O or through the page cache.
-pub fn open(path: &Path, direct: bool) -> Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let flags = if direct { OFlags::DIRECT } else { OFlags::empty() };
-    let file = File::options().read(true).custom_flags(flags.bits() as i32).open(path);
-    file.map_err(|e| Error::io("open", path, e))
-}
-
 fn read_page(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let failed = |source| Error::Io { action: "read", path: path.to_owned(), offset: Some(offset), source };
     file.read_exact_at(bytes, offset).map_err(failed)
-}
-
-/// User and system time of the calling thread.
-fn thread_cpu() -> Result<Duration> {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let whole = u64::try_from(time.tv_sec).ok();
-    whole.map(|whole| Duration::new(whole, time.tv_nsec as u32)).ok_or_else(|| Error::Tool {
-        what: "the CPU time of a thread".into(),
-        why: "the kernel gave a negative time".into(),
-    })
 }
 
 #[cfg(test)]
@@ -378,6 +390,16 @@ mod tests {
         let rest = best_split(&no_trace, Err("iostats".to_owned()), 80.0, 3.0);
         assert_eq!((parts(&rest), rest.split_error_us), ((80.0, 77.0), None));
         assert!(rest.split_by.starts_with("subtraction") && rest.split_by.contains("iostats"), "{rest:?}");
+    }
+
+    #[test]
+    fn quantiles_are_times_that_were_seen() {
+        let mut times = Times::default();
+        assert_eq!(times.quantile_us(50), 0.0);
+        (1..=200).for_each(|us| times.record(Duration::from_micros(us)));
+        times.record(Duration::from_secs(3600));
+        assert_eq!((times.quantile_us(50), times.quantile_us(99)), (101.0, 199.0));
+        assert_eq!((times.count, times.quantile_us(100)), (201, f64::from(u32::MAX) / 1e3));
     }
 
     #[test]

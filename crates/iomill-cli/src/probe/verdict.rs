@@ -1,10 +1,10 @@
 //! The meaning of the figures, in plain words.
 
-use iomill_bench::human;
+use crate::human;
 
-use crate::raw::RawFigures;
-use crate::served::Served;
-use crate::{Adapter, DriveFigures, Figures, Point, slow_and_fast};
+use super::raw::RawFigures;
+use super::served::Served;
+use super::{Adapter, DriveFigures, Figures, Point, slow_and_fast};
 
 /// A thread that uses more than this share of a CPU has no time left.
 const BUSY: f64 = 0.9;
@@ -242,10 +242,10 @@ fn uneven(figures: &Figures) -> Option<String> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::latency::{Costs, Latency};
+    use super::super::machine::Machine;
     use super::super::tests::point;
     use super::super::{DriveFigures, Figures};
     use super::*;
-    use iomill_bench::machine::Machine;
 
     pub(crate) fn figures(alone: [f64; 2], together: f64, cpus_used: f64) -> Figures {
         let latency = Latency {

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use iomill::catalog::parse_label;
 use iomill::{Error, Profile, ProfileDrive, Result};
-use iomill_bench::human;
+use crate::human;
 
-use crate::Figures;
+use super::Figures;
 
 /// Maximum length of a label; real ones are shorter.
 const LABEL_BYTES_MAX: u64 = 4 << 20;

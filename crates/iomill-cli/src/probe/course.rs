@@ -8,23 +8,21 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use iomill::{Error, Result};
-use iomill_bench::bench::Stage;
-use iomill_bench::contender::{Cache, Contender, Sample, Slice};
-use iomill_bench::machine::Machine;
-use iomill_bench::pattern::PAGE_BYTES;
-use iomill_bench::rivals::{aio::Aio, pread::Pread, uring::Uring};
-use iomill_bench::rounds::Progress;
-use iomill_bench::target::{Part, Target};
-use iomill_bench::workload::Workload;
 use iomill_platform::drives::{self, Drive, Transport};
 use iomill_platform::machine::Machine as Platform;
 use iomill_platform::tree::Tree;
 
-use crate::paths::{self, Cost, Ground};
-use crate::raw::{Depth, Raw, RawFigures};
-use crate::{
-    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, WIDE_BYTES, Way, best_depth, idle::Seconds,
-    latency, linear, profile, served, steps, weights,
+use super::clock::Sample;
+use super::draw::PAGE_BYTES;
+use super::idle::Seconds;
+use super::loops::{Failed, Loop, Work};
+use super::machine::Machine;
+use super::parts::Part;
+use super::paths::{self, Cost, Ground};
+use super::raw::{Depth, Raw, RawFigures};
+use super::{
+    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, Stage, WIDE_BYTES, Way, best_depth, latency,
+    linear, profile, served, steps, weights,
 };
 
 const PAGE: u32 = PAGE_BYTES as u32;
@@ -82,15 +80,14 @@ impl<'a> Course<'a> {
     }
 
     /// Runs all measurements on files.
-    pub fn all(&mut self, target: &Target, places: &[PathBuf]) -> Result<Figures> {
-        let parts = target.parts();
+    pub fn all(&mut self, parts: &[Part], places: &[PathBuf]) -> Result<Figures> {
         let mut found = Vec::new();
         for (part, place) in parts.iter().zip(places) {
             found.push(self.drive(part, place)?);
         }
         self.tell("costs of the CPU");
         let costs = latency::costs(&parts[0].path, self.settings.slice, self.cancel)?;
-        let mut figures = Figures { costs, ways: self.ways(target)?, ..Figures::default() };
+        let mut figures = Figures { costs, ways: self.ways(parts)?, ..Figures::default() };
         let below = self.below(&places[0]);
         let ground = Ground {
             node: &parts[0].path,
@@ -100,12 +97,12 @@ impl<'a> Course<'a> {
             unpolled: self.why_unpolled(&below),
         };
         figures.paths = self.paths(&ground, &mut figures.paths_left_out)?;
-        self.sweeps(target, &mut figures)?;
-        figures.adapters = self.adapters(target, &mut found)?;
+        self.sweeps(parts, &mut figures)?;
+        figures.adapters = self.adapters(parts, &mut found)?;
         figures.drives = found.into_iter().map(|one| one.figures).collect();
         let (slice, cancel, part_bytes) = (self.settings.slice, self.cancel, self.settings.part_bytes);
         figures.served = Some(served::measure(places, part_bytes, slice, cancel, &mut |what| self.tell(what))?);
-        figures.machine = Machine::look(target);
+        figures.machine = Machine::look(parts);
         figures.best_depth = best_depth(&figures.depths);
         figures.weights = weights(&figures.drives, figures.machine.cores_allowed);
         Ok(figures)
@@ -116,16 +113,16 @@ impl<'a> Course<'a> {
         self.tell("latency");
         let slice = self.settings.slice;
         let latency = latency::measure(&part.path, part.len_bytes, &below, self.tree, slice, self.cancel)?;
-        let alone = Target::new(vec![part.clone()], 1, Target::striped(1, 16))?;
+        let alone = std::slice::from_ref(part);
         let mut depths = Vec::new();
         for depth in DEPTHS {
-            depths.push(self.point(&alone, "each drive alone", 1, depth, PAGE)?);
+            depths.push(self.point(alone, "each drive alone", 1, depth, PAGE)?);
         }
         let deep = depths.iter().find(|point| point.depth == DEEP);
         let deep =
             deep.ok_or_else(|| Error::invalid(format!("depth {DEEP}"), "add it to the depths that are measured"))?;
         let alone_all_threads = match self.settings.threads {
-            most if most > 1 => self.point(&alone, "each drive alone", most, DEEP, PAGE)?,
+            most if most > 1 => self.point(alone, "each drive alone", most, DEEP, PAGE)?,
             _ => deep.clone(),
         };
         let figures = DriveFigures {
@@ -148,25 +145,23 @@ impl<'a> Course<'a> {
         Ok(Found { figures, function })
     }
 
-    fn sweeps(&mut self, target: &Target, figures: &mut Figures) -> Result<()> {
-        let parts = target.parts();
-        let some = |count: usize| Target::new(parts[..count].to_vec(), 1, Target::striped(parts.len(), 16));
+    fn sweeps(&mut self, parts: &[Part], figures: &mut Figures) -> Result<()> {
         let most = self.settings.threads;
         for depth in DEPTHS {
-            figures.depths.push(self.point(target, "depth", 1, depth, PAGE)?);
-            figures.depths_wide.push(self.point(target, "depth", 1, depth, WIDE_BYTES)?);
+            figures.depths.push(self.point(parts, "depth", 1, depth, PAGE)?);
+            figures.depths_wide.push(self.point(parts, "depth", 1, depth, WIDE_BYTES)?);
         }
         for size in SIZES {
             let depth = if size > WIDE_BYTES { 8 } else { DEEP };
-            figures.sizes.push(self.point(target, "request size", 1, depth, size)?);
+            figures.sizes.push(self.point(parts, "request size", 1, depth, size)?);
         }
         for count in steps(most) {
-            figures.threads.push(self.point(target, "threads", count, DEEP, PAGE)?);
-            figures.threads_wide.push(self.point(target, "threads", count, DEEP, WIDE_BYTES)?);
+            figures.threads.push(self.point(parts, "threads", count, DEEP, PAGE)?);
+            figures.threads_wide.push(self.point(parts, "threads", count, DEEP, WIDE_BYTES)?);
         }
         for count in steps(parts.len()) {
-            figures.drive_counts.push(self.point(&some(count)?, "drives", most, DEEP, PAGE)?);
-            figures.drive_counts_wide.push(self.point(&some(count)?, "drives", most, DEEP, WIDE_BYTES)?);
+            figures.drive_counts.push(self.point(&parts[..count], "drives", most, DEEP, PAGE)?);
+            figures.drive_counts_wide.push(self.point(&parts[..count], "drives", most, DEEP, WIDE_BYTES)?);
         }
         linear(&mut figures.threads, |point| point.threads);
         linear(&mut figures.threads_wide, |point| point.threads);
@@ -176,7 +171,7 @@ impl<'a> Course<'a> {
     }
 
     /// Measures the drives of each adapter that has several, all at the same time.
-    fn adapters(&mut self, target: &Target, found: &mut [Found]) -> Result<Vec<Adapter>> {
+    fn adapters(&mut self, parts: &[Part], found: &mut [Found]) -> Result<Vec<Adapter>> {
         let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (index, one) in found.iter().enumerate() {
             // Several directories on one drive are no group.
@@ -188,8 +183,7 @@ impl<'a> Course<'a> {
         let mut adapters = Vec::new();
         for (function, members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
             let name = function.rsplit('/').next().unwrap_or_default().to_owned();
-            let parts: Vec<Part> = members.iter().map(|&index| target.parts()[index].clone()).collect();
-            let together = Target::new(parts, 1, Target::striped(members.len(), 16))?;
+            let together: Vec<Part> = members.iter().map(|&index| parts[index].clone()).collect();
             self.total += 1;
             let together = self.point(&together, "drives of one adapter", self.settings.threads, DEEP, PAGE)?;
             for &index in &members {
@@ -272,58 +266,47 @@ impl<'a> Course<'a> {
     }
 
     fn tell(&mut self, what: &'static str) {
-        (self.stage)(Stage::Measuring(Progress { done: self.done, total: self.total, contender: what }));
+        (self.stage)(Stage::Measuring { done: self.done, total: self.total, what });
         self.done += 1;
     }
 
-    fn ways(&mut self, target: &Target) -> Result<Vec<Way>> {
-        let contenders: [Box<dyn Contender>; 3] = [
-            Box::new(Uring::new(target.clone())),
-            Box::new(Aio::new(target.clone())),
-            Box::new(Pread::new(target.clone(), Cache::Cold)),
-        ];
+    fn ways(&mut self, parts: &[Part]) -> Result<Vec<Way>> {
+        let work = Work { threads: 1, depth: DEEP, request_bytes: PAGE };
         let mut ways = Vec::new();
-        for mut contender in contenders {
+        for by in [Loop::Uring, Loop::Aio, Loop::Pread] {
             self.tell("ways of reading");
-            if contender.prepare(&Workload::RANDOM_READ)?.is_none() {
-                let sample = match contender.run(&self.slice(1)) {
-                    Err(_) if contender.lost().is_some() => continue,
-                    sample => sample?,
-                };
-                ways.push(Way {
-                    name: contender.name(),
-                    iops: sample.ops_per_s(),
-                    cpu_us_per_op: sample.cpu_us_per_op(),
-                });
+            match by.run(parts, &work, self.settings.slice, self.cancel) {
+                Ok(sample) => {
+                    let (iops, cpu_us_per_op) = (sample.iops(), sample.cpu_us_per_op());
+                    ways.push(Way { name: by.name(), iops, cpu_us_per_op });
+                }
+                Err(Failed::Refused(_)) => {}
+                Err(Failed::Error(error)) => return Err(error),
             }
         }
         Ok(ways)
     }
 
-    /// Runs two halves of a slice, and returns the faster one, which other programs disturbed less.
-    fn best(&self, target: &Target, workload: &Workload, threads: usize) -> Result<Half> {
-        let contenders: [Box<dyn Contender>; 2] =
-            [Box::new(Uring::new(target.clone())), Box::new(Aio::new(target.clone()))];
+    /// Runs two halves of a slice, and returns the faster one, which other programs disturbed less. If the kernel refuses io_uring, it
+    /// is libaio.
+    fn best(&self, parts: &[Part], work: &Work) -> Result<Half> {
         let mut whys = Vec::new();
-        for mut contender in contenders {
-            if let Some(why) = contender.prepare(workload)? {
-                whys.push(why);
-                continue;
-            }
-            let first = self.measured_half(&mut *contender, threads);
-            match first.and_then(|first| Ok((first, self.measured_half(&mut *contender, threads)?))) {
-                Ok((first, second)) if first.0.ops_per_s() > second.0.ops_per_s() => return Ok(first),
+        for by in [Loop::Uring, Loop::Aio] {
+            let halves = self.half(by, parts, work).and_then(|first| Ok((first, self.half(by, parts, work)?)));
+            match halves {
+                Ok((first, second)) if first.0.iops() > second.0.iops() => return Ok(first),
                 Ok((_, second)) => return Ok(second),
-                // The limit of locked memory may now refuse a ring that it allowed a moment ago.
-                Err(error) => whys.push(contender.lost().ok_or(error)?),
+                // The limit of locked memory may refuse the second ring and not the first.
+                Err(Failed::Refused(why)) => whys.push(why),
+                Err(Failed::Error(error)) => return Err(error),
             }
         }
         Err(Error::Tool { what: "reading past the page cache".into(), why: whys.join("; ") })
     }
 
-    fn measured_half(&self, contender: &mut dyn Contender, threads: usize) -> Result<Half> {
+    fn half(&self, by: Loop, parts: &[Part], work: &Work) -> std::result::Result<Half, Failed> {
         let (start, before) = (Instant::now(), Seconds::now(self.tree));
-        let sample = contender.run(&self.half(threads))?;
+        let sample = by.run(parts, work, self.settings.slice / 2, self.cancel)?;
         let took = before.zip(Seconds::now(self.tree));
         let wall_s = start.elapsed().as_secs_f64().max(1e-9);
         // The kernel may correct its idle count downwards.
@@ -331,27 +314,19 @@ impl<'a> Course<'a> {
         Ok((sample, (share(|seconds| seconds.idle), share(|seconds| seconds.interrupts))))
     }
 
-    fn half(&self, threads: usize) -> Slice<'_> {
-        Slice { duration: self.settings.slice / 2, ..self.slice(threads) }
-    }
-
-    fn slice(&self, threads: usize) -> Slice<'_> {
-        Slice { threads, duration: self.settings.slice, verify: false, cancel: self.cancel }
-    }
-
-    fn point(&mut self, target: &Target, what: &'static str, threads: usize, depth: u32, size: u32) -> Result<Point> {
+    fn point(&mut self, parts: &[Part], what: &'static str, threads: usize, depth: u32, size: u32) -> Result<Point> {
         self.tell(what);
-        let workload = Workload { depth, block_bytes: size, ..Workload::RANDOM_READ };
-        let (sample, (cpus_idle, cpus_interrupts)) = self.best(target, &workload, threads)?;
+        let work = Work { threads, depth, request_bytes: size };
+        let (sample, (cpus_idle, cpus_interrupts)) = self.best(parts, &work)?;
         Ok(Point {
-            drives: target.parts().len(),
+            drives: parts.len(),
             threads,
             depth,
             request_bytes: size,
-            iops: sample.ops_per_s(),
-            bytes_per_s: sample.bytes as f64 / sample.wall.as_secs_f64().max(1e-9),
+            iops: sample.iops(),
+            bytes_per_s: sample.iops() * f64::from(size),
             cpu_us_per_op: sample.cpu_us_per_op(),
-            cpus_used: sample.cpu_us / (sample.wall.as_secs_f64() * 1e6).max(1e-9),
+            cpus_used: sample.cpus_used(),
             cpus_idle,
             cpus_interrupts,
             of_linear: None,

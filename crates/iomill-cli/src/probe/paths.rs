@@ -8,8 +8,8 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
@@ -17,21 +17,18 @@ use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, FileRef, IoRe
 use iomill::sys::fs::Handle;
 use iomill::sys::memory::PageBuf;
 use iomill::{Error, Result};
-use iomill_bench::pattern::{PAGE_BYTES, Rng};
-use iomill_bench::target::advise;
-use iomill_bench::threads::process_cpu_us;
 use rustix::fs::Advice;
 use serde::Serialize;
 
-use crate::cycles::Cycles;
-use crate::latency::open;
+use super::clock::{Sample, Watch};
+use super::cycles::Cycles;
+use super::draw::{PAGE_BYTES, Pages};
+use super::parts::{advise, open};
 
 /// Reads in flight.
 pub const DEPTH: u32 = 32;
 /// Maximum number of completions per wait.
 const BATCH: usize = 16;
-/// Up to this number of pages, each is read once, in a shuffled order. With more pages the order is random.
-const SHUFFLED_MAX: u64 = 1 << 20;
 
 /// The engines, the best first.
 const ENGINES: [EngineKind; 3] = [EngineKind::Uring, EngineKind::Aio, EngineKind::Posix];
@@ -134,21 +131,20 @@ pub fn measure(ground: &Ground<'_>, way: Way, depth: u32, slice: Duration, cance
     let cycles = Cycles::start().ok();
     let mut run = Run::new(&file, ground, way, depth)?;
     let counted = |cycles: &Option<Cycles>| cycles.as_ref().and_then(|cycles| cycles.count().ok());
-    let (start, cpu_before, cycles_before) = (Instant::now(), process_cpu_us()?, counted(&cycles));
-    let reads = run.serve(slice, cancel)?;
-    let (wall, cpu_us, cycles_after) = (start.elapsed(), process_cpu_us()? - cpu_before, counted(&cycles));
-    let count = reads.max(1) as f64;
+    let cycles_before = counted(&cycles);
+    let sample = run.serve(slice, cancel)?;
+    let cycles_after = counted(&cycles);
     Ok(Cost {
         engine: way.kind.to_string(),
         on: ground.on,
         path: ground.name.to_owned(),
         direct: way.direct,
         polled: way.polled,
-        iops: reads as f64 / wall.as_secs_f64().max(1e-9),
-        cpu_us_per_op: cpu_us / count,
+        iops: sample.iops(),
+        cpu_us_per_op: sample.cpu_us_per_op(),
         cycles_per_op: cycles_after
             .zip(cycles_before)
-            .map(|(after, before)| after.saturating_sub(before) as f64 / count),
+            .map(|(after, before)| after.saturating_sub(before) as f64 / sample.reads.max(1) as f64),
     })
 }
 
@@ -196,16 +192,15 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Reads until the time is over or all pages were read. Returns the number of reads.
-    fn serve(&mut self, slice: Duration, cancel: &AtomicBool) -> Result<u64> {
-        let start = Instant::now();
+    /// Reads until the time is over or all pages were read.
+    fn serve(&mut self, slice: Duration, cancel: &AtomicBool) -> Result<Sample> {
+        let watch = Watch::start()?;
         let mut reads = 0;
         loop {
-            let goes_on = start.elapsed() < slice && !cancel.load(Ordering::Relaxed);
-            self.push(goes_on);
+            self.push(watch.goes_on(slice, cancel));
             let in_flight = self.depth as usize - self.free.len();
             if in_flight == 0 {
-                return Ok(reads);
+                return watch.end(reads);
             }
             self.done.clear();
             let waited = self.engine.wait(in_flight.min(BATCH), None, &mut self.done);
@@ -246,48 +241,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Pages in an order that helps no cache and no read-ahead, each at most once.
-enum Pages {
-    Shuffled(Vec<u32>),
-    /// So many pages that one comes twice only by accident.
-    Drawn(Rng, u64),
-}
-
-impl Pages {
-    fn new(count: u64) -> Pages {
-        let mut rng = Rng::new(7);
-        if count > SHUFFLED_MAX {
-            return Pages::Drawn(rng, count);
-        }
-        let mut pages: Vec<u32> = (0..count as u32).collect();
-        for last in (1..pages.len()).rev() {
-            pages.swap(last, (rng.draw() % (last as u64 + 1)) as usize);
-        }
-        Pages::Shuffled(pages)
-    }
-
-    fn draw(&mut self) -> Option<u64> {
-        match self {
-            Pages::Shuffled(pages) => pages.pop().map(u64::from),
-            Pages::Drawn(rng, count) => Some(rng.draw() % *count),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_page_comes_once() {
-        let mut pages = Pages::new(1000);
-        let mut drawn: Vec<u64> = std::iter::from_fn(|| pages.draw()).collect();
-        assert!(!drawn.is_sorted());
-        drawn.sort_unstable();
-        assert_eq!(drawn, (0..1000).collect::<Vec<_>>());
-        let mut pages = Pages::new(1 << 30);
-        assert!((0..100).all(|_| pages.draw().unwrap() < 1 << 30));
-    }
 
     #[test]
     fn every_way_to_a_file_reads_all_of_it_or_says_why_not() {
@@ -304,10 +260,8 @@ mod tests {
         let never = AtomicBool::new(false);
         for way in all {
             let file = open(&path, way.direct).unwrap();
-            assert_eq!(
-                Run::new(&file, &ground, way, DEPTH).unwrap().serve(Duration::from_secs(60), &never).unwrap(),
-                100
-            );
+            let all = Run::new(&file, &ground, way, DEPTH).unwrap().serve(Duration::from_secs(60), &never).unwrap();
+            assert_eq!(all.reads, 100);
             let cost = measure(&ground, way, DEPTH, Duration::from_millis(20), &never).unwrap();
             assert!(cost.iops > 0.0 && cost.cpu_us_per_op > 0.0, "{cost:?}");
         }
