@@ -248,6 +248,8 @@ impl<'a> Course<'a> {
     }
 
     fn below(&self, place: &Path) -> Vec<Drive> {
+        // A path without a slash might be taken for a device's name.
+        let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
         drives::under(self.tree, &self.platform, &[place]).unwrap_or_default()
     }
 
@@ -338,4 +340,24 @@ impl<'a> Course<'a> {
 fn common_node(below: &[Drive]) -> Option<u32> {
     let first = below.first()?.node;
     first.filter(|_| below.iter().all(|drive| drive.node == first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_current_directory_is_no_name_of_a_device() {
+        let settings = Settings {
+            places: Vec::new(),
+            raw: Vec::new(),
+            part_bytes: 0,
+            slice: std::time::Duration::ZERO,
+            threads: 1,
+        };
+        let (tree, never, mut stage) = (Tree::machine(), AtomicBool::new(false), |_| ());
+        let course = Course::new(&settings, &tree, &never, &mut stage, 0);
+        let names = |place: &Path| course.below(place).into_iter().map(|drive| drive.name).collect::<Vec<_>>();
+        assert_eq!(names(Path::new(".")), names(&std::env::current_dir().unwrap()));
+    }
 }
