@@ -131,7 +131,7 @@ fn steps(members: &[&Package], root: &Path, changed: &BTreeSet<String>) -> Vec<S
 #[derive(Debug)]
 enum Filter {
     All,
-    /// Those whose names start with one of these.
+    /// Those with names that start with one of these.
     Modules(BTreeSet<String>),
 }
 
@@ -162,7 +162,7 @@ fn tested(package: &Package, root: &Path, path: &str) -> Option<(Vec<String>, Op
         return None;
     }
     let kind = if place == "tests" { "test" } else { "lib" };
-    // The program whose root file is nearest above.
+    // The program with the nearest root file above.
     let candidates = package.targets.iter().filter(|target| target.kind.iter().any(|k| k == kind));
     let nearest = candidates
         .filter(|target| {
