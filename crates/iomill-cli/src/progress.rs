@@ -80,7 +80,7 @@ impl Progress {
         Progress::with(!global.quiet, false, Unit::Steps, None)
     }
 
-    /// Starts the clock of work whose messages are phases, which logs get too.
+    /// Starts the clock of work that says its phases. Logs get them too.
     pub fn of_phases(global: &Global) -> Progress {
         Progress::with(!global.quiet, !global.wants_document(), Unit::Steps, None)
     }

@@ -1,7 +1,5 @@
 //! Senseless arguments are refused before the command does anything. Messages of failures say what to do.
 
-
-
 use std::fs;
 
 use crate::common::{Ended, Site};
@@ -9,9 +7,7 @@ use crate::common::{Ended, Site};
 #[test]
 fn options_without_effect_are_refused() {
     let site = Site::new(2);
-    for (line, words) in [
-        ("init a b --weights 1,x", ["--weights", "from 1 to 1000"]),
-    ] {
+    for (line, words) in [("init a b --weights 1,x", ["--weights", "from 1 to 1000"])] {
         site.run_bare(["-a", "ssd0"].into_iter().chain(line.split(' '))).failed(2, &words);
     }
     assert_eq!(site.names(), Vec::<String>::new());

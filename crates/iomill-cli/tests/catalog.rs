@@ -1,7 +1,5 @@
 //! The catalog by hand, and the measurement of small files.
 
-
-
 use std::fs;
 
 use crate::common::Site;

@@ -1,7 +1,5 @@
 //! Every command, with good and with bad arguments.
 
-
-
 use std::fs;
 
 use crate::common::{Site, bytes};
@@ -42,11 +40,11 @@ fn the_array_is_named_by_option_environment_or_directory() {
     let site = Site::new(2);
     site.run_bare(["ls"]).failed(2, &["iomill: ls: which array?", "-a DIR", "IOMILL_ARRAY", "iomill init"]);
     let out = site.bare_command(["ls"]).env("IOMILL_ARRAY", site.drive(1)).output().unwrap();
-    common::Ended::of(out).good();
+    crate::common::Ended::of(out).good();
     let out = site.bare_command(["ls"]).env("IOMILL_ARRAY", "").output().unwrap();
-    common::Ended::of(out).failed(2, &["which array?"]);
+    crate::common::Ended::of(out).failed(2, &["which array?"]);
     let out = site.bare_command(["ls"]).current_dir(site.drive(1)).output().unwrap();
-    common::Ended::of(out).good();
+    crate::common::Ended::of(out).good();
     site.run_bare(["ls", "-a", "ssd1", "-a", "ssd0"]).good();
     site.run_bare(["ls", "-a", ""]).failed(2, &["--array"]);
 }

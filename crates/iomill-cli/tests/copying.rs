@@ -1,7 +1,5 @@
 //! `put` and `get`: the bytes come out as they went in, and a failed copy leaves nothing behind.
 
-
-
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,5 @@
 //! Damaged and missing drives: errors name them, and no read returns wrong bytes.
 
-
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! Machines with full disks, low limits or forbidden system calls. The command works, or says why it does not.
 
-
 #[path = "../../iomill/tests/forbid/mod.rs"]
 mod forbid;
 

@@ -13,6 +13,7 @@ mod damage;
 mod limits;
 mod probe;
 mod profile;
+mod quick;
 mod top;
 mod trees;
 mod tune;

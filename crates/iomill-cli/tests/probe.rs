@@ -1,7 +1,5 @@
 //! `iomill probe`.
 
-
-
 use std::fs;
 
 use crate::common::{Ended, Site};

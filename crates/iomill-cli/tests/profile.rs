@@ -1,7 +1,5 @@
 //! `--profile`: `iomill probe` writes a profile, and other commands use it.
 
-
-
 use std::fs;
 
 use crate::common::Site;

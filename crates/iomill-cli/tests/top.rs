@@ -1,7 +1,5 @@
 //! `iomill top`: watches processes that use an array.
 
-
-
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,21 +1,20 @@
 //! Findings on recorded machines, and what settings and undo do to them.
 
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use iomill_cli::tune::apply::{self, Outcome};
+use iomill_cli::tune::finding::{Finding, Verdict};
+use iomill_cli::tune::findings::{self, Coalescing, NAMES, Wishes};
+use iomill_cli::tune::persist::{self, Plan};
+use iomill_cli::tune::state::{self, Store};
 use iomill_platform::devices;
 use iomill_platform::drives::{self, Drive, Transport};
 use iomill_platform::interrupts::{self, Mobility};
 use iomill_platform::machine::Machine;
 use iomill_platform::record::Record;
 use iomill_platform::tree::Tree;
-use iomill_cli::tune::apply::{self, Outcome};
-use iomill_cli::tune::finding::{Finding, Verdict};
-use iomill_cli::tune::findings::{self, Coalescing, NAMES, Wishes};
-use iomill_cli::tune::persist::{self, Plan};
-use iomill_cli::tune::state::{self, Store};
 use tempfile::TempDir;
 
 const ALL: [&str; 5] = ["two-socket-nvme", "four-node-nvme", "sata-sas", "cloud-vm", "empty"];

@@ -1,7 +1,5 @@
 //! `iomill tune` on recorded machines, and without root on this one.
 
-
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

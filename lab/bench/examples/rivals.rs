@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use iomill_bench::machine::Machine;
 use iomill_bench::report::Report;
+use iomill_bench::rivals;
 use iomill_bench::rounds::{self, Plan};
 use iomill_bench::target::Target;
 use iomill_bench::workload::Workload;
-use iomill_bench::rivals;
 use iomill_cli::human;
 
 fn main() -> ExitCode {

@@ -6,8 +6,8 @@ use plotters::prelude::*;
 
 use iomill::{Error, Result};
 
-use iomill_cli::human;
 use crate::report::{Report, Row};
+use iomill_cli::human;
 
 /// A panel's size in pixels.
 const PANEL: (u32, u32) = (760, 480);

@@ -43,11 +43,7 @@ pub struct Settings {
 }
 
 /// Measures, and leaves nothing behind. `cancel` ends it soon; the report then has the complete rounds only.
-pub fn run(
-    settings: &Settings,
-    cancel: &AtomicBool,
-    stage: &mut dyn FnMut(Stage),
-) -> Result<Report> {
+pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
     settings.rivals.check(RIVALS)?;
     // Dropping it removes all that is below it.
     let place = Place::new(&settings.dir)?;

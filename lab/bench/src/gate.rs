@@ -25,7 +25,6 @@ use crate::contender::{
     MMAP_SMALL_PAGES, PLAIN_CREATE, Sample, URING_BY_HAND,
 };
 use crate::creates::{Create, Creates};
-use iomill_cli::human;
 use crate::iomill::Iomill;
 use crate::limited::Uncached;
 use crate::machine::Machine;
@@ -34,11 +33,12 @@ use crate::records::{Data, RecordReads, Skew};
 use crate::rivals::resident;
 use crate::rivals::uring::Uring;
 use crate::rounds::{self, Failed, Measured, Outcome, Turns, WARM_UP};
-use iomill_cli::table::Table;
 use crate::task::Task;
 use crate::warm;
 use crate::workload::Workload;
 pub use bounds::Bound;
+use iomill_cli::human;
+use iomill_cli::table::Table;
 
 /// For cold reads the file is this many times as long as the cache.
 const COLD_SIZE_OVER_CACHE: u64 = 8;

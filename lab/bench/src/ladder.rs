@@ -14,13 +14,13 @@ use std::sync::atomic::AtomicBool;
 
 use iomill::sys::cpu;
 use iomill::{ArrayOptions, Error, Result};
+use iomill_cli::tune::apply::{self, Outcome};
+use iomill_cli::tune::finding::Setting;
+use iomill_cli::tune::state::Store;
 use iomill_platform::drives::{self, Drive};
 use iomill_platform::interrupts::{self, Mobility};
 use iomill_platform::machine::Machine as Platform;
 use iomill_platform::tree::{Tree, chosen};
-use iomill_cli::tune::apply::{self, Outcome};
-use iomill_cli::tune::finding::Setting;
-use iomill_cli::tune::state::Store;
 
 use crate::arena::{Arena, Shape};
 use crate::bench::Stage;

@@ -20,7 +20,6 @@ pub mod soak;
 pub mod warm;
 
 pub use iomill_contenders::{
-    access, arena, asynchronous, cached, contender, creates, draw, flat, held, iomill, leftovers, loads,
-    machine, pattern, records, rivals, rounds, seen, slots, small_writes, state, target, task, threads, traces,
-    workload,
+    access, arena, asynchronous, cached, contender, creates, draw, flat, held, iomill, leftovers, loads, machine,
+    pattern, records, rivals, rounds, seen, slots, small_writes, state, target, task, threads, traces, workload,
 };

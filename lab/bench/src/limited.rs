@@ -16,16 +16,16 @@ use crate::cached::{Accesses, WriteAt};
 use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, UNCACHED, URING_BY_HAND};
 use crate::draw::Choice;
 use crate::held::{Held, Helper, Job};
-use iomill_cli::human;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
 use crate::report::Report;
-use crate::rivals::uring::Uring;
 use crate::rivals::uncached;
+use crate::rivals::uring::Uring;
 use crate::rounds::{self, Measured, Turns, WARM_UP};
 use crate::small_writes::SmallWrites;
 use crate::task::Task;
 use crate::workload::Workload;
+use iomill_cli::human;
 
 /// Bytes of a value, and of the slot that it lies in.
 const VALUE_BYTES: u32 = 1000;

@@ -15,13 +15,13 @@ use crate::arena::SEED;
 use crate::bench::Stage;
 use crate::contender::{Cache, Contender, PREAD};
 use crate::flat::FlatFile;
-use iomill_cli::human;
 use crate::leftovers;
 use crate::machine::{self, Machine};
 use crate::report::Report;
 use crate::rounds::{self, Plan, Progress, Turns, WARM_UP};
 use crate::target::{Part, Target};
 use crate::workload::Order;
+use iomill_cli::human;
 pub use iomill_contenders::mapped::growth::{self, Growth};
 pub use iomill_contenders::mapped::reads::{self, PlainReads, Way};
 

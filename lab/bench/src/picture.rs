@@ -20,7 +20,6 @@ use crate::bench::Stage;
 use crate::cached::{self, Accesses, Whole};
 use crate::contender::{Cache, Contender};
 use crate::contender::{IOMILL_FUTURE_512, IOMILL_READ_AT, IOMILL_READ_MANY, MMAP, PREAD, URING_BY_HAND};
-use iomill_cli::human;
 use crate::limited::Uncached;
 use crate::machine::Machine;
 use crate::pattern::PAGE_BYTES;
@@ -33,6 +32,7 @@ use crate::rivals::uring::Uring;
 use crate::rounds::{self, Turns, WARM_UP};
 use crate::task::Task;
 use crate::warm;
+use iomill_cli::human;
 pub use svg::svg;
 
 /// For reads from drives, the file is this many times as long as iomill's cache. So few reads find their page there.

@@ -9,11 +9,11 @@ use iomill::{Error, Result};
 use serde::Serialize;
 
 use crate::contender::{Cache, IOMILL_NULL, Sample};
-use iomill_cli::human;
 use crate::machine::Machine;
 use crate::rounds::{Failed, Measured, Outcome, Plan};
-use iomill_cli::table::Table;
 use crate::task::Task;
+use iomill_cli::human;
+use iomill_cli::table::Table;
 
 /// Width of a table without a terminal, as far as workload names can wrap.
 const USUAL_WIDTH: usize = 100;

@@ -12,7 +12,6 @@ use iomill_contenders::rows::{Loops, ReadRows, RowReads, Way};
 use crate::bench::Stage;
 use crate::contender::{Cache, Contender, IOMILL_READ_ROWS, MMAP, MMAP_RANDOM, Sample, Slice, URING_BY_HAND};
 use crate::held::{self, Held, Helper, Job};
-use iomill_cli::human;
 use crate::limited::Uncached;
 use crate::machine::Machine;
 use crate::report::{Report, Row};
@@ -21,6 +20,7 @@ use crate::rounds::{self, Measured, Turns, WARM_UP};
 use crate::target::Target;
 use crate::warm::CACHE_OVER_SIZE;
 use crate::workload::Workload;
+use iomill_cli::human;
 
 /// Cold reads: the file's length over the memory, if no memory is given.
 const SIZE_OVER_CACHE: u64 = 8;

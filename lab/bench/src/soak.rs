@@ -23,9 +23,9 @@ use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
 use crate::bench::Stage;
-use iomill_cli::human;
 use crate::machine::{Machine, process_memory_bytes};
 use crate::rounds::Progress;
+use iomill_cli::human;
 use iomill_contenders::soak::slots::Slots;
 use iomill_contenders::soak::worker::{Chores, Done, Worker};
 
@@ -117,7 +117,12 @@ pub struct Soaked {
 
 /// Works on `arena`. `cancel` ends it soon. Wrong bytes are an error; the result says whether memory was
 /// too much.
-pub fn run(arena: &mut Arena, settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Soaked> {
+pub fn run(
+    arena: &mut Arena,
+    settings: &Settings,
+    cancel: &AtomicBool,
+    stage: &mut dyn FnMut(Stage),
+) -> Result<Soaked> {
     if settings.size_bytes < settings.cache_bytes {
         let (size, cache) = (human::size(settings.size_bytes), human::size(settings.cache_bytes));
         let why = "the whole file would stay in memory; give a larger --size";

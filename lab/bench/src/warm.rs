@@ -17,8 +17,8 @@ use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{Data, RecordReads, Skew};
 use crate::report::Report;
-use crate::rivals::resident;
 use crate::rivals;
+use crate::rivals::resident;
 use crate::rounds::{self, Plan, Turns, WARM_UP};
 
 /// Number of copies of all bytes in memory at the same time: in the page cache and in iomill's cache.
@@ -105,11 +105,8 @@ pub(crate) fn check_memory(size_bytes: u64, copies: u64) -> Result<()> {
 /// iomill, the ways of the kernel, and other crates.
 fn contenders(data: &Arc<Data>, whole: &Arc<Whole>, flyers: &[Flyer]) -> Vec<Box<dyn Contender<RecordReads>>> {
     let mut contenders = cached::warm(data, whole, flyers);
-    let kernel: [Box<dyn Contender<RecordReads>>; 3] = [
-        Box::new(resident::mmap(data)),
-        Box::new(resident::mmap_small_pages(data)),
-        Box::new(resident::pread(data)),
-    ];
+    let kernel: [Box<dyn Contender<RecordReads>>; 3] =
+        [Box::new(resident::mmap(data)), Box::new(resident::mmap_small_pages(data)), Box::new(resident::pread(data))];
     contenders.extend(kernel);
     contenders.extend(rivals::warm(data));
     contenders

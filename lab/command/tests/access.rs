@@ -65,7 +65,8 @@ fn the_ladder_of_the_queues_replays_traces() {
     let stream: String = (0..600).map(|i| format!("7,{},4096,r,0.0\n", i * 8)).collect();
     fs::write(site.path("stream.spc"), stream).unwrap();
     fs::create_dir(site.path("arrays")).unwrap();
-    let fixed = "--quiet ladder --of falcon --size 1MiB --seconds 0.1 --rounds 1 --threads 2 --dir arrays --trace mixed.csv";
+    let fixed =
+        "--quiet ladder --of falcon --size 1MiB --seconds 0.1 --rounds 1 --threads 2 --dir arrays --trace mixed.csv";
     let run = |more: &[&str]| site.run_bare(fixed.split(' ').chain(more.iter().copied()));
     let document = run(&["--trace", "stream.spc", "--load", "random", "--json"]).good().json();
     let left_out = document["drives_left_out"].as_array().unwrap();
@@ -240,7 +241,8 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn rivals_work_with_little_locked_memory() {
     let site = Site::new(2);
-    let words = "random --mode drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
+    let words =
+        "random --mode drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
     let mut command = site.command(words.split(' '));
     limited(&mut command, libc::RLIMIT_MEMLOCK, 2 << 20);
     let document = Ended::of(command.output().unwrap()).good().json();

@@ -8,9 +8,9 @@ use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::draw::{Choice, Draws, ZIPF_EXPONENT};
-use iomill_cli::human;
 use crate::pattern::PAGE_BYTES;
 use crate::task::{Finds, Task};
+use iomill_cli::human;
 
 /// Memory beyond its cache that a contender with limited memory gets, and that the kernel may use for the cache.
 const BESIDES_BYTES: u64 = 6 << 20;

@@ -13,8 +13,8 @@ use std::sync::OnceLock;
 use iomill::{Array, ArrayOptions, Counters, File, Result};
 
 use crate::arena::Arena;
-use iomill_cli::human;
 use crate::pattern::PAGE_BYTES;
+use iomill_cli::human;
 
 pub use accesses::Accesses;
 pub use warm::{Whole, warm};

@@ -23,13 +23,13 @@ use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::contender::{Cache, Sample, Slice};
-use iomill_cli::human;
 use crate::machine;
 use crate::pattern::PAGE_BYTES;
 use crate::target::Target;
 use crate::task::{Finds, Task};
 use crate::threads::{self, Count, goes_on};
 use crate::workload::shuffled;
+use iomill_cli::human;
 
 pub use gathers::ReadRows;
 pub use loops::{Loops, Way};

@@ -10,11 +10,11 @@ use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::contender::{Sample, Slice};
-use iomill_cli::human;
 use crate::pattern::{self, PAGE_BYTES, Rng};
 use crate::slots::Timer;
 use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
+use iomill_cli::human;
 
 /// Random bytes that writes take their bytes from.
 const POOL_BYTES: usize = 1 << 16;

@@ -15,9 +15,9 @@
 use iomill::{Error, Result};
 
 use crate::contender::{Cache, Sample, Slice};
-use iomill_cli::human;
 use crate::seen::{Own, Seen};
 use crate::task::Finds;
+use iomill_cli::human;
 
 /// Warm: one page fault or miss in this many operations costs less than one percent of the shortest operations.
 const OPS_PER_EXCEPTION: u64 = 10_000;

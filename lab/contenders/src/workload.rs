@@ -7,9 +7,9 @@ use std::fmt;
 
 use iomill::{Error, Result};
 
-use iomill_cli::human;
 use crate::pattern::{PAGE_BYTES, Rng, mix};
 use crate::task::Task;
+use iomill_cli::human;
 
 /// The order of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -364,7 +364,10 @@ fn commands_work(ground: &Ground) -> Result<()> {
     let (nvdimms, _) = kernel::memories()?;
     let devices: Vec<&Value> = drives.iter().map(|drive| &drive["devices"][0]).collect();
     check(devices == [&nvdimms[0], &nvdimms[1]], format!("probe found {devices:?}"))?;
-    println!("ok: {}: put, get, mmap-vs-syscall of the lab and probe work; it says: {}", ground.name, probed["verdict"][0]);
+    println!(
+        "ok: {}: put, get, mmap-vs-syscall of the lab and probe work; it says: {}",
+        ground.name, probed["verdict"][0]
+    );
     iomill_good(&["tune", "--json"])?;
     Ok(())
 }

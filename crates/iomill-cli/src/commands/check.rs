@@ -1,7 +1,7 @@
 //! `iomill check`: the problems of an array, and what to do about each.
 
-use iomill::Report;
 use crate::human;
+use iomill::Report;
 use serde_json::{Value, json};
 
 use crate::arguments::Check;

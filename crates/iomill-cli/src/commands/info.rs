@@ -1,7 +1,7 @@
 //! `iomill info`: the array and its drives.
 
-use iomill::{DriveInfo, NodeInfo};
 use crate::human;
+use iomill::{DriveInfo, NodeInfo};
 use serde_json::{Value, json};
 
 use crate::console::Answer;

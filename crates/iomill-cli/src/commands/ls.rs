@@ -2,8 +2,8 @@
 
 use std::io::{BufWriter, Write, stdout};
 
-use iomill::{Listed, Peek};
 use crate::human;
+use iomill::{Listed, Peek};
 use serde_json::{Value, json};
 
 use crate::arguments::Ls;

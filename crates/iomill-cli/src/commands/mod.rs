@@ -1,6 +1,7 @@
 //! The commands, one file each. A command turns its arguments into an answer.
 
 mod attr;
+mod bench;
 mod catalog;
 mod check;
 mod completions;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 use crate::arguments::Command;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 
 /// Runs a command.
 pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
@@ -42,7 +43,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Truncate(arguments) => truncate::run(context, arguments),
         Command::Check(arguments) => check::run(context, arguments),
         Command::Catalog(arguments) => catalog::run(context, arguments),
-        Command::Bench(_) => Ok(Answer::default()),
+        Command::Bench(arguments) => bench::run(context, arguments),
         Command::Top(arguments) => top::run(context, arguments),
         Command::Probe(arguments) => probe::run(context, arguments),
         Command::Tune(arguments) => tune::run(context, arguments),

@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use iomill::Profile;
 use crate::human;
-use iomill_platform::tree::Tree;
 use crate::probe::{self, Figures, Point, Settings, Stage};
+use iomill::Profile;
+use iomill_platform::tree::Tree;
 use serde_json::{Value, json};
 
 use crate::arguments::Probe;

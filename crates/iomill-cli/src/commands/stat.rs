@@ -1,7 +1,7 @@
 //! `iomill stat`: all details of files.
 
-use iomill::FileStat;
 use crate::human;
+use iomill::FileStat;
 use serde_json::{Value, json};
 
 use crate::arguments::Names;

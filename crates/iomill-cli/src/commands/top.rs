@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use crate::human;
 use iomill::counters::{self, Published};
 use iomill::{Counters, DriveCounters};
-use crate::human;
 use serde_json::{Value, json};
 
 use crate::arguments::Top;

@@ -4,16 +4,16 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use iomill::Error;
-use iomill_platform::drives::{self, Drive, NoDrive, Transport};
-use iomill_platform::machine::Machine;
-use iomill_platform::record::Record;
-use iomill_platform::tree::Tree;
 use crate::tune::apply::{self, Change, Outcome, Undone};
 use crate::tune::finding::{Finding, Verdict};
 use crate::tune::findings::{self, Wishes};
 use crate::tune::persist::{self, Plan};
 use crate::tune::state::{self, Store};
+use iomill::Error;
+use iomill_platform::drives::{self, Drive, NoDrive, Transport};
+use iomill_platform::machine::Machine;
+use iomill_platform::record::Record;
+use iomill_platform::tree::Tree;
 use serde_json::{Value, json};
 
 use crate::arguments::Tune;

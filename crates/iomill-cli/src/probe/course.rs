@@ -12,18 +12,19 @@ use iomill_platform::drives::{self, Drive, Transport};
 use iomill_platform::machine::Machine as Platform;
 use iomill_platform::tree::Tree;
 
-use super::clock::Sample;
-use super::draw::PAGE_BYTES;
 use super::idle::Seconds;
-use super::loops::{Failed, Loop, Work};
-use super::machine::Machine;
-use super::parts::Part;
-use super::paths::{self, Cost, Ground};
 use super::raw::{Depth, Raw, RawFigures};
 use super::{
-    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, Stage, WIDE_BYTES, Way, best_depth, latency,
-    linear, profile, served, steps, weights,
+    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, Stage, WIDE_BYTES, Way, best_depth, linear,
+    profile, steps, weights,
 };
+use crate::machine::Machine;
+use iomill_loops::clock::Sample;
+use iomill_loops::draw::PAGE_BYTES;
+use iomill_loops::loops::{Failed, Loop, Work};
+use iomill_loops::parts::Part;
+use iomill_loops::paths::{self, Cost, Ground};
+use iomill_loops::{latency, served};
 
 const PAGE: u32 = PAGE_BYTES as u32;
 

@@ -7,22 +7,11 @@
 //! All reads bypass the page cache, by io_uring driven by hand ([`loops`]), so that the probe itself costs as little as possible.
 //! [`Settings`] say what to probe, and [`run`] yields [`Figures`].
 
-pub mod clock;
 mod course;
-pub mod cycles;
-pub mod draw;
 pub mod html;
 mod idle;
-pub mod latency;
-pub mod leftovers;
-pub mod loops;
-pub mod machine;
-pub mod parts;
-pub mod paths;
 pub mod profile;
 pub mod raw;
-pub mod served;
-pub mod trace;
 pub mod verdict;
 
 use std::fs;
@@ -32,20 +21,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use iomill::{Error, Result};
 use crate::human;
+use iomill::{Error, Result};
 use iomill_platform::tree::Tree;
 use serde::Serialize;
 
+use crate::machine::{Ground, Machine};
 use course::Course;
-use draw::PAGE_BYTES;
-use latency::{Costs, Latency};
-use leftovers::By;
-use machine::{Ground, Machine};
-use parts::{Part, Parts};
-use paths::Cost;
+use iomill_loops::draw::PAGE_BYTES;
+use iomill_loops::latency::{Costs, Latency};
+use iomill_loops::leftovers::{self, By};
+use iomill_loops::parts::{self, Part, Parts};
+use iomill_loops::paths::{self, Cost};
+use iomill_loops::served::Served;
 use raw::{Raw, RawFigures};
-use served::Served;
 
 /// Measured depths: the number of reads in flight on each drive.
 const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];

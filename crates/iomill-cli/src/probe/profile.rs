@@ -7,9 +7,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::human;
 use iomill::catalog::parse_label;
 use iomill::{Error, Profile, ProfileDrive, Result};
-use crate::human;
 
 use super::Figures;
 

@@ -11,8 +11,8 @@ use iomill::{Error, Result};
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use super::draw::PAGE_BYTES;
-use super::latency::Latency;
+use iomill_loops::draw::PAGE_BYTES;
+use iomill_loops::latency::Latency;
 
 /// A block device that is held exclusively: while this value lives, it cannot be mounted.
 #[derive(Debug)]

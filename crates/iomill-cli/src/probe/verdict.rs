@@ -3,8 +3,8 @@
 use crate::human;
 
 use super::raw::RawFigures;
-use super::served::Served;
 use super::{Adapter, DriveFigures, Figures, Point, slow_and_fast};
+use iomill_loops::served::Served;
 
 /// A thread that uses more than this share of a CPU has no time left.
 const BUSY: f64 = 0.9;
@@ -241,8 +241,8 @@ fn uneven(figures: &Figures) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::latency::{Costs, Latency};
-    use super::super::machine::Machine;
+    use iomill_loops::latency::{Costs, Latency};
+    use crate::machine::Machine;
     use super::super::tests::point;
     use super::super::{DriveFigures, Figures};
     use super::*;

@@ -40,7 +40,9 @@ fn objection(licence: Option<&str>) -> Option<String> {
     let mut words = spaced.split_whitespace().peekable();
     match any(&mut words) {
         Some(true) if words.next().is_none() => None,
-        Some(false) if words.next().is_none() => Some(format!("licence `{licence}` is not allowed; use another package")),
+        Some(false) if words.next().is_none() => {
+            Some(format!("licence `{licence}` is not allowed; use another package"))
+        }
         _ => Some(format!("licence `{licence}` cannot be read")),
     }
 }

@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn blocks_are_told_apart() {
-        let page = "# A\na\nb\n\n- c\n  d\n- e\n\n```sh\nf\n\ng\n```\n| h | `i|j` |\n|---|:-:|\nk\n\n    l\n    m\n\n1. n\n";
+        let page =
+            "# A\na\nb\n\n- c\n  d\n- e\n\n```sh\nf\n\ng\n```\n| h | `i|j` |\n|---|:-:|\nk\n\n    l\n    m\n\n1. n\n";
         let heading = Block::Heading(Prose { line: 1, text: "A".to_owned() });
         let expected = [
             heading,
@@ -228,7 +229,10 @@ mod tests {
     #[test]
     fn inline_parts_are_told_apart() {
         use Inline::{Code, Link, Words};
-        assert_eq!(inline("a `b` [c](d.md) e"), [Words(0, "a "), Code(2, "b"), Words(5, " [c"), Link(8, "d.md"), Words(15, " e")]);
+        assert_eq!(
+            inline("a `b` [c](d.md) e"),
+            [Words(0, "a "), Code(2, "b"), Words(5, " [c"), Link(8, "d.md"), Words(15, " e")]
+        );
         assert_eq!(inline("``a`b`` c"), [Code(0, "a`b"), Words(7, " c")]);
         assert_eq!(inline("[r]: z#q"), [Words(0, "[r"), Link(2, "z#q")]);
         assert_eq!(inline("it's ` open é"), [Words(0, "it's ` open é")]);

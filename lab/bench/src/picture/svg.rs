@@ -10,8 +10,8 @@ use iomill::{Error, Result};
 
 use super::{BATCH, SIZE_OVER_CACHE};
 use crate::contender::{Cache, IOMILL_FUTURE_512, IOMILL_READ_AT, IOMILL_READ_MANY, MMAP, PREAD, URING_BY_HAND};
-use iomill_cli::human;
 use crate::report::{Report, Row};
+use iomill_cli::human;
 
 /// Sizes in pixels. The width is that of a page on GitHub.
 const WIDTH: i32 = 880;

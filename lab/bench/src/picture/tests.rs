@@ -233,7 +233,8 @@ fn a_file_that_would_fit_in_the_smallest_cache_is_refused() {
     let arena = Arena::fresh(&dir.path().join("array"), 1).unwrap();
     let (options, slice) = (ArrayOptions::new(), Duration::from_millis(30));
     let settings = Settings { size_bytes: (32 << 20) - 1, options, rounds: 1, slice };
-    let error = arena.measured(|arena| run(arena, &settings, &AtomicBool::new(false), &mut |_| ())).unwrap_err().to_string();
+    let error =
+        arena.measured(|arena| run(arena, &settings, &AtomicBool::new(false), &mut |_| ())).unwrap_err().to_string();
     assert!(error.contains("a --size of at least 32MiB"), "{error}");
 }
 

@@ -4,13 +4,12 @@ use std::path::Path;
 
 use clap::Args;
 use iomill::cache::set::{Shape, WAYS_MAX, WAYS_MIN};
-use iomill::{ArrayOptions, PolicyKind};
 use iomill::sys::limits::memory_limit_bytes;
+use iomill::{ArrayOptions, PolicyKind};
 use iomill_cli::arguments::size;
 use iomill_cli::failure::{Failure, Result};
 use iomill_cli::human;
 use iomill_trace::simulate::SET_SIZE_DEFAULT;
-
 
 /// Longest window of the cache's read-ahead.
 const READ_AHEAD_MAX_BYTES: u64 = 4 << 20;

@@ -12,8 +12,8 @@ use iomill_bench::report::Report;
 use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
-use crate::arguments::check_cache;
 use super::{answer, flyers, named_or_fresh, on, reported};
+use crate::arguments::check_cache;
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
 };
@@ -46,7 +46,10 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
     };
     let interrupt = Interrupt::install()?;
     let arena = named_or_fresh(context, turns.rounds.times.place.dir())?;
-    reported(context, &on(context, &interrupt, arena, |arena, cancel, stage| warm::run(arena, &settings, cancel, stage))?)
+    reported(
+        context,
+        &on(context, &interrupt, arena, |arena, cancel, stage| warm::run(arena, &settings, cancel, stage))?,
+    )
 }
 
 pub fn cold(context: &Context<'_>, arguments: &BenchColdOnly) -> Result<Answer> {
@@ -99,7 +102,10 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
         batches: arguments.batch.clone(),
         turns: arguments.times.turns(arguments.threads.counts()),
     };
-    reported(context, &on(context, &interrupt, arena, |arena, cancel, stage| nodes::run(arena, &settings, cancel, stage))?)
+    reported(
+        context,
+        &on(context, &interrupt, arena, |arena, cancel, stage| nodes::run(arena, &settings, cancel, stage))?,
+    )
 }
 
 /// Serves the measurement that started this process. Its own answer is silent.

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use iomill_bench::arena::Shape;
-use iomill_cli::human;
 use iomill_bench::ladder::{self, STEPS, Settings};
 use iomill_bench::report::{Report, Row};
 use iomill_bench::rounds::Plan;
 use iomill_bench::workload::Workload;
-use iomill_platform::tree::Tree;
+use iomill_cli::human;
 use iomill_cli::tune::state;
+use iomill_platform::tree::Tree;
 
 use super::{answer, named_or_fresh, progress};
 use crate::arguments::{BenchLadder, Paper};

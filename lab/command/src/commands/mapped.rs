@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use iomill_cli::human;
 use iomill_bench::mapped::{self, Settings};
+use iomill_cli::human;
 
 use super::{answer, progress};
 use crate::arguments::BenchMapped;

@@ -155,7 +155,10 @@ fn flyers(context: &Context<'_>) -> Vec<Flyer> {
 }
 
 fn measure(context: &Context<'_>, arena: Arena, settings: &Settings, interrupt: &Interrupt) -> Result<Answer> {
-    reported(context, &on(context, interrupt, arena, |arena, cancel, stage| bench::run(arena, settings, cancel, stage))?)
+    reported(
+        context,
+        &on(context, interrupt, arena, |arena, cancel, stage| bench::run(arena, settings, cancel, stage))?,
+    )
 }
 
 /// Runs a measurement on an arena, shows its progress, and leaves nothing behind.

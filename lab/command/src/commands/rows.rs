@@ -5,10 +5,10 @@ use std::time::Duration;
 use iomill_bench::rounds::Turns;
 use iomill_bench::rows::{self, Settings};
 
-use crate::arguments::check_cache;
 use super::cached::helper;
 use super::{progress, reported};
 use crate::arguments::BenchRows;
+use crate::arguments::check_cache;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
 use iomill_cli::failure::Result;

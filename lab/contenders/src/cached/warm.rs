@@ -9,11 +9,11 @@ use super::{CountersAtStart, Hits, Opened, Place};
 use crate::arena::Arena;
 use crate::asynchronous::{Flyer, Load, Op, Ops};
 use crate::contender::{Cache, Contender, IOMILL_PIN, IOMILL_READ_AT, IOMILL_READ_MANY, Sample, Slice};
-use iomill_cli::human;
 use crate::pattern::PAGE_BYTES;
 use crate::records::{self, Copier, Data, OneByOne, RECORD_BYTES, Reader, Record, RecordReads, Skew};
 use crate::seen::Own;
 use crate::task::Task;
+use iomill_cli::human;
 
 /// Bytes per read while the cache is filled.
 const FILL_BYTES: usize = 1 << 20;

@@ -6,10 +6,10 @@ use iomill::{Array, ArrayOptions, Error, File, Result};
 use super::{CountersAtStart, Place, fetched_bytes};
 use crate::arena::{Arena, SEED};
 use crate::contender::{Cache, Contender, IOMILL_WRITE_AT, Sample, Slice};
-use iomill_cli::human;
 use crate::small_writes::{self, SmallWrites, Writer};
 use crate::target::Target;
 use crate::task::Task;
+use iomill_cli::human;
 
 /// See the head of this file.
 #[derive(Debug)]

@@ -33,11 +33,11 @@ use protocol::{Answer, Request};
 
 use crate::access::Access;
 use crate::contender::{Cache, Contender, Sample, Slice};
-use iomill_cli::human;
 use crate::rows::RowReads;
 use crate::small_writes::SmallWrites;
 use crate::target::Target;
 use crate::task::Task;
+use iomill_cli::human;
 
 /// How often a waiting measurement checks for cancellation.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

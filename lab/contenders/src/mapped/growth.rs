@@ -18,9 +18,9 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use serde::Serialize;
 
 use crate::arena::SEED;
-use iomill_cli::human;
 use crate::leftovers;
 use crate::pattern::{self, PAGE_BYTES};
+use iomill_cli::human;
 
 /// Limits of a preallocation, in bytes.
 const ROOM_LEAST_BYTES: u64 = 1 << 20;

@@ -20,7 +20,6 @@ use rustix::fs::Advice;
 use crate::arena::SEED;
 use crate::contender::{Cache, Contender, MMAP_ENGINE, MMAP_ENGINE_AROUND, PREAD, PROCESS_VM_READV, Sample, Slice};
 use crate::flat::FlatFile;
-use iomill_cli::human;
 use crate::memory::Region;
 use crate::pattern::{self, Rng, mix};
 use crate::slots::Timer;
@@ -28,6 +27,7 @@ use crate::target::{Part, Target, advise};
 use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 use crate::workload::{Order, shuffled};
+use iomill_cli::human;
 
 /// Reads of any length, in one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

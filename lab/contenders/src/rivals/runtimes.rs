@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use iomill::{Error, Result};
 use crate::asynchronous::{Driver, Flights, Flyer, Lane, Way};
+use iomill::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
 /// Names of these ways: one, 64 and 512 operations in flight.

@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use iomill::{Error, Result};
 use crate::contender::{Contender, REDB, SQLITE};
 use crate::files::{FileOp, FileWork, Files, Store};
+use iomill::{Error, Result};
 use redb::{ReadableTable, TableDefinition};
 use rusqlite::{Connection, params};
 

@@ -10,11 +10,11 @@ use std::io::SeekFrom;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use iomill::{Error, Result};
 use crate::contender::{Slice, TOKIO_FS};
 use crate::pattern;
 use crate::records::{self, Data, InMemory, RECORD_BYTES, Reader, RecordReads};
 use crate::seen::Seen;
+use iomill::{Error, Result};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +27,8 @@ const KEPT: Duration = Duration::from_secs(3600);
 
 /// Reads the plain file of the data.
 pub fn tokio_fs(data: &Arc<Data>) -> InMemory {
-    let note = format!("{IN_FLIGHT} tasks on a runtime of one thread, or one for each record of a call if these are fewer");
+    let note =
+        format!("{IN_FLIGHT} tasks on a runtime of one thread, or one for each record of a call if these are fewer");
     let read = |slice: &Slice<'_>, reads: &RecordReads, data: &Data| {
         // Brings all of the file into the page cache.
         let mut file = std::fs::File::open(data.path()).map_err(|e| Error::io("open", data.path(), e))?;

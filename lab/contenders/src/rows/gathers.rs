@@ -7,12 +7,12 @@ use iomill::{Counters, Error, File, PlainOptions, Result, Runtime, RuntimeOption
 
 use super::{Course, Gather, RowReads, why_not};
 use crate::contender::{Cache, Contender, IOMILL_READ_ROWS, Sample, Slice};
-use iomill_cli::human;
 use crate::pattern::PAGE_BYTES;
 use crate::rivals::pread::set_temperature;
 use crate::seen::Own;
 use crate::target::Target;
 use crate::task::Task;
+use iomill_cli::human;
 
 /// Bytes per read while all of the file is read into the cache.
 const FILL_BYTES: usize = 1 << 20;

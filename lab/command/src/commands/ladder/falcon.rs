@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use iomill_bench::falcon::{self, DrivesLeftOut, Ladder, Load, NAMES, STEPS, Settings, Trace};
-use iomill_cli::human;
 use iomill_bench::report::Row;
 use iomill_bench::rounds::Turns;
+use iomill_cli::human;
 
 use super::super::{answer, progress};
 use super::threads;
 use iomill_cli::arguments::Depth;
 
-use crate::arguments::BenchLadder;
 use super::super::replay::trace_name;
+use crate::arguments::BenchLadder;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
 use iomill_cli::failure::{Failure, Result};

@@ -16,9 +16,9 @@ use iomill_trace::simulate::Policy;
 use iomill_trace::{Reader, TraceError};
 use serde_json::{Value, json};
 
-use crate::arguments::check_cache;
 use super::trace_name;
 use crate::arguments::Replay;
+use crate::arguments::check_cache;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
 use iomill_cli::failure::{Failure, Result};

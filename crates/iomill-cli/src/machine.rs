@@ -6,13 +6,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use iomill::sys::limits;
 use crate::human;
+use iomill::sys::limits;
 use iomill_platform::tree::{Tree, chosen};
 use iomill_platform::{devices, mounts};
 use serde::Serialize;
 
-use super::parts::Part;
+use iomill_loops::parts::Part;
 
 /// The machine that the figures were measured on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -62,29 +62,35 @@ impl Machine {
         }
     }
 
-    /// One line for people.
+    /// CPUs, memory and kernel in one line for people.
+    pub fn host(&self) -> String {
+        let (model, memory) = (or("an unknown CPU", &self.cpu_model), human::size(self.memory_bytes));
+        format!("{model}, {} of {} CPUs, {memory} memory, Linux {}", self.cores_allowed, self.cores, self.kernel)
+    }
+
+    /// The same, and the drives.
     pub fn line(&self) -> String {
-        let or = |text: &'static str, other: &str| if other.is_empty() { text.to_owned() } else { other.to_owned() };
-        let ground = |d: &Ground| format!("{} on {}", or("a file system", &d.file_system), or("a device", &d.device));
-        let mut grounds: Vec<String> = self.drives.iter().map(ground).collect();
+        let mut grounds: Vec<String> = self.drives.iter().map(Ground::line).collect();
         grounds.dedup();
         let drives = match self.drives.len() {
             0 => String::new(),
             1 => format!("; 1 drive: {}", grounds.join(", ")),
             count => format!("; {count} drives: {}", grounds.join(", ")),
         };
-        format!(
-            "{}, {} of {} CPUs, {} memory, Linux {}{drives}",
-            or("an unknown CPU", &self.cpu_model),
-            self.cores_allowed,
-            self.cores,
-            human::size(self.memory_bytes),
-            self.kernel,
-        )
+        format!("{}{drives}", self.host())
     }
 }
 
+fn or<'a>(unknown: &'a str, name: &'a str) -> &'a str {
+    if name.is_empty() { unknown } else { name }
+}
+
 impl Ground {
+    /// `ext4 on /dev/vda`.
+    pub fn line(&self) -> String {
+        format!("{} on {}", or("a file system", &self.file_system), or("an unknown device", &self.device))
+    }
+
     /// Reads the facts of what is under a file.
     pub fn look(tree: &Tree, part: &Part) -> Ground {
         let path = part.path.canonicalize().unwrap_or_else(|_| part.path.clone());

@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use iomill::{Error, Result};
-use crate::human;
 use iomill_platform::drives::Drive;
 use iomill_platform::tree::Tree;
 use rustix::time::ClockId;
@@ -253,7 +252,7 @@ fn best_split(
             split_error_us: Some(error_us),
             split_by: format!(
                 "the block layer's own count of the time of its requests, to {} ({untraced})",
-                human::time_us(error_us)
+                in_us(error_us)
             ),
         },
         (Err(untraced), Err(uncounted)) => {
@@ -366,6 +365,11 @@ fn read_page(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> Result<
     use std::os::unix::fs::FileExt;
     let failed = |source| Error::Io { action: "read", path: path.to_owned(), offset: Some(offset), source };
     file.read_exact_at(bytes, offset).map_err(failed)
+}
+
+/// `0.4 µs`, `12 µs`.
+fn in_us(us: f64) -> String {
+    if us < 10.0 { format!("{us:.1} µs") } else { format!("{us:.0} µs") }
 }
 
 #[cfg(test)]
