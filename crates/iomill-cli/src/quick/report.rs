@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use iomill::EngineKind;
 use iomill_loops::quick::{DRIVES, PAGE_BYTES};
 
-use super::course::{Contender, Group, ROUNDS, Sample, Way};
+use super::course::{Contender, Group, Sample, Way};
 use super::site::Size;
 use crate::human;
 use crate::machine::{Ground, Machine};
@@ -184,9 +184,10 @@ impl Report {
 
     fn explanations(&self) -> Vec<String> {
         let warm = human::size(self.size.warm_bytes);
+        let rounds = self.rows.iter().filter_map(|row| row.figures).map(|figures| figures.rounds).max().unwrap_or(0);
         let mut lines = vec![
             format!(
-                "One thread reads whole pages in a random order, and checks each. Figures are medians of {ROUNDS} rounds."
+                "One thread reads whole pages in a random order, and checks each. Figures are medians of {rounds} rounds."
             ),
             "Ratio: reads/s over those of io_uring by hand, and from memory over those of mmap; above 1 is faster."
                 .to_owned(),
@@ -371,6 +372,7 @@ mod tests {
             "in one call of iomill are 0.3 times as fast",
             "iomill reads by libaio here.\n",
             "ulimit -l",
+            "Figures are medians of 3 rounds.\n",
             "Interrupted",
         ] {
             assert!(text.contains(said), "{said}: {text}");

@@ -132,7 +132,7 @@ fn split(line: &str) -> Option<Vec<String>> {
     quote.is_none().then_some(words)
 }
 
-/// The name of the example whose root file this is.
+/// The name of the example that has this root file.
 fn example(root: &str) -> Option<&str> {
     let (directory, file) = root.rsplit_once('/')?;
     file.strip_suffix(".rs").filter(|_| directory.ends_with("/examples"))
