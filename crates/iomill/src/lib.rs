@@ -77,6 +77,8 @@ mod error;
 mod exec;
 mod file;
 mod pager;
+#[cfg(test)]
+mod property;
 
 pub use api::*;
 pub use counters::{Counters, DriveCounters, Latency};

@@ -107,12 +107,11 @@ pub(super) fn entries_of(
 
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::catalog::log::record::{LayoutRecord, LogRecord};
     use crate::catalog::record::new_file;
     use crate::layout::LayoutKind;
+    use crate::property::{check, list, maybe, text};
 
     fn files(names: &[String]) -> Files {
         let mut files = Files::default();
@@ -172,27 +171,29 @@ mod tests {
         kept.map(|(entry, is_prefix)| if is_prefix { format!("{entry} ...") } else { entry }).collect()
     }
 
-    proptest! {
-        /// A listing has each entry once, in order, whatever the size of the looks. It goes on behind each of its entries.
-        #[test]
-        fn a_listing_has_each_entry_once(
-            names in proptest::collection::btree_set("[ab\u{10FFFF}/]{1,6}", 0..60),
-            prefix in "[ab/]{0,2}",
-            delimiter in proptest::option::of(prop_oneof![Just('/'), Just('\u{10FFFF}')]),
-            from in proptest::option::of("[ab/]{0,4}"),
-            most in 1usize..9,
-        ) {
-            let names: Vec<String> = names.into_iter().collect();
+    /// A listing has each entry once, in order, whatever the size of the looks. It goes on behind each of its entries.
+    #[test]
+    fn a_listing_has_each_entry_once() {
+        let make = |bytes: &mut arbitrary::Unstructured<'_>| {
+            let (prefix, from) = (text(bytes, "ab/", 0..=2)?, maybe(bytes, |bytes| text(bytes, "ab/", 0..=4))?);
+            let delimiter = maybe(bytes, |bytes| bytes.choose(&['/', '\u{10FFFF}']).copied())?;
+            let most = bytes.int_in_range(1..=8usize)?;
+            let mut names = list(bytes, 0..=59, |bytes| text(bytes, "ab\u{10FFFF}/", 1..=6))?;
+            names.sort();
+            names.dedup();
+            Ok((names, prefix, delimiter, from, most))
+        };
+        check(256, make, |(names, prefix, delimiter, from, most)| {
             let files = files(&names);
             let position = Position::From(from.filter(|from| *from > prefix).unwrap_or_else(|| prefix.clone()));
             let wanted = wanted(&names, &prefix, delimiter, &position);
             let listed = all(&files, &prefix, delimiter, position, most);
             let shown: Vec<&String> = listed.iter().map(|(entry, _)| entry).collect();
-            prop_assert_eq!(&shown, &wanted.iter().collect::<Vec<_>>());
+            assert_eq!(&shown, &wanted.iter().collect::<Vec<_>>());
             for (at, (_, after)) in listed.iter().enumerate() {
                 let rest = all(&files, &prefix, delimiter, after.clone(), most);
-                prop_assert_eq!(&rest[..], &listed[at + 1..]);
+                assert_eq!(&rest[..], &listed[at + 1..]);
             }
-        }
+        });
     }
 }

@@ -155,38 +155,43 @@ fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::property::check;
 
     const DIRECT: Alignment = Alignment { offset: 4096, memory: 512 };
     /// Drives of large sectors under an old kernel, and zram.
     const STRICT: Alignment = Alignment { offset: 4096, memory: 4096 };
 
-    proptest! {
-        /// Pieces make progress and are what `Piece` promises.
-        #[test]
-        fn pieces_are_as_promised(
-            offset in 0u64..1 << 20, len in 1usize..1 << 20, address in 0usize..1 << 14, write: bool, kind in 0usize..3,
-        ) {
+    /// Pieces make progress and are what `Piece` promises.
+    #[test]
+    fn pieces_are_as_promised() {
+        let make = |bytes: &mut arbitrary::Unstructured<'_>| {
+            let (offset, len) =
+                (bytes.int_in_range(0..=(1u64 << 20) - 1)?, bytes.int_in_range(1..=(1usize << 20) - 1)?);
+            let (address, write) = (bytes.int_in_range(0..=(1usize << 14) - 1)?, bytes.arbitrary::<bool>()?);
+            Ok((offset, len, address, write, bytes.int_in_range(0..=2usize)?))
+        };
+        check(256, make, |(offset, len, address, write, kind)| {
             let (op, align) = (if write { Op::Write } else { Op::Read }, [Alignment::NONE, DIRECT, STRICT][kind]);
             let demand = align.memory as usize;
             let (mut offset, mut left, mut address) = (offset, len, address);
             while left > 0 {
                 let n = piece_len(op, align, offset, left, address);
-                prop_assert!(n > 0 && n <= left);
+                assert!(n > 0 && n <= left);
                 let first = offset as usize % PAGE_BYTES;
                 let pages = (first + n).next_multiple_of(PAGE_BYTES);
-                let direct = kind == 0 || (first == 0 && n.is_multiple_of(PAGE_BYTES) && address.is_multiple_of(demand));
+                let direct =
+                    kind == 0 || (first == 0 && n.is_multiple_of(PAGE_BYTES) && address.is_multiple_of(demand));
                 if direct {
-                    prop_assert!(n <= PIECE_BYTES);
+                    assert!(n <= PIECE_BYTES);
                 } else {
-                    prop_assert!(pages <= BOUNCE_BYTES);
-                    prop_assert!(!write || pages == PAGE_BYTES || (first == 0 && n.is_multiple_of(PAGE_BYTES)));
+                    assert!(pages <= BOUNCE_BYTES);
+                    assert!(!write || pages == PAGE_BYTES || (first == 0 && n.is_multiple_of(PAGE_BYTES)));
                 }
                 offset += n as u64;
                 address += n;
                 left -= n;
             }
-        }
+        });
     }
 
     #[test]

@@ -248,7 +248,7 @@ impl Permutation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::property::check;
 
     #[test]
     fn inverses_are_inverses() {
@@ -257,17 +257,21 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn permutes_every_domain(n in 1..3000u64, key: u64) {
-            let permutation = Permutation::new(n);
-            let mut seen = vec![false; n as usize];
-            for x in 0..n as u32 {
-                let y = permutation.forward(x, key);
-                prop_assert!(!std::mem::replace(&mut seen[y as usize], true));
-                prop_assert_eq!(permutation.backward(y, key), x);
-            }
-        }
+    #[test]
+    fn permutes_every_domain() {
+        check(
+            256,
+            |bytes| Ok((bytes.int_in_range(1..=3000u64)?, bytes.arbitrary::<u64>()?)),
+            |(n, key)| {
+                let permutation = Permutation::new(n);
+                let mut seen = vec![false; n as usize];
+                for x in 0..n as u32 {
+                    let y = permutation.forward(x, key);
+                    assert!(!std::mem::replace(&mut seen[y as usize], true));
+                    assert_eq!(permutation.backward(y, key), x);
+                }
+            },
+        );
     }
 
     /// By how many standard deviations chi squared differs from that of even counts.

@@ -1,22 +1,23 @@
 //! Layouts as bijections, in proportion, with parts as short as possible.
 
-use proptest::prelude::*;
+use arbitrary::Unstructured;
 
 use super::*;
+use crate::property::{check, list};
 
 const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
 
-fn kinds() -> impl Strategy<Value = LayoutKind> {
-    prop::sample::select(&KINDS[..])
+fn kind(bytes: &mut Unstructured<'_>) -> arbitrary::Result<LayoutKind> {
+    bytes.choose(&KINDS).copied()
 }
 
 /// Equal weights, nearly equal ones, and any.
-fn weights() -> impl Strategy<Value = Vec<u32>> {
-    prop_oneof![
-        (1..=20usize, 1..=1000u32).prop_map(|(n, weight)| vec![weight; n]),
-        prop::collection::vec(9..=12u32, 1..=9),
-        prop::collection::vec(1..=1000u32, 1..=256),
-    ]
+fn weights(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u32>> {
+    match bytes.int_in_range(0..=2)? {
+        0 => Ok(vec![bytes.int_in_range(1..=1000)?; bytes.int_in_range(1..=20)?]),
+        1 => list(bytes, 1..=9, |bytes| bytes.int_in_range(9..=12)),
+        _ => list(bytes, 1..=256, |bytes| bytes.int_in_range(1..=1000)),
+    }
 }
 
 fn map(kind: LayoutKind, weights: &[u32], key: u64) -> Map {
@@ -24,61 +25,82 @@ fn map(kind: LayoutKind, weights: &[u32], key: u64) -> Map {
 }
 
 /// Blocks anywhere, at the edges of groups and stripes, and at the end of what a `u64` can name.
-fn blocks(unit: u64) -> impl Strategy<Value = u64> {
-    prop_oneof![
-        0..1u64 << 40,
-        (0..1u64 << 30, -2..=2i64).prop_map(move |(k, off)| (k * unit).saturating_add_signed(off)),
-        (0..64u32, -2..=2i64).prop_map(|(bit, off)| (1u64 << bit).saturating_add_signed(off)),
-        (0..1000u64).prop_map(|back| u64::MAX - back),
-    ]
+fn block(bytes: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
+    let off = bytes.int_in_range(-2..=2i64)?;
+    match bytes.int_in_range(0..=3)? {
+        0 => bytes.int_in_range(0..=(1 << 40) - 1),
+        1 => Ok((bytes.int_in_range(0..=(1u64 << 30) - 1)? * 64).saturating_add_signed(off)),
+        2 => Ok((1u64 << bytes.int_in_range(0..=63)?).saturating_add_signed(off)),
+        _ => Ok(u64::MAX - bytes.int_in_range(0..=999)?),
+    }
 }
 
-proptest! {
-    #[test]
-    fn block_undoes_place(kind in kinds(), weights in weights(), key: u64, seeds in prop::collection::vec(blocks(64), 1..50)) {
+/// A map, and its weights.
+fn a_map(bytes: &mut Unstructured<'_>) -> arbitrary::Result<(LayoutKind, Vec<u32>, u64)> {
+    Ok((kind(bytes)?, weights(bytes)?, bytes.arbitrary()?))
+}
+
+#[test]
+fn block_undoes_place() {
+    let make = |bytes: &mut Unstructured<'_>| Ok((a_map(bytes)?, list(bytes, 1..=49, block)?));
+    check(256, make, |((kind, weights, key), seeds)| {
         let map = map(kind, &weights, key);
         let unit = weights.iter().map(|&w| u64::from(w)).sum::<u64>();
         for seed in seeds {
             for block in [seed, seed / unit * unit, (seed / unit * unit).wrapping_sub(1)] {
                 let place = map.place(block);
-                prop_assert!(place.drive < map.drives());
-                prop_assert_eq!(map.block(place.drive, place.block), block);
+                assert!(place.drive < map.drives());
+                assert_eq!(map.block(place.drive, place.block), block);
             }
         }
-    }
+    });
+}
 
-    /// The other direction: no place of a part is left out or used twice.
-    #[test]
-    fn place_undoes_block(kind in kinds(), weights in weights(), key: u64, drive: u16, seeds in prop::collection::vec(blocks(64), 1..50)) {
+/// The other direction: no place of a part is left out or used twice.
+#[test]
+fn place_undoes_block() {
+    let make =
+        |bytes: &mut Unstructured<'_>| Ok((a_map(bytes)?, bytes.arbitrary::<u16>()?, list(bytes, 1..=49, block)?));
+    check(256, make, |((kind, weights, key), drive, seeds)| {
         let map = map(kind, &weights, key);
         let drive = drive % map.drives();
         for block_in_part in seeds {
             let block = map.block(drive, block_in_part);
             if block < u64::MAX {
-                prop_assert_eq!(map.place(block), Placement { drive, block: block_in_part });
+                assert_eq!(map.place(block), Placement { drive, block: block_in_part });
             } else {
-                prop_assert!(block_in_part > u64::MAX / 1000 / 256 / 2, "{} has a block", block_in_part);
+                assert!(block_in_part > u64::MAX / 1000 / 256 / 2, "{block_in_part} has a block");
             }
         }
-    }
+    });
+}
 
-    /// Any arguments give an answer and no panic.
-    #[test]
-    fn nothing_panics(kind in kinds(), weights in weights(), key: u64, drive: u16, x in blocks(64), block_bytes: u32) {
+/// Any arguments give an answer and no panic.
+#[test]
+fn nothing_panics() {
+    let make = |bytes: &mut Unstructured<'_>| {
+        Ok((a_map(bytes)?, bytes.arbitrary::<u16>()?, block(bytes)?, bytes.arbitrary()?))
+    };
+    check(256, make, |((kind, weights, key), drive, x, block_bytes)| {
         let map = map(kind, &weights, key);
         map.place(x);
         map.block(drive, x);
-        prop_assert!(map.part_bytes(drive, x, block_bytes) >= map.part_blocks(drive, x / u64::from(block_bytes.max(1))));
+        assert!(map.part_bytes(drive, x, block_bytes) >= map.part_blocks(drive, x / u64::from(block_bytes.max(1))));
         if drive >= map.drives() {
-            prop_assert_eq!((map.block(drive, x), map.part_blocks(drive, x)), (u64::MAX, 0));
+            assert_eq!((map.block(drive, x), map.part_blocks(drive, x)), (u64::MAX, 0));
         }
-    }
+    });
+}
 
-    /// A part holds every block of the file that is on its drive, and ends with such a block.
-    #[test]
-    fn parts_are_as_short_as_they_can_be(
-        kind in kinds(), weights in prop::collection::vec(1..=12u32, 1..=9), key: u64, start in 0..1u64 << 40, more in 0..700u64,
-    ) {
+/// A part holds every block of the file that is on its drive, and ends with such a block.
+#[test]
+fn parts_are_as_short_as_they_can_be() {
+    let make = |bytes: &mut Unstructured<'_>| {
+        let weights = list(bytes, 1..=9, |bytes| bytes.int_in_range(1..=12))?;
+        let (kind, key) = (kind(bytes)?, bytes.arbitrary()?);
+        Ok((kind, weights, key, bytes.int_in_range(0..=(1u64 << 40) - 1)?, bytes.int_in_range(0..=699u64)?))
+    };
+    check(256, make, |(kind, weights, key, start, more)| {
         let map = map(kind, &weights, key);
         // The lengths at some multiple of everything, then one block at a time.
         let start = start / 27_720 * 27_720;
@@ -89,12 +111,15 @@ proptest! {
             *end = (*end).max(place.block + 1);
         }
         for (drive, &end) in ends.iter().enumerate() {
-            prop_assert_eq!(map.part_blocks(drive as u16, start + more), end);
+            assert_eq!(map.part_blocks(drive as u16, start + more), end);
         }
-    }
+    });
+}
 
-    #[test]
-    fn part_bytes_counts_a_partial_block(kind in kinds(), weights in weights(), key: u64, len_bytes in 0..1u64 << 34) {
+#[test]
+fn part_bytes_counts_a_partial_block() {
+    let make = |bytes: &mut Unstructured<'_>| Ok((a_map(bytes)?, bytes.int_in_range(0..=(1u64 << 34) - 1)?));
+    check(256, make, |((kind, weights, key), len_bytes)| {
         let map = map(kind, &weights, key);
         let (block_bytes, last) = (1 << 16, len_bytes.saturating_sub(1) >> 16);
         let mut total = 0;
@@ -103,14 +128,14 @@ proptest! {
             total += bytes;
             let whole = map.part_blocks(drive, len_bytes.div_ceil(1 << 16)) << 16;
             let cut = whole - bytes;
-            prop_assert!(cut < 1 << 16);
+            assert!(cut < 1 << 16);
             if cut > 0 {
-                prop_assert_eq!(map.block(drive, bytes >> 16), last, "only the file's last block is cut");
-                prop_assert_eq!(bytes % (1 << 16), len_bytes % (1 << 16));
+                assert_eq!(map.block(drive, bytes >> 16), last, "only the file's last block is cut");
+                assert_eq!(bytes % (1 << 16), len_bytes % (1 << 16));
             }
         }
-        prop_assert!(total >= len_bytes);
-    }
+        assert!(total >= len_bytes);
+    });
 }
 
 /// The first `blocks` blocks, counted by drive.
@@ -245,29 +270,4 @@ fn places_never_change() {
         places(&[997, 1000, 1], u64::MAX, 5000),
         [(0, 2220), (0, 2742), (1, 2390), (0, 2523), (1, 2903), (0, 2362)]
     );
-}
-
-/// Not a measurement, but a guard against an accident such as a table built per call. Run it by hand with
-/// `--nocapture`.
-#[test]
-fn place_is_quick() {
-    for (kind, weights) in [
-        (LayoutKind::Striping, vec![1; 4]),
-        (LayoutKind::Striping, vec![1; 3]),
-        (LayoutKind::Rotated, vec![1; 3]),
-        (LayoutKind::Hash, vec![1; 4]),
-        (LayoutKind::Hash, vec![10, 11]),
-        (LayoutKind::Hash, (745..1001).collect()),
-    ] {
-        let map = map(kind, &weights, 5);
-        let calls = 1_000_000u64;
-        let start = std::time::Instant::now();
-        let sum = (0..calls).map(|i| map.place(std::hint::black_box(i * 7919)).block).fold(0, u64::wrapping_add);
-        let place_ns = start.elapsed().as_nanos() as f64 / calls as f64;
-        let start = std::time::Instant::now();
-        let more = (0..1000).map(|i| map.part_blocks(0, std::hint::black_box(i * 7919))).fold(sum, u64::wrapping_add);
-        let part_ns = start.elapsed().as_nanos() as f64 / 1000.0;
-        println!("{kind:?} of {}: place {place_ns:.1} ns, part_blocks {part_ns:.0} ns ({more})", weights.len());
-        assert!(place_ns < 5_000.0 && part_ns < 1_000_000.0);
-    }
 }

@@ -1,5 +1,5 @@
-//! The synchronisation types of the lock-free and latched protocols: std's, or loom's when a model runs
-//! (`RUSTFLAGS="--cfg iomill_models"`). It is not `--cfg loom`, because that changes other crates, too.
+//! The synchronisation types of the lock-free and latched protocols: std's, or loom's in a model
+//! (`models/build.rs` sets the cfg). It is not `--cfg loom`, because that changes other crates, too.
 
 #[cfg(not(iomill_models))]
 pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};

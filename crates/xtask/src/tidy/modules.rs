@@ -13,11 +13,12 @@ use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 4] = ["examples/http-records", "fuzz", "object-store", "python"];
+const APART: [&str; 5] = ["examples/http-records", "fuzz", "models", "object-store", "python"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]
 struct Manifest {
+    package: Package,
     lib: Option<Target>,
     #[serde(default)]
     bin: Vec<Target>,
@@ -25,6 +26,12 @@ struct Manifest {
     test: Vec<Target>,
     #[serde(default)]
     example: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    /// The build script.
+    build: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -38,7 +45,9 @@ pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
     let mut roots: Vec<String> = targets.map(|target| workspace.relative(&target.src_path)).collect();
     for (apart, manifest) in manifests(workspace)? {
         let named = manifest.lib.into_iter().chain(manifest.bin).chain(manifest.test).chain(manifest.example);
-        roots.extend(named.map(|target| format!("{apart}/{}", target.path)));
+        roots.extend(
+            named.map(|target| target.path).chain(manifest.package.build).map(|path| format!("{apart}/{path}")),
+        );
     }
     roots.extend(lab::crates(workspace)?.into_iter().flat_map(|one| one.roots));
     Ok(roots)

@@ -3,8 +3,6 @@
 // Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
-use proptest::prelude::*;
-
 use super::lru::Lru;
 use super::*;
 use crate::cache::directory::{Directory, DirectoryConfig};
@@ -12,6 +10,7 @@ use crate::cache::feeder::Feeder;
 use crate::cache::key::Key;
 use crate::cache::set::{Set, Shape};
 use crate::cache::words::Words;
+use crate::property::{check, list};
 
 struct Cache {
     directory: Directory,
@@ -178,14 +177,14 @@ impl World {
         Set::new(&self.shape, &self.words.all()[start..start + self.shape.stride])
     }
 
-    fn miss(&mut self, index: u32, mask: u32) -> Result<(), TestCaseError> {
+    fn miss(&mut self, index: u32, mask: u32) {
         // Some pages come again.
         self.next += 1;
         let key = key(if mask & 1 == 1 { self.next } else { self.next.saturating_sub(u64::from(mask % 64)) });
         self.policy.feed(&[key.hash()]);
         let mut set = self.set(index).lock();
         if set.find(key, key.hash()).is_some() {
-            return Ok(());
+            return;
         }
         self.policy.missed(index, &mut set, key.hash());
         let candidates = if mask & set.present() == 0 { set.present() } else { mask & set.present() };
@@ -193,20 +192,19 @@ impl World {
             set.free().trailing_zeros() as usize
         } else {
             let way = self.policy.victim(index, &mut set, candidates, key.hash());
-            prop_assert!(way < 32 && candidates >> way & 1 == 1, "way {way} of {candidates:#b}");
+            assert!(way < 32 && candidates >> way & 1 == 1, "way {way} of {candidates:#b}");
             self.policy.evicted(index, &mut set, way);
             way
         };
         set.set_present(way, key, key.hash());
         self.policy.inserted(index, &mut set, way, key.hash());
-        Ok(())
     }
 
-    fn step(&mut self, what: u8, index: u32, mask: u32) -> Result<(), TestCaseError> {
+    fn step(&mut self, what: u8, index: u32, mask: u32) {
         let way = mask as usize % self.shape.ways;
         let is_present = self.set(index).lock().present() >> way & 1 == 1;
         match what {
-            0..6 => self.miss(index, mask)?,
+            0..6 => self.miss(index, mask),
             6 if is_present => self.set(index).hit(way, self.policy.on_hit()),
             7 if is_present => self.set(index).lock().set_free(way),
             8 if is_present => self.shift(index, way),
@@ -214,12 +212,11 @@ impl World {
         }
         for index in 0..2 {
             let set = self.set(index).lock();
-            prop_assert!(set.clock() < 128 && set.hand() < 128);
-            prop_assert!(
+            assert!(set.clock() < 128 && set.hand() < 128);
+            assert!(
                 (0..set.ways()).all(|way| set.meta(way) >> 1 <= set.clock() || self.policy.on_hit() != HitRule::Stamp)
             );
         }
-        Ok(())
     }
 
     /// Moves a page to a free way of the other set, if there is one.
@@ -235,18 +232,21 @@ impl World {
     }
 }
 
-proptest! {
-    #[test]
-    fn victims_are_candidates_and_notes_stay_in_range(
-        ways in 1usize..=8,
-        kind in proptest::sample::select(PolicyKind::ALL.to_vec()),
-        steps in proptest::collection::vec((0u8..9, 0u32..2, any::<u32>()), 1..600),
-    ) {
+#[test]
+fn victims_are_candidates_and_notes_stay_in_range() {
+    let step = |bytes: &mut arbitrary::Unstructured<'_>| {
+        Ok((bytes.int_in_range(0..=8u8)?, bytes.int_in_range(0..=1u32)?, bytes.arbitrary::<u32>()?))
+    };
+    let make = |bytes: &mut arbitrary::Unstructured<'_>| {
+        let (ways, kind) = (bytes.int_in_range(1..=8usize)?, *bytes.choose(&PolicyKind::ALL)?);
+        Ok((ways, kind, list(bytes, 1..=600, step)?))
+    };
+    check(256, make, |(ways, kind, steps)| {
         let mut world = World::new(kind, 4 * ways);
         for (what, index, mask) in steps {
-            world.step(what, index, mask)?;
+            world.step(what, index, mask);
         }
-    }
+    });
 }
 
 /// Pages that move to an empty set leave it in the order in which they would have left the old one.
@@ -254,7 +254,7 @@ proptest! {
 fn order_survives_a_move() {
     for kind in [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::Sieve, PolicyKind::WTinyLfu, PolicyKind::Duel] {
         let mut world = World::new(kind, 12);
-        (0..300).for_each(|_| world.miss(0, u32::MAX).unwrap());
+        (0..300).for_each(|_| world.miss(0, u32::MAX));
         (0..12).for_each(|way| world.shift(0, way));
         let mut set = world.set(1).lock();
         let mut went = Vec::new();

@@ -160,9 +160,8 @@ impl Space {
 
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
+    use crate::property::{check, list, weighted};
 
     fn pages_of(extent: &Extent) -> impl Iterator<Item = (u16, u16, u32)> + use<> {
         let Extent { drive, shared, page, pages } = *extent;
@@ -172,62 +171,72 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Allocate(u16, u16),
-        Free(prop::sample::Index),
+        /// That of the extents in use, counted around.
+        Free(usize),
         Grow(u16, u16, u32),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            5 => (0..2u16, 1..=EXTENT_MAX_PAGES).prop_map(|(drive, pages)| Step::Allocate(drive, pages)),
-            4 => any::<prop::sample::Index>().prop_map(Step::Free),
-            1 => (0..2u16, 0..3u16, 1..90u32).prop_map(|(drive, shared, pages)| Step::Grow(drive, shared, pages)),
-        ]
+    fn step(bytes: &mut arbitrary::Unstructured<'_>) -> arbitrary::Result<Step> {
+        let kind = weighted(bytes, &[(5, 0), (4, 1), (1, 2)])?;
+        let drive = bytes.int_in_range(0..=1)?;
+        Ok(match kind {
+            0 => Step::Allocate(drive, bytes.int_in_range(1..=EXTENT_MAX_PAGES)?),
+            1 => Step::Free(bytes.arbitrary()?),
+            _ => Step::Grow(drive, bytes.int_in_range(0..=2)?, bytes.int_in_range(1..=89)?),
+        })
     }
 
-    proptest! {
-        /// Each page has one owner, what is free is found, and the map is the same when it is made anew from the extents (C36).
-        #[test]
-        fn pages_have_one_owner(steps in proptest::collection::vec(step(), 1..300)) {
-            let (mut space, mut held) = (Space::default(), Vec::<Extent>::new());
-            let mut parts: BTreeMap<(u16, u16), u32> = BTreeMap::new();
-            for step in steps {
-                match step {
-                    Step::Allocate(drive, pages) => match space.allocate(drive, pages) {
-                        Some(extent) => {
-                            prop_assert_eq!((extent.drive, extent.pages), (drive, pages));
-                            held.push(extent);
+    /// Each page has one owner, what is free is found, and the map is the same when it is made anew from the extents (C36).
+    #[test]
+    fn pages_have_one_owner() {
+        check(
+            256,
+            |bytes| list(bytes, 1..=299, step),
+            |steps| {
+                let (mut space, mut held) = (Space::default(), Vec::<Extent>::new());
+                let mut parts: BTreeMap<(u16, u16), u32> = BTreeMap::new();
+                for step in steps {
+                    match step {
+                        Step::Allocate(drive, pages) => match space.allocate(drive, pages) {
+                            Some(extent) => {
+                                assert_eq!((extent.drive, extent.pages), (drive, pages));
+                                held.push(extent);
+                            }
+                            None => {
+                                let longest =
+                                    space.drives.get(&drive).and_then(|space| space.runs.values().max().copied());
+                                assert!(longest.unwrap_or(0) < u32::from(pages));
+                            }
+                        },
+                        Step::Free(_) if held.is_empty() => {}
+                        Step::Free(at) => {
+                            let extent = held.swap_remove(at % held.len());
+                            space.give_back(extent);
                         }
-                        None => {
-                            let longest = space.drives.get(&drive).and_then(|space| space.runs.values().max().copied());
-                            prop_assert!(longest.unwrap_or(0) < u32::from(pages));
+                        Step::Grow(drive, shared, pages) => {
+                            let now = parts.entry((drive, shared)).or_default();
+                            *now = (*now).max(pages);
+                            space.grow(drive, shared, *now);
                         }
-                    },
-                    Step::Free(_) if held.is_empty() => {}
-                    Step::Free(at) => {
-                        let extent = held.swap_remove(at.index(held.len()));
-                        space.give_back(extent);
                     }
-                    Step::Grow(drive, shared, pages) => {
-                        let now = parts.entry((drive, shared)).or_default();
-                        *now = (*now).max(pages);
-                        space.grow(drive, shared, *now);
+                    let owned: BTreeSet<_> = held.iter().flat_map(pages_of).collect();
+                    assert_eq!(owned.len(), held.iter().map(|extent| usize::from(extent.pages)).sum::<usize>());
+                    for drive in 0..2 {
+                        let all: u64 =
+                            parts.iter().filter(|((of, _), _)| *of == drive).map(|(_, pages)| u64::from(*pages)).sum();
+                        let used = owned.iter().filter(|(of, ..)| *of == drive).count() as u64;
+                        assert_eq!(space.free_pages(drive), all - used);
                     }
                 }
-                let owned: BTreeSet<_> = held.iter().flat_map(pages_of).collect();
-                prop_assert_eq!(owned.len(), held.iter().map(|extent| usize::from(extent.pages)).sum::<usize>());
-                for drive in 0..2 {
-                    let all: u64 = parts.iter().filter(|((of, _), _)| *of == drive).map(|(_, pages)| u64::from(*pages)).sum();
-                    let used = owned.iter().filter(|(of, ..)| *of == drive).count() as u64;
-                    prop_assert_eq!(space.free_pages(drive), all - used);
+                let extents = held.iter().zip(1..).map(|(extent, number)| (number, *extent));
+                let anew = Space::new(parts.iter().map(|(place, pages)| (*place, *pages)), extents).unwrap();
+                for drive in 0..2u16 {
+                    let runs =
+                        |space: &Space| space.drives.get(&drive).map(|space| space.runs.clone()).unwrap_or_default();
+                    assert_eq!(runs(&anew), runs(&space));
                 }
-            }
-            let extents = held.iter().zip(1..).map(|(extent, number)| (number, *extent));
-            let anew = Space::new(parts.iter().map(|(place, pages)| (*place, *pages)), extents).unwrap();
-            for drive in 0..2u16 {
-                let runs = |space: &Space| space.drives.get(&drive).map(|space| space.runs.clone()).unwrap_or_default();
-                prop_assert_eq!(runs(&anew), runs(&space));
-            }
-        }
+            },
+        );
     }
 
     #[test]

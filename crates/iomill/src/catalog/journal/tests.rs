@@ -5,7 +5,7 @@ mod upkeep;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use proptest::prelude::*;
+use arbitrary::Unstructured;
 
 use super::{FilesReplay, Journal, Upkeep, finish, read_files};
 use crate::catalog::log::merged::{Replay, Stop, Visit, read_beside_writer};
@@ -17,6 +17,7 @@ use crate::catalog::state::files::Files;
 use crate::catalog::tests::world::{Fault, Loss};
 use crate::error::{Error, Result};
 use crate::layout::LayoutKind;
+use crate::property::{check, list, weighted};
 use crate::sys::sync::lock;
 
 const UPKEEP: Upkeep = Upkeep { checkpoint_bytes: 24 << 10, instalment_bytes: 1500 };
@@ -144,15 +145,16 @@ fn view(files: &Files) -> View {
     (live, files.dying().collect())
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let name = 0..12u8;
-    prop_oneof![
-        5 => name.clone().prop_map(Step::Create),
-        2 => (name.clone(), name.clone()).prop_map(|(from, to)| Step::Rename(from, to)),
-        2 => name.clone().prop_map(Step::Delete),
-        2 => (name, 0..900u16).prop_map(|(name, value)| Step::Attribute(name, value)),
-        1 => Just(Step::Bury),
-    ]
+fn step(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+    let kind = weighted(bytes, &[(5, 0), (2, 1), (2, 2), (2, 3), (1, 4)])?;
+    let name = bytes.int_in_range(0..=11)?;
+    Ok(match kind {
+        0 => Step::Create(name),
+        1 => Step::Rename(name, bytes.int_in_range(0..=11)?),
+        2 => Step::Delete(name),
+        3 => Step::Attribute(name, bytes.int_in_range(0..=899)?),
+        _ => Step::Bury,
+    })
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,15 +169,16 @@ enum Accident {
     Close,
 }
 
-fn accident() -> impl Strategy<Value = Accident> {
-    let at = 1..200u64;
-    prop_oneof![
-        1 => Just(Accident::None),
-        1 => Just(Accident::Close),
-        5 => (at.clone(), any::<u64>()).prop_map(|(at, seed)| Accident::Crash(at, seed)),
-        2 => (at.clone(), 0..3usize).prop_map(|(at, disk)| Accident::Dead(at, disk)),
-        2 => (at, any::<bool>()).prop_map(|(at, done)| Accident::Once(at, done)),
-    ]
+fn accident(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Accident> {
+    let kind = weighted(bytes, &[(1, 0), (1, 1), (5, 2), (2, 3), (2, 4)])?;
+    let at = bytes.int_in_range(1..=199)?;
+    Ok(match kind {
+        0 => Accident::None,
+        1 => Accident::Close,
+        2 => Accident::Crash(at, bytes.arbitrary()?),
+        3 => Accident::Dead(at, bytes.int_in_range(0..=2)?),
+        _ => Accident::Once(at, bytes.arbitrary()?),
+    })
 }
 
 /// Runs one life of a process. Returns what it showed after each change, and how many of these views are acknowledged.
@@ -213,38 +216,36 @@ fn live(machine: &mut Machine, steps: &[(Step, bool)], accident: Accident) -> Re
     Ok((views, durable))
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
-
-    #[test]
-    fn a_crash_leaves_what_was_acknowledged_and_a_prefix_of_the_rest(
-        lives in proptest::collection::vec((proptest::collection::vec((step(), any::<bool>()), 1..60), accident()), 1..5),
-        drives in 1..=3usize,
-    ) {
+#[test]
+fn a_crash_leaves_what_was_acknowledged_and_a_prefix_of_the_rest() {
+    let committed = |bytes: &mut Unstructured<'_>| Ok((step(bytes)?, bytes.arbitrary::<bool>()?));
+    let life = |bytes: &mut Unstructured<'_>| Ok((accident(bytes)?, list(bytes, 1..=59, committed)?));
+    let make = |bytes: &mut Unstructured<'_>| Ok((bytes.int_in_range(1..=3)?, list(bytes, 1..=4, life)?));
+    check(60, make, |(drives, lives)| {
         let mut machine = Machine::new(drives);
         let mut highest = 0;
-        for (life, (steps, accident)) in lives.iter().enumerate() {
+        for (life, (accident, steps)) in lives.iter().enumerate() {
             let (views, durable) = live(&mut machine, steps, *accident).unwrap();
             let read = machine.read().unwrap();
             let found = view(&read);
             let fits = views[durable..].contains(&found);
-            prop_assert!(fits, "{:?}: {:?} is none of {:#?}", accident, found, &views[durable..]);
+            assert!(fits, "{:?}: {:?} is none of {:#?}", accident, found, &views[durable..]);
             // A number that was given is not given again (C24).
             let seen = views.iter().flat_map(|(live, _)| live.values().map(|(number, _)| *number)).max().unwrap_or(0);
             highest = highest.max(seen);
             let journal = machine.open().unwrap();
-            prop_assert_eq!(view(&journal.files()), found);
+            assert_eq!(view(&journal.files()), found);
             let fresh = 100 + life as u8;
             change(&journal, &Step::Create(fresh), true).unwrap();
             let number = journal.files().named(&name_of(fresh)).unwrap().number;
-            prop_assert!(number > highest);
+            assert!(number > highest);
             highest = number;
             drop(journal);
         }
         // A world in which an opening fails after it has taken effect keeps the file open.
-        let leaks = lives.iter().any(|(_, accident)| matches!(accident, Accident::Once(_, true)));
-        prop_assert!(leaks || machine.log.world.open_files() == 0);
-    }
+        let leaks = lives.iter().any(|(accident, _)| matches!(accident, Accident::Once(_, true)));
+        assert!(leaks || machine.log.world.open_files() == 0);
+    });
 }
 
 /// Many changes pass over many checkpoints. Old segments and checkpoints go.

@@ -1,6 +1,8 @@
 //! Bytes of the log: what is written is read back, and nothing else counts.
 
-use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+use arbitrary::Unstructured;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Cursor;
@@ -9,6 +11,7 @@ use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::catalog::Id;
 use crate::layout::LayoutKind;
+use crate::property::{check, list, maybe, text};
 
 /// A record that owns its text.
 #[derive(Clone, Debug)]
@@ -65,57 +68,65 @@ impl Owned {
     }
 }
 
-fn extent() -> impl Strategy<Value = Option<Extent>> {
-    let numbers = (any::<u16>(), any::<u16>(), 0..u32::MAX - 70_000, 1..u16::MAX);
-    proptest::option::of(numbers.prop_map(|(drive, shared, page, pages)| Extent { drive, shared, page, pages }))
-}
-
-fn layout() -> impl Strategy<Value = LayoutRecord> {
-    let kind = prop_oneof![Just(LayoutKind::Striping), Just(LayoutKind::Rotated), Just(LayoutKind::Hash)];
-    let drives = proptest::collection::btree_map(any::<u16>(), 1..=1000u16, 1..20);
-    (any::<u32>(), kind, 1..100u32, drives).prop_map(|(number, kind, pages, drives)| LayoutRecord {
-        number,
-        kind,
-        block_bytes: pages * 4096,
-        drives: drives.into_iter().collect(),
+fn extent(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Option<Extent>> {
+    maybe(bytes, |bytes| {
+        let (page, pages) = (bytes.int_in_range(0..=u32::MAX - 70_001)?, bytes.int_in_range(1..=u16::MAX - 1)?);
+        Ok(Extent { drive: bytes.arbitrary()?, shared: bytes.arbitrary()?, page, pages })
     })
 }
 
-fn role() -> impl Strategy<Value = DriveRole> {
-    prop_oneof![Just(DriveRole::In), Just(DriveRole::Coming), Just(DriveRole::Leaving), Just(DriveRole::Gone)]
+fn layout(bytes: &mut Unstructured<'_>) -> arbitrary::Result<LayoutRecord> {
+    let kind = *bytes.choose(&[LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash])?;
+    let drive = |bytes: &mut Unstructured<'_>| Ok((bytes.arbitrary()?, bytes.int_in_range(1..=1000)?));
+    let drives: BTreeMap<u16, u16> = list(bytes, 1..=19, drive)?.into_iter().collect();
+    let (number, block_bytes) = (bytes.arbitrary()?, bytes.int_in_range(1..=99)? * 4096);
+    Ok(LayoutRecord { number, kind, block_bytes, drives: drives.into_iter().collect() })
 }
 
-fn record() -> impl Strategy<Value = Owned> {
-    let numbers = any::<[u64; 3]>();
-    let file =
-        (1..u64::MAX, numbers, 0..1u64 << 62, any::<u32>(), any::<bool>(), "[a-z]{1,80}(/[äb.]{3,9})?", extent());
-    prop_oneof![
-        layout().prop_map(|layout| Owned::Whole(LogRecord::Layout(layout))),
-        file.prop_map(|(number, words, length, layout, has_parts, name, extent)| Owned::File {
-            number,
-            words,
-            length,
-            layout,
-            has_parts,
-            name,
-            extent
-        }),
-        (1..u64::MAX, extent()).prop_map(|(number, extent)| Owned::Dying(number, extent)),
-        (any::<u64>(), "[a-zü]{1,50}", proptest::option::of("[^x]{0,300}"))
-            .prop_map(|(number, key, value)| Owned::Attribute(number, key, value)),
-        any::<u64>().prop_map(|number| Owned::Whole(LogRecord::Gone(number))),
-        any::<u64>().prop_map(|number| Owned::Whole(LogRecord::Numbers(number))),
-        Just(Owned::Whole(LogRecord::Closed)),
-        (any::<u64>(), proptest::collection::vec((role(), any::<bool>()), 0..9))
-            .prop_map(|(epoch, drives)| Owned::Whole(LogRecord::Drives { epoch, drives })),
-        (any::<u16>(), any::<u16>(), any::<u32>()).prop_map(|(drive, shared, pages)| Owned::Whole(LogRecord::Shared {
-            drive,
-            shared,
-            pages
-        })),
-        any::<[u64; 3]>().prop_map(|[files, next, sequence]| Owned::Whole(LogRecord::End { files, next, sequence })),
-        proptest::collection::vec(any::<u64>(), 0..40).prop_map(|numbers| Owned::Whole(LogRecord::Order(numbers))),
-    ]
+fn role(bytes: &mut Unstructured<'_>) -> arbitrary::Result<DriveRole> {
+    bytes.choose(&[DriveRole::In, DriveRole::Coming, DriveRole::Leaving, DriveRole::Gone]).copied()
+}
+
+/// A name of one or two parts.
+fn name(bytes: &mut Unstructured<'_>) -> arbitrary::Result<String> {
+    let first = text(bytes, "abcdefghijklmnopqrstuvwxyz", 1..=80)?;
+    let second = maybe(bytes, |bytes| text(bytes, "äb.", 3..=9))?;
+    Ok(second.map_or(first.clone(), |second| format!("{first}/{second}")))
+}
+
+fn file(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Owned> {
+    let (number, length) = (bytes.int_in_range(1..=u64::MAX - 1)?, bytes.int_in_range(0..=(1 << 62) - 1)?);
+    let (words, layout, has_parts) = (bytes.arbitrary()?, bytes.arbitrary()?, bytes.arbitrary()?);
+    Ok(Owned::File { number, words, length, layout, has_parts, name: name(bytes)?, extent: extent(bytes)? })
+}
+
+fn record(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Owned> {
+    Ok(match bytes.int_in_range(0..=10)? {
+        0 => Owned::Whole(LogRecord::Closed),
+        1 => file(bytes)?,
+        2 => Owned::Dying(bytes.int_in_range(1..=u64::MAX - 1)?, extent(bytes)?),
+        3 => {
+            let key = text(bytes, "abcdefghijklmnopqrstuvwxyzü", 1..=50)?;
+            let value = maybe(bytes, |bytes| text(bytes, "aB0 \u{0}\n\"é\u{10FFFF}", 0..=300))?;
+            Owned::Attribute(bytes.arbitrary()?, key, value)
+        }
+        4 => Owned::Whole(LogRecord::Gone(bytes.arbitrary()?)),
+        5 => Owned::Whole(LogRecord::Numbers(bytes.arbitrary()?)),
+        6 => Owned::Whole(LogRecord::Layout(layout(bytes)?)),
+        7 => {
+            let drives = list(bytes, 0..=8, |bytes| Ok((role(bytes)?, bytes.arbitrary()?)))?;
+            Owned::Whole(LogRecord::Drives { epoch: bytes.arbitrary()?, drives })
+        }
+        8 => {
+            let (drive, shared, pages) = bytes.arbitrary()?;
+            Owned::Whole(LogRecord::Shared { drive, shared, pages })
+        }
+        9 => {
+            let [files, next, sequence] = bytes.arbitrary()?;
+            Owned::Whole(LogRecord::End { files, next, sequence })
+        }
+        _ => Owned::Whole(LogRecord::Order(list(bytes, 0..=39, |bytes| bytes.arbitrary())?)),
+    })
 }
 
 const HEADER: GroupHeader = GroupHeader { salt: 11, sequence: 7, durable: 6, epoch: 3, previous: 99, records: 0 };
@@ -130,44 +141,53 @@ fn group(records: &[Owned]) -> (Vec<u8>, u64) {
     (bytes, checksum)
 }
 
-proptest! {
-    #[test]
-    fn a_group_is_read_as_it_was_written(records in proptest::collection::vec(record(), 0..12), waste: [u8; 9]) {
+#[test]
+fn a_group_is_read_as_it_was_written() {
+    let make = |bytes: &mut Unstructured<'_>| Ok((bytes.arbitrary::<[u8; 9]>()?, list(bytes, 0..=11, record)?));
+    check(256, make, |(waste, records)| {
         let (mut bytes, checksum) = group(&records);
         // What follows a group in its file does not matter.
         bytes.extend_from_slice(&waste);
         let read = Group::parse(&bytes).unwrap();
-        prop_assert_eq!(read.header, GroupHeader { records: records.len() as u32, ..HEADER });
-        prop_assert_eq!(read.bytes() + 9, bytes.len() as u64);
-        prop_assert!(read.follows(11, 6, 99) && read.checksum == checksum);
-        prop_assert!(!read.follows(12, 6, 99) && !read.follows(11, 7, 99) && !read.follows(11, 6, 98));
+        assert_eq!(read.header, GroupHeader { records: records.len() as u32, ..HEADER });
+        assert_eq!(read.bytes() + 9, bytes.len() as u64);
+        assert!(read.follows(11, 6, 99) && read.checksum == checksum);
+        assert!(!read.follows(12, 6, 99) && !read.follows(11, 7, 99) && !read.follows(11, 6, 98));
         let mut left = records.iter();
         read.each_record(true, |found| {
             left.next().expect("not more than were written").with(|written| assert_eq!(written, &found));
             Ok(())
-        }).unwrap();
-        prop_assert!(left.next().is_none());
-    }
+        })
+        .unwrap();
+        assert!(left.next().is_none());
+    });
+}
 
-    /// Rot and torn writes never make another group.
-    #[test]
-    fn a_changed_group_does_not_count(
-        records in proptest::collection::vec(record(), 1..12),
-        at: prop::sample::Index,
-        flip in 1..=255u8,
-        cut: prop::sample::Index,
-    ) {
+/// Rot and torn writes never make another group.
+#[test]
+fn a_changed_group_does_not_count() {
+    let make = |bytes: &mut Unstructured<'_>| {
+        let (at, flip, cut) =
+            (bytes.arbitrary::<usize>()?, bytes.int_in_range(1..=255u8)?, bytes.arbitrary::<usize>()?);
+        Ok((list(bytes, 1..=11, record)?, at, flip, cut))
+    };
+    check(256, make, |(records, at, flip, cut)| {
         let (bytes, _) = group(&records);
         let covered = 64 + u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
         let mut rotten = bytes.clone();
-        rotten[at.index(covered)] ^= flip;
-        prop_assert!(Group::parse(&rotten).is_none());
-        prop_assert!(Group::parse(&bytes[..cut.index(covered)]).is_none());
-    }
+        rotten[at % covered] ^= flip;
+        assert!(Group::parse(&rotten).is_none());
+        assert!(Group::parse(&bytes[..cut % covered]).is_none());
+    });
+}
 
-    /// Behind a right checksum any bytes may stand. Reading them never panics, and what is read can be written.
-    #[test]
-    fn any_bytes_are_records_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0..12u16) {
+/// Behind a right checksum any bytes may stand. Reading them never panics, and what is read can be written.
+#[test]
+fn any_bytes_are_records_or_refused() {
+    let make = |bytes: &mut Unstructured<'_>| {
+        Ok((bytes.int_in_range(0..=11u16)?, list(bytes, 0..=199, |bytes| bytes.arbitrary::<u8>())?))
+    };
+    check(256, make, |(kind, bytes)| {
         let mut framed = kind.to_le_bytes().to_vec();
         framed.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
         framed.extend_from_slice(&bytes);
@@ -175,12 +195,12 @@ proptest! {
             let mut again = Vec::new();
             record.encode(&mut again);
             let read = LogRecord::decode(&mut Cursor::new(&again), true);
-            prop_assert_eq!(read.unwrap().unwrap(), record);
+            assert_eq!(read.unwrap().unwrap(), record);
         }
         let _ = LogRecord::decode(&mut Cursor::new(&bytes), true);
         let _ = Group::parse(&bytes);
         let _ = FileHeader::parse(&bytes, true);
-    }
+    });
 }
 
 #[test]

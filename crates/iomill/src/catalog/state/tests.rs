@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proptest::prelude::*;
+use arbitrary::Unstructured;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::Files;
@@ -10,6 +10,7 @@ use super::order::Order;
 use super::slots::SlotTable;
 use crate::catalog::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::layout::LayoutKind;
+use crate::property::{check, list, weighted};
 
 fn file(number: u64, name: &str) -> FileRecord<'_> {
     FileRecord {
@@ -52,16 +53,17 @@ enum Step {
     Bury,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let name = 0..40u8;
-    prop_oneof![
-        6 => name.clone().prop_map(Step::Create),
-        3 => (name.clone(), name.clone()).prop_map(|(from, to)| Step::Rename(from, to)),
-        2 => name.clone().prop_map(Step::Delete),
-        2 => (name.clone(), any::<u32>()).prop_map(|(name, length)| Step::Length(name, u64::from(length))),
-        1 => (name, 0..3u8, any::<bool>()).prop_map(|(name, key, set)| Step::Attribute(name, key, set)),
-        1 => Just(Step::Bury),
-    ]
+fn step(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+    let kind = weighted(bytes, &[(6, 0), (3, 1), (2, 2), (2, 3), (1, 4), (1, 5)])?;
+    let name = bytes.int_in_range(0..=39)?;
+    Ok(match kind {
+        0 => Step::Create(name),
+        1 => Step::Rename(name, bytes.int_in_range(0..=39)?),
+        2 => Step::Delete(name),
+        3 => Step::Length(name, u64::from(bytes.arbitrary::<u32>()?)),
+        4 => Step::Attribute(name, bytes.int_in_range(0..=2)?, bytes.arbitrary()?),
+        _ => Step::Bury,
+    })
 }
 
 fn name_of(name: u8) -> String {
@@ -132,41 +134,49 @@ fn view(files: &Files) -> View {
     (live.collect(), files.dying().collect(), files.next_number())
 }
 
-proptest! {
-    /// Changes that are made one by one show as in a map.
-    #[test]
-    fn files_are_a_map(steps in proptest::collection::vec(step(), 1..200)) {
-        let mut files = files();
-        let mut model: BTreeMap<String, u64> = BTreeMap::new();
-        for step in &steps {
-            for record in records(&files, step) {
-                record.apply(&mut files, false).unwrap();
-                model.retain(|_, number| !matches!(&record, OwnedRecord::File(changed, ..) if changed == number));
-                if let OwnedRecord::File(number, name, _) = &record && !name.is_empty() {
-                    model.insert(name.clone(), *number);
+/// Changes that are made one by one show as in a map.
+#[test]
+fn files_are_a_map() {
+    check(
+        256,
+        |bytes| list(bytes, 1..=199, step),
+        |steps| {
+            let mut files = files();
+            let mut model: BTreeMap<String, u64> = BTreeMap::new();
+            for step in &steps {
+                for record in records(&files, step) {
+                    record.apply(&mut files, false).unwrap();
+                    model.retain(|_, number| !matches!(&record, OwnedRecord::File(changed, ..) if changed == number));
+                    if let OwnedRecord::File(number, name, _) = &record
+                        && !name.is_empty()
+                    {
+                        model.insert(name.clone(), *number);
+                    }
                 }
+                let found: BTreeMap<String, u64> =
+                    files.from("").map(|file| (file.name.to_owned(), file.number)).collect();
+                assert_eq!(&found, &model);
             }
-            let found: BTreeMap<String, u64> = files.from("").map(|file| (file.name.to_owned(), file.number)).collect();
-            prop_assert_eq!(&found, &model);
-        }
-        view(&files);
-        for (from, _) in [("3/", 0), ("3/017", 0), ("9", 0)] {
-            let found: Vec<&str> = files.from(from).map(|file| file.name).collect();
-            let expected: Vec<&str> = model.range(from.to_owned()..).map(|(name, _)| name.as_str()).collect();
-            prop_assert_eq!(found, expected);
-        }
-    }
+            view(&files);
+            for (from, _) in [("3/", 0), ("3/017", 0), ("9", 0)] {
+                let found: Vec<&str> = files.from(from).map(|file| file.name).collect();
+                let expected: Vec<&str> = model.range(from.to_owned()..).map(|(name, _)| name.as_str()).collect();
+                assert_eq!(found, expected);
+            }
+        },
+    );
+}
 
-    /// A fuzzy checkpoint has each file as it was at some moment, and the replay of all records from its beginning makes the same state
-    /// (C26, C27, C28), with whatever hint of the order.
-    #[test]
-    fn a_fuzzy_checkpoint_and_the_log_make_the_state(
-        before in proptest::collection::vec(step(), 0..60),
-        during in proptest::collection::vec(step(), 0..60),
-        after in proptest::collection::vec(step(), 0..30),
-        pace in 1..20u32,
-        hint_length in 0..50usize,
-    ) {
+/// A fuzzy checkpoint has each file as it was at some moment, and the replay of all records from its beginning makes the same state
+/// (C26, C27, C28), with whatever hint of the order.
+#[test]
+fn a_fuzzy_checkpoint_and_the_log_make_the_state() {
+    let make = |bytes: &mut Unstructured<'_>| {
+        let (pace, hint_length) = (bytes.int_in_range(1..=19u32)?, bytes.int_in_range(0..=49usize)?);
+        let (before, during) = (list(bytes, 0..=59, step)?, list(bytes, 0..=59, step)?);
+        Ok((before, during, list(bytes, 0..=29, step)?, pace, hint_length))
+    };
+    check(256, make, |(before, during, after, pace, hint_length)| {
         let mut files = files();
         let (mut log, mut taken) = (Vec::new(), Vec::new());
         let change = |files: &mut Files, step: &Step| {
@@ -178,7 +188,9 @@ proptest! {
         let mut slot = 0;
         for step in during.iter().map(Some).chain(std::iter::repeat(None)) {
             for _ in 0..pace {
-                if slot < files.slots() && let Some(file) = files.in_slot(slot) {
+                if slot < files.slots()
+                    && let Some(file) = files.in_slot(slot)
+                {
                     taken.push(OwnedRecord::File(file.number, file.name.to_owned(), Some(file.length)));
                     let attributes = files.attributes(file.number);
                     taken.extend(attributes.map(|(key, _)| OwnedRecord::Attribute(file.number, key.to_owned(), true)));
@@ -192,7 +204,7 @@ proptest! {
             }
         }
         let next = files.next_number();
-        prop_assert_eq!(files.from("").count() + files.dying().count(), files.len());
+        assert_eq!(files.from("").count() + files.dying().count(), files.len());
         let hint: Vec<u64> = (0..).map_while(|leaf| files.order_leaf(leaf)).flatten().take(hint_length).collect();
         let mut later = Vec::new();
         after.iter().for_each(|step| later.extend(change(&mut files, step)));
@@ -203,11 +215,15 @@ proptest! {
         log.iter().for_each(|record| record.apply(&mut read, true).unwrap());
         later.iter().for_each(|record| record.apply(&mut read, false).unwrap());
         read.index(hint).unwrap();
-        prop_assert_eq!(view(&read), view(&files));
-    }
+        assert_eq!(view(&read), view(&files));
+    });
+}
 
-    #[test]
-    fn a_table_finds_what_is_in_it(steps in proptest::collection::vec((any::<bool>(), 0..60u32), 1..400), bits in 0..64u32) {
+#[test]
+fn a_table_finds_what_is_in_it() {
+    let step = |bytes: &mut Unstructured<'_>| Ok((bytes.arbitrary::<bool>()?, bytes.int_in_range(0..=59u32)?));
+    let make = |bytes: &mut Unstructured<'_>| Ok((bytes.int_in_range(0..=63u32)?, list(bytes, 1..=399, step)?));
+    check(256, make, |(bits, steps)| {
         // Few bits, so that hashes are often equal.
         let hash_of = |slot: u32| xxh3_64(&slot.to_le_bytes()) & (!0u64 << bits.min(60) | 3 << 58);
         let (mut table, mut model) = (SlotTable::default(), std::collections::BTreeSet::new());
@@ -215,15 +231,15 @@ proptest! {
             if insert && model.insert(slot) {
                 table.insert(hash_of(slot), slot, hash_of);
             } else if !insert {
-                prop_assert_eq!(table.remove(hash_of(slot), slot, hash_of), model.remove(&slot));
+                assert_eq!(table.remove(hash_of(slot), slot, hash_of), model.remove(&slot));
             }
             for slot in 0..60 {
                 let found = table.find(hash_of(slot), |found| found == slot);
-                prop_assert_eq!(found.is_some(), model.contains(&slot));
+                assert_eq!(found.is_some(), model.contains(&slot));
             }
-            prop_assert_eq!(table.len(), model.len());
+            assert_eq!(table.len(), model.len());
         }
-    }
+    });
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! The catalog against a map: random changes, reopenings, failures and crashes.
 
-use proptest::prelude::*;
+use arbitrary::Unstructured;
 
 use super::world::{Fault, Loss};
 use super::*;
+use crate::property::{self, list, maybe, weighted};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -19,18 +20,19 @@ enum Step {
     CrashNext(u8, u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    let name = 0..5u8;
-    prop_oneof![
-        4 => name.clone().prop_map(Step::Create),
-        2 => name.clone().prop_map(Step::Delete),
-        3 => (name.clone(), name.clone()).prop_map(|(from, to)| Step::Rename(from, to)),
-        3 => (name.clone(), 0..3u8, any::<Option<u8>>()).prop_map(|(name, key, value)| Step::Attribute(name, key, value)),
-        2 => (name, any::<u16>()).prop_map(|(name, length)| Step::Length(name, length)),
-        1 => Just(Step::Reopen),
-        2 => (1..70u8, any::<bool>()).prop_map(|(at, done)| Step::FailNext(at, done)),
-        2 => (1..70u8, any::<u64>()).prop_map(|(at, seed)| Step::CrashNext(at, seed)),
-    ]
+fn step(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
+    let kind = weighted(bytes, &[(4, 0), (2, 1), (3, 2), (3, 3), (2, 4), (1, 5), (2, 6), (2, 7)])?;
+    let (name, at) = (bytes.int_in_range(0..=4)?, bytes.int_in_range(1..=69)?);
+    Ok(match kind {
+        0 => Step::Create(name),
+        1 => Step::Delete(name),
+        2 => Step::Rename(name, bytes.int_in_range(0..=4)?),
+        3 => Step::Attribute(name, bytes.int_in_range(0..=2)?, maybe(bytes, |bytes| bytes.arbitrary())?),
+        4 => Step::Length(name, bytes.arbitrary()?),
+        5 => Step::Reopen,
+        6 => Step::FailNext(at, bytes.arbitrary()?),
+        _ => Step::CrashNext(at, bytes.arbitrary()?),
+    })
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,13 +90,9 @@ fn run(catalog: &Catalog, step: &Step) -> Result<()> {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-
-    #[test]
-    fn the_catalog_is_a_map(steps in proptest::collection::vec(step(), 1..60)) {
-        is_a_map(&steps)?;
-    }
+#[test]
+fn the_catalog_is_a_map() {
+    property::check(300, |bytes| list(bytes, 1..=59, step), |steps| is_a_map(&steps));
 }
 
 /// Found by the test above: three failures, one for each copy.
@@ -103,10 +101,10 @@ fn the_catalog_is_a_map_though_all_copies_fail_in_turn() {
     let fail = || Step::FailNext(1, false);
     let steps =
         [fail(), Step::Create(2), Step::Create(1), fail(), Step::Create(0), fail(), Step::Create(3), Step::Create(4)];
-    is_a_map(&steps).unwrap();
+    is_a_map(&steps);
 }
 
-fn is_a_map(steps: &[Step]) -> Result<(), TestCaseError> {
+fn is_a_map(steps: &[Step]) {
     let world = World::new(3);
     let mut catalog = Catalog::create(&world.platform(), &places(3), &[5, 6, 7], None).unwrap();
     let mut model = Model::default();
@@ -146,7 +144,7 @@ fn is_a_map(steps: &[Step]) -> Result<(), TestCaseError> {
             if result.is_err() {
                 allowed.push(model.clone());
             }
-            prop_assert!(allowed.contains(&found), "{:?}: {:?} is none of {:?}", step, found, allowed);
+            assert!(allowed.contains(&found), "{:?}: {:?} is none of {:?}", step, found, allowed);
             model = found;
             continue;
         }
@@ -154,18 +152,17 @@ fn is_a_map(steps: &[Step]) -> Result<(), TestCaseError> {
             // With a copy of the log that is left a failure stops nothing.
             (Ok(()), Some(after)) => model = after,
             (Err(Error::Exists { .. } | Error::NotFound { .. }), None) => {}
-            (result, after) => prop_assert!(false, "{:?}: {:?}, expected {:?}", step, result, after),
+            (result, after) => panic!("{step:?}: {result:?}, expected {after:?}"),
         }
-        prop_assert_eq!(&Model::of(&catalog), &model);
+        assert_eq!(&Model::of(&catalog), &model);
     }
     world.disarm();
     drop(catalog);
     // A failure may leave an empty part or a temporary file for the next writer.
     open(&world, OpenMode::Writer).unwrap().close().unwrap();
     let report = checked_loosely(&world);
-    prop_assert!(report.problems.is_empty(), "{:#?}", report.problems);
-    prop_assert_eq!(report.files, model.0.len());
-    Ok(())
+    assert!(report.problems.is_empty(), "{:#?}", report.problems);
+    assert_eq!(report.files, model.0.len());
 }
 
 /// The model publishes lengths without writing parts.
