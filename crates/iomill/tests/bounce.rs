@@ -17,8 +17,9 @@ const DEPTH: u32 = 128;
 const RECORDS: usize = 1500;
 const RECORD: usize = 100;
 
-/// Memory besides bounce memory: the threads' stacks, the bytes that they read, the allocator's arenas.
-const REST_BYTES: usize = 48 << 20;
+/// Memory besides bounce memory: the threads' stacks, the bytes that they read, the allocator's arenas, in huge pages too. Without a bound
+/// there would be 512 MiB.
+const REST_BYTES: usize = 192 << 20;
 
 fn anonymous_bytes() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -12,11 +12,6 @@ use crate::executor::block_on;
 const PAGE: usize = 4096;
 const THREADS: usize = 4;
 
-/// How long each test runs with each kind of cache.
-fn time() -> Duration {
-    Duration::from_millis(std::env::var("IOMILL_MS").map_or(250, |text| text.parse().unwrap()))
-}
-
 /// The node or nodes of a kind of cache. Several nodes are emulated. They share their drives, or do not. Pages of other nodes are
 /// read in all ways.
 fn nodes_of(index: usize, several: bool, mode: Mode, options: ArrayOptions) -> (usize, ArrayOptions) {
@@ -56,7 +51,7 @@ fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
             scope.spawn(|| {
                 let start = Instant::now();
                 while !done.load(Ordering::Relaxed) {
-                    if start.elapsed() > Duration::from_secs(120) {
+                    if start.elapsed() > crate::PATIENCE {
                         eprintln!("hangs: {context}");
                         std::process::abort();
                     }
@@ -79,14 +74,13 @@ fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
 fn threads_find_what_they_wrote() {
     each_kind(|rng, array| {
         let file = array.create_file("file", Layout::hash().block_bytes(8192)).unwrap();
-        let until = Instant::now() + time();
         // Of every 1,500 bytes the first 375 are the first thread's, and so on.
         let seeds: Vec<u64> = (0..THREADS).map(|_| rng.u64(..)).collect();
         let models: Vec<Vec<u8>> = thread::scope(|scope| {
             let workers: Vec<_> = (seeds.iter().enumerate())
                 .map(|(index, &seed)| {
                     let file = file.clone();
-                    scope.spawn(move || owner(&file, index, Rng::with_seed(seed), until))
+                    scope.spawn(move || owner(&file, index, Rng::with_seed(seed)))
                 })
                 .collect();
             workers.into_iter().map(|worker| worker.join().unwrap()).collect()
@@ -117,9 +111,9 @@ fn check(file: &File, thread: usize, model: &[u8], records: std::ops::Range<usiz
     }
 }
 
-fn owner(file: &File, index: usize, mut rng: Rng, until: Instant) -> Vec<u8> {
+fn owner(file: &File, index: usize, mut rng: Rng) -> Vec<u8> {
     let mut model = vec![0u8; RECORDS * RECORD];
-    while Instant::now() < until {
+    for _ in 0..crate::rounds(300) {
         let record = rng.usize(0..RECORDS);
         let value = rng.u8(1..);
         let fill = |model: &mut Vec<u8>, record: usize| {
@@ -195,7 +189,6 @@ fn pages_never_tear() {
         const PAGES: usize = 60;
         let file = array.create_file("file", Layout::rotated().block_bytes(8192)).unwrap();
         file.write_at(&vec![0; PAGES * PAGE], 0).unwrap();
-        let until = Instant::now() + time();
         let stamp = AtomicU64::new(1);
         let whole = |bytes: &[u8]| {
             let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
@@ -210,7 +203,7 @@ fn pages_never_tear() {
                 scope.spawn(move || {
                     let mut rng = Rng::with_seed(seed);
                     let mut page_of = vec![0; PAGE];
-                    while Instant::now() < until {
+                    for _ in 0..crate::rounds(400) {
                         let page = if rng.bool() { rng.usize(0..8) } else { rng.usize(0..PAGES) };
                         let offset = (page * PAGE) as u64;
                         match rng.u8(0..9) {
@@ -262,7 +255,7 @@ fn a_pin_makes_room_among_dirty_pages() {
     file.set_len((PAGES * PAGE) as u64).unwrap();
     let (told, ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
-        for round in 0..500 {
+        for round in 0..200 {
             for page in 0..4 {
                 let page = (round * 5 + page) % PAGES;
                 file.write_at(&[page as u8; PAGE], (page * PAGE) as u64).unwrap();
@@ -273,7 +266,7 @@ fn a_pin_makes_room_among_dirty_pages() {
         }
         told.send(()).unwrap();
     });
-    ended.recv_timeout(Duration::from_secs(60)).expect("a pin hangs");
+    ended.recv_timeout(crate::PATIENCE).expect("a pin hangs");
     array.close().unwrap();
 }
 
@@ -312,14 +305,13 @@ fn the_length_changes_under_readers_and_writers() {
         let pattern = |at: usize| (at % 251) as u8 | 1;
         let content: Vec<u8> = (0..LEN).map(pattern).collect();
         file.write_at(&content, 0).unwrap();
-        let until = Instant::now() + time();
         let seeds: Vec<u64> = (0..THREADS).map(|_| rng.u64(..)).collect();
         thread::scope(|scope| {
             for seed in seeds {
                 let (file, content) = (&file, &content);
                 scope.spawn(move || {
                     let mut rng = Rng::with_seed(seed);
-                    while Instant::now() < until {
+                    for _ in 0..crate::rounds(150) {
                         let at = rng.usize(0..LEN - 1);
                         let len = rng.usize(1..30_000).min(LEN - at);
                         let got = match rng.u8(0..6) {
@@ -349,7 +341,7 @@ fn the_length_changes_under_readers_and_writers() {
                 });
             }
             let mut rng = Rng::with_seed(9);
-            while Instant::now() < until {
+            for _ in 0..crate::rounds(20) {
                 file.set_len(rng.u64(0..LEN as u64)).unwrap();
                 file.set_len(LEN as u64).unwrap();
                 file.write_at(&content[..LEN / 2], 0).unwrap();

@@ -23,7 +23,7 @@ use iomill::sys::memory::PageBuf;
 use tempfile::TempDir;
 
 const PAGE: usize = 4096;
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = crate::PATIENCE;
 
 /// A directory on a real file system.
 fn scratch() -> TempDir {
@@ -176,7 +176,7 @@ fn no_wake_is_lost() {
     for (name, mut engine) in engines(&config(4)) {
         let waker = engine.waker();
         let (asked, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let rounds = 10_000;
+        let rounds = crate::rounds(1000);
         let other = std::thread::spawn({
             let (asked, answered) = (Arc::clone(&asked), Arc::clone(&answered));
             move || {
@@ -223,7 +223,7 @@ fn wakes_and_requests_do_not_lose_each_other() {
         });
         let mut memory = PageBuf::new(16 * PAGE).unwrap();
         let mut done: Vec<Completion> = Vec::new();
-        for round in 0..200u64 {
+        for round in 0..crate::rounds(100) {
             let page = |slot: u32| (round + u64::from(slot)) % 64;
             let batch: Vec<_> = (0..16)
                 .map(|slot| request(slot, Op::Read, named(&file, 1), page(slot) * PAGE as u64, &mut memory))

@@ -3,7 +3,7 @@
 //!
 //! Goals: each call ends, or is an error that says why. Non-goals: what else the calls do.
 
-mod held;
+pub mod held;
 
 use std::future::Future;
 use std::io::{Read, Seek, SeekFrom};
@@ -21,12 +21,10 @@ use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Re
 use tempfile::TempDir;
 
 use self::held::{Held, Hooks};
+use crate::PATIENCE;
 use crate::executor::block_on;
 
 const PAGE: u64 = 4096;
-
-/// Long enough for every call that ends, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Rig {
     _dir: TempDir,
@@ -483,9 +481,10 @@ fn a_panic_waits_for_what_drives_have_begun() {
         let rig = rig(2, Mode::DriveThreads, cache_pages);
         let file = rig.file("x", 64);
         let open = Arc::new(AtomicBool::new(false));
-        let panicked = (0..60).any(|round| {
-            // Usually the drives' threads are asleep now, and must be woken.
-            thread::sleep(Duration::from_millis(5));
+        let panicked = (1..1000).any(|round| {
+            // Usually the drives' threads are asleep now, and must be woken. No page is in the cache.
+            thread::sleep(Duration::from_millis(5 * round.min(100)));
+            file.advise(.., Advice::DontNeed).unwrap();
             rig.hooks.reads.shut();
             open.store(false, Ordering::SeqCst);
             rig.hooks.wake_panics.store(2, Ordering::SeqCst);
@@ -524,10 +523,11 @@ fn a_panic_while_an_operation_is_begun_ends_it() {
     for cache_pages in [0, 64] {
         let rig = rig(2, Mode::Auto, cache_pages);
         let file = rig.file("x", 64);
-        let panicked = (0..30).any(|round| {
-            thread::sleep(Duration::from_millis(5));
+        let panicked = (1..1000).any(|round| {
+            thread::sleep(Duration::from_millis(5 * round.min(100)));
+            file.advise(.., Advice::DontNeed).unwrap();
             rig.hooks.wake_panics.store(1, Ordering::SeqCst);
-            let read = block_on(file.read(round * 2 * PAGE, 2 * PAGE as usize));
+            let read = block_on(file.read(round % 30 * 2 * PAGE, 2 * PAGE as usize));
             rig.hooks.wake_panics.store(0, Ordering::SeqCst);
             matches!(read, Err(Error::Panicked))
         });

@@ -1,6 +1,8 @@
 //! The tests of the library on this machine's files, as one program: one link serves them all.
 //!
 //! `cargo test -p iomill --test all NAME` runs some of them. A test that needs a process of its own begins with `alone!()`.
+//! `IOMILL_ROUNDS=10` lets tests of races do ten times as many rounds. No test depends on how fast the machine is: what has to end has
+//! [`PATIENCE`], and other work is counted in rounds.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -33,3 +35,13 @@ mod policies;
 mod polls;
 mod resize;
 mod threads;
+
+use std::time::Duration;
+
+/// What takes longer hangs, also on a machine with much other work.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// So many rounds, or `IOMILL_ROUNDS` times as many.
+fn rounds(usual: u64) -> u64 {
+    usual * std::env::var("IOMILL_ROUNDS").map_or(1, |times| times.parse::<u64>().expect("IOMILL_ROUNDS is a number"))
+}

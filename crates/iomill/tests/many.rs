@@ -37,8 +37,9 @@ const RECORD_BYTES: usize = 100;
 const BYTES_MAX: usize = 2560;
 
 /// How many later futures of the same drive and class may end before one does, without a cache. The kernel has up to 32 reads of a drive, and
-/// each may be the last of them. A thread that brings ends may be interrupted before it tells of them.
-const OVERTAKERS_MAX: usize = 8192;
+/// each may be the last of them. A thread that brings ends may be interrupted for long before it tells of them. One that starves is overtaken
+/// by all of its queue.
+const OVERTAKERS_MAX: usize = 16_384;
 
 /// The drives stop, and go on once: until then their engines keep what comes.
 #[derive(Debug)]

@@ -3,10 +3,13 @@
 
 use std::path::PathBuf;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, File, Layout, Mode, Remote, Topology};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+
+use crate::PATIENCE;
 
 const PAGE: usize = 4096;
 const MIB: u64 = 1 << 20;
@@ -121,6 +124,15 @@ fn threads(name: &str) -> Vec<String> {
     names.filter(|found| found.starts_with(name)).collect()
 }
 
+/// Waits until the threads of that name satisfy a condition: the kernel shows a thread a little after its end, and before it has its name.
+fn wait_for(name: &str, is_right: impl Fn(usize) -> bool) {
+    let begun = Instant::now();
+    while !is_right(threads(name).len()) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", threads(name));
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Where nodes that cache own no drives, the drives' threads serve misses. Where they own drives, there are no such threads.
 /// Alone in its process, so that other tests' threads are not counted.
 #[test]
@@ -133,13 +145,13 @@ fn nodes_that_own_no_drives_leave_io_to_those_that_do() {
         let array = options.open(&drives[0]).unwrap();
         let file = array.open_file("f").unwrap();
         check(&file, 0, LEN);
-        assert_eq!(threads("iomill-drive-").len(), drive_threads);
-        assert!((1..=2).contains(&threads("iomill-node-").len()), "{:?}", threads("iomill-node-"));
+        wait_for("iomill-drive-", |count| count == drive_threads);
+        wait_for("iomill-node-", |count| (1..=2).contains(&count));
         let fetched: u64 = array.counters().drives.iter().map(|drive| drive.read_bytes).sum();
         assert_eq!(fetched, LEN as u64);
         drop(file);
         array.close().unwrap();
-        assert_eq!(threads("iomill-"), [""; 0]);
+        wait_for("iomill-", |count| count == 0);
     }
 }
 

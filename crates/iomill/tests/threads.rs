@@ -17,6 +17,7 @@ use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
 use tempfile::TempDir;
 
 use crate::executor::block_on;
+use crate::{PATIENCE, rounds};
 
 const MODES: [Mode; 2] = [Mode::Auto, Mode::DriveThreads];
 
@@ -43,7 +44,7 @@ impl Rig {
         loop {
             match Array::open(&self.drives[0]) {
                 Ok(array) => return array,
-                Err(Error::Locked { .. }) if start.elapsed() < Duration::from_secs(20) => {
+                Err(Error::Locked { .. }) if start.elapsed() < PATIENCE => {
                     thread::sleep(Duration::from_millis(1));
                 }
                 Err(error) => panic!("{error}"),
@@ -60,7 +61,7 @@ fn ends(body: impl FnOnce() + Send + 'static) {
         // The test has failed already if nothing receives this.
         let _ = done.send(());
     });
-    match ended.recv_timeout(Duration::from_secs(120)) {
+    match ended.recv_timeout(PATIENCE) {
         Err(std::sync::mpsc::RecvTimeoutError::Timeout) => panic!("it does not end"),
         _ => test.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
     }
@@ -129,7 +130,7 @@ fn threads_on_parts_of_one_file_do_not_disturb_each_other() {
                     let file = file.clone();
                     scope.spawn(move || {
                         let (mut rng, mut model) = (Rng::with_seed(index as u64), vec![0; len]);
-                        (0..250).for_each(|_| call(&mut rng, &file, index * len, &mut model).unwrap());
+                        (0..rounds(120)).for_each(|_| call(&mut rng, &file, index * len, &mut model).unwrap());
                         model
                     })
                 };
@@ -152,14 +153,14 @@ fn names_opened_made_renamed_and_deleted_by_all() {
         let array = rig.create(Mode::Auto);
         // The notices about the chosen engine.
         let before = array.notices();
-        let until = Instant::now() + Duration::from_secs(2);
         let (opened, deleted) = (AtomicU64::new(0), AtomicU64::new(0));
+        let is_enough = || opened.load(Ordering::Relaxed) > 10 && deleted.load(Ordering::Relaxed) > 3;
         thread::scope(|scope| {
             for index in 0..6 {
-                let (array, opened, deleted) = (array.clone(), &opened, &deleted);
+                let (array, opened, deleted, is_enough) = (array.clone(), &opened, &deleted, &is_enough);
                 scope.spawn(move || {
                     let mut rng = Rng::with_seed(index);
-                    while Instant::now() < until {
+                    for _ in (0..).take_while(|round| *round < rounds(100) || !is_enough()) {
                         let name = ["a", "b", "c"][rng.usize(0..3)];
                         let to = ["a", "b", "c"][rng.usize(0..3)];
                         let result = match rng.u8(0..12) {
@@ -182,7 +183,6 @@ fn names_opened_made_renamed_and_deleted_by_all() {
                 });
             }
         });
-        assert!(opened.into_inner() > 10 && deleted.into_inner() > 3);
         assert_eq!(array.notices(), before);
         let names = array.list("");
         array.close().unwrap();
@@ -216,7 +216,7 @@ fn renames_in_opposite_directions_end() {
             for (from, to) in [("a", "b"), ("b", "a")] {
                 let (array, both) = (array.clone(), &both);
                 scope.spawn(move || {
-                    for _ in 0..60 {
+                    for _ in 0..rounds(30) {
                         match array.create_file(from, Layout::default()) {
                             Ok(_) | Err(Error::Exists { .. }) => {}
                             Err(error) => panic!("{error}"),
@@ -270,7 +270,7 @@ fn a_file_shrinks_and_grows_under_its_readers() {
                     });
                 }
                 let mut rng = Rng::with_seed(99);
-                for _ in 0..40 {
+                for _ in 0..rounds(20) {
                     let cut = rng.usize(0..300_000);
                     file.set_len(cut as u64).unwrap();
                     file.set_len(300_000).unwrap();
@@ -290,7 +290,7 @@ fn a_file_shrinks_and_grows_under_its_readers() {
 #[test]
 fn an_array_is_closed_while_threads_use_it() {
     ends(|| {
-        for round in 0..24 {
+        for round in 0..rounds(12) as usize {
             let rig = Rig::new(2);
             let array = rig.create(MODES[round % 2]);
             let file = array.create_file("file", Layout::rotated().block_bytes(4096)).unwrap();
@@ -334,7 +334,7 @@ fn an_array_is_closed_while_threads_use_it() {
                     }
                 });
                 start.wait();
-                thread::sleep(Duration::from_millis(round as u64 * 2));
+                thread::sleep(Duration::from_millis(round as u64 % 12 * 4));
                 array.close().unwrap();
                 // The lock is free, and no thread works on without it.
                 let again = rig.open();
@@ -356,7 +356,7 @@ fn an_array_is_closed_while_threads_use_it() {
 #[test]
 fn what_is_dropped_in_flight_is_finished() {
     ends(|| {
-        for round in 0..40 {
+        for round in 0..rounds(20) as usize {
             let rig = Rig::new(2);
             let array = rig.create(MODES[round % 2]);
             let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();

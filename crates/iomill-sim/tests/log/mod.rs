@@ -12,12 +12,12 @@ use std::cell::RefCell;
 use self::machine::{Counts, Machine};
 use iomill_sim::{DriveModel, World};
 
-/// Runs `count` seeds, or those that the environment names.
+/// Runs `count` seeds, or `IOMILL_ROUNDS` times as many new ones, or `IOMILL_SEED`.
 fn seeds(count: u64, body: impl Fn(u64, &mut Counts)) -> Counts {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let all: Vec<u64> = match (number("IOMILL_SEED"), number("IOMILL_ROUNDS")) {
         (Some(seed), _) => vec![seed],
-        (None, Some(rounds)) => (0..rounds).collect(),
+        (None, Some(times)) => (0..count * times).map(|_| fastrand::u64(..)).collect(),
         (None, None) => (0..count).collect(),
     };
     let counts = RefCell::new(Counts::default());

@@ -23,7 +23,7 @@ pub fn rounds(test: &str, count: u64, once_failed: &[u64], body: impl Fn(&mut Ro
     }
     once_failed.iter().for_each(|&seed| round(test, seed, &body));
     match number("IOMILL_ROUNDS") {
-        Some(count) => (0..count).for_each(|_| round(test, fastrand::u64(..), &body)),
+        Some(times) => (0..count * times).for_each(|_| round(test, fastrand::u64(..), &body)),
         None => (0..count).for_each(|seed| round(test, seed, &body)),
     }
 }

@@ -1,8 +1,8 @@
 //! The whole stack (interface, drive queues, catalog) on simulated machines, against plain models.
 //!
 //! Every test is a number of rounds, and one seed decides each. A round that fails prints its seed, the last events of
-//! its machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round. `IOMILL_ROUNDS=<n>` runs that
-//! many with new seeds. `IOMILL_SHOW=1` prints each seed before its round begins, for rounds that end the process.
+//! its machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round. `IOMILL_ROUNDS=<n>` runs n
+//! times as many, with new seeds. `IOMILL_SHOW=1` prints each seed before its round begins, for rounds that end the process.
 
 mod ailing;
 mod answers;

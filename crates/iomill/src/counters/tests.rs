@@ -327,7 +327,7 @@ fn a_killed_process_is_seen_as_gone() {
         board.tally().add(Counter::Hits, 3);
         fs::write(Path::new(&place).join("ready"), "").unwrap();
         // Until it is killed, or its parent has failed.
-        std::thread::sleep(std::time::Duration::from_secs(60));
+        std::thread::sleep(std::time::Duration::from_secs(600));
         return;
     }
     let dir = tempfile::tempdir().unwrap();

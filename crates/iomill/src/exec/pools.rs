@@ -389,7 +389,7 @@ mod tests {
             end.send(()).unwrap();
         }));
         pool.run(Box::new(move || go_on.send(()).unwrap()));
-        ended.recv_timeout(Duration::from_secs(30)).expect("the second close waits for the first");
+        ended.recv_timeout(Duration::from_secs(600)).expect("the second close waits for the first");
         pool.stop();
     }
 

@@ -215,7 +215,7 @@ mod tests {
                 }
             }
         });
-        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert!(begun.elapsed() < Duration::from_secs(600));
     }
 
     #[test]

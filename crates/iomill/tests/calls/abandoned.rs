@@ -2,11 +2,14 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::PATIENCE;
 use crate::executor::block_on;
 use iomill::{Advice, Array, ArrayOptions, File, Layout, Reading};
 
@@ -15,24 +18,19 @@ use super::PAGE;
 /// What happens to a future after its first poll.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// Its thread sleeps.
+    /// Its thread sleeps, until the test is over.
     Sleeps,
-    /// Its thread computes.
+    /// Its thread computes, until the test is over.
     Computes,
     /// Its thread ends, and another thread has the future.
     Moves,
     Drops,
     Leaks,
-    /// It was not polled at all.
+    /// It is not polled until the test is over.
     Waits,
 }
 
 const FATES: [Fate; 6] = [Fate::Sleeps, Fate::Computes, Fate::Moves, Fate::Drops, Fate::Leaks, Fate::Waits];
-
-/// How long the thread of a future is away.
-const AWAY: Duration = Duration::from_secs(2);
-/// A call that waits for that thread takes longer. A read of a busy machine's drive does not.
-const SOON: Duration = Duration::from_secs(1);
 
 /// An array with a file of 64 pages, each full of its number, and none in the cache.
 pub(crate) fn site() -> (tempfile::TempDir, Array, File) {
@@ -53,27 +51,54 @@ fn poll(reading: &mut Reading) -> bool {
     Pin::new(reading).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// Begins to read a page on a thread of its own, and lets that happen to the future. Returns when it has happened, with what is still
-/// to be waited for.
-fn begin(file: &File, page: u64, fate: Fate) -> thread::JoinHandle<Option<Reading>> {
-    let (file, (happened, happens)) = (file.clone(), channel());
+/// The thread of a future. It comes back to the future when this is dropped, or when a call has waited for it in vain.
+struct Away {
+    thread: Option<thread::JoinHandle<Option<Reading>>>,
+    comes_back: Arc<AtomicBool>,
+}
+
+impl Away {
+    /// Ends the thread. Returns a future that it had not dropped.
+    fn come_back(&mut self) -> Option<Reading> {
+        self.comes_back.store(true, Ordering::Relaxed);
+        self.thread.take()?.join().unwrap()
+    }
+}
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        self.come_back();
+    }
+}
+
+/// Begins to read a page on a thread of its own, and lets that happen to the future. Returns when it has happened.
+fn begin(file: &File, page: u64, fate: Fate) -> Away {
+    let (file, (happened, happens), comes_back) = (file.clone(), channel(), Arc::new(AtomicBool::new(false)));
+    let back = Arc::clone(&comes_back);
     let thread = thread::spawn(move || {
         // A second read is in flight with it, of a record across two pages.
         let mut readings = [page * PAGE as u64 + 7, (page + 2) * PAGE as u64 - 50].map(|at| Some(file.read(at, 100)));
+        drop(file);
         if !matches!(fate, Fate::Waits) {
             // A quick drive may have answered already.
             readings.iter_mut().for_each(|reading| drop(reading.take_if(poll)));
         }
         happened.send(()).unwrap();
-        let begun = Instant::now();
+        let is_away = || !back.load(Ordering::Relaxed);
         match fate {
-            Fate::Sleeps => thread::sleep(AWAY),
-            Fate::Computes => while begun.elapsed() < AWAY {},
+            Fate::Sleeps => {
+                while is_away() {
+                    thread::sleep(Duration::from_millis(1))
+                }
+            }
+            Fate::Computes => while is_away() {},
             Fate::Moves => return readings[1].take(),
             Fate::Drops => drop(readings),
             Fate::Leaks => readings.into_iter().for_each(std::mem::forget),
             Fate::Waits => {
-                thread::sleep(AWAY);
+                while is_away() {
+                    thread::sleep(Duration::from_millis(1))
+                }
                 for mut reading in readings.into_iter().flatten() {
                     while !poll(&mut reading) {}
                 }
@@ -82,32 +107,39 @@ fn begin(file: &File, page: u64, fate: Fate) -> thread::JoinHandle<Option<Readin
         None
     });
     happens.recv().unwrap();
-    thread
+    Away { thread: Some(thread), comes_back }
 }
 
-fn soon<T>(what: &str, fate: Fate, call: impl FnOnce() -> T) -> T {
-    let begun = Instant::now();
-    let result = call();
-    assert!(begun.elapsed() < SOON, "{what} took {:?} while a future {fate:?}", begun.elapsed());
-    result
+/// Makes a call while threads are away. If it waits for one of them, they come back after [`PATIENCE`], so that the test ends and fails.
+fn beside<T>(what: &str, away: &[&Away], fate: Fate, call: impl FnOnce() -> T) -> T {
+    let (ended, ends) = channel::<()>();
+    thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let waits = ends.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+            away.iter().filter(|_| waits).for_each(|away| away.comes_back.store(true, Ordering::Relaxed));
+            waits
+        });
+        let result = call();
+        drop(ended);
+        assert!(!watch.join().unwrap(), "{what} waits while a future {fate:?}");
+        result
+    })
 }
 
-/// A blocking read and a future of the same pages end soon, whatever has become of the future that began to read them.
+/// A blocking read and a future of the same pages end, whatever has become of the future that began to read them.
 #[test]
 fn pages_do_not_wait_for_the_thread_that_began_to_read_them() {
     let (_root, array, file) = site();
     for (number, fate) in FATES.into_iter().enumerate() {
         let page = number as u64 * 10;
-        let first = begin(&file, page, fate);
+        let mut first = begin(&file, page, fate);
         let mut bytes = [0; 64];
-        soon("a blocking read", fate, || file.read_at(&mut bytes, page * PAGE as u64)).unwrap();
+        beside("a blocking read", &[&first], fate, || file.read_at(&mut bytes, page * PAGE as u64)).unwrap();
         assert_eq!(bytes, [page as u8; 64]);
-        let read = soon("a future", fate, || block_on(file.read((page + 1) * PAGE as u64, 64))).unwrap();
+        let read = beside("a future", &[&first], fate, || block_on(file.read((page + 1) * PAGE as u64, 64))).unwrap();
         assert_eq!(read, [page as u8 + 1; 64]);
-        if !matches!(fate, Fate::Moves) {
-            drop(first);
-        } else if let Some(reading) = first.join().unwrap() {
-            let read = soon("a future that was moved", fate, || block_on(reading)).unwrap();
+        if let Some(reading) = first.come_back() {
+            let read = beside("a future that was moved", &[], fate, || block_on(reading)).unwrap();
             assert_eq!([&read[..50], &read[50..]], [[page as u8 + 1; 50], [page as u8 + 2; 50]]);
         }
     }
@@ -120,13 +152,13 @@ fn pages_do_not_wait_for_the_thread_that_began_to_read_them() {
 fn files_do_not_wait_for_the_thread_that_reads_them() {
     for fate in FATES {
         let (_root, array, file) = site();
-        let first = begin(&file, 0, fate);
-        soon("set_len", fate, || file.set_len(32 * PAGE as u64)).unwrap();
-        let second = begin(&file, 10, fate);
+        let mut first = begin(&file, 0, fate);
+        beside("set_len", &[&first], fate, || file.set_len(32 * PAGE as u64)).unwrap();
+        let mut second = begin(&file, 10, fate);
         drop(file);
-        soon("close", fate, || array.close()).unwrap();
-        for thread in [first, second] {
-            if let Some(mut reading) = thread.join().unwrap() {
+        beside("close", &[&first, &second], fate, || array.close()).unwrap();
+        for away in [&mut first, &mut second] {
+            if let Some(mut reading) = away.come_back() {
                 assert!(poll(&mut reading), "it has ended with its file");
             }
         }
@@ -138,17 +170,17 @@ fn files_do_not_wait_for_the_thread_that_reads_them() {
 fn an_array_ends_with_its_last_handle() {
     for fate in [Fate::Drops, Fate::Sleeps, Fate::Computes] {
         let (root, array, file) = site();
-        let thread = begin(&file, 0, fate);
+        let away = begin(&file, 0, fate);
         drop((array, file));
         let begun = Instant::now();
         let reopened = loop {
             match Array::open(root.path().join("ssd0")) {
                 Ok(array) => break array,
-                Err(error) => assert!(begun.elapsed() < SOON * 5, "{fate:?}: {error}"),
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "{fate:?}: {error}"),
             }
             thread::sleep(Duration::from_millis(1));
         };
-        drop((thread.join(), reopened));
+        drop((away, reopened));
     }
 }
 

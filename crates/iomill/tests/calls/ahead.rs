@@ -1,6 +1,7 @@
 //! Read-ahead, advice, and tasks in place: which pages come in at which time, and how they are counted.
 
 use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ impl World {
             if what(&counters) {
                 return counters;
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "{counters:?}");
+            assert!(start.elapsed() < crate::PATIENCE, "{counters:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -285,7 +286,7 @@ fn a_task_keeps_no_handle() {
     };
     file.submit_with(0, PAGE, task).unwrap();
     drop(file);
-    let refused = ends.recv_timeout(Duration::from_secs(30)).unwrap();
+    let refused = ends.recv_timeout(crate::PATIENCE).unwrap();
     assert!(refused.iter().all(|result| matches!(result, Err(Error::BlockingCall { .. }))), "{refused:?}");
     array.delete("file").unwrap();
 }
@@ -306,27 +307,29 @@ fn tasks_over_too_much_or_nothing() {
 #[test]
 fn read_ahead_beside_threads_that_change_the_length() {
     let world = World::new(options(Mode::Auto), 800);
-    let until = Instant::now() + Duration::from_millis(400);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut buf = [0; PAGE];
-                while Instant::now() < until {
-                    for page in 0..800 {
-                        let read = world.file.read_at(&mut buf, (page * PAGE) as u64).unwrap();
-                        let right = &world.bytes[page * PAGE..][..read];
-                        assert!(page >= 400 || buf[..read] == *right, "page {page}");
-                    }
-                    world.file.advise(.., Advice::DontNeed).unwrap();
-                    world.file.advise(.., Advice::WillNeed).unwrap();
+        let read = || {
+            let mut buf = [0; PAGE];
+            for _ in 0..crate::rounds(3) {
+                for page in 0..800 {
+                    let read = world.file.read_at(&mut buf, (page * PAGE) as u64).unwrap();
+                    let right = &world.bytes[page * PAGE..][..read];
+                    assert!(page >= 400 || buf[..read] == *right, "page {page}");
                 }
-            });
-        }
+                world.file.advise(.., Advice::DontNeed).unwrap();
+                world.file.advise(.., Advice::WillNeed).unwrap();
+            }
+        };
         scope.spawn(|| {
-            while Instant::now() < until {
+            while !stop.load(Ordering::Relaxed) {
                 world.file.set_len(400 * PAGE as u64).unwrap();
                 world.file.set_len(800 * PAGE as u64).unwrap();
             }
         });
+        let readers: Vec<_> = (0..3).map(|_| scope.spawn(read)).collect();
+        let ended: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|ended| ended.unwrap());
     });
 }

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
 use crate::executor::block_on;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
@@ -102,7 +101,7 @@ fn callbacks_come_with_their_bytes_and_may_submit_but_not_block() {
             .unwrap();
     };
     site.file.submit(tasks, callback).unwrap();
-    let (first, refused, more) = told.recv_timeout(Duration::from_secs(20)).unwrap();
+    let (first, refused, more) = told.recv_timeout(crate::PATIENCE).unwrap();
     assert_eq!(first, [vec![3; 10], vec![9; 20], vec![63; 4096]]);
     assert!(matches!(refused, Err(Error::BlockingCall { .. })), "{refused:?}");
     assert_eq!(more, [vec![9; 20]]);
@@ -120,7 +119,7 @@ fn inline_means_no_drive_threads_for_futures_either() {
     site.file
         .submit(vec![Request::Write { offset: 0, bytes: vec![8; 5000] }], move |all| tell.send(all).unwrap())
         .unwrap();
-    told.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
+    told.recv_timeout(crate::PATIENCE).unwrap().unwrap();
     let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
     let names: Vec<String> = threads.filter_map(|comm| std::fs::read_to_string(comm).ok()).collect();
     let mut got = [0; 5001];

@@ -74,7 +74,7 @@ fn check_all_calls(file: &File, all: &[u8], has_cache: bool, seed: u64) {
         let (tell, told) = mpsc::channel();
         let requests = ranges.iter().map(|&(offset, len)| Request::Read { offset, len }).collect();
         file.submit(requests, move |result| tell.send(result).unwrap()).unwrap();
-        assert!(told.recv_timeout(Duration::from_secs(60)).unwrap().unwrap().concat() == wanted);
+        assert!(told.recv_timeout(crate::PATIENCE).unwrap().unwrap().concat() == wanted);
         if has_cache {
             let (offset, len) = range(&mut rng, all.len(), 8 * PAGE);
             let copied =

@@ -56,9 +56,10 @@ fn tasks_of_a_runtime_that_drives_find_their_bytes() {
     }
 }
 
-/// Drive threads, and what other tests of this process do, may reap. So one of several tries is enough.
+/// Drive threads may reap, so one of several tries is enough.
 #[test]
 fn no_reaper_wakes_for_a_runtime_that_drives() {
+    alone!();
     let [runtime, _] = runtimes();
     let quiet = (0..20).any(|_| {
         let (_root, _array, file) = site();
@@ -99,7 +100,7 @@ fn reads_outlive_their_runtime() {
 fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let (ended, ends) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || drop(ended.send(call())));
-    match ends.recv_timeout(Duration::from_secs(60)) {
+    match ends.recv_timeout(crate::PATIENCE) {
         Ok(result) => {
             thread.join().unwrap();
             result

@@ -40,8 +40,7 @@ impl Latch {
     /// Waits until it blocks so many threads.
     pub fn wait_for(&self, threads: usize) {
         let state = self.state.lock().unwrap();
-        let waited =
-            self.changed.wait_timeout_while(state, Duration::from_secs(60), |state| state.1 < threads).unwrap();
+        let waited = self.changed.wait_timeout_while(state, crate::PATIENCE, |state| state.1 < threads).unwrap();
         assert!(!waited.1.timed_out(), "no thread came to the latch");
     }
 }

@@ -19,9 +19,6 @@ pub const MARK: &str = "kill:";
 /// The number that stands for the writer itself in its lines, not for one of its workers.
 pub const ITSELF: usize = WORKERS;
 
-/// A ring that was closed may hold its files, and so the lock, a little longer, but never so long.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
-
 /// The job of a writer.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -54,12 +51,12 @@ impl Job {
     }
 }
 
-/// Opens as soon as the lock is free.
+/// Opens as soon as the lock is free: a ring that was closed may hold its files, and so the lock, a little longer.
 pub fn open_when_free<T>(open: impl Fn() -> iomill::Result<T>) -> iomill::Result<T> {
     let start = Instant::now();
     loop {
         match open() {
-            Err(Error::Locked { .. }) if start.elapsed() < LOCK_PATIENCE => {
+            Err(Error::Locked { .. }) if start.elapsed() < crate::PATIENCE => {
                 std::thread::sleep(Duration::from_micros(500));
             }
             result => return result,

@@ -157,10 +157,13 @@ fn a_sync_covers_what_was_copied() {
     file.sync_all().unwrap();
     let mut engine = engine(&MappedParts::new());
     let mut memory = vec![9; 8 * PAGE];
-    assert_eq!(one(&mut engine, Op::Write, &file, PAGE as u64, &mut memory), 8 * PAGE as i32);
     let path = dir.path().join("part");
-    // The kernel may count more, in larger units.
-    assert!(dirty_kib(&path) >= 32);
+    // The kernel may count more, in larger units. It writes pages by itself, too, and when another process asks for that.
+    let is_dirty = (0..1000).any(|_| {
+        assert_eq!(one(&mut engine, Op::Write, &file, PAGE as u64, &mut memory), 8 * PAGE as i32);
+        dirty_kib(&path) >= 32
+    });
+    assert!(is_dirty);
     assert_eq!(one(&mut engine, Op::Sync, &file, 0, &mut []), 0);
     assert_eq!(dirty_kib(&path), 0, "some pages are not on the drive");
     let mut read = vec![0; 8 * PAGE];
