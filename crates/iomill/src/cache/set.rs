@@ -128,6 +128,7 @@ impl<'a> Set<'a> {
     }
 
     /// The ways that have the tag `tag`.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
     #[inline(always)]
     fn tag_matches(&self, tag: u8) -> u32 {
         // Sets of up to 12 ways have their tags in two words. In smaller sets a mask removes the bits beyond the tags.
@@ -140,14 +141,19 @@ impl<'a> Set<'a> {
         matches & self.shape.all()
     }
 
+    #[cfg(not(all(target_arch = "x86_64", not(any(miri, iomill_models)))))]
+    fn tag_matches(&self, tag: u8) -> u32 {
+        tag_matches_by_words(self.shape, tag, |index| self.word(index).load(Ordering::Relaxed))
+    }
+
     /// Bit i says that byte i of two words is `byte`. The words are read one by one, which rule 1 allows.
+    #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
     #[inline(always)]
     fn equal_bytes(&self, index: usize, byte: u8) -> u32 {
         debug_assert!(index + 1 < self.shape.stride);
-        #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
         // SAFETY: SSE2 is part of x86-64, and AVX is used only where the build demands it of the processor. The
-        // assembly reads two words of the header. To the language it is opaque code that does what two relaxed loads
-        // would do.
+        // assembly reads two words of the header. To the language it is opaque code that does what relaxed loads of the
+        // tags would do: where the second word has frames, its bits are dropped.
         unsafe {
             use core::arch::x86_64::*;
             let mut equal = _mm_set1_epi8(byte as i8);
@@ -161,11 +167,6 @@ impl<'a> Set<'a> {
                 at = in(reg) self.words.as_ptr().add(index), words = out(xmm_reg) _, equal = inout(xmm_reg) equal,
                 options(readonly, pure, nostack, preserves_flags));
             _mm_movemask_epi8(equal) as u32
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(any(miri, iomill_models)))))]
-        {
-            let [low, high] = [0, 1].map(|next| self.word(index + next).load(Ordering::Relaxed));
-            (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
         }
     }
 
@@ -228,6 +229,20 @@ impl<'a> Set<'a> {
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
     }
+}
+
+/// The ways that have a tag, where `load` loads a word of the header. It loads the words of tags alone: those behind them have frames, which are
+/// accessed by 32 bits.
+#[cfg(any(test, not(all(target_arch = "x86_64", not(any(miri, iomill_models))))))]
+fn tag_matches_by_words(shape: &Shape, tag: u8, load: impl Fn(usize) -> u64) -> u32 {
+    let mut matches = 0;
+    for index in 0..shape.frames {
+        let equal = load(index).to_le_bytes().map(|byte| u64::from(byte == tag));
+        let equal = (0..8).fold(0, |mask, byte| mask | equal[byte] << byte);
+        // The first four bytes are no tags.
+        matches |= equal << (8 * index) >> 4;
+    }
+    matches as u32 & shape.all()
 }
 
 /// A locked set. A drop unlocks it.
@@ -508,4 +523,39 @@ mask! {
 mask! {
     /// The ways with frames that may be pinned. They are not written to and not reused before a look at the pins.
     marked, set_marked, 1, 1
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Sets of 4 ways, and of over 12, loaded words that have frames by 64 bits.
+    #[test]
+    fn tags_are_found_in_their_own_words() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for ways in (WAYS_MIN..=WAYS_MAX).step_by(4) {
+            let shape = Shape::new(ways).unwrap();
+            for _ in 0..200 {
+                let words: Vec<AtomicU64> = (0..shape.stride).map(|_| AtomicU64::new(random.u64(..))).collect();
+                let set = Set::new(&shape, &words);
+                set.word(0).store(0, Ordering::Relaxed);
+                let mut locked = set.lock();
+                let tags: Vec<u8> = (0..ways).map(|_| random.u8(1..4)).collect();
+                tags.iter().enumerate().for_each(|(way, tag)| locked.set_tag(way, *tag));
+                drop(locked);
+                for tag in 1..4 {
+                    let loaded = RefCell::new(Vec::new());
+                    let matches = tag_matches_by_words(&shape, tag, |index| {
+                        loaded.borrow_mut().push(index);
+                        words[index].load(Ordering::Relaxed)
+                    });
+                    let wanted = (0..ways).filter(|way| tags[*way] == tag).fold(0, |mask, way| mask | 1 << way);
+                    assert_eq!((matches, set.tag_matches(tag)), (wanted, wanted), "{ways} ways");
+                    assert!(loaded.into_inner().iter().all(|index| *index < shape.frames), "{ways} ways");
+                }
+            }
+        }
+    }
 }

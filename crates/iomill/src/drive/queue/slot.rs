@@ -86,8 +86,9 @@ impl Slot {
             // ended with another error. Only EAGAIN says that nothing was begun.
             let passing = match self.piece.op {
                 Op::Sync => errno == libc::EAGAIN,
-                // The kernel gives up a buffered read of a thread that has ended, and another thread begins it again.
-                Op::Read if matches!(errno, libc::EFAULT | libc::ECANCELED) => true,
+                // The kernel gives up a buffered transfer of a thread that has ended, and another thread begins it again. To write the same
+                // bytes twice is to write them once.
+                Op::Read | Op::Write if matches!(errno, libc::EFAULT | libc::ECANCELED) => true,
                 Op::Read | Op::Write => classify(errno) == errno::ErrnoClass::Retry,
             };
             if passing && self.retries < RETRIES {

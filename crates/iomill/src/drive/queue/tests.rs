@@ -219,6 +219,29 @@ fn a_scattered_piece_fails_where_it_stopped_and_passing_errors_do_not_disturb_it
     }
 }
 
+/// The kernel gives up a buffered transfer when the thread that began it has ended. Writes failed then.
+#[test]
+fn a_transfer_of_a_thread_that_has_ended_is_begun_again() {
+    let mut memory = PageBuf::new(PAGE_BYTES).unwrap();
+    for op in [Op::Read, Op::Write] {
+        let mut queue = queue(1, 512);
+        let mut drive = Drive { bytes: vec![0; PAGE_BYTES], ..Drive::default() };
+        let file = Piece::sync(FileRef { handle: Handle(1), key: 7 });
+        let memory = Memory::one(memory.as_mut_ptr());
+        // SAFETY: the memory outlives the piece, which ends below.
+        unsafe { queue.push(Piece { op, len: PAGE_BYTES as u32, memory, ..file }) };
+        for errno in [libc::EFAULT, libc::ECANCELED] {
+            queue.dispatch(&mut drive);
+            assert_eq!(drive.requests.pop_front().unwrap().op, op);
+            assert!(complete(&mut queue, Completion { slot: 100, result: -errno }).is_none(), "{op:?}");
+        }
+        queue.dispatch(&mut drive);
+        drive.requests.pop_front().unwrap();
+        let done = complete(&mut queue, Completion { slot: 100, result: PAGE_BYTES as i32 }).unwrap();
+        assert_eq!(done.result, Ok(()));
+    }
+}
+
 #[test]
 fn a_full_list_goes_on_too() {
     let mut queue = queue(2, 4096);
