@@ -15,7 +15,7 @@ use crate::file::transfer::WriteTurn;
 use crate::file::vectored::VectoredWrite;
 use crate::file::{Entered, Reported};
 use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
-use crate::pager::{OpenRef, Paged, Span, Want};
+use crate::pager::{LIST_SPANS, OpenRef, Paged, Span, Want};
 
 /// A hit that comes to the end of so many bytes looks whether read-ahead must continue. Other hits only compare.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
@@ -475,9 +475,14 @@ impl File {
         if let Some(paged) = &self.state.paged {
             self.state.exec().check_open()?;
             check()?;
+            let mut extents = extents(ranges, start);
+            if extents.size_hint().1.is_none_or(|most| most > LIST_SPANS) {
+                // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together.
+                return unsafe { self.state.read_long(paged, &mut extents, self.class, &check) };
+            }
             let mut missing = Vec::new();
-            // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together.
-            unsafe { paged.read_many(extents(ranges, start), &mut missing) };
+            // SAFETY: as above.
+            unsafe { paged.read_many(extents, &mut missing) };
             if missing.is_empty() {
                 return Ok(());
             }
@@ -551,9 +556,9 @@ impl File {
         let turn = WriteTurn::begin(file, end, self.state.paged.is_none());
         match &self.state.paged {
             Some(paged) => {
-                let spans = extents.flat_map(crate::pager::spans).collect();
+                let mut spans = extents.flat_map(crate::pager::spans);
                 // SAFETY: the caller's promise, as for `fetch`.
-                Exec::run_to_end(unsafe { self.state.write_spans(&io, paged, spans, self.class) })?;
+                unsafe { self.state.write_lists(&io, paged, &mut spans, self.class)? };
             }
             None => {
                 // SAFETY: as above.

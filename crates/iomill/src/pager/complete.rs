@@ -8,6 +8,7 @@ use super::Paged;
 use super::fill::Fills;
 use super::open::OpenFile;
 use super::span::{Span, Want};
+use super::todo::Todo;
 use super::wave::Over;
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Outcome};
@@ -17,6 +18,7 @@ use crate::engine::Op;
 use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Sink, Within, both};
 use crate::file::split::Splitter;
+use crate::sys::copy::copy_bytes;
 use crate::sys::sync::{Mutex, lock};
 
 /// A page on its way past its full set. Dropping it, also by a panic, passes the outcome to waiting operations. `Ok` has them look again.
@@ -82,12 +84,13 @@ impl OpenFile {
         class: Class,
         lists: usize,
     ) -> Result<usize> {
-        let (mut todo, mut untouched) = (todo, 0);
-        while !todo.is_empty() {
-            let mut wave = todo;
+        let (mut todo, mut wave, mut untouched) = (Todo::new(todo), Vec::new(), 0);
+        loop {
             let most = (paged.pager.limits().wave_pages / lists).max(1);
-            todo = if wave.len() > most { wave.split_off(most) } else { Vec::new() };
-            let mut fills = Fills::new(want, paged, wave.len());
+            if !todo.next(most, &mut wave) {
+                return Ok(untouched);
+            }
+            let mut fills = Fills::new(want, paged, wave.len().min(most));
             // SAFETY: the caller's promise; this waits for `away`, also when it unwinds.
             let away = unsafe { self.send_away(io, paged, want, &mut wave, class) };
             // SAFETY: the caller's promise.
@@ -102,27 +105,77 @@ impl OpenFile {
             ran?;
             self.note_dirty(io, paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over).await;
             if want == Want::Write && self.flush_full(io, paged, &sorted.full).await? {
-                todo.append(&mut sorted.full);
+                sorted.full.drain(..).for_each(|span| todo.again(span));
             }
-            for span in &sorted.full {
+            for of_page in sorted.full.chunk_by(|a, b| a.page == b.page) {
                 match want {
                     // SAFETY: the caller's promise.
-                    Want::Read if !unsafe { self.pass_full(io, paged, Op::Read, *span, class).await? } => {
-                        todo.push(*span);
-                    }
-                    // SAFETY: the caller's promise.
-                    Want::Write if !unsafe { self.pass_full(io, paged, Op::Write, *span, class).await? } => {
-                        todo.push(*span);
-                    }
-                    Want::Read | Want::Write => {}
-                    Want::Touch | Want::Ahead => untouched += 1,
+                    Want::Read | Want::Write => unsafe {
+                        self.pass_page(io, paged, want, of_page, class, &mut todo).await?;
+                    },
+                    Want::Touch | Want::Ahead => untouched += of_page.len(),
                 }
             }
             if want != Want::Ahead {
                 self.wait_for_busy(io, paged, want, sorted.busy, &mut todo).await?;
             }
         }
-        Ok(untouched)
+    }
+
+    /// Moves the spans of one page past its full set, and puts those into `todo` that must be looked at again.
+    ///
+    /// # Safety
+    /// As for `complete`.
+    async unsafe fn pass_page(
+        &self,
+        io: &Io<'_>,
+        paged: &Paged,
+        want: Want,
+        of_page: &[Span],
+        class: Class,
+        todo: &mut Todo,
+    ) -> Result<()> {
+        if let ([_, _, ..], Want::Read) = (of_page, want) {
+            // SAFETY: the caller's promise. In a box, because an operation has room for all that it may wait for.
+            return unsafe { Box::pin(self.pass_rows(io, paged, of_page, class, todo)).await };
+        }
+        let op = if want == Want::Write { Op::Write } else { Op::Read };
+        let (first, others) = join(of_page);
+        // SAFETY: the caller's promise.
+        let others = if unsafe { self.pass_full(io, paged, op, first, class).await? } { others } else { of_page };
+        // The page may find room in its set by now.
+        others.iter().for_each(|span| todo.again(*span));
+        Ok(())
+    }
+
+    /// Reads several spans of a page past its full set, by one I/O.
+    ///
+    /// # Safety
+    /// As for `complete`.
+    async unsafe fn pass_rows(
+        &self,
+        io: &Io<'_>,
+        paged: &Paged,
+        of_page: &[Span],
+        class: Class,
+        todo: &mut Todo,
+    ) -> Result<()> {
+        let [first, ..] = of_page else { return Ok(()) };
+        let begin = of_page.iter().map(|span| span.within).min().unwrap_or(first.within);
+        let end = of_page.iter().map(|span| span.within + span.len).max().unwrap_or(begin);
+        let mut bytes = vec![0_u8; usize::from(end - begin)];
+        let all = Span { within: begin, len: end - begin, buf: bytes.as_mut_ptr(), ..*first };
+        // SAFETY: the bytes live until this has ended or is dropped, which waits for their I/O, and nothing else has them.
+        if !unsafe { self.pass_full(io, paged, Op::Read, all, class).await? } {
+            of_page.iter().for_each(|span| todo.again(*span));
+            return Ok(());
+        }
+        for span in of_page {
+            let from = &bytes[usize::from(span.within - begin)..][..usize::from(span.len)];
+            // SAFETY: the caller's promise, and the bytes are new memory.
+            unsafe { copy_bytes(from.as_ptr(), span.buf, from.len()) };
+        }
+        Ok(())
     }
 
     /// Waits for pages that other operations work on, and puts their spans back into `todo`. The call owns no unfinished fills (rule 4 of
@@ -133,7 +186,7 @@ impl OpenFile {
         paged: &Paged,
         want: Want,
         busy: Vec<Span>,
-        todo: &mut Vec<Span>,
+        todo: &mut Todo,
     ) -> Result<()> {
         for span in busy {
             if let Some(waiter) = paged.waiter(span.page) {
@@ -144,7 +197,7 @@ impl OpenFile {
                     outcome.map_err(|failure| self.file.error(failure))?;
                 }
             }
-            todo.push(span);
+            todo.again(span);
         }
         Ok(())
     }
@@ -281,6 +334,19 @@ impl OpenFile {
         begun?;
         failure.map_or(Ok(true), |failure| Err(self.file.error(failure)))
     }
+}
+
+/// Joins the first span of a page with those that go on where it ends, in the page and in memory. Returns the others, too.
+fn join(of_page: &[Span]) -> (Span, &[Span]) {
+    let [first, others @ ..] = of_page else { unreachable!("a page has a span") };
+    let mut first = *first;
+    let goes_on = |span: &&Span| {
+        let is_next = span.within == first.within + first.len && span.buf == first.buf.wrapping_add(first.len.into());
+        first.len += if is_next { span.len } else { 0 };
+        is_next
+    };
+    let joined = others.iter().take_while(goes_on).count();
+    (first, &others[joined..])
 }
 
 fn count_written(paged: &Paged, spans: &[Span]) {

@@ -26,12 +26,24 @@ pub struct Fills<P: Deref<Target = Paged>> {
     /// What the call does with the pages when they are there.
     want: Want,
     /// In the order of pages after `plan`.
-    entries: Vec<(Fill, Span)>,
+    entries: Vec<Entry>,
+    /// What entries want beside their first spans.
+    more: Vec<Span>,
     runs: Vec<Run>,
     /// The frames of runs with several entries, as scattered memory.
     list: Vec<Segment>,
     /// Pages that take pieces of their own, if there are any: only lists of files have them.
     across: Option<Box<Across>>,
+}
+
+/// A page that the call fills.
+#[derive(Debug)]
+struct Entry {
+    fill: Fill,
+    /// What the call wants of it.
+    span: Span,
+    /// Where the rest of that is in `Fills::more`.
+    more: Range<usize>,
 }
 
 /// Pages of a list of files that lie across pages of their parts, or in several parts. Each is a run of its own.
@@ -135,7 +147,8 @@ impl<P: Deref<Target = Paged>> Iterator for Pieces<'_, P> {
 impl<P: Deref<Target = Paged>> Fills<P> {
     /// No pages yet, with room for `room` pages.
     pub fn new(want: Want, paged: P, room: usize) -> Fills<P> {
-        Fills { paged, want, entries: Vec::with_capacity(room), runs: Vec::new(), list: Vec::new(), across: None }
+        let (more, runs, list) = (Vec::new(), Vec::new(), Vec::new());
+        Fills { paged, want, entries: Vec::with_capacity(room), more, runs, list, across: None }
     }
 
     /// What the call does with the pages.
@@ -143,9 +156,12 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         self.want
     }
 
-    /// Adds a page and what the call wants of it.
-    pub fn push(&mut self, fill: Fill, span: Span) {
-        self.entries.push((fill, span));
+    /// Adds a page and what the call wants of it: at least one span, in the order of the call.
+    pub fn push(&mut self, fill: Fill, spans: &[Span]) {
+        let [span, more @ ..] = spans else { unreachable!("a page is filled for a span") };
+        let before = self.more.len();
+        self.more.extend_from_slice(more);
+        self.entries.push(Entry { fill, span: *span, more: before..self.more.len() });
     }
 
     /// How many there are.
@@ -180,7 +196,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             run.listed = self.list.len();
             let frames = self.entries[run.first..run.first + run.count].iter();
             self.list.extend(
-                frames.map(|(fill, _)| Segment { buf: pager.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
+                frames
+                    .map(|Entry { fill, .. }| Segment { buf: pager.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
             );
         }
     }
@@ -190,7 +207,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     fn plan_runs(&mut self, file: &FileState, is_behind: impl Fn(u64) -> bool) {
         let pager = &self.paged.pager;
         let mut last: Option<(u64, bool)> = None;
-        for (index, (fill, _)) in self.entries.iter().enumerate() {
+        for (index, Entry { fill, .. }) in self.entries.iter().enumerate() {
             let page = fill.key.page();
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
@@ -214,7 +231,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     fn plan_list(&mut self, file: &FileState) {
         self.plan_runs(file, |page| file.lies(page) == Lies::Behind && file.lies(page - 1) != Lies::Across);
         for (number, run) in self.runs.iter().enumerate() {
-            let (fill, _) = &self.entries[run.first];
+            let fill = &self.entries[run.first].fill;
             if file.lies(fill.key.page()) == Lies::Across {
                 let frame = self.paged.pager.cache_of(fill.key).filling(fill);
                 self.across.get_or_insert_default().add(file, number as u32, fill.key.page(), run.len, frame);
@@ -230,7 +247,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     /// The piece of a run that is not across.
     #[inline]
     fn piece(&self, run: &Run, tag: u32, file: &FileState, class: Class) -> (u16, Piece) {
-        let (pager, (fill, _)) = (&self.paged.pager, &self.entries[run.first]);
+        let (pager, fill) = (&self.paged.pager, &self.entries[run.first].fill);
         let memory = match run.count {
             1 => Memory::one(pager.cache_of(fill.key).filling(fill)),
             _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
@@ -249,8 +266,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         let Some(outcome) = ended else { return };
         let Run { first, count, ended, .. } = &self.runs[run as usize];
         // Runs mostly end in the order in which they began.
-        if let Some((later, _)) = self.entries.get(first + count + FETCH_AHEAD) {
-            self.paged.prefetch(later.key.page());
+        if let Some(later) = self.entries.get(first + count + FETCH_AHEAD) {
+            self.paged.prefetch(later.fill.key.page());
         }
         for index in ended.load(Ordering::Relaxed) as usize..*count {
             // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
@@ -269,24 +286,26 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     }
 
     fn abandon_entries(&self, entries: Range<usize>) {
-        let fills = self.entries[entries].iter().map(|(fill, _)| fill);
+        let fills = self.entries[entries].iter().map(|entry| &entry.fill);
         fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
     }
 
     /// Ends a fill. Returns its page if the set needs a flush now.
-    fn end(&self, (fill, span): &(Fill, Span), outcome: Outcome) -> Option<u64> {
-        let paged = &*self.paged;
+    fn end(&self, entry: &Entry, outcome: Outcome) -> Option<u64> {
+        let (paged, Entry { fill, span, more }) = (&*self.paged, entry);
         let cache = paged.pager.cache_of(fill.key);
-        let (within, len) = (usize::from(span.within), usize::from(span.len));
         if outcome.is_ok() {
-            // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is within a page.
-            unsafe {
-                match self.want {
-                    Want::Read => {
-                        copy_bytes(cache.filling(fill).wrapping_add(within), span.buf, len);
+            for span in std::iter::once(span).chain(&self.more[more.clone()]) {
+                let (within, len) = (usize::from(span.within), usize::from(span.len));
+                // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is within a page.
+                unsafe {
+                    match self.want {
+                        Want::Read => {
+                            copy_bytes(cache.filling(fill).wrapping_add(within), span.buf, len);
+                        }
+                        Want::Write => cache.put(fill, within, span.buf, len),
+                        Want::Touch | Want::Ahead => {}
                     }
-                    Want::Write => cache.put(fill, within, span.buf, len),
-                    Want::Touch | Want::Ahead => {}
                 }
             }
         }
@@ -308,6 +327,6 @@ impl<P: Deref<Target = Paged>> Drop for Fills<P> {
     }
 }
 
-fn page_of((fill, _): &(Fill, Span)) -> u64 {
-    fill.key.page()
+fn page_of(entry: &Entry) -> u64 {
+    entry.fill.key.page()
 }

@@ -31,6 +31,7 @@ mod read;
 mod resize;
 mod span;
 mod table;
+mod todo;
 mod wave;
 
 use std::collections::BTreeMap;
@@ -61,6 +62,7 @@ pub use owned::OwnedBytes;
 pub use page_read::PageReading;
 pub use span::Want;
 pub use span::{Span, spans};
+pub use todo::LIST_SPANS;
 
 /// Frames are registered with engines in chunks, and memory goes back to the system in chunks. A chunk is a sixteenth of the cache or a
 /// little more, within these bounds, in bytes.

@@ -50,6 +50,20 @@ pub(super) struct Sorted {
     pub over: Over,
 }
 
+impl Over {
+    /// Notes what a page's set needs. The spans of a page come one after the other.
+    fn note(&mut self, wants: Wants, page: u64) {
+        let pages = match wants {
+            Wants::Nothing => return,
+            Wants::Flush => &mut self.many,
+            Wants::FlushNow => &mut self.pressed,
+        };
+        if pages.last() != Some(&page) {
+            pages.push(page);
+        }
+    }
+}
+
 impl Sorted {
     /// Adds the spans and pages of another.
     pub fn extend(&mut self, other: Sorted) {
@@ -110,6 +124,13 @@ impl Paged {
         }
     }
 
+    /// Counts more spans of a page that the call fills. A call for each of them would hit.
+    fn note_more(&self, local: &Local, want: Want, more: &[Span]) {
+        if want != Want::Ahead {
+            more.iter().for_each(|span| local.hit(self, self.zero.page_after(span.page)));
+        }
+    }
+
     /// Prefetches the memory that filling a page will read and write.
     #[inline]
     pub(super) fn prefetch(&self, page: u64) {
@@ -123,7 +144,8 @@ impl Paged {
         cache.waiter(key, hash, false)
     }
 
-    /// Asks for the pages of a wave. Spans with cached pages are done. Pages that the call must fill go into `fills`.
+    /// Asks for the pages of a wave. Spans with cached pages are done. Pages that the call must fill go into `fills`, each with all its spans.
+    /// Those of a page come one after the other.
     ///
     /// # Safety
     /// The spans' memory is valid until the fills have ended. For reads nothing else uses it.
@@ -132,27 +154,31 @@ impl Paged {
         let set_dirty = self.pager.limits().set_dirty;
         self.pager.with_local(|local| {
             local.tell(&self.pager);
-            let mut evictions = 0;
-            for (index, &span) in spans.iter().enumerate() {
-                if let Some(later) = spans.get(index + FETCH_AHEAD) {
-                    self.prefetch(later.page);
-                }
-                // SAFETY: the caller's promise.
-                let (asked, wants) = unsafe { self.ask(local, fills.want(), span, set_dirty) };
-                match wants {
-                    Wants::Nothing => {}
-                    Wants::Flush => sorted.over.many.push(span.page),
-                    Wants::FlushNow => sorted.over.pressed.push(span.page),
-                }
-                match asked {
-                    Asked::Done => {}
-                    Asked::Busy => sorted.busy.push(span),
-                    Asked::Full => sorted.full.push(span),
-                    Asked::Yours(fill) => {
-                        evictions += u64::from(fill.came.evicted);
-                        fills.push(fill, span);
+            let (mut evictions, mut before) = (0, 0);
+            // Spans of one page come one after the other (`todo`).
+            for of_page in spans.chunk_by(|a, b| a.page == b.page) {
+                for (place, &span) in of_page.iter().enumerate() {
+                    if let Some(later) = spans.get(before + place + FETCH_AHEAD) {
+                        self.prefetch(later.page);
                     }
+                    // SAFETY: the caller's promise.
+                    let (asked, wants) = unsafe { self.ask(local, fills.want(), span, set_dirty) };
+                    sorted.over.note(wants, span.page);
+                    // What comes after it, of the same page, goes with it.
+                    let those = &of_page[place..];
+                    match asked {
+                        Asked::Done => continue,
+                        Asked::Busy => sorted.busy.extend_from_slice(those),
+                        Asked::Full => sorted.full.extend_from_slice(those),
+                        Asked::Yours(fill) => {
+                            evictions += u64::from(fill.came.evicted);
+                            self.note_more(local, fills.want(), &those[1..]);
+                            fills.push(fill, those);
+                        }
+                    }
+                    break;
                 }
+                before += of_page.len();
             }
             let came = fills.len() as u64;
             if came > 0 {

@@ -8,6 +8,7 @@ mod counters;
 mod drafts;
 mod edges;
 mod futures;
+mod gathers;
 mod listing;
 mod mapped;
 mod owned;
