@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use crate::error::{Error, Result};
 use crate::exec::cell::SharedCell;
 use crate::exec::pools::Pool;
-use crate::exec::{Exec, Promise, Promised, promise};
+use crate::exec::{Promise, Promised, promise};
 use crate::sys::process::Home;
 
 /// The future of a call. It resolves to what the call returns.
@@ -79,14 +79,12 @@ impl<T> FutureState<T> {
     }
 
     pub fn later(promised: Promised<Result<T>>) -> FutureState<T> {
-        FutureState { now: None, later: Some(promised), cell: None, is_polled: false, home: Home::here() }
+        FutureState::of_cell(promised, None)
     }
 
-    /// Of an operation that the calling thread has just begun. Polls bring its I/O on.
-    pub fn of_cell(promised: Promised<Result<T>>, exec: &Exec) -> FutureState<T> {
-        let mut state = FutureState::later(promised);
-        state.cell = exec.own_cell();
-        state
+    /// Of an operation that the calling thread has just begun in `cell`, if it has. Then polls bring its I/O on.
+    pub fn of_cell(promised: Promised<Result<T>>, cell: Option<Arc<SharedCell>>) -> FutureState<T> {
+        FutureState { now: None, later: Some(promised), cell, is_polled: false, home: Home::here() }
     }
 
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {

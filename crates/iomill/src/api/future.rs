@@ -20,8 +20,9 @@ pub use crate::pager::batch::Request;
 
 impl File {
     /// Reads `len` bytes at an offset in bytes. The future resolves to the bytes, fewer than asked for only at the end of the file. Bytes that
-    /// are in the cache are read when this returns, and the future is ready at its first poll. Otherwise the read begins at the latest
-    /// when the future is first polled, together with others of the thread.
+    /// are in the cache are read when this returns, and the future is ready at its first poll. Otherwise the read begins within 5 ms, whether
+    /// the future is polled or not. Until then it may wait for others of the thread, to begin by one system call with them. It does not wait
+    /// longer than until the future's second poll, for which the first one asks.
     #[inline]
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         if len.wrapping_sub(1) >= PAGE_BYTES - offset as usize % PAGE_BYTES {
@@ -113,7 +114,7 @@ impl File {
         let (promise, promised) = promise();
         let _never_waits = file.never_waits();
         match file.requester().begin_up_to_end(buf, offset, BatchReceiver::promise(promise)) {
-            Ok(()) => ReadingAt(ReadingAtState::Later(FutureState::of_cell(promised, file.state.exec()))),
+            Ok(cell) => ReadingAt(ReadingAtState::Later(FutureState::of_cell(promised, cell))),
             Err(failed) => ReadingAt::now(Err(failed.map(|(buf, _)| buf))),
         }
     }
@@ -210,12 +211,13 @@ impl File {
     ) -> Result<()> {
         let file = self.here()?;
         let exec = file.state.exec();
-        while pools::may_wait() && exec.is_full_here() {
+        let requester = file.requester();
+        while pools::may_wait() && requester.is_full_here() {
             exec.pause_for_io();
         }
         let callback = |outcome: Outcome<Buffers>| callback(outcome.map_err(Error::from));
         let done = BatchReceiver::callback(&exec.callbacks, Box::new(callback))?;
-        file.requester().begin(Batch::of(requests), done)
+        requester.begin(Batch::of(requests), done).map(drop)
     }
 
     /// [`File::submit`], unless a drive that the requests need has a full queue. Then they come back (`Ok(Some(requests))`), and nothing
@@ -260,7 +262,7 @@ impl File {
         let (promise, promised) = promise();
         let _never_waits = self.never_waits();
         match self.requester().begin_owned(owned, BatchReceiver::promise(promise)) {
-            Ok(()) => Transfer(TransferState::Later(FutureState::of_cell(promised, self.state.exec()))),
+            Ok(cell) => Transfer(TransferState::Later(FutureState::of_cell(promised, cell))),
             Err(failed) => Transfer::now(Err(failed)),
         }
     }
@@ -289,7 +291,7 @@ impl File {
         let (promise, promised) = promise();
         let _never_waits = self.never_waits();
         match self.requester().begin(batch, BatchReceiver::promise(promise)) {
-            Ok(()) => FutureState::of_cell(promised, self.state.exec()),
+            Ok(cell) => FutureState::of_cell(promised, cell),
             Err(error) => FutureState::now(Err(error)),
         }
     }

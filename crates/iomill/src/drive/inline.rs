@@ -41,6 +41,13 @@ pub struct Service {
     pub meter: Option<Meter>,
 }
 
+impl Service {
+    /// Whether any thread may advance its engine, one at a time.
+    pub fn is_shareable(&self) -> bool {
+        !self.poll && self.kind.is_shareable()
+    }
+}
+
 /// Engines where there can be no ring, the best first.
 const INSTEAD_OF_RINGS: [EngineKind; 2] = [EngineKind::Aio, EngineKind::Posix];
 
@@ -168,8 +175,8 @@ impl Lane {
         self.queues.iter_mut().for_each(Queue::flush);
     }
 
-    /// Runs everything that is parked or in flight to its end.
-    pub fn drain(&mut self, done: &mut impl FnMut(Done)) {
+    /// Runs everything that is parked or in flight to its end. Calls `unblock` while pieces wait for what others hold.
+    pub fn drain(&mut self, unblock: &dyn Fn(), done: &mut impl FnMut(Done)) {
         if self.in_flight() + self.parked() == 0 {
             // Every call ends with this, and mostly nothing is left.
             return;
@@ -183,6 +190,9 @@ impl Lane {
                 return;
             }
             let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
+            if pause.is_some() {
+                unblock();
+            }
             if let Err(error) = self.wait(self.in_flight(), pause, done) {
                 give_up_after(&mut failures, &error);
             }
@@ -264,8 +274,8 @@ impl InlineContext {
     /// Runs all pieces to their ends and reports each end once.
     ///
     /// `span` is memory that holds all pieces' memory but what lies in slabs. It is looked up among the registered regions once.
-    /// `idle` is called when all that is left waits for block locks or bounce memory that others hold. It steps other servers,
-    /// and lets time pass. The class of the pieces makes no difference: the caller waits for all of them, and the context serves
+    /// `idle` is called when all that is left waits for block locks or bounce memory that others hold. It brings those on, steps other
+    /// servers, and lets time pass. The class of the pieces makes no difference: the caller waits for all of them, and the context serves
     /// no other caller.
     ///
     /// # Safety
@@ -281,7 +291,7 @@ impl InlineContext {
         for lane in &mut self.lanes {
             lane.known.begin(regions, &mut *lane.engine, span);
         }
-        let drain = DrainOnUnwind { context: self };
+        let drain = DrainOnUnwind { context: self, idle: &idle };
         let context = &mut *drain.context;
         let mut pieces = pieces;
         let mut more = true;
@@ -351,12 +361,13 @@ impl InlineContext {
 /// Keeps the rule of this file when the source of pieces or the receiver of their ends panics.
 struct DrainOnUnwind<'a> {
     context: &'a mut InlineContext,
+    idle: &'a dyn Fn(),
 }
 
 impl Drop for DrainOnUnwind<'_> {
     fn drop(&mut self) {
         for lane in &mut self.context.lanes {
-            lane.drain(&mut |_| {});
+            lane.drain(self.idle, &mut |_| {});
         }
     }
 }

@@ -3,6 +3,9 @@
 //! A submitter sends each drive its share of a batch as one message. The server alone dispatches, reaps and continues. When a
 //! whole share has ended, it tells the share's owner once. It sleeps in its engine, so that a completion and a new message both
 //! wake it, and it never spins.
+//!
+//! Rule: a server with pieces that wait for a block's lock, or for bounce memory, brings on what may hold it (`Unblock`). Other servers and blocking
+//! calls go on by themselves. A shared context goes on when a thread takes its turn, and perhaps no other thread does.
 
 use std::cell::Cell;
 use std::io;
@@ -90,6 +93,9 @@ pub enum Turn {
     Ended,
 }
 
+/// Brings on the pieces of others that may hold what a server's pieces wait for. Waits for nothing.
+pub type Unblock = Arc<dyn Fn() + Send + Sync>;
+
 /// One drive's server.
 pub struct Server {
     inbox: Arc<Inbox<Message>>,
@@ -99,6 +105,7 @@ pub struct Server {
     shares: Shares,
     fetched: Vec<Message>,
     failures: u32,
+    unblock: Unblock,
 }
 
 impl Server {
@@ -118,7 +125,13 @@ impl Server {
             shares: Shares::default(),
             fetched: Vec::new(),
             failures: 0,
+            unblock: Arc::new(|| ()),
         })
+    }
+
+    /// Where its pieces are blocked, it calls `unblock` from now on. Without it the caller of `turn` sees to what blocks them.
+    pub fn unblock_by(&mut self, unblock: &Unblock) {
+        self.unblock = Arc::clone(unblock);
     }
 
     /// Where messages go in.
@@ -153,7 +166,7 @@ impl Server {
             closed = self.inbox.take(&mut self.fetched, false).closed;
             self.accept();
         }
-        self.lane.dispatch();
+        self.dispatch();
         let (in_flight, parked) = (self.lane.in_flight(), self.lane.parked());
         // Pieces held back do not use the slots that are free, and pieces of their class are in flight.
         let waiting = parked - self.lane.held_back();
@@ -187,9 +200,17 @@ impl Server {
             self.inbox.take(&mut self.fetched, false);
             self.accept();
         }
-        self.lane.dispatch();
+        self.dispatch();
         self.wait(0, Some(Duration::ZERO));
         self.in_flight() || self.lane.parked() > 0
+    }
+
+    /// Starts what fits, and brings on what blocks the rest (the rule).
+    fn dispatch(&mut self) {
+        self.lane.dispatch();
+        if self.lane.blocked() > 0 {
+            (self.unblock)();
+        }
     }
 
     /// How long to wait: for several completions where a backlog makes throughput matter, for the next completion otherwise.
@@ -268,8 +289,88 @@ impl Drop for Server {
         self.inbox.take(&mut self.fetched, false);
         self.accept();
         while self.lane.in_flight() + self.lane.parked() > 0 {
-            self.lane.dispatch();
+            self.dispatch();
             self.wait(1, Some(BLOCKED_PAUSE));
         }
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::super::inline::InlineContext;
+    use super::super::{Batching, PAGE_BYTES};
+    use super::*;
+    use crate::engine::real::RealPlatform;
+    use crate::engine::{EngineKind, FileRef, Memory};
+    use crate::sys::fs::Alignment;
+    use crate::sys::memory::PageBuf;
+    use crate::sys::sync::{Mutex, lock};
+
+    const LOCK: u32 = 5;
+
+    fn service() -> Service {
+        let align = Alignment { offset: 512, memory: 512 };
+        Service { kind: EngineKind::Null, align, depth: 4, batching: Batching::NONE, poll: false, meter: None }
+    }
+
+    /// A write of a page, whose block has the lock `LOCK`.
+    fn write(memory: &mut PageBuf) -> Piece {
+        let memory = Memory::one(memory.as_mut_ptr());
+        let file = Piece::sync(FileRef { handle: Handle(1), key: 7 });
+        Piece { op: Op::Write, lock: LOCK, len: PAGE_BYTES as u32, memory, ..file }
+    }
+
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Option<Failure>>>);
+
+    impl Owner for Told {
+        fn share_done(self: Arc<Self>, failure: Option<Failure>) {
+            lock(&self.0).push(failure);
+        }
+    }
+
+    /// What gives the lock up, once, as a turn of a shared context does.
+    fn unblock(locks: &Arc<BlockLocks>) -> Unblock {
+        assert!(locks.try_exclusive(LOCK));
+        let held = Mutex::new(Some(Arc::clone(locks)));
+        Arc::new(move || {
+            if let Some(locks) = lock(&held).take() {
+                locks.release_exclusive(LOCK);
+            }
+        })
+    }
+
+    /// A server only waited, also for what no other thread brought on.
+    #[test]
+    fn a_server_brings_on_what_blocks_its_pieces() {
+        let (locks, told) = (Arc::<BlockLocks>::default(), Arc::<Told>::default());
+        let mut server = Server::new(&RealPlatform::default(), &service(), &locks, &Arc::default(), &[]).unwrap();
+        server.unblock_by(&unblock(&locks));
+        let mut memory = PageBuf::new(PAGE_BYTES).unwrap();
+        let owner = Arc::clone(&told) as Arc<dyn Owner>;
+        let share = Share { owner, pieces: vec![write(&mut memory)], span: (std::ptr::null(), 0), flush: true };
+        assert!(server.inbox().send(Message::Share(share), 1).is_ok());
+        for _ in 0..100 {
+            server.turn(false);
+        }
+        assert_eq!(*lock(&told.0), [None]);
+    }
+
+    /// The same for a call that a panic unwinds: it leaves when its pieces have ended.
+    #[test]
+    fn a_panic_brings_on_what_blocks_the_pieces_that_it_leaves() {
+        let locks = Arc::<BlockLocks>::default();
+        let mut context = InlineContext::new(&RealPlatform::default(), &[service()], &locks, &[]).unwrap();
+        let (mut memory, unblock) = (PageBuf::new(PAGE_BYTES).unwrap(), unblock(&locks));
+        let mut pieces = vec![(0, write(&mut memory))].into_iter();
+        let source = std::iter::from_fn(|| Some(pieces.next().unwrap_or_else(|| panic!("a test's own"))));
+        let run = AssertUnwindSafe(|| {
+            // SAFETY: the memory outlives the context, and the engine touches no file.
+            unsafe { context.run(&Regions::default(), (std::ptr::null(), 0), source, || unblock(), |_| ()) }
+        });
+        assert!(catch_unwind(run).is_err());
+        assert!(locks.try_exclusive(LOCK), "the piece has ended");
     }
 }

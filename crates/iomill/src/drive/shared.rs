@@ -9,7 +9,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::inline::{BLOCKED_PAUSE, Lane, Places, Service, give_up_after, lanes};
+use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after, lanes};
 use super::locks::BlockLocks;
 use super::regions::Regions;
 use super::serve::begin_serving;
@@ -35,26 +35,31 @@ pub struct Left {
 /// See the module.
 pub struct SharedContext {
     lanes: Vec<Lane>,
-    places: Places,
+    /// Drive to lane, and to its queue within the lane. `None` for a drive with an engine that cannot be shared.
+    places: Vec<Option<(u16, u16)>>,
     shares: Shares,
     failures: u32,
 }
 
 impl SharedContext {
-    /// A context over all drives. Their engines are shareable (`EngineKind::is_shareable`).
+    /// A context over all drives with engines that can be shared (`Service::is_shareable`). There is at least one.
     pub fn new(
         platform: &dyn Platform,
         services: &[Service],
         locks: &Arc<BlockLocks>,
         hold: &[Handle],
     ) -> io::Result<SharedContext> {
-        let (lanes, places) = lanes(platform, services, locks, hold, true)?;
+        let served: Vec<Service> = services.iter().filter(|service| service.is_shareable()).cloned().collect();
+        let (lanes, places) = lanes(platform, &served, locks, hold, true)?;
+        let mut places = places.into_iter();
+        let place = |service: &Service| if service.is_shareable() { places.next() } else { None };
+        let places = services.iter().map(place).collect();
         Ok(SharedContext { lanes, places, shares: Shares::default(), failures: 0 })
     }
 
-    /// How many drives it serves.
-    pub fn drives(&self) -> usize {
-        self.places.len()
+    /// For each drive, whether it serves it.
+    pub fn serves(&self) -> Box<[bool]> {
+        self.places.iter().map(Option::is_some).collect()
     }
 
     /// The engines' descriptors: one of them is readable when a turn would find completions.
@@ -76,7 +81,7 @@ impl SharedContext {
     ///
     /// # Safety
     /// The pieces' memory and files are valid until `owner` has heard of the end of the share. Nothing else touches memory that is
-    /// read into. There is at least one piece.
+    /// read into. There is at least one piece, and the context serves their drives.
     pub unsafe fn push(
         &mut self,
         regions: &Regions,
@@ -87,7 +92,9 @@ impl SharedContext {
         self.lanes.iter_mut().for_each(|lane| lane.known.begin(regions, &mut *lane.engine, span));
         let (token, mut count) = (self.shares.begin(owner, 0, 0), 0);
         for (drive, mut piece) in pieces {
-            let (lane, queue) = self.places[usize::from(drive)];
+            let Some((lane, queue)) = self.places[usize::from(drive)] else {
+                unreachable!("the caller asks whether the context serves a drive")
+            };
             let lane = &mut self.lanes[usize::from(lane)];
             piece.class = Class::Foreground;
             piece.token = token;
@@ -153,7 +160,8 @@ impl Drop for SharedContext {
         let mut ends = Vec::new();
         for lane in &mut self.lanes {
             let shares = &mut self.shares;
-            lane.drain(&mut |done| ends.extend(shares.end_piece(&done)));
+            // All files are closed, so no piece of another context holds what these wait for.
+            lane.drain(&|| (), &mut |done| ends.extend(shares.end_piece(&done)));
         }
         ends.into_iter().for_each(Ended::tell);
     }

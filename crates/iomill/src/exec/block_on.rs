@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::contexts::engine_failed;
-use super::{cell, pools};
+use super::{own, pools};
 use crate::error::Result;
 use crate::sys::parker::Parked;
 
@@ -17,8 +17,8 @@ struct LeaveToOthers;
 
 impl Drop for LeaveToOthers {
     fn drop(&mut self) {
-        if !cell::is_driven_here() {
-            cell::leave_own();
+        if !own::is_driven_here() {
+            own::leave();
         }
     }
 }
@@ -39,7 +39,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     loop {
         parked.take();
         {
-            let _driven = cell::begin_driven();
+            let _driven = own::begin_driven();
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return Ok(output);
             }
@@ -51,7 +51,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
 /// Takes the turns of the thread's contexts until a wake comes, and sleeps in between.
 fn sleep(parked: &Parked) {
     loop {
-        let unfinished = cell::own_unfinished();
+        let unfinished = own::unfinished();
         let mut has_more = false;
         for cell in &unfinished {
             has_more |= cell.turn().has_more;
@@ -59,7 +59,9 @@ fn sleep(parked: &Parked) {
         if parked.is_woken() {
             return;
         }
-        if has_more {
+        // What was told in a turn may have begun something in another context of the thread, or left something unsent. Where this is nested, the outer
+        // `block_on` would see to it, which waits for this one.
+        if has_more || own::has_begun_beside(&unfinished) {
             continue;
         }
         let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();

@@ -1,13 +1,13 @@
-//! [`SharedCell`]: a shared context, where all threads can reach it; and which cells the calling thread has. The rules are at the top of
-//! `shared`.
+//! [`SharedCell`]: a shared context, where all threads can reach it. The rules are at the top of `shared`. Non-goals: which cells a thread has
+//! (`own`).
 
-use std::cell::{Cell, RefCell};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
 
 use super::contexts::ToForget;
+use super::own;
 use super::telling::Collecting;
 use crate::drive::Piece;
 use crate::drive::regions::Regions;
@@ -17,20 +17,12 @@ use crate::drive::shares::{Ended, Owner};
 use crate::error::{Error, Result};
 use crate::sys::process::Home;
 use crate::sys::sync::{self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock, try_lock};
-use crate::sys::thread::Raised;
 
 /// So many pieces go to the kernel at the latest. More win nothing, and a poll should be short.
 const BATCH_PIECES: u32 = 32;
 
 /// After so many batches of one piece in a row, one waits for others again.
 const TRY_EVERY: u32 = 32;
-
-thread_local! {
-    /// This thread's cells, by array instance.
-    static CELLS: RefCell<Vec<(u64, OwnCell)>> = const { RefCell::new(Vec::new()) };
-    /// The calling thread polls a future of `block_on`, which takes the turns of its cells when the poll has ended.
-    static DRIVEN: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A shared context, where all threads can reach it.
 pub struct SharedCell {
@@ -40,8 +32,10 @@ pub struct SharedCell {
     context: Mutex<Option<SharedContext>>,
     /// Readable while there are ends to bring. They are open as long as `context` is there.
     descriptors: Vec<RawFd>,
-    /// How many drives it serves.
-    drives: usize,
+    /// For each drive that was there when it was made: whether it serves it.
+    serves: Box<[bool]>,
+    /// Whether it serves all of them.
+    serves_all: bool,
     /// Shares that have not ended. It is raised before others can look for what is in them, and falls under the lock.
     unfinished: AtomicU32,
     /// Pieces that no turn has seen. Changes under the lock.
@@ -62,6 +56,9 @@ pub struct SharedCell {
     pub place: AtomicU64,
     common: Arc<Common>,
 }
+
+/// A cell; or `None` if no engine can be shared, or the array has been closed; or why the system refuses one now.
+pub type Made = std::io::Result<Option<Arc<SharedCell>>>;
 
 /// Whether the watcher takes turns of a cell from time to time.
 #[derive(Default)]
@@ -93,7 +90,7 @@ pub trait Watch: Send + Sync {
     /// Takes turns of a cell from now on, until nothing is left that no descriptor tells of.
     fn take(&self, cell: &Arc<SharedCell>);
 
-    /// Takes turns of a cell from time to time until it is idle: for what a runtime that may be busy elsewhere sees to.
+    /// Takes turns of a cell from time to time where no other thread does, until it is idle.
     fn back_up(&self, cell: &Arc<SharedCell>);
 }
 
@@ -126,19 +123,6 @@ impl Default for Common {
     }
 }
 
-/// A thread's hold on a cell. When the thread ends, another thread may have the cell.
-struct OwnCell(Arc<SharedCell>);
-
-impl Drop for OwnCell {
-    fn drop(&mut self) {
-        if self.0.home.is_here()
-            && let Some(free) = &mut *lock(&self.0.common.free)
-        {
-            free.push(Arc::clone(&self.0));
-        }
-    }
-}
-
 /// Something waits for other operations, until this is dropped (rule 4).
 pub struct Waiting<'a>(&'a Common);
 
@@ -158,17 +142,28 @@ impl Common {
         Waiting(self)
     }
 
+    /// Takes the cell of a thread that has ended.
+    pub fn give_back(&self, cell: &Arc<SharedCell>) {
+        if let Some(free) = &mut *lock(&self.free) {
+            free.push(Arc::clone(cell));
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        lock(&self.free).is_some()
+    }
+
     /// Lets no thread take a free cell any more.
     pub fn close(&self) {
         *lock(&self.free) = None;
     }
 
-    /// A cell for at least so many drives that no thread has, or a new one. `None` after the array has been closed, too.
-    fn free_cell(&self, drives: usize, make: impl FnOnce() -> Option<Arc<SharedCell>>) -> Option<Arc<SharedCell>> {
+    /// A cell that no thread has and that knows so many drives, or a new one. `None` also after the array has been closed.
+    pub fn free_cell(&self, drives: usize, make: impl FnOnce() -> Made) -> Made {
         let mut free = lock(&self.free);
-        let cells = free.as_mut()?;
-        match cells.iter().position(|cell| cell.drives >= drives) {
-            Some(place) => Some(cells.swap_remove(place)),
+        let Some(cells) = free.as_mut() else { return Ok(None) };
+        match cells.iter().position(|cell| cell.knows(drives)) {
+            Some(place) => Ok(Some(cells.swap_remove(place))),
             // Under the lock, so that no cell comes after the close.
             None => make(),
         }
@@ -201,7 +196,8 @@ impl SharedCell {
             home: Home::here(),
             regions: Arc::clone(regions),
             descriptors: context.descriptors(),
-            drives: context.drives(),
+            serves_all: context.serves().iter().all(|serves| *serves),
+            serves: context.serves(),
             context: Mutex::new(Some(context)),
             unfinished: AtomicU32::new(0),
             unsent: AtomicU32::new(0),
@@ -216,6 +212,36 @@ impl SharedCell {
             place: AtomicU64::new(0),
             common: Arc::clone(common),
         })
+    }
+
+    /// Whether the cell is of this process.
+    pub fn is_here(&self) -> bool {
+        self.home.is_here()
+    }
+
+    /// Whether the array of the cell has not been closed.
+    pub fn is_open(&self) -> bool {
+        self.common.is_open()
+    }
+
+    /// The thread that has it is ending, or has another one. Another thread may have it.
+    pub fn give_back(self: &Arc<Self>) {
+        self.common.give_back(self);
+    }
+
+    /// Whether it was made when so many drives were there.
+    pub fn knows(&self, drives: usize) -> bool {
+        self.serves.len() >= drives
+    }
+
+    /// Whether it serves all of some drives. It does not serve those with engines that cannot be shared, and those that came later.
+    #[inline]
+    pub fn serves(&self, drives: impl Iterator<Item = u16>) -> bool {
+        let mut drives = drives.map(usize::from);
+        match self.serves_all {
+            true => drives.all(|drive| drive < self.serves.len()),
+            false => drives.all(|drive| self.serves.get(drive) == Some(&true)),
+        }
     }
 
     /// Takes a turn. Returns what it leaves.
@@ -255,7 +281,7 @@ impl SharedCell {
         // Rule 2.
         if collecting.tell() {
             // What was told may have begun I/O in this thread's contexts, and no poll of this thread may follow.
-            arm_own();
+            own::arm();
         }
         if left.blocked > 0 || (left.has_more && left.in_flight == 0) {
             self.take();
@@ -319,7 +345,7 @@ impl SharedCell {
         self.common.waits()
     }
 
-    /// Takes the pieces of a share, of which there is at least one. With `waits` from before they may wait for others until a poll or another
+    /// Takes the pieces of a share, of which there is at least one, for drives that it serves. With `waits` from before they may wait for others until a poll or another
     /// operation takes a turn, unless something waits since. Else this takes one.
     ///
     /// # Safety
@@ -345,17 +371,29 @@ impl SharedCell {
         };
         if waits.is_none() || unsent >= BATCH_PIECES || is_awaited {
             self.turn_in(guard, SharedContext::turn);
+        } else {
+            drop(guard);
         }
         if is_awaited {
             self.arm_or_back_up();
         }
+        self.back_up();
         Ok(())
     }
 
+    /// Has the watcher take a turn from time to time where no other thread does (rule 7).
+    fn back_up(self: &Arc<Self>) {
+        if !self.is_idle()
+            && let Some(watcher) = self.common.watcher.get()
+        {
+            watcher.back_up(self);
+        }
+    }
+
     /// For a poll of an operation that has not ended: takes a turn, and sees to the next one (rule 3). At its first poll an operation with pieces
-    /// that wait for others asks for one more poll, if that mostly pays.
+    /// that wait for others asks for one more poll, if that mostly pays. If none comes, they are sent all the same (rule 7).
     pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) {
-        if is_driven_here() && self.is_own() {
+        if own::is_driven_here() && own::is_own(self) {
             return;
         }
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
@@ -363,11 +401,6 @@ impl SharedCell {
         }
         self.turn();
         self.watch();
-    }
-
-    /// Whether it is the calling thread's.
-    fn is_own(self: &Arc<Self>) -> bool {
-        CELLS.try_with(|cells| cells.borrow().iter().any(|(_, OwnCell(own))| Arc::ptr_eq(own, self))).unwrap_or(false)
     }
 
     /// For an operation that no poll brings on any more, or not at once.
@@ -378,12 +411,10 @@ impl SharedCell {
 
     /// Has the watcher see to the next turn, but not at each end where a runtime does: it mostly does, and at once.
     pub fn arm_or_back_up(self: &Arc<Self>) {
-        if !self.has_driver() {
+        if self.has_driver() {
+            self.back_up();
+        } else {
             self.arm();
-        } else if !self.is_idle()
-            && let Some(watcher) = self.common.watcher.get()
-        {
-            watcher.back_up(self);
         }
     }
 
@@ -396,18 +427,12 @@ impl SharedCell {
     }
 
     /// Sees to the next turn.
-    fn watch(self: &Arc<Self>) {
+    pub fn watch(self: &Arc<Self>) {
         if !self.is_idle()
             && let Some(watcher) = self.common.watcher.get()
         {
             watcher.watch(self);
         }
-    }
-
-    /// Whether the cell is of this process.
-    #[cfg(feature = "tokio")]
-    pub fn is_here(&self) -> bool {
-        self.home.is_here()
     }
 
     /// Calls `with` with the descriptors, which stay open meanwhile. `None` after the array has been closed.
@@ -432,71 +457,6 @@ impl SharedCell {
             watcher.take(self);
         }
     }
-}
-
-/// The calling thread's cell of an array with so many drives. `make` makes one if there is none.
-pub fn own(
-    instance: u64,
-    drives: usize,
-    common: &Common,
-    make: impl FnOnce() -> Option<Arc<SharedCell>>,
-) -> Option<Arc<SharedCell>> {
-    let mut before = None;
-    let found = CELLS.try_with(|cells| {
-        let mut cells = cells.borrow_mut();
-        let place = cells.iter().position(|(theirs, _)| *theirs == instance);
-        if let Some(place) = place {
-            let OwnCell(cell) = &cells[place].1;
-            if cell.drives >= drives {
-                return Some(Arc::clone(cell));
-            }
-            // Drives have come.
-            before = Some(cells.swap_remove(place).1);
-        }
-        // A forked child takes no lock of its parent (rule 2 of the fork).
-        cells.retain(|(_, OwnCell(cell))| !cell.home.is_here() || lock(&cell.common.free).is_some());
-        let cell = common.free_cell(drives, make)?;
-        cells.push((instance, OwnCell(Arc::clone(&cell))));
-        Some(cell)
-    });
-    if let Some(OwnCell(cell)) = &before {
-        // What is in the old cell goes on there.
-        cell.leave();
-    }
-    // A thread that is ending has no table any more.
-    found.unwrap_or(None)
-}
-
-/// The cells of the calling thread that have something unfinished.
-pub fn own_unfinished() -> Vec<Arc<SharedCell>> {
-    let unfinished = |cells: &RefCell<Vec<(u64, OwnCell)>>| {
-        let cells = cells.borrow();
-        let own = cells.iter().map(|(_, OwnCell(cell))| cell);
-        own.filter(|cell| !cell.is_idle() && cell.home.is_here()).cloned().collect()
-    };
-    CELLS.try_with(unfinished).unwrap_or_default()
-}
-
-/// Sees to the next turns of the calling thread's cells: for operations that no poll brings on.
-pub fn leave_own() {
-    own_unfinished().iter().for_each(SharedCell::leave);
-}
-
-/// Has the watcher listen to the calling thread's cells, unless `block_on` takes their turns next.
-pub fn arm_own() {
-    if !is_driven_here() {
-        own_unfinished().iter().for_each(SharedCell::watch);
-    }
-}
-
-/// Whether the calling thread polls a future of `block_on`.
-pub fn is_driven_here() -> bool {
-    DRIVEN.with(Cell::get)
-}
-
-/// The calling thread polls within `block_on`, until the result is dropped.
-pub fn begin_driven() -> Raised {
-    Raised::new(&DRIVEN)
 }
 
 #[cfg(all(test, iomill_models))]

@@ -10,7 +10,7 @@ use crate::drive::inbox::{Inbox, Load};
 use crate::drive::inline::{Service, with_rings_or_without};
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
-use crate::drive::serve::{Message, Server, Turn};
+use crate::drive::serve::{Message, Server, Turn, Unblock};
 use crate::engine::EngineWake;
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
@@ -32,6 +32,8 @@ pub struct DriveThreadsConfig<'a> {
     pub locks: &'a Arc<BlockLocks>,
     pub regions: &'a Arc<Regions>,
     pub hold: &'a [Handle],
+    /// For servers with blocked pieces.
+    pub unblock: Unblock,
 }
 
 /// The servers of all drives.
@@ -74,10 +76,11 @@ impl DriveThreads {
             let make =
                 |one: &[Service]| Server::new(config.platform, &one[0], config.locks, config.regions, config.hold);
             let server = with_rings_or_without(std::slice::from_ref(service), config.may_change, notice, make);
-            let server = server.map_err(|source| {
+            let mut server = server.map_err(|source| {
                 let thread = format!("a drive thread ({})", service.kind);
                 Error::Engine { thread, drive: Some(drive as u16), source }
             })?;
+            server.unblock_by(&config.unblock);
             let inbox = ServerInbox { inbox: server.inbox(), waker: server.waker() };
             match &mut *lock(&self.servers) {
                 Servers::Stepped(servers) => servers.push(server),

@@ -17,11 +17,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::{Exec, cell, pools, telling};
+use super::cell::SharedCell;
+use super::{Exec, own, pools, telling};
 use crate::cache::{Outcome, Waiter};
 use crate::drive::serve::Share;
 use crate::drive::shares::Owner;
-use crate::drive::{Class, Failure, Fault, Piece};
+use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::Result;
 use crate::sys::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
@@ -118,33 +119,36 @@ pub struct Io<'a> {
     route: Route,
     /// Rule 1.
     blocks: bool,
+    /// The shared context where a spawned operation begins.
+    cell: Option<&'a Arc<SharedCell>>,
 }
 
 impl Exec {
     /// For a blocking call.
     pub fn blocking(&self) -> Io<'_> {
         let route = if self.blocks_on_threads() { Route::Drives { flush: true } } else { Route::Inline };
-        Io { exec: self, route, blocks: true }
+        Io { exec: self, route, blocks: true, cell: None }
     }
 
     /// For a blocking call that does not use the drive threads, such as the end of a file: an array that is being closed may have none.
     pub fn blocking_inline(&self) -> Io<'_> {
-        Io { exec: self, route: Route::Inline, blocks: true }
+        Io { exec: self, route: Route::Inline, blocks: true, cell: None }
     }
 
     /// For background work on a thread of its own. It uses the drive threads, unless there are none: their queues have a class for it.
     pub fn blocking_behind(&self) -> Io<'_> {
         let is_inline = self.runs_inline() || self.drive_threads().is_err();
-        Io { exec: self, route: if is_inline { Route::Inline } else { Route::Drives { flush: false } }, blocks: true }
+        let route = if is_inline { Route::Inline } else { Route::Drives { flush: false } };
+        Io { exec: self, route, blocks: true, cell: None }
     }
 
-    /// For an operation that is spawned ([`Exec::spawn`]). Work of the background is left to the drive threads: their queues know two classes.
-    pub fn spawned(&self, class: Class) -> Io<'_> {
+    /// For an operation that is spawned ([`Exec::spawn`]), and begins in `cell`, if there is one ([`Exec::get_ready`]).
+    pub fn spawned<'a>(&'a self, cell: Option<&'a Arc<SharedCell>>) -> Io<'a> {
         if self.runs_inline() {
             return self.blocking_inline();
         }
-        let is_shared = class == Class::Foreground && self.shares_contexts();
-        Io { exec: self, route: if is_shared { Route::Shared } else { Route::Drives { flush: false } }, blocks: false }
+        let route = if cell.is_some() { Route::Shared } else { Route::Drives { flush: false } };
+        Io { exec: self, route, blocks: false, cell }
     }
 
     /// Runs an operation to its end on the calling thread. All its I/O is [`Exec::blocking`], or the like.
@@ -190,10 +194,7 @@ impl<'a> Io<'a> {
                 return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });
             }
             // SAFETY: the caller's promise.
-            Route::Shared => match unsafe { self.run_shared(within, pieces, sink) }? {
-                Ok(landing) => return Ok(landing),
-                Err(pieces) => return Ok(self.hand_out(within, pieces, sink, false)),
-            },
+            Route::Shared => return unsafe { self.run_shared(within, pieces, sink) },
             Route::Drives { flush } => flush,
         };
         // This error says why there are no drive threads. Later it is only known that there are none.
@@ -210,30 +211,32 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// Runs pieces in the calling thread's shared context. Gives them back if it has none.
+    /// Runs pieces in the calling thread's shared context. Where there is none, or where it does not serve their drives, the drive threads run them.
     ///
     /// # Safety
     /// As for `run`.
-    unsafe fn run_shared<'s, P: Iterator<Item = (u16, Piece)>>(
+    unsafe fn run_shared<'s>(
         &self,
         within: Within,
-        pieces: P,
+        pieces: impl Iterator<Item = (u16, Piece)>,
         sink: &'s dyn Sink,
-    ) -> Result<std::result::Result<Landing<'a, 's>, P>> {
-        let Some(cell) = self.exec.own_cell() else {
-            self.exec.drive_threads()?;
-            return Ok(Err(pieces));
-        };
+    ) -> Result<Landing<'a, 's>> {
+        // Where the operation began, or where another thread goes on with it.
+        let cell = self.cell.filter(|cell| own::is_own(cell)).cloned().or_else(|| self.exec.own_cell());
         // Before the lock is taken, and before the sink can be reached: pieces come from other code.
         let pieces: Vec<(u16, Piece)> = pieces.collect();
+        let Some(cell) = cell.filter(|cell| cell.serves(pieces.iter().map(|(drive, _)| *drive))) else {
+            self.exec.drive_threads()?;
+            return Ok(self.hand_out(within, pieces.into_iter(), sink, false));
+        };
         let landing = |flight| Landing { flight, exec: self.exec, blocks: self.blocks, sink: PhantomData };
         if pieces.is_empty() {
-            return Ok(Ok(landing(None)));
+            return Ok(landing(None));
         }
         let flight = Flight::new(sink);
         // SAFETY: the caller's promise.
         unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces.into_iter(), None) }?;
-        Ok(Ok(landing(Some(flight))))
+        Ok(landing(Some(flight)))
     }
 
     fn hand_out<'s>(
@@ -364,7 +367,7 @@ impl Flight {
             waker.wake();
             if !telling::is_collecting() {
                 // The operation may have begun I/O in a shared context of this thread, a drive's.
-                cell::arm_own();
+                own::arm();
             }
         }
     }

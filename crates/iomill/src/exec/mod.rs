@@ -28,6 +28,7 @@ pub mod cell;
 pub mod contexts;
 mod drive_threads;
 mod io;
+pub mod own;
 mod pages;
 pub mod pools;
 mod promise;
@@ -50,7 +51,7 @@ use crate::counters::{self, Board};
 use crate::drive::inline::Service;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
-use crate::drive::serve::{self, Message, Share};
+use crate::drive::serve::{self, Message, Share, Unblock};
 use crate::drive::{Class, Piece};
 use crate::engine::Op;
 use crate::engine::platform::Platform;
@@ -61,6 +62,7 @@ use crate::sys::grown::Grown;
 use crate::sys::notices::Notices;
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
+use cell::SharedCell;
 use contexts::ContextCell;
 use drive_threads::{DriveThreads, DriveThreadsConfig};
 use pools::Pool;
@@ -310,10 +312,11 @@ impl Exec {
 
     /// Gives time to the drives only: for a caller with unfinished work, for which an operation may wait.
     pub fn pause_for_drives(&self) {
-        if !self.has_threads() && self.shared.step() {
+        if self.has_threads() {
+            shared::help_everywhere();
+        } else if self.shared.step() {
             return;
         }
-        self.shared.help();
         if !self.drive_threads.get().is_some_and(DriveThreads::step) {
             self.clock.sleep(PAUSE);
         }
@@ -367,6 +370,11 @@ impl Exec {
         self.drive_threads.get().is_some()
     }
 
+    /// What a drive's server does where its pieces are blocked. In a simulation the caller that steps the server steps the others, too.
+    fn unblock(&self) -> Unblock {
+        if self.has_threads() { Arc::new(shared::help_everywhere) } else { Arc::new(|| ()) }
+    }
+
     /// The drive threads of all drives, started if they are not running.
     fn drive_threads(&self) -> Result<&DriveThreads> {
         let of_all = || self.drive_threads.get().filter(|drives| drives.count() >= self.services.count());
@@ -388,6 +396,7 @@ impl Exec {
             locks: &self.locks,
             regions: &self.regions,
             hold: &self.hold,
+            unblock: self.unblock(),
         };
         let notice = |notice| self.notice(notice);
         if let Some(drives) = self.drive_threads.get() {
@@ -397,16 +406,19 @@ impl Exec {
         Ok(self.drive_threads.get_or_init(|| drives))
     }
 
-    /// Starts the threads and engines that a spawned operation needs, so that the caller sees the error if that fails.
-    pub fn get_ready(&self) -> Result<()> {
+    /// Starts the threads and engines that a spawned operation needs, so that the caller sees the error if that fails. Returns the shared context
+    /// in which the operation is to begin. `None`: it uses the drive threads, or blocks.
+    pub fn get_ready(&self, class: Class) -> Result<Option<Arc<SharedCell>>> {
         if self.runs_inline() {
-            return self.get_ready_to_block();
+            return self.get_ready_to_block().map(|()| None);
         }
         self.resumes.get_ready()?;
-        if self.own_cell().is_some() {
-            return Ok(());
+        // Work of the background is left to the drive threads: their queues know two classes.
+        let cell = if class == Class::Foreground { self.own_cell() } else { None };
+        if cell.is_none() {
+            self.drive_threads()?;
         }
-        self.drive_threads().map(|_started| ())
+        Ok(cell)
     }
 
     /// Makes the engines that a blocking call on this thread needs: for calls that must see an error before they change anything.

@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
-use super::cell;
+use super::own;
 use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
@@ -289,7 +289,7 @@ impl Pool {
                 waker.wake();
             }
             // The operation may have begun I/O here, and no poll of this thread follows.
-            cell::leave_own();
+            own::leave();
         };
         if let Some(job) = self.hand_over(Box::new(resume)) {
             // The pool starts before the task and stops after it. If it does not run all the same, a new thread wakes the task.

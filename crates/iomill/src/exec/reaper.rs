@@ -5,8 +5,8 @@
 //! 1. A cell is armed once, until the reaper has taken its turn. Then the reaper arms it again if something is left.
 //! 2. An armed descriptor reports what was there before (`epoll` looks when it is armed), so no end is missed.
 //! 3. What no descriptor tells of, the reaper takes a turn of again and again, with a pause between (`take`).
-//! 4. What a runtime drives, the reaper looks at from time to time (`back_up`), and takes a turn if no other thread did: the runtime may have
-//!    something else to do. Where a future is polled elsewhere, it listens as well (`arm`).
+//! 4. Where something has begun, the reaper looks from time to time (`back_up`), and takes a turn if no other thread did. The future may never be
+//!    polled, or its thread may have something else to do. Where no runtime drives, a poll that leaves something has it listen as well (`arm`).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -21,14 +21,14 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::PAUSE;
 use super::cell::{SharedCell, Watch};
-use super::pools;
+use super::{pools, shared};
 use crate::sys::event::Event;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
 /// The event descriptor's number among events. Cells have their places in `known`.
 const WAKE: u64 = u64::MAX;
 
-/// The time between two turns of what a runtime drives.
+/// The time between two turns where no other thread takes any.
 const BACK_UP: Duration = Duration::from_millis(5);
 const BACK_UP_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: BACK_UP.as_nanos() as _ };
 
@@ -188,7 +188,8 @@ impl Shared {
                 cell.due.store(false, Ordering::Release);
             }
             if pauses {
-                // Pieces in any context may hold what those that are due wait for.
+                // Pieces in any context may hold what those that are due wait for (rule 6 of `shared`).
+                shared::help_everywhere();
                 cells.extend(lock(&self.known).iter().filter(|cell| !cell.is_idle()).cloned());
             }
             for cell in cells.iter().chain(&due) {
@@ -208,7 +209,8 @@ impl Shared {
         let mut cells = std::mem::take(&mut *lock(&self.backed_up));
         cells.retain_mut(|BackedUp { cell, turns, idle }| {
             if *turns == cell.turns() && !cell.is_idle() {
-                cell.turn();
+                // A thread that is in the context takes the turn.
+                cell.try_turn();
             }
             *turns = cell.turns();
             *idle = if cell.is_idle() { *idle + 1 } else { 0 };

@@ -12,20 +12,33 @@
 //! 4. A thread or an operation that must wait for another operation first counts itself (`Waiting`). Then it looks for contexts with
 //!    something unfinished, and takes their turns, or arms them.
 //! 5. A thread that leaves pieces unsent, or unwatched, counts them first. Then it looks for those that wait, or that began to since it took
-//!    its pages. So by 4 and 5 one of the two sees the other, and nothing unfinished is left alone.
+//!    its pages. So by 4 and 5 one of the two sees the other, and what is waited for is brought on at once.
+//! 6. A thread with pieces that wait for the lock of a block, or for bounce memory, takes the turns of contexts with something unfinished until
+//!    the pieces go on: of all arrays, because bounce memory is common to them. Where a shared context has such pieces, the reaper does.
+//! 7. What is begun, and not ended at once, is backed up by the reaper (its rule 4). So each operation ends soon: also one that no poll ever brings
+//!    on, and one that a thread has begun that waits elsewhere for its end.
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 
-use super::Exec;
-use super::cell::{self, Common, SharedCell, Waiting, Watch};
+use super::cell::{Common, Made, SharedCell, Waiting, Watch};
 use super::reaper::Reaper;
+use super::{Exec, own};
 use crate::cache::{Outcome, Waiter};
 use crate::drive::inline::Service;
 use crate::drive::shared::SharedContext;
 use crate::sys::parker::Parked;
-use crate::sys::sync::{Ordering, RwLock, read, write};
+use crate::sys::process::PerProcess;
+use crate::sys::sync::{Mutex, RwLock, lock, read, write};
+
+/// The shared contexts of all arrays of the process.
+static EVERYWHERE: PerProcess<Mutex<Vec<Weak<SharedCells>>>> = PerProcess::empty();
+
+/// Takes the turns of all contexts of all arrays with something unfinished, but not of those that another thread is in (rule 6). Waits for nothing.
+pub fn help_everywhere() {
+    let all: Vec<Arc<SharedCells>> = lock(EVERYWHERE.get()).iter().filter_map(Weak::upgrade).collect();
+    all.iter().for_each(|cells| cells.help());
+}
 
 /// All shared contexts of an array.
 #[derive(Default)]
@@ -33,8 +46,6 @@ pub struct SharedCells {
     all: RwLock<Vec<Arc<SharedCell>>>,
     common: Arc<Common>,
     reaper: Reaper,
-    /// The engines could not be made, or are of a kind that cannot be shared.
-    is_refused: AtomicBool,
 }
 
 impl SharedCells {
@@ -58,7 +69,7 @@ impl SharedCells {
     }
 
     /// Takes the turns of all contexts with something unfinished, but not of those that another thread is in.
-    pub fn help(&self) {
+    fn help(&self) {
         self.unfinished().iter().for_each(SharedCell::try_turn);
     }
 
@@ -108,47 +119,45 @@ impl SharedCells {
     /// Ends all contexts, when no file is open any more.
     pub fn stop(&self) {
         self.common.close();
+        lock(EVERYWHERE.get()).retain(|cells| !std::ptr::eq(cells.as_ptr(), self));
         self.reaper.stop();
         std::mem::take(&mut *write(&self.all)).iter().for_each(|cell| cell.clear());
     }
 }
 
 impl Exec {
-    /// Whether operations that no call waits for run in shared contexts.
-    pub fn shares_contexts(&self) -> bool {
-        self.may_share && !self.shared.is_refused.load(Ordering::Relaxed)
+    /// Whether the calling thread has as much in flight as callers that wait for it should have, if it begins I/O on these drives in its cell.
+    pub fn is_full_here(&self, drives: impl Iterator<Item = u16>) -> bool {
+        own::made(self.instance).is_some_and(|cell| cell.is_full() && cell.serves(drives))
     }
 
-    /// Whether the calling thread has as much in flight as callers that wait for it should have.
-    pub fn is_full_here(&self) -> bool {
-        self.own_cell().is_some_and(|cell| cell.is_full())
-    }
-
-    /// The calling thread's cell. `None` if shared contexts cannot be made: then the drive threads do the work.
+    /// The calling thread's cell. `None` if there is nothing to share, or if the system refuses a context at the moment: then the drive threads do
+    /// the work. An operation asks once: what one call began in a cell, another one must not look for elsewhere.
     pub fn own_cell(&self) -> Option<Arc<SharedCell>> {
-        if !self.shares_contexts() {
+        if !self.may_share {
             return None;
         }
-        cell::own(self.instance, self.services.count(), &self.shared.common, || self.new_shared_cell())
+        own::get(self.instance, self.services.count(), &self.shared.common, || self.new_shared_cell())
     }
 
-    fn new_shared_cell(&self) -> Option<Arc<SharedCell>> {
+    fn new_shared_cell(&self) -> Made {
         let services: Vec<Service> = self.services.iter().cloned().collect();
-        if services.iter().any(|service| service.poll || !service.kind.is_shareable()) {
+        if !services.iter().any(Service::is_shareable) {
             // The options or the drives say so, so it is no news.
-            self.shared.is_refused.store(true, Ordering::Relaxed);
-            return None;
+            return Ok(None);
         }
         match self.try_shared_cell(&services) {
             Ok(cell) => {
-                write(&self.shared.all).push(Arc::clone(&cell));
-                Some(cell)
+                let mut all = write(&self.shared.all);
+                if all.is_empty() && self.has_threads() {
+                    lock(EVERYWHERE.get()).push(Arc::downgrade(&self.shared));
+                }
+                all.push(Arc::clone(&cell));
+                Ok(Some(cell))
             }
             Err(error) => {
-                if !self.shared.is_refused.swap(true, Ordering::Relaxed) {
-                    self.notice(format!("futures use the drive threads: {error}"));
-                }
-                None
+                self.notice(format!("some futures use the drive threads: {error}"));
+                Err(error)
             }
         }
     }

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::{Exec, cell};
+use super::{Exec, own};
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// No thread polls it, and no wake has come since the last poll.
@@ -116,7 +116,7 @@ impl Exec {
     /// Begins an operation that does its I/O by [`Exec::spawned`]. Returns when the operation has ended or waits for the first time.
     pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
         self.spawn_polled(operation);
-        cell::leave_own();
+        own::leave();
     }
 
     /// The same for an operation with a future that brings its I/O on when it is polled.

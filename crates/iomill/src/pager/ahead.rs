@@ -297,7 +297,7 @@ impl OpenFile {
     /// Begins to bring pages in that a call may ask for soon, if that takes no wait (rule 2). The thread that brings the end calls `then`.
     /// If the read-ahead has not begun, `then` is not called.
     fn start_ahead(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>, then: Option<Then>) -> Result<Start> {
-        self.exec().get_ready()?;
+        self.exec().get_ready(Class::Background)?;
         let Some(entered) = EnteredFile::try_enter(self) else { return Ok(Start::NotNow) };
         let pages = pages.start..pages.end.min(self.end_page()).max(pages.start);
         let Some(quota) = AheadQuota::take(&paged.pager, pages.end - pages.start) else { return Ok(Start::NoQuota) };
@@ -311,7 +311,7 @@ impl OpenFile {
         let paged = Arc::clone(paged);
         self.exec().spawn(async move {
             let at_end = AtEnd(then);
-            let io = entered.exec().spawned(Class::Background);
+            let io = entered.exec().spawned(None);
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
             // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.

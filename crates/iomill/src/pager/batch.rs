@@ -13,8 +13,9 @@ use crate::drive::Class;
 use crate::drive::serve::INBOX_PIECES;
 use crate::engine::Op;
 use crate::error::{Error, Result};
+use crate::exec::cell::SharedCell;
 use crate::exec::pools::{self, Pool};
-use crate::exec::{Exec, Promise, Within, cell};
+use crate::exec::{Exec, Promise, Within, own};
 use crate::file::Entered;
 use crate::file::split::{Extent, Splitter};
 use crate::file::transfer::WriteTurn;
@@ -158,6 +159,9 @@ impl<K: Send + 'static> Drop for BatchReceiver<K> {
     }
 }
 
+/// The shared context where an operation has begun, whose turns bring it on. `None`: other threads do.
+pub type Begun = Option<Arc<SharedCell>>;
+
 /// Begins batches on a file. It is no handle of the file.
 pub struct Requester {
     file: OpenRef,
@@ -169,8 +173,9 @@ impl Requester {
         Requester { file, class }
     }
 
-    /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome.
-    pub fn begin(self, batch: Batch, done: BatchReceiver<Buffers>) -> Result<()> {
+    /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome. Returns the shared context where
+    /// the calling thread has begun it, if it has.
+    pub fn begin(self, batch: Batch, done: BatchReceiver<Buffers>) -> Result<Begun> {
         self.begin_with(batch, done).map_err(Error::from)
     }
 
@@ -179,7 +184,7 @@ impl Requester {
         self,
         owned: Owned<K>,
         done: BatchReceiver<K>,
-    ) -> std::result::Result<(), Failed<K>> {
+    ) -> std::result::Result<Begun, Failed<K>> {
         self.begin_with(Some(owned), done)
     }
 
@@ -189,7 +194,7 @@ impl Requester {
         buffer: B,
         offset: u64,
         done: BatchReceiver<(B, usize)>,
-    ) -> std::result::Result<(), Failed<(B, usize)>> {
+    ) -> std::result::Result<Begun, Failed<(B, usize)>> {
         self.begin_with(UpToEnd { buffer: Some(Kept::new((buffer, 0))), offset }, done)
     }
 
@@ -199,7 +204,7 @@ impl Requester {
         self,
         mut work: impl Prepare<K>,
         mut done: BatchReceiver<K>,
-    ) -> std::result::Result<(), Failed<K>> {
+    ) -> std::result::Result<Begun, Failed<K>> {
         let begun = match work.prepare(&self, &mut done) {
             Ok(None) => self.file.exec().callbacks.get_ready().map(|()| None),
             prepared => prepared,
@@ -207,15 +212,17 @@ impl Requester {
         match begun {
             Ok(Some(prepared)) => {
                 drop((self, work));
-                prepared.start();
+                Ok(prepared.start())
             }
-            Ok(None) => self.begin_later(work, done),
+            Ok(None) => {
+                self.begin_later(work, done);
+                Ok(None)
+            }
             Err(error) => {
                 done.forget();
-                return Err(Failed::new(error, work.give_back()));
+                Err(Failed::new(error, work.give_back()))
             }
         }
-        Ok(())
     }
 
     fn begin_later<K: Send + 'static>(self, mut work: impl Prepare<K>, mut done: BatchReceiver<K>) {
@@ -226,8 +233,8 @@ impl Requester {
             let error = match prepared {
                 Ok(Some(prepared)) => {
                     drop(work);
-                    prepared.start();
-                    return cell::leave_own();
+                    let _no_future_polls_there = prepared.start();
+                    return own::leave();
                 }
                 // No callback thread could take the job, so it ran in the waker.
                 Ok(None) => Error::BlockingCall { call: "what a waker begins" },
@@ -235,7 +242,7 @@ impl Requester {
             };
             done.tell(Err(Failed::new(error, work.give_back())));
             // No poll of this thread follows.
-            cell::leave_own();
+            own::leave();
         }));
     }
 
@@ -258,10 +265,16 @@ impl Requester {
         Ok(file.reserve(end, ranges)?.then_some(entered))
     }
 
+    /// Whether the calling thread has as much in flight as callers that wait for it should have.
+    pub fn is_full_here(&self) -> bool {
+        let drives = self.file.file.parts().iter().map(|part| part.drive);
+        self.class == Class::Foreground && self.file.exec().is_full_here(drives)
+    }
+
     /// Whether all drives have room now for the pieces that the requests may need.
     pub fn has_room(&self, requests: &[Request]) -> bool {
         let (file, exec): (_, &Exec) = (&self.file.file, self.file.exec());
-        if exec.is_full_here() {
+        if self.is_full_here() {
             return false;
         }
         // `submit` refuses requests that are invalid, before it makes pieces of them.
@@ -311,11 +324,11 @@ impl Prepare<Buffers> for Batch {
         let Some(entered) = by.enter_for(self.is_write().then_some(write_end), ranges)? else { return Ok(None) };
         self.fit(file)?;
         // Here the caller still sees an error of starting the drive threads.
-        file.exec().get_ready()?;
+        let cell = file.exec().get_ready(by.class)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;
         // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
         let reads = unsafe { Unread::new(file, reads.into_iter()) };
-        let moves = Moves { within: Within::SLABS, reads, writes, write_end, class: by.class };
+        let moves = Moves { within: Within::SLABS, reads, writes, write_end, class: by.class, cell };
         let entered = EnteredFile::stay(entered, file.clone());
         Ok(Some(Prepared { entered, buffers: Kept::new(buffers), moves, done: done.take() }))
     }
@@ -336,10 +349,10 @@ impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
         // The file may have shrunk before this was inside.
         reads.check_within(&by.file)?;
         // As for a batch.
-        by.file.exec().get_ready()?;
+        let cell = by.file.exec().get_ready(by.class)?;
         let Some(Owned { buffer, within, reads, writes }) = self.take() else { unreachable!("as above") };
         let writes = writes.unwrap_or_default();
-        let moves = Moves { within, reads, writes, write_end, class: by.class };
+        let moves = Moves { within, reads, writes, write_end, class: by.class, cell };
         let entered = EnteredFile::stay(entered, by.file.clone());
         Ok(Some(Prepared { entered, buffers: buffer, moves, done: done.take() }))
     }
@@ -364,7 +377,7 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
     ) -> Result<Option<Prepared<(B, usize)>>> {
         let file = &by.file.file;
         let Some(entered) = by.enter_for(None, std::iter::empty())? else { return Ok(None) };
-        by.file.exec().get_ready()?;
+        let cell = by.file.exec().get_ready(by.class)?;
         let Some((buffer, read)) = self.buffer.as_mut().map(Kept::get) else { unreachable!("a buffer is used once") };
         let memory = buffer.memory();
         file.range_end(self.offset, memory.len() as u64)?;
@@ -374,7 +387,7 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
         let reads = unsafe { Unread::new(&by.file, (extent.len > 0).then_some(extent).into_iter()) };
         let Some(buffers) = self.buffer.take() else { unreachable!("as above") };
         let within = Within::new(memory.cast(), memory.len());
-        let moves = Moves { within, reads, writes: Vec::new(), write_end: 0, class: by.class };
+        let moves = Moves { within, reads, writes: Vec::new(), write_end: 0, class: by.class, cell };
         let entered = EnteredFile::stay(entered, by.file.clone());
         Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))
     }
@@ -394,12 +407,14 @@ struct Prepared<K: Send + 'static> {
 }
 
 impl<K: Send + 'static> Prepared<K> {
-    /// Spawns what the cache alone could not do.
-    fn start(self) {
+    /// Spawns what the cache alone could not do. Returns where.
+    fn start(self) -> Begun {
         let Prepared { entered, buffers, moves, done } = self;
         if moves.is_empty() {
-            return entered.leave(move || done.tell(Ok(buffers.into_inner())));
+            entered.leave(move || done.tell(Ok(buffers.into_inner())));
+            return None;
         }
+        let begun = moves.cell.clone();
         let (exec, is_polled) = (Arc::clone(entered.exec()), done.is_polled());
         let operation = async move {
             // SAFETY: the memory is that of `buffers`, which are dropped after this has ended or was dropped.
@@ -410,7 +425,12 @@ impl<K: Send + 'static> Prepared<K> {
             };
             entered.leave(move || done.tell(outcome));
         };
-        if is_polled { exec.spawn_polled(operation) } else { exec.spawn(operation) }
+        if is_polled {
+            exec.spawn_polled(operation)
+        } else {
+            exec.spawn(operation)
+        }
+        begun
     }
 }
 
@@ -478,6 +498,8 @@ struct Moves {
     writes: Vec<Extent>,
     write_end: u64,
     class: Class,
+    /// Where it begins.
+    cell: Begun,
 }
 
 impl Moves {
@@ -488,8 +510,8 @@ impl Moves {
     /// # Safety
     /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {
-        let Moves { within, reads: Unread { extents, spans: missing }, writes, write_end, class } = self;
-        let io = file.exec().spawned(class);
+        let Moves { within, reads: Unread { extents, spans: missing }, writes, write_end, class, cell } = self;
+        let io = file.exec().spawned(cell.as_ref());
         let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
         // SAFETY: the caller's promise, for all of them.
         unsafe {

@@ -9,6 +9,7 @@ use super::Pager;
 use crate::cache::key::Key;
 use crate::drive::Class;
 use crate::exec::{Exec, pools};
+use crate::sys::retry::Retry;
 use crate::sys::sync::{self, Condvar, Mutex, lock};
 
 /// Most sets that wait for the flusher. Later ones wait for the next write to them.
@@ -30,21 +31,24 @@ struct FlusherState {
     running: bool,
     stop: bool,
     thread: Option<JoinHandle<()>>,
-    /// No thread could be started.
-    has_failed: bool,
+    /// When to try to start it again.
+    retry: Retry,
 }
 
 impl Flusher {
-    /// Leaves the sets of pages to the thread. Returns `false` if none could be started.
+    /// Leaves the sets of pages to the thread. Returns `false` if none can be started now.
     fn push(&self, start: impl FnOnce() -> Option<JoinHandle<()>>, keys: impl Iterator<Item = Key>) -> bool {
         let mut state = lock(&self.state);
-        if state.stop || state.has_failed {
-            return state.stop;
+        if state.stop {
+            return true;
         }
         if state.thread.is_none() {
+            if !state.retry.is_due() {
+                return false;
+            }
             state.thread = start();
-            state.has_failed = state.thread.is_none();
-            if state.has_failed {
+            if state.thread.is_none() {
+                state.retry.refused();
                 return false;
             }
         }

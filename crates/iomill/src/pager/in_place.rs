@@ -172,8 +172,9 @@ impl InPlaceJob {
         let end = entered.end_page();
         let spans = numbers(self.offset, self.len as u64).filter(|&page| page < end).map(Span::of_page).collect();
         let exec = Arc::clone(self.file.exec());
+        let cell = if self.class == Class::Foreground { exec.own_cell() } else { None };
         exec.spawn(async move {
-            let io = entered.exec().spawned(self.class);
+            let io = entered.exec().spawned(cell.as_ref());
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let touched = unsafe { entered.complete(&io, &self.paged, Want::Touch, spans, self.class).await };
             let callbacks = Arc::clone(&entered.exec().callbacks);
@@ -215,7 +216,7 @@ impl OpenRef {
         task: InPlace,
     ) -> Result<()> {
         self.page_numbers(paged, offset, len)?;
-        self.exec().get_ready()?;
+        self.exec().get_ready(class)?;
         self.exec().callbacks.get_ready()?;
         let job = InPlaceJob { file: self.clone(), paged: Arc::clone(paged), offset, len, class, rounds: ROUNDS };
         match Entered::enter_if_open(&self.file)? {

@@ -97,6 +97,9 @@ impl OpenFile {
         let Some(entered) = Entered::try_enter(&file.file) else { return Err(buffer) };
         let cell = if file.file.is_list() { None } else { file.exec().own_cell() };
         let (Some(paged), Some(cell)) = (&file.paged, cell) else { return Err(buffer) };
+        if !cell.serves(file.file.parts().iter().map(|part| part.drive)) {
+            return Err(buffer);
+        }
         let within = offset as usize % PAGE_BYTES;
         // The file may have shrunk before this call was inside.
         if offset.checked_add(len as u64).is_none_or(|end| end > file.file.len()) || within + len > PAGE_BYTES {

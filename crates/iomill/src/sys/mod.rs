@@ -18,6 +18,7 @@ pub mod notices;
 pub mod parker;
 pub mod process;
 pub mod real_fs;
+pub mod retry;
 pub mod sync;
 pub mod thread;
 pub mod topology;

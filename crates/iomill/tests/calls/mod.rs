@@ -4,6 +4,7 @@ mod abandoned;
 mod ahead;
 mod answers;
 mod async_cursor;
+mod begun;
 mod counters;
 mod drafts;
 mod edges;

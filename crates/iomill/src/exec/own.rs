@@ -1,0 +1,143 @@
+//! Which shared contexts the calling thread has: one for each array where it begins operations. Non-goals: what is in them (`cell`).
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use super::cell::{Common, Made, SharedCell};
+use crate::sys::retry::Retry;
+use crate::sys::thread::Raised;
+
+thread_local! {
+    /// What this thread has of arrays.
+    static CELLS: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
+    /// The calling thread polls a future of `block_on`, which takes the turns of its cells when the poll has ended.
+    static DRIVEN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A thread's hold on a cell. When the thread ends, another thread may have the cell.
+struct OwnCell(Arc<SharedCell>);
+
+impl Drop for OwnCell {
+    fn drop(&mut self) {
+        if self.0.is_here() {
+            self.0.give_back();
+        }
+    }
+}
+
+/// What a thread has of an array.
+struct Own {
+    instance: u64,
+    /// `None` if none could be made so far.
+    cell: Option<OwnCell>,
+    /// When to try to make one again.
+    retry: Retry,
+}
+
+impl Own {
+    /// The cell, if there is one.
+    fn cell(&self) -> Option<&Arc<SharedCell>> {
+        self.cell.as_ref().map(|OwnCell(cell)| cell)
+    }
+
+    /// Whether it is of use, as far as is known: not of an array that has been closed.
+    fn is_open(&self) -> bool {
+        // A forked child takes no lock of its parent (rule 2 of the fork).
+        self.cell().is_some_and(|cell| !cell.is_here() || cell.is_open())
+    }
+}
+
+/// The calling thread's cell of an array, if it has one. It serves what was there when it was made.
+pub fn made(instance: u64) -> Option<Arc<SharedCell>> {
+    let made = |cells: &RefCell<Vec<Own>>| {
+        let cells = cells.borrow();
+        cells.iter().find(|own| own.instance == instance).and_then(|own| own.cell().cloned())
+    };
+    CELLS.try_with(made).unwrap_or_default()
+}
+
+/// The calling thread's cell of an array with so many drives. `make` makes one if there is none, or if drives have come. A thread that has a cell
+/// keeps it if the system refuses a new one. So what a thread has begun in its cell is brought on there, and a refusal concerns this thread alone.
+pub fn get(instance: u64, drives: usize, common: &Common, make: impl FnOnce() -> Made) -> Option<Arc<SharedCell>> {
+    let mut before = None;
+    let found = CELLS.try_with(|cells| {
+        let mut cells = cells.borrow_mut();
+        let place = cells.iter().position(|own| own.instance == instance).unwrap_or_else(|| {
+            cells.retain(Own::is_open);
+            cells.push(Own { instance, cell: None, retry: Retry::default() });
+            cells.len() - 1
+        });
+        let own = &mut cells[place];
+        if let Some(cell) = own.cell()
+            && cell.knows(drives)
+        {
+            return Some(Arc::clone(cell));
+        }
+        if !own.retry.is_due() {
+            return own.cell().cloned();
+        }
+        match common.free_cell(drives, make) {
+            Ok(Some(cell)) => {
+                own.retry.granted();
+                before = own.cell.replace(OwnCell(cell));
+            }
+            Ok(None) => {}
+            Err(_told_by_make) => {
+                own.retry.refused();
+            }
+        }
+        own.cell().cloned()
+    });
+    if let Some(OwnCell(cell)) = &before {
+        // What is in the old cell goes on there.
+        cell.leave();
+    }
+    // A thread that is ending has no table any more.
+    found.unwrap_or(None)
+}
+
+/// Whether a cell is the calling thread's.
+pub fn is_own(cell: &Arc<SharedCell>) -> bool {
+    let is_it = |own: &Own| own.cell().is_some_and(|its| Arc::ptr_eq(its, cell));
+    CELLS.try_with(|cells| cells.borrow().iter().any(is_it)).unwrap_or(false)
+}
+
+/// The cells of the calling thread that have something unfinished.
+pub fn unfinished() -> Vec<Arc<SharedCell>> {
+    let unfinished = |cells: &RefCell<Vec<Own>>| {
+        let cells = cells.borrow();
+        let own = cells.iter().filter_map(Own::cell);
+        own.filter(|cell| !cell.is_idle() && cell.is_here()).cloned().collect()
+    };
+    CELLS.try_with(unfinished).unwrap_or_default()
+}
+
+/// Whether the calling thread's cells have something that nothing was done for since these took their turns: in another cell, or unsent.
+pub fn has_begun_beside(turned: &[Arc<SharedCell>]) -> bool {
+    let is_beside = |cell: &Arc<SharedCell>| {
+        !cell.is_idle() && cell.is_here() && (cell.is_unsent() || !turned.iter().any(|one| Arc::ptr_eq(one, cell)))
+    };
+    CELLS.try_with(|cells| cells.borrow().iter().filter_map(Own::cell).any(is_beside)).unwrap_or(false)
+}
+
+/// Sees to the next turns of the calling thread's cells: for operations that no poll brings on.
+pub fn leave() {
+    unfinished().iter().for_each(SharedCell::leave);
+}
+
+/// Has the watcher listen to the calling thread's cells, unless `block_on` takes their turns next.
+pub fn arm() {
+    if !is_driven_here() {
+        unfinished().iter().for_each(SharedCell::watch);
+    }
+}
+
+/// Whether the calling thread polls a future of `block_on`.
+pub fn is_driven_here() -> bool {
+    DRIVEN.with(Cell::get)
+}
+
+/// The calling thread polls within `block_on`, until the result is dropped.
+pub fn begin_driven() -> Raised {
+    Raised::new(&DRIVEN)
+}
