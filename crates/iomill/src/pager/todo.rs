@@ -165,9 +165,11 @@ mod tests {
 
     /// All waves of a list, and how many spans were in them together.
     fn waves(list: Vec<Span>, most: usize) -> (Vec<Vec<Span>>, usize) {
+        let place = list.as_ptr();
         let (mut todo, mut wave, mut waves) = (Todo::new(list), Vec::new(), Vec::new());
         while todo.next(most, &mut wave) {
             waves.push(wave.clone());
+            assert!(todo.spans.is_empty() || todo.spans.as_ptr() == place, "the list was copied");
         }
         let moved = waves.iter().map(Vec::len).sum();
         (waves, moved)

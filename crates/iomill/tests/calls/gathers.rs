@@ -145,6 +145,29 @@ fn a_scatter_reads_each_page_once() {
     }
 }
 
+/// Calls with so many rows that they are listed in parts.
+#[test]
+fn long_gathers_are_right() {
+    let (_dir, array, file, mut all) = array(Topology::default());
+    let mut rng = Rng::with_seed(8);
+    let offsets: Vec<u64> = (0..(1 << 20) + 5000).map(|_| rng.u64(0..all.len() as u64)).collect();
+    let bytes = random(offsets.len(), 10);
+    file.write_many(&bytes, &offsets, 1).unwrap();
+    offsets.iter().zip(&bytes).for_each(|(offset, byte)| all[*offset as usize] = *byte);
+    let right: Vec<u8> = offsets.iter().map(|offset| all[*offset as usize]).collect();
+    let mut out = vec![0; offsets.len()];
+    file.read_many(&mut out, &offsets, 1).unwrap();
+    assert!(out == right);
+    let out = block_on(file.read_many_async(out, &offsets, 1)).unwrap();
+    assert!(out == right);
+    let mut now = vec![0; all.len()];
+    file.read_at(&mut now, 0).unwrap();
+    assert!(now == all);
+    let refused = file.read_many(&mut vec![0; offsets.len() + 1], &[&offsets[..], &[all.len() as u64]].concat(), 1);
+    assert!(matches!(refused, Err(iomill::Error::Invalid { .. })), "{refused:?}");
+    array.close().unwrap();
+}
+
 /// The same where pages are on several nodes, and go by message.
 #[test]
 fn a_gather_over_nodes_reads_each_page_once() {
