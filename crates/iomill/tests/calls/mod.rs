@@ -20,6 +20,7 @@ mod positions;
 mod rows;
 mod runtimes;
 mod small;
+mod stress;
 
 use std::path::Path;
 
