@@ -76,7 +76,7 @@ impl Rows {
 impl File {
     /// Gathers rows by their numbers: row `ids[i]` goes to `out[i * row_len..][..row_len]`. Row 0 begins at the offset `base`; `base` and
     /// `row_len` are in bytes. One call keeps all drives busy. With a cache, rows in one page, and rows that are asked for twice, are
-    /// read by one I/O.
+    /// read by one I/O, in whatever order they come: of a longer gather those among each million rows that the cache does not have.
     ///
     /// A number past the last whole row, or a negative one, is an error that names it and its position. Negative numbers do not count from
     /// the end. `out` is as long as the rows. After an error any of its bytes may have changed.

@@ -315,7 +315,7 @@ mod tests {
         Service { kind: EngineKind::Null, align, depth: 4, batching: Batching::NONE, poll: false, meter: None }
     }
 
-    /// A write of a page, whose block has the lock `LOCK`.
+    /// A write of a page of a block with the lock `LOCK`.
     fn write(memory: &mut PageBuf) -> Piece {
         let memory = Memory::one(memory.as_mut_ptr());
         let file = Piece::sync(FileRef { handle: Handle(1), key: 7 });

@@ -159,7 +159,7 @@ impl<K: Send + 'static> Drop for BatchReceiver<K> {
     }
 }
 
-/// The shared context where an operation has begun, whose turns bring it on. `None`: other threads do.
+/// The shared context where an operation has begun, and with it all that its future needs. `None`: other threads bring it on.
 pub type Begun = Option<Arc<SharedCell>>;
 
 /// Begins batches on a file. It is no handle of the file.

@@ -18,7 +18,7 @@ use iomill::sys::fs::{DriveFs, Handle};
 use iomill::{Advice, Array, ArrayOptions, EngineKind, File, Layout};
 use tempfile::TempDir;
 
-use crate::PAGE;
+use super::PAGE;
 use crate::executor::block_on;
 
 /// Long enough for every operation that ends, on a busy machine too.
