@@ -1,5 +1,5 @@
 //! Many threads that do all kinds of calls at the same time, on one small cache, and check every byte that they read. It is meant for the
-//! sanitizers, too. `IOMILL_ROUNDS` says how often each thread does something.
+//! sanitizers, too. `IOMILL_ROUNDS` multiplies how often each thread does something.
 //!
 //! Each record has one owner, a thread that counts its writes to it: its generation. All words of the record have that number. A read must not find
 //! an older generation than the one that had ended before, and none that had not begun. Some records have no owner. They never change, and
@@ -300,7 +300,7 @@ impl Worker {
 
 #[test]
 fn every_byte_is_right_under_many_threads() {
-    let rounds = std::env::var("IOMILL_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
+    let rounds = crate::rounds(60);
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives = [dir.path().join("a"), dir.path().join("b")];
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
