@@ -158,11 +158,49 @@ def read_labels(drives):
     return ruling, roots
 
 
+# Notes of openings.
+
+
+def read_note(root, array, drive):
+    if not os.path.exists(os.path.join(root, "opening")):
+        raise Damaged(f"{root}: there is no note of openings")
+    with open(os.path.join(root, "opening"), "rb") as file:
+        data = file.read()
+    blocks = [data[at : at + 128] for at in (0, BLOCK)]
+    good = [block for block in blocks if block[:8] == b"iomilope" and u32(block, 8) == 2 and u64(block, 120) == xxh3(block[:120])]
+    if not good:
+        raise Damaged(f"{root}: the note of openings is damaged")
+    note = max(good, key=lambda block: u64(block, 48))
+    if note[16:32] != array or note[32:48] != drive:
+        raise Damaged(f"{root}: the note of openings is of another drive")
+    return note
+
+
+def judge_notes(ruling, roots, logs, end):
+    """Refuses drives that do not belong together. `end` is the log that is read."""
+    array = bytes.fromhex(ruling["array"])
+    notes = {index: read_note(root, array, bytes.fromhex(ruling["drives"][index]["id"])) for index, root in roots.items()}
+    newest = max([note[56:80] for note in notes.values()] + [end.opening], key=lambda opening: u64(opening, 0))
+    if any(newest not in (note[56:80], note[80:104]) for note in notes.values()) or u64(end.opening, 0) == u64(newest, 0) and end.opening != newest:
+        raise Damaged("the drives do not belong together: one was restored, or used apart from the others")
+    proof = max(notes.values(), key=lambda note: u64(note, 104))
+    sequence, checksum = u64(proof, 104), u64(proof, 112)
+    if end.sequence < sequence or end.chain.get(sequence, checksum) != checksum:
+        raise Damaged("the log is not the one of the drives: it was restored, or used apart from them")
+    for log in logs:
+        number = min(log.sequence, end.sequence)
+        ours, theirs = end.chain.get(number), log.chain.get(number)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise Damaged("the copies of the log went apart")
+
+
 # The log of one voter.
 
 
 class LogFile:
     def __init__(self, path, magic, array):
+        if not os.path.exists(path):
+            raise Damaged(f"{path} is missing")
         with open(path, "rb") as file:
             self.data = file.read()
         head = self.data[:128]
@@ -174,15 +212,15 @@ class LogFile:
         self.start = (u64(head, 56), u64(head, 64), u64(head, 72))
 
     def group(self, at):
-        """The group at an offset: sequence, known as durable, epoch, checksum of the group before, own checksum, records, end."""
-        head = self.data[at : at + 64]
-        if len(head) < 64 or head[:4] != b"ioGR" or u32(head, 4) > 2**17 or u64(head, 16) != self.salt:
+        """The group at an offset: sequence, known as durable, opening, checksum of the group before, own checksum, records, end."""
+        head = self.data[at : at + 88]
+        if len(head) < 88 or head[:4] != b"ioGR" or u32(head, 4) > 2**17 or u64(head, 16) != self.salt:
             return None
-        end = at + 64 + u32(head, 4)
+        end = at + 88 + u32(head, 4)
         if end > len(self.data) or u64(head, 8) != xxh3(self.data[at + 16 : end]):
             return None
         after = (end + BLOCK - 1) // BLOCK * BLOCK
-        return u64(head, 24), u64(head, 32), u64(head, 40), u64(head, 48), u64(head, 8), self.data[at + 64 : end], after
+        return u64(head, 24), u64(head, 32), head[64:88], u64(head, 48), u64(head, 8), self.data[at + 88 : end], after
 
 
 class Log:
@@ -193,13 +231,14 @@ class Log:
         names = os.listdir(self.root)
         self.segments = {int(name[:16], 16) for name in names if name.endswith(".segment") and not name.startswith("tmp-")}
         checkpoints = [int(name[:16], 16) for name in names if name.endswith(".checkpoint") and not name.startswith("tmp-")]
+        self.opening = bytes(24)
         for number in sorted(checkpoints, reverse=True):
             if self.read_checkpoint(number):
                 break
         else:
             self.files, self.late = Files(), 0
             self.sequence, self.checksum, self.place = 0, 0, (1, BLOCK)
-        self.epoch = 0
+        self.chain = {self.sequence: self.checksum}
         self.read_segments()
 
     def open(self, number, kind, magic):
@@ -213,7 +252,7 @@ class Log:
         self.files, self.late = Files(), None
         sequence, checksum, at = 0, 0, BLOCK
         while (group := file.group(at)) and group[0] == sequence + 1 and group[3] == checksum:
-            sequence, _, _, _, checksum, records, at = group
+            sequence, _, self.opening, _, checksum, records, at = group
             for kind, body in each_record(records):
                 if kind == 9:
                     self.late = u64(body, 16)
@@ -227,18 +266,20 @@ class Log:
     def read_segments(self):
         segment, at = self.place
         known, highest = {}, 0
-        while segment in self.segments:
-            file = known[segment] = self.open(segment, "segment", b"iomilseg")
-            group = file.group(at)
+        while True:
+            if segment not in known:
+                known[segment] = self.open(segment, "segment", b"iomilseg")
+            group = known[segment].group(at)
             if not group or group[0] != self.sequence + 1 or group[3] != self.checksum:
-                # The first group of the next segment may be the next one.
-                if at == BLOCK and segment != self.place[0]:
-                    break
-                segment, at = segment + 1, BLOCK
-                continue
-            self.sequence, _, self.epoch, _, self.checksum, records, at = group
+                break
+            self.sequence, _, self.opening, _, self.checksum, records, at = group
+            self.chain[self.sequence] = self.checksum
             for kind, body in each_record(records):
                 self.files.apply(kind, body, self.sequence <= self.late)
+                if kind == 11:
+                    segment, at = u64(body, 0), BLOCK
+        for later in sorted(number for number in self.segments if number > segment):
+            known[later] = self.open(later, "segment", b"iomilseg")
         for file in known.values():
             groups = filter(None, (file.group(at) for at in range(BLOCK, len(file.data), BLOCK)))
             highest = max([highest] + [group[1] for group in groups])
@@ -277,7 +318,7 @@ class Files:
         elif kind == 4:
             if self.files.pop(u64(body, 0), None) is None and not is_late:
                 raise Damaged("a file is gone that was not there")
-        elif kind not in (3, 5, 6, 7, 8, 9) and kind & 0xC000 == 0:
+        elif kind not in (3, 5, 6, 7, 8, 9, 11) and kind & 0xC000 == 0:
             raise Damaged(f"a record of kind {kind}, which is not known")
 
     def live(self):
@@ -402,7 +443,8 @@ def main():
             print(damage, file=sys.stderr)
     if not logs:
         raise Damaged("no voter has a log that can be read")
-    log = max(logs, key=lambda log: (log.epoch, log.sequence))
+    log = max(logs, key=lambda log: log.sequence)
+    judge_notes(label, roots, logs, log)
     files = log.files.live()
     if args.get is None:
         for name, file in files.items():

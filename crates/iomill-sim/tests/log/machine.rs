@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use iomill::catalog::Id;
 use iomill::catalog::journal::{Journal, Upkeep, read_files};
-use iomill::catalog::log::merged::Voter;
+use iomill::catalog::log::group::OpeningId;
+use iomill::catalog::log::merged::{LogEnd, Merged, Voter};
 use iomill::catalog::log::writer::{Announce, LogPlace};
 use iomill::catalog::state::files::Files;
 use iomill::sys::fs::{Access, DriveFs};
@@ -124,6 +125,16 @@ impl Announce for Labels {
         failed
     }
 
+    fn begin(&mut self, _: &Merged, end: &LogEnd) -> iomill::Result<OpeningId> {
+        Ok(OpeningId { number: end.opening.number + 1, id: ARRAY })
+    }
+
+    fn use_begun(&mut self, _: u64, _: u64) -> iomill::Result<()> {
+        Ok(())
+    }
+
+    fn prove(&mut self, _: u64, _: u64) {}
+
     fn notice(&mut self, text: String) {
         self.notices.lock().unwrap().push(text);
     }
@@ -150,7 +161,7 @@ impl<'a> Machine<'a> {
             notices,
         };
         let all = machine.attach(true).unwrap();
-        machine.place().create(&all).unwrap();
+        machine.place().create(&all, OpeningId { number: 1, id: ARRAY }).unwrap();
         for voter in &all {
             Labels::write(&*voter.fs, &(1, (0..drives).collect())).unwrap();
         }

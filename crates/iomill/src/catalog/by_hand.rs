@@ -7,18 +7,20 @@
 //! 1. One voter is left, by labels of the next epoch. Other copies are made anew by the next writer (C15).
 //! 2. On that voter the new segment and the new checkpoint have higher numbers than all that are there. The checkpoint gets its name last.
 //!    From that moment on it is the newest one, and what was before it means nothing (C31). Until then nothing has changed.
+//! 3. No number is given twice (C24): new files have numbers above those of the text, of the old catalog, and of all parts that lie on the drives.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::journal::checkpoint::{CheckpointWriter, Start, checkpoint_header};
-use super::journal::read_files;
+use super::journal::{NUMBERS_AFTER_CRASH, read_files};
+use super::log::group::OpeningId;
 use super::log::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::log::mend::make_first;
 use super::log::merged::Voter;
 use super::log::place::LogFiles;
 use super::log::writer::{Announce, first_group};
-use super::open::{FIRST_SEGMENT_BYTES, Opening, lock_array};
+use super::open::{FIRST_SEGMENT_BYTES, Opening, beside_writer, lock_array};
 use super::state::files::Files;
 use super::text::Signature;
 use super::text_form;
@@ -28,17 +30,17 @@ use crate::error::{Error, Result};
 
 /// All that the log of the array says, as text. It takes no lock, so it can run beside a writer.
 pub fn export(platform: &Arc<dyn Platform>, starts: &[PathBuf]) -> Result<String> {
-    let (array, locks) = lock_array(&**platform, starts, OpenMode::Peek, Signature::Required)?;
-    let opening = Opening::new(platform, OpenMode::Peek, array, locks)?;
-    let id = opening.body().array;
-    let (files, _) = read_files(&opening.voters(), id)?;
-    Ok(text_form::export(id, &files))
+    beside_writer(|| {
+        let (array, locks) = lock_array(&**platform, starts, OpenMode::Peek, Signature::Required)?;
+        let opening = Opening::new(platform, OpenMode::Peek, array, locks, Signature::Required)?;
+        Ok(text_form::export(opening.body().array, &opening.read_files()?))
+    })
 }
 
 /// Replaces the catalog by what a text says, and returns how many files it has. The array must not be open elsewhere.
 pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> Result<usize> {
     let (array, locks) = lock_array(&**platform, starts, OpenMode::Writer, Signature::Required)?;
-    let mut opening = Opening::new(platform, OpenMode::Writer, array, locks)?;
+    let mut opening = Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?;
     let body = opening.body();
     let imported = text_form::import(text, body.drives.len())?;
     if imported.array != body.array {
@@ -56,7 +58,8 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
             });
         }
     }
-    replace(&**platform, &keeps, body.array, &imported.files, opening.body().epoch)?;
+    let known = Known::of(&opening, &keeps)?;
+    replace(&**platform, &keeps, body.array, &imported.files, &known)?;
     opening.close()?;
     // This writer makes the other copies.
     Catalog::open(platform, starts, OpenMode::Writer)?.close()?;
@@ -73,11 +76,34 @@ fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
     keeps.cloned().ok_or_else(none)
 }
 
+/// What is known of the catalog that a text replaces.
+struct Known {
+    /// The epoch of the labels, and the opening in use. The new log has them.
+    writer: (u64, OpeningId),
+    /// No group that the drives know of has a higher number.
+    sequence: u64,
+    /// No file has had this number, as far as that is known (rule 3).
+    next_number: u64,
+}
+
+impl Known {
+    fn of(opening: &Opening, voter: &Voter) -> Result<Known> {
+        let body = opening.body();
+        let old = read_files(std::slice::from_ref(voter), body.array).ok();
+        let (in_use, proven) = opening.in_use()?;
+        let sequence = old.as_ref().map_or(0, |(_, end)| end.sequence).max(proven);
+        let next_number = old.map_or(0, |(files, end)| {
+            let after_crash = if end.is_closed { 0 } else { NUMBERS_AFTER_CRASH };
+            files.next_number().saturating_add(after_crash)
+        });
+        Ok(Known { writer: (body.epoch, in_use), sequence, next_number })
+    }
+}
+
 /// Rule 2.
-fn replace(platform: &dyn Platform, voter: &Voter, array: Id, files: &Files, epoch: u64) -> Result<()> {
+fn replace(platform: &dyn Platform, voter: &Voter, array: Id, files: &Files, known: &Known) -> Result<()> {
     let there = LogFiles::list(&*voter.fs)?;
-    let known = read_files(std::slice::from_ref(voter), array).map_or(0, |(_, end)| end.sequence);
-    let sequence = known.max(there.checkpoints.last().copied().unwrap_or(0)) + 1;
+    let sequence = known.sequence.max(there.checkpoints.last().copied().unwrap_or(0)) + 1;
     let segment = there.segments.last().copied().unwrap_or(0) + 1;
     let mut salts = [0; 16];
     super::id::fill_random(platform, &mut salts)?;
@@ -85,18 +111,23 @@ fn replace(platform: &dyn Platform, voter: &Voter, array: Id, files: &Files, epo
     let kind = FileKind::Segment { bytes: FIRST_SEGMENT_BYTES };
     let header = FileHeader { kind, array, number: segment, salt: salt(0), features: Features::default() };
     // The log is closed, as that of a new array.
-    make_first(&voter.fs, &header, &first_group(&header, sequence + 1, epoch))?;
+    let (epoch, in_use) = known.writer;
+    make_first(&voter.fs, &header, &first_group(&header, sequence + 1, epoch, in_use).0)?;
     let position = Position { segment, offset: BLOCK_BYTES };
     let start = Start { sequence, checksum: 0, position };
     let checkpoint = checkpoint_header(array, sequence, salt(8));
-    let (mut writer, mut failures) = CheckpointWriter::begin(checkpoint, std::iter::once(voter.clone()), start, epoch);
+    let (mut writer, mut failures) =
+        CheckpointWriter::begin(checkpoint, std::iter::once(voter.clone()), start, known.writer);
     let mut is_last = false;
     while failures.is_empty() && !is_last {
         is_last = writer.copy(files, 1 << 20);
         failures = writer.write();
     }
     if failures.is_empty() {
-        failures = writer.finish(files.next_number(), sequence);
+        // Without the old catalog it is not known which numbers it has given.
+        let unknown = if known.next_number == 0 { NUMBERS_AFTER_CRASH } else { 0 };
+        let next = files.next_number().saturating_add(unknown).max(known.next_number);
+        failures = writer.finish(next, sequence);
     }
     match failures.pop() {
         Some((_, error)) => Err(error),

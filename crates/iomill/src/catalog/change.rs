@@ -138,6 +138,11 @@ impl Catalog {
         })
     }
 
+    /// Whether the catalog says that a file may have parts.
+    pub fn has_announced(&self, number: u64) -> bool {
+        self.with_files(|files| files.numbered(number).is_some_and(|file| file.has_parts))
+    }
+
     /// Makes a change, durably.
     pub(super) fn change<R>(&self, needs_space: bool, plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<R> {
         let (_open, journal) = self.begin()?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::discovery::{self, FoundArray, FoundDrive};
 use super::id::parse_hex_u64;
-use super::journal::read_files;
+use super::journal::{read_files, read_log};
 use super::log::merged::{LogEnd, Voter};
 use super::log::place::LogFiles;
 use super::log::record::{Extent, PAGE_BYTES};
@@ -121,7 +121,13 @@ pub fn check(
     };
     report.drives = array.found.len();
     let labels = label_faults(&array);
-    let mut opening = Opening::new(platform, mode, array, locks)?;
+    let mut opening = match Opening::new(platform, mode, array, locks, signature) {
+        Ok(opening) => opening,
+        Err(error) => {
+            report.fault(error)?;
+            return Ok(report);
+        }
+    };
     opening.compares_all = repair;
     for (drive, what) in labels {
         let found = problem(opening.drives(), drive, LABEL, &what, Severity::Note);
@@ -134,13 +140,18 @@ pub fn check(
 /// Checks the log and the files. A writer's opening repairs what it can.
 fn check_opened(opening: Opening, part_extent: PartExtent<'_>, watch: Watch<'_>, report: &mut Report) -> Result<()> {
     let first = report.problems.len();
-    let (files, end) = match read_files(&opening.voters(), opening.body().array) {
+    let (files, end, merged) = match read_log(&opening.voters(), opening.body().array) {
         Ok(read) => read,
         Err(error) => {
             report.log_fault(error)?;
             return opening.close();
         }
     };
+    if let Err(error) = opening.judge_log(&end, &merged) {
+        // An older copy of the log would be no help.
+        report.fault(error)?;
+        return opening.close();
+    }
     check_copies(&opening, &end, report)?;
     check_leftovers(opening.drives(), &files, report)?;
     let catalog = match opening.into_catalog() {

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use super::discovery::{FoundArray, FoundDrive, attach, hint, read_label};
 use super::id::Id;
 use super::label::{COPIES_MAX, DRIVES_MAX, DriveState, LabelBody, LabelDrive, LabelFeatures, WEIGHT_MAX};
+use super::log::group::OpeningId;
 use super::log::merged::Voter;
 use super::log::writer::LogPlace;
 use super::open::{FIRST_SEGMENT_BYTES, Opening};
+use super::openings::{Openings, Proof};
 use super::store::{
-    LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, absent_is_none, failed, is_ours, sync_dir,
-    unlink_if_there,
+    Drive, LABEL, LOCK, LOG, Locks, OPENING, PARTS, SHARED, Staged, TEMPORARY, absent_is_none, failed, is_ours,
+    sync_dir, unlink_if_there,
 };
 use super::text::Signature;
 use super::{Catalog, OpenMode};
@@ -43,7 +45,7 @@ impl Catalog {
             refuse_other_content(&**fs)?;
             make_lock(fs)?;
         }
-        let locks = Locks::take(&fses, Lock::Exclusive)?;
+        let locks = Locks::take(&**platform, &fses, Lock::Exclusive)?;
         refuse_drives_in_use(&fses)?;
         for fs in &fses {
             prepare(fs)?;
@@ -75,7 +77,7 @@ impl Catalog {
             moved: false,
         });
         let array = FoundArray { label: first.label_of(0), found: found.collect() };
-        Opening::new(platform, OpenMode::Writer, array, locks)?.into_catalog()
+        Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?.into_catalog()
     }
 }
 
@@ -91,12 +93,21 @@ fn check_copies(copies: Option<usize>, drives: usize) -> Result<u16> {
     }
 }
 
-/// Makes the log on the drives that vote.
+/// Makes the log on the drives that vote, and the notes of the first opening on all drives.
 fn make_log(platform: &Arc<dyn Platform>, fses: &[Arc<dyn DriveFs>], body: &LabelBody) -> Result<()> {
+    let opening = OpeningId { number: 1, id: Id::random(&**platform)? };
     let (array, segment_bytes) = (body.array, FIRST_SEGMENT_BYTES);
     let place = LogPlace { platform: Arc::clone(platform), array, segment_bytes, compares_all: false };
     let voter = |index: &u16| Voter { drive: usize::from(*index), fs: Arc::clone(&fses[usize::from(*index)]) };
-    place.create(&body.voters.iter().map(voter).collect::<Vec<_>>())
+    let checksum = place.create(&body.voters.iter().map(voter).collect::<Vec<_>>(), opening)?;
+    let drive = |(fs, listed): (&Arc<dyn DriveFs>, &LabelDrive)| Drive {
+        fs: Arc::clone(fs),
+        id: listed.id,
+        index: listed.index,
+        weight: listed.weight,
+    };
+    let drives: Vec<Drive> = fses.iter().zip(&body.drives).map(drive).collect();
+    Openings::make(&**platform, array, &drives, opening, Proof { sequence: 1, checksum }).map(drop)
 }
 
 /// The weights to use.
@@ -204,6 +215,7 @@ fn prepare(fs: &Arc<dyn DriveFs>) -> Result<()> {
             unlink_if_there(&**fs, &name)?;
         }
     }
+    unlink_if_there(&**fs, OPENING)?;
     remove_log(&**fs)?;
     sync_dir(&**fs, "")
 }
@@ -230,7 +242,8 @@ fn write_labels(platform: &dyn Platform, fses: &[Arc<dyn DriveFs>], body: &Label
 fn take_back(fses: &[Arc<dyn DriveFs>], error: Error) -> Error {
     let mut freed = Ok(());
     for fs in fses {
-        let removed = remove_log(&**fs).and_then(|()| unlink_if_there(&**fs, LABEL));
+        let left = unlink_if_there(&**fs, OPENING).and_then(|()| remove_log(&**fs));
+        let removed = left.and_then(|()| unlink_if_there(&**fs, LABEL));
         freed = freed.and(removed.and_then(|()| sync_dir(&**fs, "")));
     }
     match freed {

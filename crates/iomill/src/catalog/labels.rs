@@ -5,9 +5,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use super::id::Id;
 use super::label::{Label, LabelBody};
 use super::lock;
+use super::log::group::OpeningId;
+use super::log::merged::{LogEnd, Merged};
 use super::log::writer::Announce;
+use super::openings::{Openings, Proof};
 use super::store::{Drive, LABEL, Staged};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
@@ -21,6 +25,8 @@ pub(super) struct Labels {
     pub(super) drives: Arc<[Drive]>,
     /// What the labels say, or are to say.
     pub(super) body: Arc<Mutex<LabelBody>>,
+    /// What the drives say of openings. `None` if a person has removed that from all drives, and a repair makes it anew.
+    pub(super) openings: Arc<Mutex<Option<Openings>>>,
     pub(super) notices: Arc<Notices>,
 }
 
@@ -64,6 +70,35 @@ impl Announce for Labels {
             self.notices.push(format!("drive {drive}: its label could not be written: {error}"));
         }
         failed.into_iter().map(|(drive, _)| drive).collect()
+    }
+
+    fn begin(&mut self, merged: &Merged, end: &LogEnd) -> Result<OpeningId> {
+        let mut openings = lock(&self.openings);
+        if openings.is_none() {
+            let number = end.opening.number.saturating_add(1);
+            let opening = OpeningId { number, id: Id::random(&*self.platform)? };
+            let proof = Proof { sequence: end.sequence, checksum: end.checksum };
+            let array = lock(&self.body).array;
+            *openings = Some(Openings::make(&*self.platform, array, &self.drives, opening, proof)?);
+        }
+        let Some(openings) = &mut *openings else { unreachable!("it was made above") };
+        openings.judge_log(end, merged)?;
+        openings.begin(&*self.platform, end)
+    }
+
+    fn use_begun(&mut self, sequence: u64, checksum: u64) -> Result<()> {
+        match &mut *lock(&self.openings) {
+            Some(openings) => openings.use_begun(&*self.platform, Proof { sequence, checksum }),
+            None => Ok(()),
+        }
+    }
+
+    fn prove(&mut self, sequence: u64, checksum: u64) {
+        if let Some(openings) = &mut *lock(&self.openings)
+            && let Err(error) = openings.prove(&*self.platform, Proof { sequence, checksum })
+        {
+            self.notices.push(format!("the end of the log could not be noted on all drives: {error}"));
+        }
     }
 
     fn notice(&mut self, text: String) {

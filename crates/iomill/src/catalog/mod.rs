@@ -4,8 +4,8 @@
 //! about a drive names that drive. Non-goals: the data of files; which files are open (the caller knows that). `docs/format.md`
 //! describes the bytes, and `docs/catalog.md` the log, with the rules C1 and up.
 //!
-//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The catalog uses no clock but [`Platform::unix_ns`], and no other
-//! file operation. Its only thread writes checkpoints, where there may be threads. So a simulator can run all of it on one thread.
+//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The catalog uses no clock but [`Platform::unix_ns`], except to wait for the
+//! lock of a process that has ended, and no other file operation. Its only thread writes checkpoints, where there may be threads. So a simulator can run all of it on one thread.
 //!
 //! # Rules
 //!
@@ -40,6 +40,7 @@ mod listing;
 pub mod log;
 mod name;
 mod open;
+mod openings;
 mod problem;
 mod record;
 mod remove;

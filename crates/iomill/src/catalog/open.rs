@@ -4,11 +4,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::discovery::{self, FoundArray};
-use super::journal::{Journal, Upkeep, read_files};
+use super::id::parse_hex_u64;
+use super::journal::{Journal, NUMBERS_AFTER_CRASH, Upkeep, read_log};
 use super::label::LabelBody;
 use super::labels::{Labels, label_bytes};
-use super::log::merged::Voter;
+use super::log::compare::Difference;
+use super::log::group::OpeningId;
+use super::log::merged::{LogEnd, Merged, Voter};
 use super::log::writer::{LogPlace, SEGMENT_MIN_BYTES};
+use super::openings::{Openings, no_notes};
 use super::small::SmallFiles;
 use super::state::files::Files;
 use super::store::{
@@ -18,11 +22,14 @@ use super::text::Signature;
 use super::{Catalog, Drive, OpenMode, Store, lock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::Lock;
+use crate::sys::fs::{DriveFs, Lock};
 use crate::sys::notices::Notices;
 
 /// Bytes of the first segment of the log. Tests copy their drives often.
 pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SEGMENT_MIN_BYTES };
+
+/// Numbers of files stay below this.
+const NUMBERS_END: u64 = 1 << 63;
 
 /// How often to start again when another process changes the array between two looks.
 const TRIES: usize = 5;
@@ -45,32 +52,44 @@ impl Catalog {
     pub fn open(platform: &Arc<dyn Platform>, starts: &[PathBuf], mode: OpenMode) -> Result<Catalog> {
         let open = || {
             let (array, locks) = lock_array(&**platform, starts, mode, Signature::Required)?;
-            Opening::new(platform, mode, array, locks)?.into_catalog()
+            Opening::new(platform, mode, array, locks, Signature::Required)?.into_catalog()
         };
-        let mut opened = open();
-        // Without a lock, a look may see the middle of a change of the labels. A second look then sees the change done.
-        for _ in 1..if mode == OpenMode::Peek { TRIES } else { 1 } {
-            if opened.is_ok() {
-                break;
-            }
-            opened = open();
-        }
-        opened
+        if mode == OpenMode::Peek { beside_writer(open) } else { open() }
     }
 }
 
+/// Without a lock, a look may see the middle of a change of the labels, or of an opening. A second look then sees the change done.
+pub(super) fn beside_writer<R>(look: impl Fn() -> Result<R>) -> Result<R> {
+    let mut seen = look();
+    for _ in 1..TRIES {
+        if seen.is_ok() {
+            break;
+        }
+        seen = look();
+    }
+    seen
+}
+
 impl Opening {
-    /// A writer updates the labels here.
+    /// Drives that do not belong together are refused here (C43). A writer updates the labels. Where a person's work counts without a signature, an
+    /// array of which all notes of openings were removed gets new ones later.
     pub(super) fn new(
         platform: &Arc<dyn Platform>,
         mode: OpenMode,
         array: FoundArray,
         locks: Locks,
+        signature: Signature,
     ) -> Result<Opening> {
+        let drives: Arc<[Drive]> = array.drives().into();
+        let openings = Openings::read(array.label.array, &drives)?;
+        if openings.is_none() && signature == Signature::Required {
+            return Err(no_notes(&drives));
+        }
         let labels = Labels {
             platform: Arc::clone(platform),
-            drives: array.drives().into(),
+            drives,
             body: Arc::new(Mutex::new(array.label.body())),
+            openings: Arc::new(Mutex::new(openings)),
             notices: Arc::new(Notices::default()),
         };
         let mut opening =
@@ -118,13 +137,18 @@ impl Opening {
             let back: Vec<Voter> = left.map(|index| self.voter(index)).collect();
             let labels = Box::new(self.labels.clone());
             let voters = self.voters();
+            let is_renewed = lock(&self.labels.openings).is_none();
             let journal = Journal::open(place, Upkeep::default(), &voters, &back, body.epoch, labels)?;
             self.check_layouts(&journal.files())?;
+            let mut least = self.number_above_parts(journal.files().next_number())?;
+            if is_renewed {
+                // The log may have been rolled back.
+                least = least.saturating_add(NUMBERS_AFTER_CRASH);
+            }
+            journal.start(least)?;
             Store::Journal(Box::new(journal))
         } else {
-            let (files, _) = read_files(&self.voters(), body.array)?;
-            self.check_layouts(&files)?;
-            Store::Files(Box::new(files))
+            Store::Files(Box::new(self.read_files()?))
         };
         let catalog = Catalog {
             platform: self.platform,
@@ -143,6 +167,78 @@ impl Opening {
         };
         catalog.remove_all_dying();
         Ok(catalog)
+    }
+
+    /// Reads the log as a reader, and judges it.
+    pub(super) fn read_files(&self) -> Result<Files> {
+        let (files, end, merged) = read_log(&self.voters(), self.body().array)?;
+        let differences = self.judge_log(&end, &merged)?;
+        self.check_layouts(&files)?;
+        self.note_lost_copies(&end, differences);
+        Ok(files)
+    }
+
+    /// Says which copies of the log are lost. The next writer puts them right.
+    fn note_lost_copies(&self, end: &LogEnd, differences: Vec<(Voter, Difference)>) {
+        let note = |fs: &dyn DriveFs, what: &str| {
+            let text = format!(
+                "{}: this copy of the log is lost or damaged ({what}); the other copies serve, and the next opening for writing puts it right",
+                full_path(fs, LOG).display()
+            );
+            self.labels.notices.push(text);
+        };
+        let body = self.body();
+        for index in (0..body.copies).filter(|index| !body.voters.contains(index)) {
+            note(&*self.voter(index).fs, "it was left behind");
+        }
+        for (voter, difference) in differences {
+            let Difference::Lacks { end: own, what } = difference else { continue };
+            // A writer may be at work beside a look: a copy may lack the last group, and have what the look did not see.
+            let is_certain = own.is_none_or(|own| own + 1 < end.sequence);
+            if self.mode == OpenMode::Reader || is_certain {
+                note(&*voter.fs, &what);
+            }
+        }
+    }
+
+    /// Refuses copies of the log that went apart (C45), and a log that is not the one of the drives (C43, C44). Returns how copies differ.
+    pub(super) fn judge_log(&self, end: &LogEnd, merged: &Merged) -> Result<Vec<(Voter, Difference)>> {
+        let differences = merged.refuse_apart(end)?;
+        if let Some(openings) = &*lock(&self.labels.openings) {
+            openings.judge_log(end, merged)?;
+        }
+        Ok(differences)
+    }
+
+    /// The opening in use, and the last group of the log that the drives know of.
+    pub(super) fn in_use(&self) -> Result<(OpeningId, u64)> {
+        match &*lock(&self.labels.openings) {
+            Some(openings) => Ok((openings.in_use(), openings.proof().sequence)),
+            None => Err(no_notes(self.drives())),
+        }
+    }
+
+    /// A number above those of all parts that lie on the drives, and of all files (C24). A part that no file can have yet is left of a catalog that
+    /// was newer than this one.
+    fn number_above_parts(&self, next: u64) -> Result<u64> {
+        let mut least = next;
+        for drive in self.drives() {
+            let fs = &*drive.fs;
+            let names = fs.list(PARTS).map_err(failed("list", fs, PARTS))?;
+            let numbers = names.iter().filter_map(|name| parse_hex_u64(name));
+            // A file that is not iomill's may have any name.
+            let Some(highest) = numbers.filter(|number| *number < NUMBERS_END).max() else { continue };
+            if highest >= next {
+                let text = format!(
+                    "{}: the part {highest:016x} is there, and the catalog has not given such a number yet: the catalog was once newer. \
+                     The part is kept, new files have higher numbers, and `iomill check` lists all such parts",
+                    full_path(fs, PARTS).display()
+                );
+                self.labels.notices.push(text);
+            }
+            least = least.max(highest + 1);
+        }
+        Ok(least)
     }
 
     /// An error if a layout names a drive that the array does not have.
@@ -230,7 +326,7 @@ pub(super) fn lock_array(
             OpenMode::Reader => Lock::Shared,
             OpenMode::Peek => return Ok((array, Locks::default())),
         };
-        let locks = Locks::take(array.found.iter().map(|found| &found.fs), lock)?;
+        let locks = Locks::take(platform, array.found.iter().map(|found| &found.fs), lock)?;
         if array.is_unchanged(signature)? {
             return Ok((array, locks));
         }

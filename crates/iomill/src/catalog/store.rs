@@ -3,17 +3,20 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::id::{Id, fill_random};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
+use crate::sys::fs::{Access, DriveFile, DriveFs, Holder, Lock};
 use crate::sys::real_fs::DIRECTORY;
 
 /// Path of the lock on each drive.
 pub(super) const LOCK: &str = "lock";
 /// Path of the label on each drive.
 pub(super) const LABEL: &str = "label";
+/// Path of the note of openings on each drive.
+pub(super) const OPENING: &str = "opening";
 /// Directory of the log.
 pub(super) const LOG: &str = "log";
 /// Directory of parts.
@@ -23,9 +26,15 @@ pub(super) const SHARED: &str = "shared";
 /// How names of temporary files begin.
 pub(super) const TEMPORARY: &str = "tmp-";
 
+/// How long to wait for a lock of a process that has ended. Its I/O in flight ends long before, unless a drive hangs.
+const LOCK_WAIT: Duration = Duration::from_secs(20);
+/// The pauses of such a wait grow from the first to the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LAST_PAUSE: Duration = Duration::from_millis(50);
+
 /// Whether a name directly in a drive's directory is one of ours.
 pub(super) fn is_ours(name: &str) -> bool {
-    matches!(name, LOCK | LABEL | LOG | PARTS | SHARED) || name.starts_with(TEMPORARY)
+    matches!(name, LOCK | LABEL | OPENING | LOG | PARTS | SHARED) || name.starts_with(TEMPORARY)
 }
 
 /// One drive of an open array.
@@ -183,8 +192,12 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Takes the locks of all drives in the given order, or none.
-    pub(super) fn take<'a>(drives: impl IntoIterator<Item = &'a Arc<dyn DriveFs>>, lock: Lock) -> Result<Locks> {
+    /// Takes the locks of all drives in the given order, or none. It waits for a process that has ended: its last I/O may hold a lock for a while.
+    pub(super) fn take<'a>(
+        platform: &dyn Platform,
+        drives: impl IntoIterator<Item = &'a Arc<dyn DriveFs>>,
+        lock: Lock,
+    ) -> Result<Locks> {
         let (access, wanted) = match lock {
             Lock::Shared => (Access::READ, "it was to be opened for reading"),
             Lock::Exclusive => (Access::WRITE, "it was to be opened for writing"),
@@ -197,8 +210,8 @@ impl Locks {
                 why: "the lock is missing; make sure that no process uses the array, then run `iomill check --repair`"
                     .to_owned(),
             })?;
-            if !fs.lock(file.handle(), lock).map_err(failed("lock", &**fs, LOCK))? {
-                let holder = fs.lock_holder(file.handle());
+            if let Some(holder) = take_lock(platform, &file, lock)? {
+                let holder = if let Holder::Process(number) = holder { Some(number) } else { None };
                 return Err(Error::Locked { path: fs.location().to_owned(), holder, wanted });
             }
             locks.files.push(file);
@@ -218,6 +231,26 @@ impl Locks {
             result = result.and(unlocked);
         }
         result
+    }
+}
+
+/// Takes a lock. What holds it comes back, if that does not end.
+fn take_lock(platform: &dyn Platform, file: &DriveFile, lock: Lock) -> Result<Option<Holder>> {
+    let fs = &**file.fs();
+    let (mut pause, mut waited) = (FIRST_PAUSE, Duration::ZERO);
+    loop {
+        if fs.lock(file.handle(), lock).map_err(failed("lock", fs, LOCK))? {
+            return Ok(None);
+        }
+        let holder = fs.lock_holder(file.handle());
+        if holder != Holder::Ending || waited > LOCK_WAIT {
+            // The holder may have ended since the first try.
+            let is_taken = fs.lock(file.handle(), lock).map_err(failed("lock", fs, LOCK))?;
+            return Ok((!is_taken).then_some(holder));
+        }
+        platform.clock().sleep(pause);
+        waited += pause;
+        pause = (2 * pause).min(LAST_PAUSE);
     }
 }
 

@@ -168,6 +168,9 @@ impl ArrayParts {
 
     /// Says durably that the file has parts, and makes them. All are empty.
     fn new_parts(&self, exec: &Exec) -> Result<Held> {
+        if !self.catalog.has_announced(self.record.number) {
+            self.refuse_other_parts()?;
+        }
         match &self.draft {
             Some(draft) => self.catalog.announce_draft(draft)?,
             None => self.catalog.announce_parts(self.record.number)?,
@@ -180,6 +183,28 @@ impl ArrayParts {
             part.reserved.store(0, Ordering::Relaxed);
         }
         Ok(held)
+    }
+
+    /// A part that is there before it was announced is of a file that the catalog does not know any more (C24). It is kept.
+    fn refuse_other_parts(&self) -> Result<()> {
+        let path = part_path(self.record.number);
+        for &drive in &self.record.drives {
+            let Some(drive) = self.catalog.drives().get(usize::from(drive)) else { continue };
+            match DriveFile::open(&drive.fs, &path, Access::READ) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(Error::io("look for", drive.fs.root().join(&path), error)),
+                Ok(found) => {
+                    let why = format!(
+                        "a part with the number of {:?} is there, and this file has none yet: the catalog was once newer, or the part is \
+                         a copy. It is kept, so this file cannot grow; run `iomill check`, move the part away if it is not missed, and \
+                         write the file again",
+                        self.name()
+                    );
+                    return Err(Error::Corrupt { path: found.full_path(), why });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Opens the parts of a file that is `len` bytes long. A writer makes those that are missing and empty.

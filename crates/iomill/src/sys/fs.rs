@@ -10,6 +10,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use super::holder::Holder;
+
 /// An open file of a drive: a descriptor number, or a number that a simulated drive chose for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub i32);
@@ -160,10 +162,10 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn unlink(&self, path: &str) -> io::Result<()>;
     /// Takes a lock without waiting. Returns `false` if another process or handle holds it.
     fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool>;
-    /// A process that holds a lock on this file, by its number. `None` where that is not known.
-    fn lock_holder(&self, handle: Handle) -> Option<u32> {
+    /// What holds a lock on this file.
+    fn lock_holder(&self, handle: Handle) -> Holder {
         let _unknown = handle;
-        None
+        Holder::Unknown
     }
     /// Gives a lock back, also if a ring still refers to the file.
     fn unlock(&self, handle: Handle) -> io::Result<()>;

@@ -11,6 +11,7 @@ pub mod fair;
 pub mod flushes;
 pub mod fs;
 pub mod grown;
+pub mod holder;
 pub mod limits;
 pub mod memory;
 pub mod neighbours;

@@ -20,7 +20,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
+use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock, Stamp};
+use super::holder;
 use super::memory::PageBuf;
 
 /// The directory that an array keeps on each of its drives.
@@ -287,18 +288,9 @@ impl DriveFs for RealFs {
         }
     }
 
-    fn lock_holder(&self, handle: Handle) -> Option<u32> {
-        let stat = sys::fstat(borrow(handle)).ok()?;
-        let (major, minor) = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
-        // Some file systems tell users other device numbers than the list has. Then the holder is not known.
-        let file = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
-        locks.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            let place = fields.iter().position(|field| *field == file)?;
-            // 0 and below stand for processes that this one cannot see.
-            fields.get(place.checked_sub(1)?)?.parse().ok().filter(|number| *number > 0)
-        })
+    fn lock_holder(&self, handle: Handle) -> Holder {
+        let Ok(stat) = sys::fstat(borrow(handle)) else { return Holder::Unknown };
+        holder::find(Path::new("/proc"), (sys::major(stat.st_dev), sys::minor(stat.st_dev)), stat.st_ino)
     }
 
     fn unlock(&self, handle: Handle) -> io::Result<()> {

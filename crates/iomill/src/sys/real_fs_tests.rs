@@ -173,13 +173,63 @@ fn locks_exclude_and_are_given_back() {
         assert!(!fs.lock(one, Lock::Exclusive).unwrap());
         fs.unlock(other).unwrap();
         assert!(fs.lock(one, Lock::Exclusive).unwrap());
-        assert_eq!(fs.lock_holder(other), Some(std::process::id()));
+        assert_eq!(fs.lock_holder(other), Holder::Process(std::process::id()));
         assert!(!fs.lock(other, Lock::Shared).unwrap());
         // Closing the last descriptor gives the lock back, too.
         fs.close(one);
         assert!(fs.lock(other, Lock::Shared).unwrap());
         fs.close(other);
     });
+}
+
+/// A process takes a lock, has a child, and ends. The child has the lock then, and is named. When it ends, the lock is free.
+#[test]
+fn a_child_that_has_a_lock_is_named() {
+    let dir = scratch();
+    let fs = RealFs::attach(dir.path(), true).unwrap();
+    fs.close(fs.open("lock", Access::CREATE).unwrap());
+    let own = fs.open("lock", Access::READ).unwrap();
+    let path = std::ffi::CString::new(dir.path().join("iomill/lock").into_os_string().into_encoded_bytes()).unwrap();
+    let mut pipe = [0; 2];
+    // SAFETY: the array has room for two descriptors.
+    assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: the children make system calls only, and end by `_exit` or by a signal. The path and the pipe outlive them.
+    let parent = unsafe {
+        let parent = libc::fork();
+        if parent == 0 {
+            let lock = libc::open(path.as_ptr(), libc::O_RDONLY);
+            if lock < 0 || libc::flock(lock, libc::LOCK_EX) != 0 {
+                libc::_exit(1);
+            }
+            let child = libc::fork();
+            if child == 0 {
+                loop {
+                    libc::pause();
+                }
+            }
+            libc::write(pipe[1], (&raw const child).cast(), size_of_val(&child));
+            libc::_exit(0);
+        }
+        parent
+    };
+    let (mut child, mut status): (libc::pid_t, i32) = (0, 0);
+    // SAFETY: the memory is as long as is said, and the parent of the children is waited for once.
+    unsafe {
+        assert_eq!(libc::waitpid(parent, &raw mut status, 0), parent);
+        assert_eq!(libc::read(pipe[0], (&raw mut child).cast(), size_of_val(&child)), size_of_val(&child) as isize);
+        pipe.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
+    }
+    let (is_taken, holder) = (fs.lock(own, Lock::Shared).unwrap(), fs.lock_holder(own));
+    // SAFETY: the child is of this test, and lives until here.
+    assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+    assert!(!is_taken);
+    assert_eq!(holder, Holder::Process(child as u32));
+    // The kernel ends it soon, and until then it is not named.
+    while !fs.lock(own, Lock::Shared).unwrap() {
+        assert_ne!(fs.lock_holder(own), Holder::Process(child as u32));
+        std::thread::yield_now();
+    }
+    fs.close(own);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod futures;
 mod gathers;
 mod listing;
 mod mapped;
+mod openings;
 mod owned;
 mod pins;
 mod plain;

@@ -128,7 +128,7 @@ impl Worker {
         self.random.usize(0..RECORDS / PLACES) * PLACES + THREADS + self.random.usize(0..2)
     }
 
-    fn run(&mut self, rounds: usize) {
+    fn run(&mut self, rounds: u64) {
         for _ in 0..rounds {
             match self.random.u32(0..100) {
                 0..15 => self.read(),

@@ -6,7 +6,7 @@
 //! A checkpoint may show changes that are queued and not durable. So it gets its name only when the log is durable up to the last change
 //! that it shows. The record `end` names that group, E.
 
-use crate::catalog::log::group::{GROUP_MAX_BYTES, GroupHeader};
+use crate::catalog::log::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId};
 use crate::catalog::log::header::{Features, FileHeader, FileKind, Position};
 use crate::catalog::log::merged::Voter;
 use crate::catalog::log::place::{Making, checkpoint_path};
@@ -35,6 +35,7 @@ pub struct CheckpointWriter {
     pub start: Start,
     salt: u64,
     epoch: u64,
+    opening: OpeningId,
     copies: Vec<(usize, Making)>,
     stage: Stage,
     files: u64,
@@ -66,12 +67,12 @@ enum Stage {
 pub type Failures = Vec<(usize, Error)>;
 
 impl CheckpointWriter {
-    /// Begins a checkpoint on all `voters`.
+    /// Begins a checkpoint on all `voters`, by the epoch of the labels and the opening that writes it.
     pub fn begin(
         header: impl Fn(FileKind) -> FileHeader,
         voters: impl Iterator<Item = Voter>,
         start: Start,
-        epoch: u64,
+        (epoch, opening): (u64, OpeningId),
     ) -> (CheckpointWriter, Failures) {
         let header = header(FileKind::Checkpoint { start: start.position, previous: start.checksum });
         let (mut copies, mut failures) = (Vec::new(), Failures::new());
@@ -85,6 +86,7 @@ impl CheckpointWriter {
             start,
             salt: header.salt,
             epoch,
+            opening,
             copies,
             stage: Stage::Small,
             files: 0,
@@ -175,6 +177,7 @@ impl CheckpointWriter {
             epoch: self.epoch,
             previous: self.checksum,
             records: self.count,
+            opening: self.opening,
         };
         self.group.clear();
         self.checksum = header.seal(&self.records, &mut self.group);

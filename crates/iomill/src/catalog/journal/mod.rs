@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::log::bytes::Cursor;
 use super::log::header::FileKind;
-use super::log::merged::{LogEnd, Replay, Stop, Visit, Voter, read_beside_writer};
+use super::log::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter, read_beside_writer};
 use super::log::record::{LogFault, LogRecord};
 use super::log::writer::{Announce, LogPlace, LogWriter};
 use super::state::files::Files;
@@ -26,11 +26,11 @@ use keeper::Keeper;
 use upkeep::Checkpointing;
 
 use crate::error::{Error, Result};
-use crate::sys::sync::{Arc, AtomicBool, Mutex, Ordering, RwLock, RwLockReadGuard, lock, read, write};
+use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, RwLockReadGuard, lock, read, write};
 use crate::sys::thread::Thread;
 
 /// After a crash numbers go on so much higher (C24).
-const NUMBERS_AFTER_CRASH: u64 = 1 << 32;
+pub const NUMBERS_AFTER_CRASH: u64 = 1 << 32;
 /// An instalment has so many bytes, or four times those of the group before it.
 const INSTALMENT_BYTES: u64 = 64 << 10;
 
@@ -125,7 +125,7 @@ struct Shared {
     /// Whether changes that need space may go on (C29).
     has_room: AtomicBool,
     /// Files have numbers from this one on.
-    first_number: u64,
+    first_number: AtomicU64,
     /// Whether the log says that it is open.
     has_begun: AtomicBool,
 }
@@ -154,9 +154,14 @@ fn has_failed() -> Error {
 
 /// The files as a reader sees them, and the end of the log (C31, C32).
 pub fn read_files(voters: &[Voter], array: super::Id) -> Result<(Files, LogEnd)> {
+    read_log(voters, array).map(|(files, end, _)| (files, end))
+}
+
+/// The same, with the copies of the log.
+pub fn read_log(voters: &[Voter], array: super::Id) -> Result<(Files, LogEnd, Merged)> {
     let mut replay = FilesReplay::default();
-    let end = read_beside_writer(voters, array, &mut replay)?;
-    Ok((finish(replay, voters)?, end))
+    let (merged, end) = read_beside_writer(voters, array, &mut replay)?;
+    Ok((finish(replay, voters)?, end, merged))
 }
 
 fn finish(replay: FilesReplay, voters: &[Voter]) -> Result<Files> {
@@ -196,7 +201,7 @@ impl Journal {
             writing: Mutex::new(writing),
             keeper: Keeper::default(),
             has_room,
-            first_number,
+            first_number: AtomicU64::new(first_number),
             has_begun: AtomicBool::new(false),
         };
         Ok(Journal { shared: Arc::new(shared), thread: Mutex::new(None) })
@@ -210,13 +215,25 @@ impl Journal {
             return Ok(());
         }
         let ((), ticket) = self.queue(|_, change| {
-            change.push(&LogRecord::Numbers(self.shared.first_number));
+            // Relaxed: it is set before the first change.
+            change.push(&LogRecord::Numbers(self.shared.first_number.load(Ordering::Relaxed)));
             Ok(())
         })?;
         self.commit(ticket)?;
         self.shared.set_space_aside();
         self.shared.has_begun.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes the array ready for changes: the log says that it is open, and then the drives say that this opening is in use (C42). Files get numbers
+    /// from `least` on.
+    pub fn start(&self, least: u64) -> Result<()> {
+        // Relaxed: no other thread has the journal yet.
+        self.shared.first_number.fetch_max(least, Ordering::Relaxed);
+        self.begin()?;
+        let mut writing = lock(&self.shared.writing);
+        let Writing { log, labels, .. } = &mut *writing;
+        labels.use_begun(log.sequence(), log.end().1)
     }
 
     /// A number that no file has had or will get, without a record (C24, C40).
@@ -361,7 +378,11 @@ impl Journal {
         *lock(&shared.checkpoint) = None;
         let mut closed = Change::default();
         closed.push(&LogRecord::Closed);
-        shared.append(&closed.records, closed.count).map(drop)
+        shared.append(&closed.records, closed.count)?;
+        let mut writing = lock(&shared.writing);
+        let Writing { log, labels, .. } = &mut *writing;
+        labels.prove(log.sequence(), log.end().1);
+        Ok(())
     }
 
     fn no_room(&self) -> Error {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use arbitrary::Unstructured;
 
 use super::{FilesReplay, Journal, Upkeep, finish, read_files};
-use crate::catalog::log::merged::{Replay, Stop, Visit, read_beside_writer};
+use crate::catalog::log::group::OpeningId;
+use crate::catalog::log::merged::{LogEnd, Merged, Replay, Stop, Visit, read_beside_writer};
 use crate::catalog::log::place::LogFiles;
 use crate::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord};
 use crate::catalog::log::test_log::{ARRAY, Labels, TestLog};
@@ -29,6 +30,18 @@ struct SharedLabels(Arc<Mutex<Labels>>);
 impl Announce for SharedLabels {
     fn announce(&mut self, epoch: u64, voters: &[usize]) -> Vec<usize> {
         self.0.lock().unwrap().announce(epoch, voters)
+    }
+
+    fn begin(&mut self, merged: &Merged, end: &LogEnd) -> Result<OpeningId> {
+        self.0.lock().unwrap().begin(merged, end)
+    }
+
+    fn use_begun(&mut self, sequence: u64, checksum: u64) -> Result<()> {
+        self.0.lock().unwrap().use_begun(sequence, checksum)
+    }
+
+    fn prove(&mut self, sequence: u64, checksum: u64) {
+        self.0.lock().unwrap().prove(sequence, checksum);
     }
 
     fn notice(&mut self, text: String) {

@@ -81,7 +81,7 @@ impl Shared {
     fn begin_checkpoint(&self) -> Option<Checkpointing> {
         let mut salt = [0; 8];
         let filled = fill_random(&*self.place.platform, &mut salt);
-        let (start, epoch, log_bytes, voters) = {
+        let (start, writer, log_bytes, voters) = {
             let mut writing = lock(&self.writing);
             if !writing.wants_checkpoint(&self.upkeep) {
                 return None;
@@ -93,10 +93,10 @@ impl Shared {
             let (position, checksum) = writing.log.end();
             let start = Start { sequence: writing.log.sequence(), checksum, position };
             let voters: Vec<Voter> = writing.log.copies().collect();
-            (start, writing.log.epoch(), writing.log.log_bytes(), voters)
+            (start, (writing.log.epoch(), writing.log.opening()), writing.log.log_bytes(), voters)
         };
         let header = checkpoint_header(self.place.array, start.sequence, u64::from_le_bytes(salt));
-        let (writer, failures) = CheckpointWriter::begin(header, voters.into_iter(), start, epoch);
+        let (writer, failures) = CheckpointWriter::begin(header, voters.into_iter(), start, writer);
         self.outlives(failures).then_some(Checkpointing { writer, shows: None, log_bytes })
     }
 

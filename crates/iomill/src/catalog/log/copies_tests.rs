@@ -324,3 +324,63 @@ fn a_full_drive_refuses_the_next_segment_and_keeps_the_log() {
     assert_eq!(log.read().unwrap().1, (1..=number).collect::<Vec<u64>>());
     log.assert_equal_copies("full");
 }
+
+/// Two lives of one log, of which each goes on for itself after `common` groups.
+fn two_lives(common: u64, [ours, theirs]: [u64; 2], kib: usize) -> (TestLog, TestLog) {
+    let mut log = TestLog::new(2);
+    let (mut writer, ..) = log.open().unwrap();
+    (0..common).for_each(|number| log.append_large(&mut writer, number, kib).unwrap());
+    drop(writer);
+    let mut other = TestLog { world: log.world.fork(), labels: log.labels.clone(), drives: 2 };
+    for (log, count, first) in [(&mut log, ours, 1000), (&mut other, theirs, 2000)] {
+        // Salts are random.
+        log.world.platform().random(&mut vec![0; first as usize]).unwrap();
+        let (mut writer, ..) = log.open().unwrap();
+        (0..count).for_each(|number| log.append_large(&mut writer, first + number, kib).unwrap());
+    }
+    (log, other)
+}
+
+/// Copies of two lives are refused, whichever is read first, however far back they went apart, and nothing is changed.
+#[test]
+fn copies_that_went_apart_are_refused() {
+    for (common, lives, kib) in [(2, [2, 1], 1), (2, [1, 2], 1), (1, [1, 4], 1), (2, [12, 9], 7), (9, [9, 30], 7)] {
+        for disk in 0..2 {
+            let (mut log, other) = two_lives(common, lives, kib);
+            log.world.put_back(disk, Some("log"), &other.world);
+            let before = [0, 1].map(|disk| log.world.everything(disk));
+            let context = format!("{common} and {lives:?} groups of {kib} KiB, drive {disk}");
+            let told = match log.open() {
+                Ok((_, _, numbers)) => panic!("{context}: {numbers:?}"),
+                Err(error) => error.to_string(),
+            };
+            assert!(told.contains("went apart") && told.contains("drives"), "{context}: {told}");
+            assert!(before == [0, 1].map(|disk| log.world.everything(disk)), "{context}: something was changed");
+        }
+    }
+}
+
+/// The log says durably that it goes on in the next segment. So an only copy does not end silently where that is lost.
+#[test]
+fn a_lost_last_segment_is_no_end() {
+    let mut log = TestLog::new(1);
+    let (mut writer, ..) = log.open().unwrap();
+    let mut number = 0;
+    while writer.end().0.segment < 3 {
+        log.append_large(&mut writer, number, 7).unwrap();
+        number += 1;
+    }
+    drop(writer);
+    log.world.crash(Loss::Power);
+    let good = log.world.fork();
+    for lost in 1..=3 {
+        log.world.put(0, &segment_path(lost), None);
+        // What was made ahead is lost, too.
+        log.world.put(0, &segment_path(4), None);
+        let told = log.read().unwrap_err().to_string();
+        assert!(told.contains("missing"), "{lost}: {told}");
+        assert!(log.open().is_err());
+        log.world.put_back(0, None, &good);
+    }
+    assert_eq!(log.read().unwrap().1, (0..number).collect::<Vec<u64>>());
+}

@@ -6,7 +6,7 @@ use arbitrary::Unstructured;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Cursor;
-use super::group::{GROUP_MAX_BYTES, Group, GroupHeader, group_bytes};
+use super::group::{GROUP_MAX_BYTES, Group, GroupHeader, OpeningId, group_bytes};
 use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::catalog::Id;
@@ -101,7 +101,7 @@ fn file(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Owned> {
 }
 
 fn record(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Owned> {
-    Ok(match bytes.int_in_range(0..=10)? {
+    Ok(match bytes.int_in_range(0..=11)? {
         0 => Owned::Whole(LogRecord::Closed),
         1 => file(bytes)?,
         2 => Owned::Dying(bytes.int_in_range(1..=u64::MAX - 1)?, extent(bytes)?),
@@ -125,11 +125,14 @@ fn record(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Owned> {
             let [files, next, sequence] = bytes.arbitrary()?;
             Owned::Whole(LogRecord::End { files, next, sequence })
         }
+        10 => Owned::Whole(LogRecord::Continues(bytes.arbitrary()?)),
         _ => Owned::Whole(LogRecord::Order(list(bytes, 0..=39, |bytes| bytes.arbitrary())?)),
     })
 }
 
-const HEADER: GroupHeader = GroupHeader { salt: 11, sequence: 7, durable: 6, epoch: 3, previous: 99, records: 0 };
+const OPENING: OpeningId = OpeningId { number: 4, id: Id([8; 16]) };
+const HEADER: GroupHeader =
+    GroupHeader { salt: 11, sequence: 7, durable: 6, epoch: 3, previous: 99, records: 0, opening: OPENING };
 
 /// A group of these records, and its checksum.
 fn group(records: &[Owned]) -> (Vec<u8>, u64) {
@@ -372,6 +375,6 @@ fn bytes_never_change() {
          0"
     );
     let (bytes, checksum) = group(&[file, Owned::Attribute(1, "k".to_owned(), Some("v".to_owned()))]);
-    assert_eq!((xxh3_64(&bytes), checksum), (7260063420319923600, 3911519805087982684));
+    assert_eq!((xxh3_64(&bytes), checksum), (5912488331309834727, 12533947287523831466));
     assert_eq!(headers().map(|header| xxh3_64(&header.block())), [4238625552854146888, 269609943971888976]);
 }

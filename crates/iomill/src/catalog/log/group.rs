@@ -5,12 +5,22 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::bytes::Cursor;
 use super::header::BLOCK_BYTES;
 use super::record::{LogFault, LogRecord};
+use crate::catalog::Id;
 
 /// Most bytes of records in a group.
 pub const GROUP_MAX_BYTES: usize = 128 << 10;
 /// Bytes of a group before its records.
-pub const GROUP_HEADER_BYTES: usize = 64;
+pub const GROUP_HEADER_BYTES: usize = 88;
 const MAGIC: [u8; 4] = *b"ioGR";
+
+/// One time that an array is open for writing (C41).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpeningId {
+    /// Goes up with each opening.
+    pub number: u64,
+    /// Random: openings of one number that happened apart differ.
+    pub id: Id,
+}
 
 /// What a group says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +37,8 @@ pub struct GroupHeader {
     pub previous: u64,
     /// How many records it has.
     pub records: u32,
+    /// The opening that wrote it.
+    pub opening: OpeningId,
 }
 
 /// A group that was read.
@@ -51,6 +63,8 @@ impl GroupHeader {
         out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
         out.extend_from_slice(&self.records.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.opening.number.to_le_bytes());
+        out.extend_from_slice(&self.opening.id.0);
         out.extend_from_slice(records);
         let checksum = xxh3_64(&out[start + 16..]);
         out[start + 8..start + 16].copy_from_slice(&checksum.to_le_bytes());
@@ -80,15 +94,10 @@ impl<'a> Group<'a> {
         if xxh3_64(covered) != checksum {
             return None;
         }
-        let header = GroupHeader {
-            salt: cursor.u64()?,
-            sequence: cursor.u64()?,
-            durable: cursor.u64()?,
-            epoch: cursor.u64()?,
-            previous: cursor.u64()?,
-            records: cursor.u32()?,
-        };
-        let zero = cursor.u32()?;
+        let (salt, sequence, durable) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+        let (epoch, previous, records, zero) = (cursor.u64()?, cursor.u64()?, cursor.u32()?, cursor.u32()?);
+        let opening = OpeningId { number: cursor.u64()?, id: Id(cursor.id()?) };
+        let header = GroupHeader { salt, sequence, durable, epoch, previous, records, opening };
         let group = Group { header, checksum, records: cursor.take(records_bytes)? };
         (zero == 0 && header.durable < header.sequence).then_some(group)
     }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
 use super::place::{LogFile, LogFiles, Making, checkpoint_path, make_segment, segment_path};
-use crate::catalog::store::{LOG, failed, full_path, sync_dir, unlink_if_there};
+use crate::catalog::store::{LOG, failed, sync_dir, unlink_if_there};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFs};
+use crate::sys::fs::{Access, DriveFile, DriveFs};
 
 /// Makes the copy on `voter` equal to what `merged` has up to `end`, and durable. `is_certain` says that the end of the copy shows all of it after a
 /// clean close. Returns what it found wrong, if anything.
 pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bool) -> Result<Option<String>> {
     let fs = &voter.fs;
     let mut found = None;
-    if !is_certain || !end.is_closed || merged.lacks(voter.drive) || !is_equal(merged, end, voter)? {
+    if !is_certain || !end.is_closed || !merged.has_all(end, voter)? {
         fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
         sync_dir(&**fs, "")?;
         let mut mender = Mender { fs, target: None, found: None };
@@ -32,24 +32,25 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
         }
         found = mender.found.take();
     }
+    write_again(fs, end)?;
     let active = segment_path(end.position.segment);
-    let missing = || Error::Corrupt { path: fs.root().join(&active), why: "it is gone; start again".to_owned() };
-    let mut file = LogFile::open(fs, &active, Access::WRITE, true)?.ok_or_else(missing)?;
-    write_again(&mut file, end)?;
-    let file = file.into_file();
+    let file = DriveFile::open(fs, &active, Access::WRITE).map_err(failed("open", &**fs, &active))?;
     fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &active))?;
     sync_dir(&**fs, LOG)?;
     Ok(found)
 }
 
-/// Writes the last group again, with the same bytes. Its flush may have failed in a process that has ended. Then the kernel still shows the group, and
-/// takes it for written, so that a flush alone would do nothing (C12).
-fn write_again(file: &mut LogFile, end: &LogEnd) -> Result<()> {
-    let Some(offset) = end.last_group else { return Ok(()) };
-    let path = full_path(&**file.fs(), file.path());
-    let gone = |_| Error::Corrupt { path, why: "its last group is gone; start again".to_owned() };
-    let bytes = file.bytes(offset, (end.position.offset - offset) as usize).map_err(gone)?.to_vec();
-    file.write(&bytes, offset)
+/// Writes the last group again, with the same bytes, and syncs it. Its flush may have failed in a process that has ended. Then the kernel still shows
+/// the group, and takes it for written, so that a flush alone would do nothing (C12).
+fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
+    let Some(place) = end.last_group else { return Ok(()) };
+    let path = segment_path(place.segment);
+    let gone = || Error::Corrupt { path: fs.root().join(&path), why: "its last group is gone; start again".to_owned() };
+    let mut file = LogFile::open(fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
+    let bytes = file.group_and_bytes(place.offset).map_err(|_| gone())?.1.to_vec();
+    file.write(&bytes, place.offset)?;
+    let file = file.into_file();
+    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &path))
 }
 
 /// Removes a copy of the log that was left behind (C15). What the kernel shows of it may not be on the drive.
@@ -58,19 +59,6 @@ pub fn remove_copy(fs: &dyn DriveFs) -> Result<()> {
     let segments = files.segments.iter().map(|number| segment_path(*number));
     let checkpoints = files.checkpoints.iter().map(|number| checkpoint_path(*number));
     segments.chain(checkpoints).try_for_each(|path| unlink_if_there(fs, &path))
-}
-
-/// After a clean close all copies have all groups, so the last segment shows whether this one does.
-fn is_equal(merged: &mut Merged, end: &LogEnd, voter: &Voter) -> Result<bool> {
-    let files = LogFiles::list(&*voter.fs)?;
-    let has_all = (end.first_segment..=end.position.segment).all(|number| files.segments.contains(&number));
-    if !has_all || end.checkpoint.is_some_and(|number| !files.checkpoints.contains(&number)) {
-        return Ok(false);
-    }
-    let Some(mut own) = LogFile::open(&voter.fs, &segment_path(end.position.segment), Access::READ, true)? else {
-        return Ok(false);
-    };
-    merged.is_tail_equal(end, &mut own)
 }
 
 /// Removes files that the log up to `end` does not have: segments that were made ahead, and what an interrupted change left. No copy is

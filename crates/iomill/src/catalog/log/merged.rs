@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::group::Group;
+use super::group::{Group, OpeningId};
 use super::header::{BLOCK_BYTES, FileHeader, FileKind, Position};
 use super::place::{LogFile, LogFiles, Missing, checkpoint_path, segment_path};
 use super::record::{LogFault, LogRecord};
@@ -71,14 +71,17 @@ pub trait Replay {
 pub struct LogEnd {
     /// Behind the last group.
     pub position: Position,
-    /// Where in that segment the last group begins, if one was read there.
-    pub last_group: Option<u64>,
+    /// Where the last group begins, if one was read behind the checkpoint. If it says that the log goes on in the next segment, it is not in the
+    /// segment of `position`.
+    pub last_group: Option<Position>,
     /// Number of the last group.
     pub sequence: u64,
     /// Its checksum.
     pub checksum: u64,
     /// Its epoch.
     pub epoch: u64,
+    /// The opening that wrote it, or else the checkpoint.
+    pub opening: OpeningId,
     /// Whether the last writer closed the array (C8).
     pub is_closed: bool,
     /// The checkpoint that was read.
@@ -97,6 +100,10 @@ pub struct Merged {
     copies: Vec<Copy>,
     /// The copy that is read as long as it is good.
     preferred: usize,
+    /// The groups behind the checkpoint that were read, and the one before them.
+    chain: Vec<Last>,
+    /// The header of the checkpoint that was read.
+    checkpoint: Option<FileHeader>,
 }
 
 #[derive(Debug)]
@@ -124,13 +131,14 @@ const TRIES: usize = 5;
 
 /// Reads the log beside a writer, which may remove files meanwhile (C31). What was opened can be read to its end. A reader that finds a
 /// file gone begins again with the checkpoint that replaced it.
-pub fn read_beside_writer(voters: &[Voter], array: Id, replay: &mut dyn Replay) -> Result<LogEnd> {
+pub fn read_beside_writer(voters: &[Voter], array: Id, replay: &mut dyn Replay) -> Result<(Merged, LogEnd)> {
     let mut tries = 1;
     loop {
         let mut merged = Merged::list(voters, array, false)?;
-        let read = merged.read(replay);
-        if read.is_ok() || tries == TRIES || !merged.has_changed()? {
-            return read;
+        match merged.read(replay) {
+            Ok(end) => return Ok((merged, end)),
+            Err(error) if tries == TRIES || !merged.has_changed()? => return Err(error),
+            Err(_) => {}
         }
         tries += 1;
     }
@@ -155,7 +163,7 @@ impl Merged {
             };
             copies.push(Copy { voter: voter.clone(), files, open: None, lacks: false });
         }
-        Ok(Merged { array, writes, copies, preferred: 0 })
+        Ok(Merged { array, writes, copies, preferred: 0, chain: Vec::new(), checkpoint: None })
     }
 
     /// What lies in each voter's directory.
@@ -164,8 +172,33 @@ impl Merged {
     }
 
     /// Whether a voter lacked a group that was read. Only one voter is read as long as it is good, so others may lack more.
-    pub fn lacks(&self, drive: usize) -> bool {
+    pub fn has_missed(&self, drive: usize) -> bool {
         self.copies.iter().any(|copy| copy.lacks && copy.voter.drive == drive)
+    }
+
+    /// The array.
+    pub fn array(&self) -> Id {
+        self.array
+    }
+
+    /// Whether this program writes to the array.
+    pub fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// The voter of which the last group was read.
+    pub fn preferred_voter(&self) -> &Voter {
+        &self.copies[self.preferred].voter
+    }
+
+    /// Its drive.
+    pub fn preferred_drive(&self) -> usize {
+        self.preferred_voter().drive
+    }
+
+    /// The header of the checkpoint that was read.
+    pub fn checkpoint_header(&self) -> Option<FileHeader> {
+        self.checkpoint
     }
 
     /// Whether a listing shows other checkpoints now.
@@ -178,6 +211,12 @@ impl Merged {
         Ok(false)
     }
 
+    /// The checksum of a group behind the checkpoint that was read, or of the last one before.
+    pub fn checksum_of(&self, sequence: u64) -> Option<u64> {
+        let at = self.chain.binary_search_by_key(&sequence, |group| group.sequence).ok()?;
+        Some(self.chain[at].checksum)
+    }
+
     /// Reads everything: the newest good checkpoint, and the log behind it.
     pub fn read(&mut self, replay: &mut dyn Replay) -> Result<LogEnd> {
         let mut numbers: Vec<u64> = self.copies.iter().flat_map(|copy| copy.files.checkpoints.clone()).collect();
@@ -185,18 +224,20 @@ impl Merged {
         numbers.dedup();
         for number in numbers.into_iter().rev() {
             replay.reset();
-            if let Some((start, last)) = self.read_checkpoint(number, replay)? {
-                return self.read_log(start, last, Some(number), replay);
+            if let Some((start, last, opening)) = self.read_checkpoint(number, replay)? {
+                return self.read_log(start, last, opening, Some(number), replay);
             }
             self.copies.iter_mut().for_each(|copy| copy.lacks |= copy.files.checkpoints.contains(&number));
         }
         replay.reset();
+        self.checkpoint = None;
         let start = Position { segment: 1, offset: BLOCK_BYTES };
-        self.read_log(start, Last { sequence: 0, checksum: 0 }, None, replay)
+        let none = OpeningId { number: 0, id: Id([0; 16]) };
+        self.read_log(start, Last { sequence: 0, checksum: 0 }, none, None, replay)
     }
 
     /// Reads a checkpoint. `None` if no copy has all of it.
-    fn read_checkpoint(&mut self, number: u64, replay: &mut dyn Replay) -> Result<Option<(Position, Last)>> {
+    fn read_checkpoint(&mut self, number: u64, replay: &mut dyn Replay) -> Result<Option<(Position, Last, OpeningId)>> {
         let path = checkpoint_path(number);
         let mut offset = BLOCK_BYTES;
         let mut last = Last { sequence: 0, checksum: 0 };
@@ -207,7 +248,8 @@ impl Merged {
             let Some(ended) = visit(file, &header, offset, replay, &mut last, &mut offset)? else { return Ok(None) };
             let FileKind::Checkpoint { start, previous } = header.kind else { return Ok(None) };
             if ended.has_end {
-                return Ok(Some((start, Last { sequence: header.number, checksum: previous })));
+                self.checkpoint = Some(header);
+                return Ok(Some((start, Last { sequence: header.number, checksum: previous }, ended.opening)));
             }
         }
     }
@@ -217,22 +259,27 @@ impl Merged {
         &mut self,
         start: Position,
         last: Last,
+        opening: OpeningId,
         checkpoint: Option<u64>,
         replay: &mut dyn Replay,
     ) -> Result<LogEnd> {
         self.refuse_without(start.segment)?;
+        self.chain = vec![last];
         let mut end = LogEnd {
             position: start,
             last_group: None,
             sequence: last.sequence,
             checksum: last.checksum,
             epoch: 0,
+            opening,
             is_closed: false,
             checkpoint,
             first_segment: start.segment,
             log_bytes: 0,
         };
         self.read_on(&mut end, replay)?;
+        // The segment in which the log goes on was there before the log said so (C46).
+        self.refuse_without(end.position.segment)?;
         while let Some((durable, rot)) = self.rot_behind(&end)? {
             // Or a writer has appended groups since the end was read. Then they are there now (C33).
             let before = end.sequence;
@@ -242,6 +289,8 @@ impl Merged {
                 break;
             }
             if end.sequence == before {
+                // The group may be of a copy that went another way.
+                self.refuse_apart(&end)?;
                 return Err(rot);
             }
         }
@@ -252,25 +301,22 @@ impl Merged {
     fn read_on(&mut self, end: &mut LogEnd, replay: &mut dyn Replay) -> Result<()> {
         let mut last = Last { sequence: end.sequence, checksum: end.checksum };
         loop {
-            let mut path = segment_path(end.position.segment);
-            let mut found = self.find(&path, end.position.offset, last)?;
-            if let Err(here) = found {
-                let next = Position { segment: end.position.segment + 1, offset: BLOCK_BYTES };
-                path = segment_path(next.segment);
-                found = self.find(&path, next.offset, last)?;
-                match found {
-                    Ok(_) => end.position = next,
-                    Err(_) => return here.refuse_unless_read(),
-                }
-            }
-            let Ok(copy) = found else { return Ok(()) };
+            let path = segment_path(end.position.segment);
+            let copy = match self.find(&path, end.position.offset, last)? {
+                Ok(copy) => copy,
+                Err(none) => return none.refuse_unless_read(),
+            };
             let Some(file) = self.copies[copy].file(&path, self.array, self.writes)? else { return Ok(()) };
-            let (header, at) = (file.header, end.position.offset);
-            let seen = visit(file, &header, at, replay, &mut last, &mut end.position.offset)?;
+            let (header, at) = (file.header, end.position);
+            let seen = visit(file, &header, at.offset, replay, &mut last, &mut end.position.offset)?;
             let Some(seen) = seen else { return Ok(()) };
             (end.sequence, end.checksum, end.last_group) = (last.sequence, last.checksum, Some(at));
-            (end.epoch, end.is_closed) = (seen.epoch, seen.is_closed);
+            (end.epoch, end.opening, end.is_closed) = (seen.epoch, seen.opening, seen.is_closed);
+            self.chain.push(last);
             end.log_bytes += seen.bytes;
+            if let Some(segment) = seen.continues {
+                end.position = Position { segment, offset: BLOCK_BYTES };
+            }
         }
     }
 
@@ -324,23 +370,6 @@ impl Merged {
         let why = "the segment of the log is missing or its header is damaged, and no other drive has it; \
                    run `iomill check`";
         Err(Error::Corrupt { path, why: why.to_owned() })
-    }
-
-    /// Whether another copy of the last segment has all that these copies have of it.
-    pub fn is_tail_equal(&mut self, end: &LogEnd, other: &mut LogFile) -> Result<bool> {
-        const STEP_BYTES: u64 = 64 << 10;
-        let preferred = &mut self.copies[self.preferred];
-        let path = segment_path(end.position.segment);
-        let Some(own) = preferred.file(&path, self.array, self.writes)? else { return Ok(false) };
-        let mut offset = 0;
-        while offset < end.position.offset {
-            let len = STEP_BYTES.min(end.position.offset - offset) as usize;
-            match (own.bytes(offset, len), other.bytes(offset, len)) {
-                (Ok(ours), Ok(theirs)) if ours == theirs => offset += len as u64,
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
     }
 
     /// A group behind the end that any group there names as durable, with the error for it (C5).
@@ -402,8 +431,10 @@ impl NoneHas {
 struct Seen {
     bytes: u64,
     epoch: u64,
+    opening: OpeningId,
     is_closed: bool,
     has_end: bool,
+    continues: Option<u64>,
 }
 
 /// Hands the group at `offset` on, and goes behind it. `None` if it is not there any more.
@@ -417,13 +448,20 @@ fn visit(
 ) -> Result<Option<Seen>> {
     let path = full_path(&**file.fs(), file.path());
     let Ok((group, bytes)) = file.group_and_bytes(offset) else { return Ok(None) };
-    let mut seen = Seen { bytes: group.bytes(), epoch: group.header.epoch, is_closed: false, has_end: false };
+    let (epoch, opening) = (group.header.epoch, group.header.opening);
+    let mut seen = Seen { bytes: group.bytes(), epoch, opening, is_closed: false, has_end: false, continues: None };
     let mut look = |record: LogRecord<'_>| {
         seen.is_closed = record == LogRecord::Closed;
         seen.has_end = matches!(record, LogRecord::End { .. });
+        if let LogRecord::Continues(segment) = record {
+            if segment != header.number + 1 {
+                return Err(LogFault::Damaged(format!("the log goes on in segment {segment}, which is not the next")));
+            }
+            seen.continues = Some(segment);
+        }
         Ok(())
     };
-    // The records `closed` and `end` are alone in their groups.
+    // The records `closed`, `end` and `continues` are alone in their groups.
     let looked = if group.header.records == 1 { group.each_record(false, &mut look) } else { Ok(()) };
     let taken = looked.map_err(Stop::Fault).and_then(|()| replay.take(&Visit { header, offset, bytes, group }));
     taken.map_err(|stop| match stop {

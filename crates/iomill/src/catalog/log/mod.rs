@@ -6,6 +6,7 @@
 //! `docs/catalog.md` has the rules, C1 and up. `docs/format.md` has the bytes.
 
 pub mod bytes;
+pub mod compare;
 pub mod group;
 pub mod header;
 pub mod mend;

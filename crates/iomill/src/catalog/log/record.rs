@@ -32,6 +32,7 @@ const SHARED: u16 = 7;
 const NUMBERS: u16 = 8;
 const END: u16 = 9;
 const ORDER: u16 = 10 | MAY_SKIP;
+const CONTINUES: u16 = 11;
 const FIELD_EXTENT: u8 = 1;
 const HAS_PARTS: u8 = 1;
 
@@ -175,6 +176,8 @@ pub enum LogRecord<'a> {
     },
     /// Numbers of files, sorted by name: a hint.
     Order(Vec<u64>),
+    /// The log goes on in the segment with this number, which is there. The last record of a segment (C46).
+    Continues(u64),
 }
 
 impl LogRecord<'_> {
@@ -232,6 +235,10 @@ impl LogRecord<'_> {
                 out.extend([files, next, sequence].iter().flat_map(|number| number.to_le_bytes()));
                 END
             }
+            LogRecord::Continues(segment) => {
+                out.extend_from_slice(&segment.to_le_bytes());
+                CONTINUES
+            }
             LogRecord::Order(numbers) => {
                 out.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
                 ORDER
@@ -257,6 +264,7 @@ impl LogRecord<'_> {
             NUMBERS => body.u64().map(LogRecord::Numbers),
             END => decode_end(&mut body),
             ORDER => decode_order(&mut body),
+            CONTINUES => body.u64().map(LogRecord::Continues),
             _ if kind & MAY_SKIP != 0 || (kind & READERS_MAY_SKIP != 0 && !writes) => return Ok(None),
             _ => return Err(LogFault::Newer(format!("it has records of kind {kind}"))),
         };

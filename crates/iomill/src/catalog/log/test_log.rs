@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::group::OpeningId;
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
 use super::record::LogRecord;
@@ -33,6 +34,16 @@ impl Announce for Labels {
         }
         failed
     }
+
+    fn begin(&mut self, _: &Merged, end: &LogEnd) -> Result<OpeningId> {
+        Ok(OpeningId { number: end.opening.number + 1, id: Id([end.sequence as u8; 16]) })
+    }
+
+    fn use_begun(&mut self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn prove(&mut self, _: u64, _: u64) {}
 
     fn notice(&mut self, text: String) {
         self.notices.push(text);
@@ -70,7 +81,7 @@ impl TestLog {
     pub fn new(drives: usize) -> TestLog {
         let labels = Labels { epoch: 1, voters: (0..drives).collect(), refusing: Vec::new(), notices: Vec::new() };
         let log = TestLog { world: World::new(drives), labels, drives };
-        log.place().create(&log.all()).unwrap();
+        log.place().create(&log.all(), OpeningId { number: 1, id: Id([1; 16]) }).unwrap();
         log
     }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::group::{GROUP_MAX_BYTES, GroupHeader, group_bytes};
+use super::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId, group_bytes};
 use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::mend::{bring_up, make_first, remove_copy, remove_others};
 use super::merged::{LogEnd, Merged, Replay, Voter};
@@ -23,6 +23,8 @@ use crate::sys::memory::PageBuf;
 pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
 /// How many times as long as the first segment the others may be.
 const SEGMENT_GROWTH: u64 = 16;
+/// Bytes of the group that says where the log goes on.
+const CONTINUES_BYTES: u64 = BLOCK_BYTES;
 /// After a try without space, how many groups to wait until the next segment is tried again.
 const GROUPS_BETWEEN_TRIES: u64 = 16;
 
@@ -30,6 +32,15 @@ const GROUPS_BETWEEN_TRIES: u64 = 16;
 pub trait Announce {
     /// Makes labels with this epoch and these voters, by their drives, durable on all voters. Returns the voters on which that failed.
     fn announce(&mut self, epoch: u64, voters: &[usize]) -> Vec<usize>;
+
+    /// Refuses a log that is not the one of the drives. Then says durably on all drives that another opening begins (C42).
+    fn begin(&mut self, merged: &Merged, end: &LogEnd) -> Result<OpeningId>;
+
+    /// Says durably on all drives that the opening makes changes from now on (C42). This group of the log is durable.
+    fn use_begun(&mut self, sequence: u64, checksum: u64) -> Result<()>;
+
+    /// Notes that this group of the log is durable, before the array is closed (C44).
+    fn prove(&mut self, sequence: u64, checksum: u64);
 
     /// Takes a line for the user.
     fn notice(&mut self, text: String);
@@ -73,6 +84,7 @@ pub struct LogWriter {
     /// The last group that is durable on all voters.
     durable: u64,
     epoch: u64,
+    opening: OpeningId,
     /// Bytes of the groups of the log since the last checkpoint.
     log_bytes: u64,
     buffer: Vec<u8>,
@@ -92,6 +104,10 @@ struct ActiveVoter {
 }
 
 impl ActiveVoter {
+    fn new(voter: &Voter, file: DriveFile) -> ActiveVoter {
+        ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None }
+    }
+
     fn write<'a>(&'a self, bytes: &'a [u8], offset: u64) -> DurableWrite<'a> {
         DurableWrite { fs: &**self.file.fs(), handle: self.file.handle(), bytes, offset }
     }
@@ -112,10 +128,12 @@ impl LogPlace {
 
     /// Makes a log on the voters of a new array. It has no name in a label yet. Its first group is that of a clean close, so the first
     /// writer does not take it for the log of one that crashed before its first flush (C24).
-    pub fn create(&self, voters: &[Voter]) -> Result<()> {
+    /// Returns the checksum of the group.
+    pub fn create(&self, voters: &[Voter], opening: OpeningId) -> Result<u64> {
         let header = self.header(1, self.segment_bytes)?;
-        let group = first_group(&header, 1, 1);
-        voters.iter().try_for_each(|voter| make_first(&voter.fs, &header, &group))
+        let (group, checksum) = first_group(&header, 1, 1, opening);
+        voters.iter().try_for_each(|voter| make_first(&voter.fs, &header, &group))?;
+        Ok(checksum)
     }
 
     /// Reads the log into `replay`, brings all `voters` up, and the drives in `back` too, which then are voters again (C11, C15). A drive that fails at
@@ -130,6 +148,8 @@ impl LogPlace {
     ) -> Result<(LogWriter, LogEnd)> {
         let mut merged = Merged::list(voters, self.array, true)?;
         let end = merged.read(replay)?;
+        merged.refuse_apart(&end)?;
+        let opening = labels.begin(&merged, &end)?;
         let mut active = Vec::new();
         let (mut changed, mut lost) = (false, false);
         let mut ups = Vec::new();
@@ -149,10 +169,7 @@ impl LogPlace {
                 Ok((found, (file, header))) => {
                     changed |= !is_voter;
                     note_mended(labels, voter, found.filter(|_| is_voter));
-                    active.push((
-                        ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None },
-                        header,
-                    ));
+                    active.push((ActiveVoter::new(voter, file), header));
                 }
                 Err(error) => {
                     changed |= is_voter;
@@ -180,6 +197,7 @@ impl LogPlace {
             offset: end.position.offset,
             durable: end.sequence,
             epoch,
+            opening,
             log_bytes: end.log_bytes,
             buffer: Vec::new(),
             aligned,
@@ -227,6 +245,11 @@ impl LogWriter {
         self.epoch
     }
 
+    /// The opening that writes.
+    pub fn opening(&self) -> OpeningId {
+        self.opening
+    }
+
     /// The voters, by their drives.
     pub fn voters(&self) -> Vec<usize> {
         self.voters.iter().map(|voter| voter.voter.drive).collect()
@@ -258,10 +281,20 @@ impl LogWriter {
         if self.voters.is_empty() {
             return Err(no_voter(std::slice::from_ref(&self.first)));
         }
-        if self.offset + group_bytes(records.len()) > segment_bytes(&self.active) {
+        if !self.fits(records.len()) {
             self.enter_next(labels)?;
         }
-        assert!(self.offset + group_bytes(records.len()) <= segment_bytes(&self.active), "a group was not divided");
+        assert!(self.fits(records.len()), "a group was not divided");
+        self.append_here(records, count, labels)
+    }
+
+    /// Whether the active segment has room for such a group, and for the one that says where the log goes on (C46).
+    fn fits(&self, records_bytes: usize) -> bool {
+        self.offset + group_bytes(records_bytes) + CONTINUES_BYTES <= segment_bytes(&self.active)
+    }
+
+    /// Appends to the active segment, which has room.
+    fn append_here(&mut self, records: &[u8], count: u32, labels: &mut dyn Announce) -> Result<()> {
         let header = GroupHeader {
             salt: self.active.salt,
             sequence: self.sequence + 1,
@@ -269,6 +302,7 @@ impl LogWriter {
             epoch: self.epoch,
             previous: self.checksum,
             records: count,
+            opening: self.opening,
         };
         self.buffer.clear();
         let checksum = header.seal(records, &mut self.buffer);
@@ -332,6 +366,10 @@ impl LogWriter {
 
     /// Goes to the next segment, which is made now if it was not made ahead.
     fn enter_next(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        if self.voters.iter().all(|voter| voter.next.is_none()) {
+            // The copies that had it are left behind.
+            self.next = None;
+        }
         if self.next.is_none() {
             let made = self.plan_next(false)?.make();
             if made.as_ref().is_err_and(is_full) {
@@ -345,11 +383,19 @@ impl LogWriter {
                 self.take_next(made, labels)?;
             }
         }
-        let Some(next) = self.next.take() else { return Ok(()) };
+        let Some(next) = self.next else { return Ok(()) };
+        // Only copies that have it may say that the log goes on there (C46).
+        for voter in self.voters.iter_mut().filter(|voter| voter.next.is_none()) {
+            voter.failure = voter.next_failure.take();
+        }
+        self.leave_failed_behind(labels)?;
+        let mut records = Vec::new();
+        LogRecord::Continues(next.number).encode(&mut records);
+        self.append_here(&records, 1, labels)?;
+        self.next = None;
         for voter in &mut self.voters {
-            match voter.next.take() {
-                Some(file) => voter.file = file,
-                None => voter.failure = voter.next_failure.take(),
+            if let Some(file) = voter.next.take() {
+                voter.file = file;
             }
         }
         (self.active, self.offset) = (next, BLOCK_BYTES);
@@ -358,7 +404,7 @@ impl LogWriter {
 
     /// Whether a group of so many bytes of records needs no segment that is not made yet.
     pub fn has_place(&self, records_bytes: usize) -> bool {
-        self.next.is_some() || self.offset + group_bytes(records_bytes) <= segment_bytes(&self.active)
+        self.next.is_some() || self.fits(records_bytes)
     }
 
     /// Whether it is time to make the next segment (C29).
@@ -391,7 +437,7 @@ impl LogWriter {
             // A voter may have been left behind meanwhile.
             let Some(voter) = self.voters.iter_mut().find(|voter| voter.voter.drive == drive) else { continue };
             match result {
-                Ok(file) => voter.next = Some(file),
+                Ok(file) => (voter.next, voter.next_failure) = (Some(file), None),
                 Err(error) => voter.next_failure = Some(error),
             }
         }
@@ -474,13 +520,14 @@ impl NextSegment {
     }
 }
 
-/// The group of a clean close with which a new log begins.
-pub fn first_group(header: &FileHeader, sequence: u64, epoch: u64) -> Vec<u8> {
+/// The group of a clean close with which a new log begins, and its checksum.
+pub fn first_group(header: &FileHeader, sequence: u64, epoch: u64, opening: OpeningId) -> (Vec<u8>, u64) {
     let mut records = Vec::new();
     LogRecord::Closed.encode(&mut records);
     let mut group = Vec::new();
-    GroupHeader { salt: header.salt, sequence, durable: 0, epoch, previous: 0, records: 1 }.seal(&records, &mut group);
-    group
+    let own = GroupHeader { salt: header.salt, sequence, durable: 0, epoch, previous: 0, records: 1, opening };
+    let checksum = own.seal(&records, &mut group);
+    (group, checksum)
 }
 
 fn segment_bytes(header: &FileHeader) -> u64 {
@@ -493,5 +540,6 @@ fn segment_bytes(header: &FileHeader) -> u64 {
 const _: () = assert!(first_group_fits(), "a group of the largest size fits into the smallest segment");
 
 const fn first_group_fits() -> bool {
-    SEGMENT_MIN_BYTES >= 2 * GROUP_MAX_BYTES as u64
+    // The header, the group with its own header, and the group that says where the log goes on.
+    SEGMENT_MIN_BYTES >= BLOCK_BYTES + GROUP_MAX_BYTES as u64 + BLOCK_BYTES + CONTINUES_BYTES
 }

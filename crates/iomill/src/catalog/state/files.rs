@@ -160,7 +160,7 @@ impl Files {
                 self.next = self.next.max(*next);
                 Ok(())
             }
-            LogRecord::Closed | LogRecord::Order(_) => Ok(()),
+            LogRecord::Closed | LogRecord::Order(_) | LogRecord::Continues(_) => Ok(()),
         }
     }
 

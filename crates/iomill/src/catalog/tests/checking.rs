@@ -183,6 +183,8 @@ fn a_failing_drive_does_not_end_a_check() {
                 told += u32::from(!report.is_clean());
             }
             // Without locks and lists of files there is nothing to check.
+            // Without its note of openings a drive is not believed.
+            Err(Error::Io { path, .. }) if path.ends_with("opening") => {}
             Err(Error::Io { path, .. }) => assert!(!path.to_string_lossy().contains("/parts/"), "{}", path.display()),
             Err(other) => panic!("operation {k}: {other}"),
         }

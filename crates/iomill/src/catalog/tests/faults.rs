@@ -77,7 +77,7 @@ fn any_operation_may_fail() {
             for k in 1.. {
                 let context = format!("{} with operation {k} failing, done {done}, then {loss:?}", change.name);
                 let Some((world, catalog, result)) = run_with(&start, change, k, |at| Fault::Once { at, done }) else {
-                    assert!(k > 10, "{context}");
+                    assert!(k > 6, "{context}");
                     break;
                 };
                 // Two more copies go on.

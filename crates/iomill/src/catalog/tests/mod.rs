@@ -5,6 +5,7 @@ mod faults;
 mod format;
 mod model;
 mod opening;
+mod openings;
 mod real;
 pub(crate) mod world;
 

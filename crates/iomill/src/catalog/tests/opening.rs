@@ -220,6 +220,20 @@ fn one_writer_or_many_readers() {
     assert!(path.to_str() == Some("/d1/iomill/lock") && why.contains("check --repair"), "{why}");
 }
 
+/// A process that was killed has its lock until its last I/O has ended. An opening waits for that, and not for ever.
+#[test]
+fn an_opening_waits_for_a_process_that_has_ended() {
+    let (world, catalog) = array(2);
+    catalog.close().unwrap();
+    for mode in [OpenMode::Reader, OpenMode::Writer] {
+        world.inner().ending = 30;
+        assert_eq!(open(&world, mode).unwrap().list(""), ["a", "b"]);
+        world.inner().ending = u32::MAX;
+        assert!(matches!(open(&world, mode), Err(Error::Locked { holder: None, .. })));
+        world.inner().ending = 0;
+    }
+}
+
 #[test]
 fn init_takes_no_drive_in_use() {
     let (world, catalog) = array(2);

@@ -121,8 +121,8 @@ fn opening_looks_at_no_file() {
         })
     };
     // All fit into the first segment of a test.
-    let (few, many) = (opened(0), opened(3));
+    let (few, many) = (opened(0), opened(2));
     for (few, many) in few.into_iter().zip(many) {
-        assert!(many <= few, "{few} operations with no file, and {many} with 3");
+        assert!(many <= few, "{few} operations with no file, and {many} with 2");
     }
 }

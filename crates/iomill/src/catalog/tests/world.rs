@@ -1,6 +1,8 @@
 //! Drives in memory, for the catalog's tests. They distinguish what is synced from what is not. Any operation can be made to
 //! fail, and the power can be cut.
 
+mod platform;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,10 +11,8 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::engine::platform::{Choice, Platform};
-use crate::engine::{Engine, EngineConfig, EngineKind};
-use crate::sys::clock::Clock;
-use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock};
+use crate::engine::platform::Platform;
+use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
 
 /// What goes wrong, and at which operation, counted over all drives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,8 @@ pub struct Inner {
     pub threads: bool,
     /// Syncs of files with this in their names do not end.
     pub held: Option<&'static str>,
+    /// A process that has ended has all locks for so many pauses.
+    pub ending: u32,
     /// How many syncs are held back now.
     pub waits_held: usize,
     open: BTreeMap<i32, Open>,
@@ -202,6 +204,28 @@ impl World {
         }
     }
 
+    /// Puts a directory of a disk back to what it was in another world, durably; `None` for the whole disk.
+    pub fn put_back(&self, disk: usize, dir: Option<&str>, from: &World) {
+        let old = from.inner().disks[disk].clone();
+        let Some(dir) = dir else {
+            self.inner().disks[disk] = old;
+            return;
+        };
+        self.names(disk, dir).iter().for_each(|name| self.put(disk, &join(dir, name), None));
+        for (name, inode) in &old.dirs[dir].live {
+            self.put(disk, &join(dir, name), Some(&old.inodes[inode].live));
+        }
+    }
+
+    /// All that a disk holds: path and bytes.
+    pub fn everything(&self, disk: usize) -> BTreeMap<String, Vec<u8>> {
+        let inner = self.inner();
+        let disk = &inner.disks[disk];
+        let all =
+            disk.dirs.iter().flat_map(|(dir, held)| held.live.iter().map(move |(name, inode)| (dir, name, inode)));
+        all.map(|(dir, name, inode)| (join(dir, name), disk.inodes[inode].live.clone())).collect()
+    }
+
     pub fn names(&self, disk: usize, dir: &str) -> Vec<String> {
         self.inner().disks[disk].dirs[dir].live.keys().cloned().collect()
     }
@@ -233,6 +257,10 @@ impl World {
     pub fn open_files(&self) -> usize {
         self.inner().open.len()
     }
+}
+
+fn join(dir: &str, name: &str) -> String {
+    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
 fn split(path: &str) -> (&str, &str) {
@@ -489,6 +517,9 @@ impl DriveFs for MemFs {
     fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool> {
         self.run(|inner| {
             let inode = inode_of(inner, handle, false)?;
+            if inner.ending > 0 {
+                return Ok(false);
+            }
             let mut others = inner.open.iter().filter(|(other, open)| {
                 **other != handle.0 && (open.disk, open.inode) == (self.disk, inode) && open.lock.is_some()
             });
@@ -498,6 +529,10 @@ impl DriveFs for MemFs {
             }
             Ok(free)
         })
+    }
+
+    fn lock_holder(&self, _: Handle) -> Holder {
+        if self.world.inner().ending > 0 { Holder::Ending } else { Holder::Unknown }
     }
 
     fn unlock(&self, handle: Handle) -> io::Result<()> {
@@ -513,66 +548,5 @@ impl DriveFs for MemFs {
 
     fn ground(&self) -> io::Result<Ground> {
         Ok(Ground::default())
-    }
-}
-
-#[derive(Debug)]
-struct NoClock;
-
-impl Clock for NoClock {
-    fn now_ns(&self) -> u64 {
-        panic!("the catalog has no clock");
-    }
-
-    fn sleep(&self, _: Duration) {
-        panic!("the catalog does not sleep");
-    }
-}
-
-impl Platform for World {
-    fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
-        let mut inner = self.inner();
-        let disk = *inner.places.get(path).ok_or_else(|| errno(libc::ENOENT))?;
-        if !inner.disks[disk].dirs.contains_key("") {
-            if !create {
-                return Err(errno(libc::ENOENT));
-            }
-            inner.disks[disk].dirs.insert(String::new(), Dir::default());
-        }
-        Ok(Arc::new(MemFs { world: self.clone(), location: path.to_owned(), disk }))
-    }
-
-    fn neighbours(&self, _: &Path) -> Vec<PathBuf> {
-        self.inner().places.keys().cloned().collect()
-    }
-
-    fn choose(&self, _: &dyn DriveFs, _: Handle, _: Option<EngineKind>) -> io::Result<Choice> {
-        Err(errno(libc::ENOSYS))
-    }
-
-    fn engine(&self, _: EngineKind, _: &EngineConfig) -> io::Result<Box<dyn Engine>> {
-        Err(errno(libc::ENOSYS))
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(NoClock)
-    }
-
-    fn unix_ns(&self) -> u64 {
-        self.inner().ops
-    }
-
-    fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
-        let mut inner = self.inner();
-        for chunk in bytes.chunks_mut(8) {
-            inner.next += 1;
-            let word = xxh3_64_with_seed(&inner.next.to_le_bytes(), 7).to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-        Ok(())
-    }
-
-    fn threads(&self) -> bool {
-        self.inner().threads
     }
 }

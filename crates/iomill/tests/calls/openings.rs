@@ -1,0 +1,81 @@
+//! Drives that were put back to an older state or used apart, on real directories; and parts that the catalog does not know.
+
+use std::path::Path;
+
+use iomill::{Array, ArrayOptions, Error, Layout, PutOptions};
+
+use crate::small::{assert_clean, drives, read};
+
+/// Copies a directory with all that it holds.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type().unwrap().is_dir() {
+            copy(&from, &to);
+        } else {
+            std::fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+/// A backup of one drive is put in its place. Its parts and pages are old, and no read may show them.
+#[test]
+fn a_drive_that_was_restored_is_refused() {
+    for copies in [1, 2] {
+        let (dir, drives) = drives(2);
+        let options = || ArrayOptions::new().cache_bytes(1 << 20);
+        let array = options().copies(copies).create(&drives).unwrap();
+        array.put("a", &[1; 5000], &PutOptions::new()).unwrap();
+        array.close().unwrap();
+        let backup = dir.path().join("backup");
+        copy(&drives[1], &backup);
+        let array = options().open(&drives[0]).unwrap();
+        array.put("a", &[2; 5000], &PutOptions::new()).unwrap();
+        array.close().unwrap();
+        let current = dir.path().join("current");
+        std::fs::rename(&drives[1], &current).unwrap();
+        std::fs::rename(&backup, &drives[1]).unwrap();
+        for read_only in [true, false] {
+            let told = match options().read_only(read_only).open(&drives[0]) {
+                Ok(array) => panic!("it opened with {:?}", array.notices()),
+                Err(error) => error.to_string(),
+            };
+            assert!(told.contains(drives[1].to_str().unwrap()) && told.contains("missed changes"), "{told}");
+        }
+        for repair in [false, true] {
+            let report = options().check(&drives[..1], repair).unwrap();
+            assert!(report.problems.iter().any(|problem| problem.what.contains("missed changes")), "{report:?}");
+        }
+        std::fs::remove_dir_all(&drives[1]).unwrap();
+        std::fs::rename(&current, &drives[1]).unwrap();
+        let array = options().read_only(true).open(&drives[0]).unwrap();
+        assert_eq!((read(&array, "a"), array.notices().len()), (vec![2; 5000], 0));
+        drop(array);
+        assert_clean(&drives);
+    }
+}
+
+/// A part lies there under the number of a file that has none yet. The file cannot grow, and the part stays.
+#[test]
+fn a_part_of_an_unknown_file_is_kept() {
+    let (_dir, drives) = drives(2);
+    let array: Array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    let file = array.create_file("a", Layout::striping().block_bytes(4096)).unwrap();
+    let number = array.stat("a").unwrap().version;
+    let path = drives[1].join(format!("iomill/parts/{number:016x}"));
+    std::fs::write(&path, b"precious").unwrap();
+    let told = file.write_at(&[1; 100_000], 0).and_then(|()| file.sync()).unwrap_err();
+    assert!(matches!(&told, Error::Corrupt { path: found, .. } if *found == path), "{told}");
+    assert!(told.to_string().contains("It is kept"), "{told}");
+    file.discard();
+    array.delete("a").unwrap();
+    array.put("b", &[3; 100_000], &PutOptions::new()).unwrap();
+    array.close().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let array = ArrayOptions::new().open(&drives[0]).unwrap();
+    assert!(array.put("c", &[4; 100_000], &PutOptions::new()).is_ok());
+    array.close().unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+}
