@@ -295,7 +295,7 @@ impl DriveFs for SimFs {
         let file = state.opened(self.drive, handle)?.file;
         let identity = Identity { device: self.drive as u64, inode: file };
         let len = state.file(self.drive, file)?.now.len();
-        Ok(Stamp { identity, len, modified_ns: 0, changed_ns: 0, is_settled: false })
+        Ok(Stamp { identity, len, modified_ns: 0, changed_ns: 0, is_settled: false, mount: 0, drops: None })
     }
 
     fn alignment(&self, handle: Handle) -> io::Result<Alignment> {

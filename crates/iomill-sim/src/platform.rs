@@ -8,7 +8,7 @@ use std::time::Duration;
 use iomill::engine::platform::{Choice, PlainPlace, Platform};
 use iomill::engine::{Engine, EngineConfig, EngineKind};
 use iomill::sys::clock::Clock;
-use iomill::sys::fs::{Access, DriveFs, Handle};
+use iomill::sys::fs::{Access, DriveFile, DriveFs, Handle};
 
 use crate::engine::SimEngine;
 use crate::errno;
@@ -52,23 +52,21 @@ impl Platform for SimPlatform {
     }
 
     /// Plain files are directly on a drive, in the directory that an array on it would have.
-    fn plain(&self, path: &Path, create: bool) -> io::Result<PlainPlace> {
+    fn plain(&self, path: &Path, access: Access) -> io::Result<PlainPlace> {
         let (Some(drive), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
             return Err(errno(libc::EINVAL));
         };
-        let fs = self.attach(drive, create)?;
-        let is_new = match fs.open(name, Access::READ) {
-            Ok(handle) => {
-                fs.close(handle);
-                false
-            }
-            Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
+        let fs = self.attach(drive, access.create)?;
+        let existing = Access { create: false, ..access };
+        let open = match DriveFile::open(&fs, name, existing) {
+            Err(error) if access.create && error.kind() == io::ErrorKind::NotFound => {
                 fs.close(fs.open(name, Access::CREATE)?);
-                true
+                fs.sync_dir("")?;
+                DriveFile::open(&fs, name, existing)?
             }
-            Err(error) => return Err(error),
+            opened => opened?,
         };
-        Ok(PlainPlace { fs, name: name.to_owned(), drive: None, is_new })
+        Ok(PlainPlace::File(open))
     }
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {

@@ -300,7 +300,7 @@ impl Error {
     /// The kernel's error number behind this error, where there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Error::Io { source, .. } => source.raw_os_error(),
+            Error::Io { source, .. } => number(source),
             Error::Memory { source, .. }
             | Error::MemoryKept { source }
             | Error::Random { source }
@@ -311,6 +311,25 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// An answer in words, with the number of the kernel's answer in such a case.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}")]
+struct Told {
+    errno: i32,
+    why: String,
+}
+
+/// An error in words that has a number, too ([`Error::errno`]).
+pub(crate) fn told(errno: i32, why: impl Into<String>) -> io::Error {
+    io::Error::new(io::Error::from_raw_os_error(errno).kind(), Told { errno, why: why.into() })
+}
+
+/// The number of an error of the kernel, or of one in words.
+fn number(error: &io::Error) -> Option<i32> {
+    let told = || Some(error.get_ref()?.downcast_ref::<Told>()?.errno);
+    error.raw_os_error().or_else(told)
 }
 
 impl From<Error> for io::Error {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
-use iomill::{ArrayOptions, Layout, Mode};
+use iomill::{ArrayOptions, Layout, Mode, PlainOptions};
 
 /// Runs `test` with another root directory.
 fn within(root: &Path, test: impl FnOnce()) {
@@ -18,6 +18,22 @@ fn within(root: &Path, test: impl FnOnce()) {
     // SAFETY: the descriptor is open.
     assert_eq!(unsafe { libc::fchdir(before.as_raw_fd()) }, 0);
     std::os::unix::fs::chroot(".").unwrap();
+}
+
+/// Without `/proc` a file is opened by its path again, and compared with what was found there.
+fn check_plain_files() {
+    let path = Path::new("/ssd0/plain");
+    let file = PlainOptions::new().write(true).create(true).open(path).unwrap();
+    file.write_at(b"bytes", 0).unwrap();
+    file.close().unwrap();
+    let file = iomill::open_plain("/ssd0/../ssd0/plain").unwrap();
+    let mut bytes = [0; 6];
+    assert_eq!((file.read_at(&mut bytes, 0).unwrap(), &bytes[..5]), (5, &b"bytes"[..]));
+    assert_eq!(file.name(), "/ssd0/plain");
+    let error = iomill::open_plain("/ssd0/iomill/label").unwrap_err();
+    assert!(error.to_string().contains("it belongs to an array"), "{error}");
+    rustix::fs::mknodat(rustix::fs::CWD, "/pipe", rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    assert_eq!(iomill::open_plain("/pipe").unwrap_err().errno(), Some(libc::ESPIPE));
 }
 
 #[test]
@@ -40,6 +56,7 @@ fn an_array_needs_nothing_but_its_drives() {
         file.sync().unwrap();
         drop(file);
         array.close().unwrap();
+        check_plain_files();
         for mode in [Mode::Inline, Mode::DriveThreads] {
             let array = ArrayOptions::new().mode(mode).open(drives[1]).unwrap();
             let info = array.info().unwrap();

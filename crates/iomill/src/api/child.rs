@@ -1,4 +1,4 @@
-//! What a forked child needs to open in the place of its parent's handles: [`Again`], [`PlainPath`], and its options. Files, arrays and
+//! What a forked child needs to open in the place of its parent's handles: [`Again`], and its options. Files, arrays and
 //! runtimes do so in their methods named `here` and `in_child`.
 //!
 //! Goals: what is open for reading only stays usable in a child that a fork made, as workers of a data loader are. Non-goals: anything
@@ -7,14 +7,12 @@
 //! The child opens files again by their paths, arrays by their drives, and makes a runtime for each of its parent's. It touches no lock of
 //! the parent's handles (rules of the fork, `exec`): what it opens is in slots that each process fills for itself.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use super::options::ArrayOptions;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::sys::cpu;
-use crate::sys::fs::Identity;
 use crate::sys::limits::{default_cache_bytes, memory_limit_bytes};
 use crate::sys::process::PerProcess;
 
@@ -23,40 +21,6 @@ const LEAST_BYTES: u64 = 1 << 20;
 
 /// What each process opens for itself.
 pub(super) type Again<T> = PerProcess<OnceLock<T>>;
-
-/// Where a plain file is.
-#[derive(Debug)]
-pub(super) struct PlainPath {
-    /// Without symbolic links, from the root.
-    path: PathBuf,
-    /// Which file it was. `None` in a simulation, which nothing forks.
-    identity: Option<Identity>,
-}
-
-impl PlainPath {
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// An error if another file is at the path now.
-    pub(super) fn check(&self) -> Result<()> {
-        if identity(&self.path) == self.identity {
-            return Ok(());
-        }
-        let why = "another program has replaced it since the parent process opened it; open it again";
-        Err(Error::invalid(self.path.display().to_string(), why))
-    }
-
-    pub(super) fn of(path: &Path) -> PlainPath {
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        PlainPath { identity: identity(&path), path }
-    }
-}
-
-fn identity(path: &Path) -> Option<Identity> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(Identity { device: metadata.dev(), inode: metadata.ino() })
-}
 
 /// The value of a slot, which `open` makes first.
 pub(super) fn of_process<T: Send + Sync>(slot: &Again<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {

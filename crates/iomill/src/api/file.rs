@@ -339,10 +339,15 @@ impl File {
         file.state.sync_and_report(&file.reported)
     }
 
-    /// Syncs and closes this handle. Returns the errors of [`File::sync`].
+    /// Syncs and closes this handle. Returns the errors of [`File::sync`]. If it was the last handle, nothing holds the file when this returns: a
+    /// file that has no name any more has given back its space, and the file system of a plain file can be unmounted.
     pub fn close(self) -> Result<()> {
         pools::check_may_block("close")?;
-        self.sync()
+        let synced = self.sync();
+        let File { state, handle, .. } = self;
+        drop(handle);
+        state.let_go_and_wait();
+        synced
     }
 
     /// [`File::set_len`] as a future.
@@ -365,10 +370,16 @@ impl File {
             Ok(file) => file,
             Err(forked) => return Answer::now(Err(forked)),
         };
-        Self::answer_later(state, move |state| {
+        let waits = Arc::clone(&state.exec().waits);
+        answer_later(&waits, move |promise| {
             let synced = state.sync_and_report(&reported);
             drop(handle);
-            synced
+            if state.exec().has_threads() {
+                state.let_go_and_wait();
+                promise.keep(synced);
+            } else {
+                state.let_go(move || promise.keep(synced));
+            }
         })
     }
 

@@ -6,7 +6,7 @@ use super::answer::Answer;
 use super::file::File;
 use super::runtime::Runtime;
 use crate::error::{Error, Result};
-use crate::file::plain::PlainAccess;
+use crate::sys::fs::Access;
 
 /// Opens an ordinary file, outside any array, for reading: [`PlainOptions::open`] with the defaults.
 ///
@@ -71,8 +71,8 @@ impl PlainOptions {
 
     /// Opens a file.
     ///
-    /// It is an error if there is no file and none is to be created, if the path is a directory or a device, and if the file belongs to an
-    /// array. The file's name must be UTF-8; that of its directory need not be.
+    /// It is an error if there is no file and none is to be created, if the path leads to a directory, a pipe, a socket, a device or a file that
+    /// the kernel makes up (as in `/proc`), and if the file belongs to an array. Files without a name are opened by `/proc/self/fd/NUMBER`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_paths(vec![path.as_ref().to_owned()])
     }
@@ -106,6 +106,6 @@ impl PlainOptions {
             return Err(Error::invalid("creating a file for reading only", "open it for writing, too"));
         }
         let runtime = self.runtime.clone().map_or_else(Runtime::shared, Ok)?;
-        runtime.open(&paths, PlainAccess { write: self.write, create: self.create, direct: runtime.is_direct() })
+        runtime.open(&paths, Access { write: self.write, create: self.create, direct: runtime.is_direct() })
     }
 }

@@ -9,7 +9,7 @@ use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
 use super::answer::{Answer, answer_later};
-use super::child::{Again, PlainPath, of_process};
+use super::child::{Again, of_process};
 use super::file::{File, Origin};
 use super::options::{ArrayOptions, DEFAULT_DEPTH, Mode};
 use super::setup;
@@ -23,10 +23,10 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 use crate::exec::{self, Exec};
-use crate::file::plain::{PlainAccess, PlainFile};
-use crate::pager::{OpenFiles, OpenRef, Pager};
+use crate::file::plain::{DriveHold, DriveUsers, PlainFile};
+use crate::pager::{OpenFiles, Pager, Places};
 use crate::sys::cpu;
-use crate::sys::fs::{Alignment, Ground};
+use crate::sys::fs::{Access, Alignment, Ground};
 use crate::sys::notices::Notices;
 use crate::sys::process::{Home, PerProcess};
 use crate::sys::sync::{Mutex, lock};
@@ -34,6 +34,10 @@ use crate::sys::topology::Topology;
 
 /// Most block devices of one runtime. An engine has slots for all of them.
 const DRIVES_MAX: usize = 64;
+
+/// So many block devices keep their drives, and with them their counters, while no file on them is open. Beyond that the drive of a device without
+/// open files is used for another device.
+const DRIVES_KEPT: usize = 8;
 
 /// The default depth where the kernel's queue has room for twice as many. A disk of a virtual machine served 1.2 times as many random reads
 /// as with [`DEFAULT_DEPTH`].
@@ -183,8 +187,9 @@ pub(super) struct RuntimeInner {
     exec: Arc<Exec>,
     pager: Option<Arc<Pager>>,
     files: OpenFiles,
-    /// Locked while a drive is added.
+    /// Locked while a drive is added, or gets a file.
     known: Mutex<Vec<Known>>,
+    users: Arc<DriveUsers>,
     /// The CPUs near each drive, by index; empty means any.
     cpus: Arc<Mutex<Vec<Vec<usize>>>>,
     is_shared: bool,
@@ -244,7 +249,8 @@ impl Runtime {
     }
 
     /// The block devices of the files so far, by index. Where a device has no name, it is the file system's type. A device has several
-    /// entries if its file systems take different I/O.
+    /// entries if its file systems take different I/O. Of many devices only those with open files are kept: a device that comes later takes the
+    /// place of one without.
     pub fn drives(&self) -> Vec<String> {
         if !self.inner.exec.home.is_here() {
             return Vec::new();
@@ -284,19 +290,24 @@ impl Runtime {
         self.inner.options.engine != Some(EngineKind::Mmap)
     }
 
-    pub(super) fn open(&self, paths: &[PathBuf], access: PlainAccess) -> Result<File> {
+    pub(super) fn open(&self, paths: &[PathBuf], access: Access) -> Result<File> {
+        self.open_found(paths, access).map(|(file, _)| file)
+    }
+
+    /// The same, and which files were found.
+    fn open_found(&self, paths: &[PathBuf], access: Access) -> Result<(File, Places)> {
         check_may_block("open_plain")?;
         let inner: &Arc<RuntimeInner> = &self.inner;
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(inner) as _;
         let platform = &*inner.options.platform;
         let drive = |file: &PlainFile| inner.drive_of(file);
-        let opened = inner.files.open_plain(platform, inner.pager.as_ref(), (paths, access), drive, &owner);
-        let opened: OpenRef = opened?;
+        let (opened, places) =
+            inner.files.open_plain(platform, inner.pager.as_ref(), (paths, access), drive, &owner)?;
         let origin = (!access.write).then(|| {
-            let paths = paths.iter().map(|path| PlainPath::of(path)).collect();
-            Box::new(PlainOrigin { runtime: Arc::downgrade(inner), paths }) as Box<dyn Origin>
+            let places = places.clone();
+            Box::new(PlainOrigin { runtime: Arc::downgrade(inner), places }) as Box<dyn Origin>
         });
-        Ok(File::new(opened, inner.options.read_ahead_bytes, origin))
+        Ok((File::new(opened, inner.options.read_ahead_bytes, origin), places))
     }
 }
 
@@ -320,18 +331,23 @@ impl Runtime {
 #[derive(Debug)]
 struct PlainOrigin {
     runtime: Weak<RuntimeInner>,
-    paths: Vec<PlainPath>,
+    places: Places,
 }
 
 impl Origin for PlainOrigin {
     fn open(&self, _name: &str) -> Result<File> {
         let runtime = self.runtime.upgrade().ok_or(Error::Forked)?;
-        let paths: Vec<PathBuf> = self.paths.iter().map(|path| path.path().to_owned()).collect();
+        let paths: Vec<PathBuf> = self.places.iter().map(|(path, _)| path.clone()).collect();
         let runtime = runtime.in_child()?;
-        let access = PlainAccess { write: false, create: false, direct: runtime.is_direct() };
-        let file = runtime.open(&paths, access)?;
-        self.paths.iter().try_for_each(PlainPath::check)?;
-        Ok(file)
+        let access = Access { write: false, create: false, direct: runtime.is_direct() };
+        let (file, found) = runtime.open_found(&paths, access)?;
+        match found.iter().zip(&self.places).find(|((_, now), (_, before))| now != before) {
+            None => Ok(file),
+            Some((_, (path, _))) => {
+                let why = "another program has replaced it since the parent process opened it; open it again";
+                Err(Error::invalid(path.display().to_string(), why))
+            }
+        }
     }
 }
 
@@ -370,16 +386,16 @@ impl RuntimeInner {
             instance,
         }));
         let files = OpenFiles::new(&exec);
-        let (known, again) = (Mutex::default(), Again::empty());
-        Ok(RuntimeInner { options, exec, pager, files, known, cpus, is_shared, again })
+        let (known, users, again) = (Mutex::default(), DriveUsers::new(DRIVES_MAX), Again::empty());
+        Ok(RuntimeInner { options, exec, pager, files, known, users, cpus, is_shared, again })
     }
 
-    /// The drive of a file. It is added if no file of its device was open before.
-    fn drive_of(&self, file: &PlainFile) -> Result<u16> {
+    /// The drive of a file. It is added if no file of its device was open before, or takes the place of one without files.
+    fn drive_of(&self, file: &PlainFile) -> Result<DriveHold> {
         let mut known = lock(&self.known);
         let (device, align) = (file.stamp.identity.device, file.align);
         if let Some(found) = known.iter().find(|known| (known.device, known.align) == (device, align)) {
-            return Ok(found.drive);
+            return Ok(self.users.hold(found.drive));
         }
         let path = file.open.full_path();
         let ground = file.open.fs().ground().map_err(|e| Error::io("examine", &path, e))?;
@@ -387,10 +403,15 @@ impl RuntimeInner {
         let same = known.iter().find(|known| (known.block_device, known.align) == (block_device, align));
         let (drive, name) = match same {
             Some(same) => (same.drive, same.name.clone()),
-            None => (self.add_drive(file, &ground)?, name_of(&ground).to_owned()),
+            None => (self.new_drive(file, &ground, &mut known)?, name_of(&ground).to_owned()),
         };
+        if let Some(why) = file.stamp.drops {
+            let place = file.open.fs().location().display();
+            let what = "pages of a file leave the cache with its last handle";
+            self.exec.notice(format!("{} under {place}: {what}: {why}", name_of(&ground)));
+        }
         known.push(Known { device, align, block_device, name, drive });
-        Ok(drive)
+        Ok(self.users.hold(drive))
     }
 
     /// The depth of a block device. Where the kernel's queue is shorter, a second thread of readers must still find room in it.
@@ -399,24 +420,41 @@ impl RuntimeInner {
         self.options.depth.or_else(by_device).unwrap_or(DEFAULT_DEPTH)
     }
 
-    fn add_drive(&self, file: &PlainFile, ground: &Ground) -> Result<u16> {
-        let path = file.open.full_path();
-        let drive = self.exec.services.count() as u16;
+    /// A drive for a device that has none: a new one, or that of a device without open files. With `DRIVES_MAX` devices in use a device shares
+    /// the drive of another.
+    fn new_drive(&self, file: &PlainFile, ground: &Ground, known: &mut Vec<Known>) -> Result<u16> {
         let mut notices = Vec::new();
         let name = format!("{} under {}", name_of(ground), file.open.fs().location().display());
         let place = setup::Place { fs: &**file.open.fs(), probe: file.open.handle(), align: file.align, name: &name };
         let mut service: Service = setup::service(&self.options, place, self.depth_of(ground), &mut notices)?;
-        if usize::from(drive) < DRIVES_MAX {
-            service.meter = Some(Meter::new(&self.exec.board, drive, &self.exec.clock));
-        }
-        // Before the drive is there, so that its thread finds them.
-        lock(&self.cpus).push(setup::near(ground.cpus.clone(), &cpu::allowed().unwrap_or_default()));
+        let count = self.exec.services.count();
+        let is_alike =
+            |other: &Service| (other.kind, other.align, other.poll) == (service.kind, service.align, service.poll);
+        let alike = (0..count as u16).filter(|&drive| is_alike(&self.exec.services[usize::from(drive)]));
+        let least = alike.min_by_key(|&drive| self.users.count(drive));
+        let drive = match least {
+            Some(idle) if count >= DRIVES_KEPT && self.users.count(idle) == 0 => {
+                known.retain(|known| known.drive != idle);
+                idle
+            }
+            Some(shared) if count >= DRIVES_MAX => shared,
+            _ => {
+                let drive = count as u16;
+                if count < DRIVES_MAX {
+                    service.meter = Some(Meter::new(&self.exec.board, drive, &self.exec.clock));
+                }
+                // Before the drive is there, so that its thread finds them.
+                lock(&self.cpus).push(setup::near(ground.cpus.clone(), &cpu::allowed().unwrap_or_default()));
+                let why = format!(
+                    "a runtime has files on {DRIVES_MAX} block devices at most, and none of them is used like this one; \
+                     use another `Runtime` for it"
+                );
+                let added = self.exec.add_drive(service);
+                added.ok_or_else(|| Error::Drive { path: file.open.full_path(), why })?
+            }
+        };
         notices.into_iter().for_each(|notice| self.exec.notice(notice));
-        self.exec.add_drive(service).ok_or_else(|| {
-            let why =
-                format!("a runtime has files on {DRIVES_MAX} block devices at most; use another `Runtime` for it");
-            Error::Drive { path, why }
-        })
+        Ok(drive)
     }
 }
 

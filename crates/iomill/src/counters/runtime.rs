@@ -17,6 +17,8 @@ use rustix::fs::{self as sys, AtFlags, CWD, Dir, FallocateFlags, FileType, Flock
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
+use crate::sys::descriptor;
+
 /// The directories in which this user's processes show their counters, the preferred one first: in `$XDG_RUNTIME_DIR`,
 /// then in `/dev/shm`.
 pub fn directories() -> Vec<PathBuf> {
@@ -34,7 +36,7 @@ pub(super) fn open_directory(path: &Path, create: bool) -> io::Result<OwnedFd> {
         }
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = sys::open(path, flags, Mode::empty())?;
+    let directory = descriptor::openat(CWD, path, flags, Mode::empty())?;
     let stat = sys::fstat(&directory)?;
     if stat.st_uid != geteuid().as_raw() {
         return Err(refused("it belongs to another user"));
@@ -56,7 +58,7 @@ pub(super) struct OwnFile {
 /// Makes a file of `len` bytes without a name, locked by this process.
 pub(super) fn create(directory: OwnedFd, name: String, len: u64) -> io::Result<OwnFile> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = sys::openat(&directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
+    let file = descriptor::openat(&directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
     sys::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     sys::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     sys::ftruncate(&file, len)?;
@@ -109,7 +111,7 @@ pub(super) fn living(directory: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> 
         let Some(name) = CStr::to_str(entry.file_name()).ok().filter(|name| is_ours(name)) else { continue };
         // NONBLOCK, because opening a pipe would wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match sys::openat(directory, name, flags, Mode::empty()) {
+        let file = match descriptor::openat(directory, name, flags, Mode::empty()) {
             Ok(file) => file,
             // Its owner has just closed it, or it is a symlink, and so not ours.
             Err(Errno::NOENT | Errno::LOOP) => continue,

@@ -38,8 +38,19 @@ pub struct FileRef {
     /// The open file.
     pub handle: Handle,
     /// Never used again for another file, unlike `handle`. Engines use it as the key of their tables of registered
-    /// files.
+    /// files, unless it has [`BY_DESCRIPTOR`].
     pub key: u64,
+}
+
+/// A bit of a key: engines know the file by its descriptor only. An engine that registers a file holds it open until the thread that owns
+/// the engine does I/O again, which may be never. Closing such a file would not give its space back, nor let its file system be unmounted.
+pub const BY_DESCRIPTOR: u64 = 1 << 63;
+
+impl FileRef {
+    /// Whether no engine may hold the file between requests.
+    pub fn is_by_descriptor(self) -> bool {
+        self.key & BY_DESCRIPTOR != 0
+    }
 }
 
 /// No registered memory: see [`Memory::One`].

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::{Engine, EngineConfig, EngineKind};
 use crate::sys::clock::Clock;
-use crate::sys::fs::{DriveFs, Handle};
+use crate::sys::fs::{Access, DriveFile, DriveFs, Handle};
 
 /// The engine that suits a drive, and the reason if it is not a better one.
 #[derive(Clone, Debug)]
@@ -19,17 +19,13 @@ pub struct Choice {
     pub why: Option<String>,
 }
 
-/// Where a plain file is.
-#[derive(Clone, Debug)]
-pub struct PlainPlace {
-    /// Its directory.
-    pub fs: Arc<dyn DriveFs>,
-    /// Its name there.
-    pub name: String,
-    /// The drive of an array that holds it, if one does.
-    pub drive: Option<PathBuf>,
-    /// Whether it was created now.
-    pub is_new: bool,
+/// What is at the path of a plain file.
+#[derive(Debug)]
+pub enum PlainPlace {
+    /// The file, open.
+    File(DriveFile),
+    /// A file of an array, with a drive there. It was not opened.
+    OfArray(PathBuf),
 }
 
 /// A write that is to be durable.
@@ -50,9 +46,10 @@ pub trait Platform: Send + Sync + fmt::Debug {
     /// Attaches to the drive in directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>>;
 
-    /// Finds a plain file. With `create` it makes an empty one if there is none. An error says what the path is, if it is no file.
-    fn plain(&self, path: &Path, create: bool) -> io::Result<PlainPlace> {
-        let what = format!("{} (create: {create}): this platform has no plain files", path.display());
+    /// Finds and opens a plain file. With `access.create` it makes an empty one if there is none, durably. An error says what the path is, if
+    /// it is no file.
+    fn plain(&self, path: &Path, access: Access) -> io::Result<PlainPlace> {
+        let what = format!("{} ({access:?}): this platform has no plain files", path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, what))
     }
 
@@ -66,6 +63,11 @@ pub trait Platform: Send + Sync + fmt::Debug {
 
     /// Makes an engine for the calling thread.
     fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>>;
+
+    /// Lets go of a file, by its key, that is about to be closed for good and has no I/O in flight: what engines hold in common.
+    fn forget(&self, key: u64) {
+        let _none_is_held = key;
+    }
 
     /// Writes to several files and makes that durable on each, at the same time if the platform can. The results are in the order of
     /// `writes`. No flush is tried twice. Files that are open for direct I/O get bytes that suit it.

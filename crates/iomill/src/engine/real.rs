@@ -5,7 +5,6 @@
 
 mod durably;
 
-use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -26,19 +25,18 @@ use super::uring::UringEngine;
 use super::{Engine, EngineConfig, EngineKind};
 use crate::counters;
 use crate::sys::clock::{Clock, MonotonicClock};
-use crate::sys::fs::{DriveFs, Handle};
+use crate::sys::fs::{Access, DriveFile, DriveFs, Handle};
 use crate::sys::memory::{PageBuf, page_bytes};
 use crate::sys::neighbours::neighbours;
-use crate::sys::real_fs::{RealFs, drive_above, special_kind};
+use crate::sys::plain_fs::{Opened, PlainFs};
+use crate::sys::real_fs::RealFs;
+use crate::sys::versions::IN_MEMORY;
 
 /// Capacity of the engines that are made only to see whether it works.
 const PROBE_CAPACITY: u32 = 64;
 
 /// How long to wait for locked memory, again and again.
 const RING_PAUSES_MS: [u64; 6] = [1, 2, 5, 10, 30, 60];
-
-/// `f_type` of tmpfs and of ramfs.
-const MEMORY_FILE_SYSTEMS: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -55,16 +53,14 @@ impl Platform for RealPlatform {
         Ok(Arc::new(RealFs::attach(path, create)?))
     }
 
-    fn plain(&self, path: &Path, create: bool) -> io::Result<PlainPlace> {
-        let (whole, is_new) = find_plain(path, create)?;
-        let (Some(directory), Some(name)) = (whole.parent(), whole.file_name()) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a directory"));
-        };
-        let Some(name) = name.to_str() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its name is not UTF-8; give it another name"));
-        };
-        let drive = drive_above(&whole).map(Path::to_owned);
-        Ok(PlainPlace { fs: Arc::new(RealFs::of_plain_files(directory)?), name: name.to_owned(), drive, is_new })
+    fn plain(&self, path: &Path, access: Access) -> io::Result<PlainPlace> {
+        Ok(match PlainFs::open(path, access)? {
+            Opened::InDrive(drive) => PlainPlace::OfArray(drive),
+            Opened::File(fs) => {
+                let handle = fs.handle();
+                PlainPlace::File(DriveFile::of_plain(Arc::new(fs), handle))
+            }
+        })
     }
 
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
@@ -96,6 +92,12 @@ impl Platform for RealPlatform {
         })
     }
 
+    fn forget(&self, key: u64) {
+        if let Some(mapped) = self.mapped.get() {
+            mapped.forget(key);
+        }
+    }
+
     fn write_durably(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         self.flusher.write(writes)
     }
@@ -120,35 +122,6 @@ impl Platform for RealPlatform {
 
     fn threads(&self) -> bool {
         true
-    }
-}
-
-/// The path of a plain file without symbolic links, and whether the file was made now.
-fn find_plain(path: &Path, create: bool) -> io::Result<(PathBuf, bool)> {
-    let whole = match fs::canonicalize(path) {
-        Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let whole = fs::canonicalize(parent)?.join(path.file_name().unwrap_or_default());
-            if drive_above(&whole).is_some() {
-                // The caller refuses it.
-                return Ok((whole, false));
-            }
-            let made = fs::OpenOptions::new().write(true).create_new(true).open(path);
-            let is_new = match made {
-                Ok(_file) => true,
-                // Another program has just made it. Or it is a symbolic link to nothing, and the next line fails.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-                Err(error) => return Err(error),
-            };
-            return Ok((fs::canonicalize(path)?, is_new));
-        }
-        whole => whole?,
-    };
-    let file_type = fs::metadata(&whole)?.file_type();
-    let refusal = if file_type.is_dir() { io::ErrorKind::IsADirectory } else { io::ErrorKind::InvalidInput };
-    match special_kind(file_type) {
-        Some(kind) => Err(io::Error::new(refusal, format!("it is {kind}, not a file"))),
-        None => Ok((whole, false)),
     }
 }
 
@@ -207,12 +180,17 @@ fn patiently<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
     make()
 }
 
+/// What an engine is made for to see whether it works.
+fn probing() -> EngineConfig {
+    EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new(), shared: false }
+}
+
 fn try_uring() -> io::Result<()> {
-    UringEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new(), shared: false }).map(drop)
+    UringEngine::new(&probing())?.try_out()
 }
 
 fn try_aio() -> io::Result<()> {
-    AioEngine::new(&EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new(), shared: false }).map(drop)
+    AioEngine::new(&probing())?.try_out()
 }
 
 fn no_simulation() -> io::Error {
@@ -250,7 +228,7 @@ fn is_in_memory(probe: Handle) -> io::Result<bool> {
     }
     // SAFETY: a descriptor of the caller's, not negative, used for this one call.
     let fd = unsafe { BorrowedFd::borrow_raw(probe.0) };
-    Ok(MEMORY_FILE_SYSTEMS.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32)))
+    Ok(IN_MEMORY.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32)))
 }
 
 /// An error of the same kind that has the reason in words.

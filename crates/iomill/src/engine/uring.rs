@@ -72,6 +72,11 @@ impl UringEngine {
         })
     }
 
+    /// Whether the kernel serves the engine at all. The calling thread is the one that uses it.
+    pub fn try_out(&mut self) -> io::Result<()> {
+        self.main.try_out()
+    }
+
     fn in_flight(&self) -> u32 {
         self.main.in_flight + self.polled.as_ref().map_or(0, |polled| polled.ring.in_flight)
     }

@@ -327,8 +327,10 @@ impl Exec {
         if self.has_threads() { pools::may_close() } else { !serve::is_serving() }
     }
 
-    /// Has every engine forget a file that is being closed. No I/O is in flight on the file, so engines may do that at any later time.
+    /// Has every engine forget a file that is being closed. No I/O is in flight on the file. What keeps the file open goes now. What engines
+    /// only know of it, they forget before their next use.
     pub fn forget(&self, key: u64) {
+        self.platform.forget(key);
         for cell in lock(&self.contexts).iter().filter_map(Weak::upgrade) {
             cell.forget_later(key);
         }

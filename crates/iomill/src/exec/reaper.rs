@@ -22,6 +22,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use super::PAUSE;
 use super::cell::{SharedCell, Watch};
 use super::{pools, shared};
+use crate::sys::descriptor::raised;
 use crate::sys::event::Event;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
@@ -78,7 +79,7 @@ impl Reaper {
         if let Some(running) = &*running {
             return Ok(Arc::clone(&running.shared));
         }
-        let (epoll, event) = (epoll::create(CreateFlags::CLOEXEC)?, Event::new()?);
+        let (epoll, event) = (raised(epoll::create(CreateFlags::CLOEXEC)?)?, Event::new()?);
         epoll::add(&epoll, &event, EventData::new_u64(WAKE), EventFlags::IN)?;
         let shared = Arc::new(Shared {
             epoll,

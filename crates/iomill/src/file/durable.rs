@@ -170,6 +170,17 @@ impl Drop for Marked<'_> {
 }
 
 impl SyncTurn<'_> {
+    /// The length in bytes of the last sync that went well, or of the opening.
+    pub fn durable_len(&self) -> u64 {
+        self.published.len
+    }
+
+    /// The file's end: it has its durable length again, if that is the shorter one. Nothing is in flight.
+    pub fn give_up_growth(&mut self) {
+        self.len = self.len.min(self.published.len);
+        self.file.shorten(self.len);
+    }
+
     /// Makes the parts durable, and then the length.
     pub fn finish(mut self) -> Result<()> {
         let has_synced = self.file.sync_parts(self.is_end)?;

@@ -101,8 +101,7 @@ impl Resize<'_> {
 
     /// Shortens the length in memory.
     pub fn cut(&self, len: u64) {
-        // Release: pairs with the Acquire in `FileState::len`.
-        self.file.len.store(len, Ordering::Release);
+        self.file.shorten(len);
     }
 
     /// Gives a small file another place if it needs one for `end` bytes (C38, C39). Another thread may have done it.

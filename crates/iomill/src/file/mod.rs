@@ -225,6 +225,12 @@ impl FileState {
         self.mark_parts();
     }
 
+    /// Shortens the length in memory. Nothing is in flight.
+    fn shorten(&self, len: u64) {
+        // Release: pairs with the Acquire in `len`.
+        self.len.store(len, Ordering::Release);
+    }
+
     /// Notes a write up to `end` that succeeded (rule 2).
     pub fn wrote(&self, end: u64) {
         if end > self.len.load(Ordering::Relaxed) {

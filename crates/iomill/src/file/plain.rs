@@ -5,7 +5,7 @@
 //! serves a device (`api::runtime`), and the length (rule 6 in `file`).
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -16,26 +16,16 @@ use super::mark::Mark;
 use super::{FileState, MAX_FILE_BYTES};
 use crate::catalog::Id;
 use crate::drive::PIECE_BYTES;
-use crate::engine::FileRef;
-use crate::engine::platform::Platform;
+use crate::engine::platform::{PlainPlace, Platform};
+use crate::engine::{BY_DESCRIPTOR, FileRef};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::fs::{Access, Alignment, DriveFile, Identity, Stamp};
 use crate::sys::process::PerProcess;
-use crate::sys::sync::{AtomicU64, Mutex, lock};
+use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 
 /// A block of a plain file: as long as the longest piece, because all blocks are on one drive.
 const BLOCK_BYTES: u64 = PIECE_BYTES as u64;
-
-/// How a plain file is opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PlainAccess {
-    pub write: bool,
-    /// Make an empty file if there is none.
-    pub create: bool,
-    /// Ask for direct I/O.
-    pub direct: bool,
-}
 
 /// A plain file that is open, and not yet part of a file state.
 #[derive(Debug)]
@@ -50,42 +40,80 @@ pub struct PlainFile {
 
 impl PlainFile {
     /// Finds and opens a file.
-    pub fn open(platform: &dyn Platform, path: &Path, access: PlainAccess) -> Result<PlainFile> {
+    pub fn open(platform: &dyn Platform, path: &Path, access: Access) -> Result<PlainFile> {
         let failed = |action| move |source| Error::io(action, path, source);
-        let place = platform.plain(path, access.create).map_err(failed("open"))?;
-        if let Some(drive) = place.drive {
-            let what = format!("opening {} as a plain file", path.display());
-            let why = "it belongs to an array with a drive at";
-            let help = "open the array, and the file in it by its name";
-            return Err(Error::invalid(what, format!("{why} {}; {help}", drive.display())));
-        }
-        if place.is_new {
-            place.fs.sync_dir("").map_err(failed("make durable the name of"))?;
-        }
-        let how = Access { create: false, write: access.write, direct: access.direct };
-        let open = DriveFile::open(&place.fs, &place.name, how).map_err(failed("open"))?;
-        let stamp = place.fs.stamp(open.handle()).map_err(failed("examine"))?;
-        let align = place.fs.alignment(open.handle()).map_err(failed("examine"))?;
-        if stamp.len > MAX_FILE_BYTES {
-            let what = format!("length {} of {}", stamp.len, path.display());
-            return Err(Error::invalid(what, "no file is that long"));
-        }
+        let open = match platform.plain(path, access).map_err(failed("open"))? {
+            PlainPlace::File(open) => open,
+            PlainPlace::OfArray(drive) => {
+                let what = format!("opening {} as a plain file", path.display());
+                let why = "it belongs to an array with a drive at";
+                let help = "open the array, and the file in it by its name";
+                return Err(Error::invalid(what, format!("{why} {}; {help}", drive.display())));
+            }
+        };
+        let stamp = open.fs().stamp(open.handle()).map_err(failed("examine"))?;
+        let align = open.fs().alignment(open.handle()).map_err(failed("examine"))?;
         Ok(PlainFile { open, stamp, align })
+    }
+
+    /// Asks the file again what it is like.
+    fn look(&mut self) -> Result<()> {
+        let stamp = self.open.fs().stamp(self.open.handle());
+        self.stamp = stamp.map_err(|source| Error::io("examine", self.open.full_path(), source))?;
+        Ok(())
     }
 }
 
-/// The id under which files are open as one. Files that are open for reading are known by their version, too: a file that has changed is
-/// another one, and finds no pages of before.
-pub fn id(files: &[PlainFile], write: bool) -> Id {
-    let mut bytes = vec![u8::from(write)];
-    for Stamp { identity, len, modified_ns, changed_ns, .. } in files.iter().map(|file| file.stamp) {
-        bytes.extend([identity.device, identity.inode].into_iter().flat_map(u64::to_le_bytes));
-        if !write {
-            bytes
-                .extend(len.to_le_bytes().into_iter().chain(modified_ns.to_le_bytes()).chain(changed_ns.to_le_bytes()));
-        }
+/// Plain files that are to be opened as one.
+#[derive(Debug)]
+pub struct PlainList {
+    pub files: Vec<PlainFile>,
+    write: bool,
+    /// The number of this opening.
+    opening: u64,
+}
+
+/// Openings so far.
+static OPENINGS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+impl PlainList {
+    /// Finds and opens files.
+    pub fn open(platform: &dyn Platform, paths: &[PathBuf], access: Access) -> Result<PlainList> {
+        let files = paths.iter().map(|path| PlainFile::open(platform, path, access)).collect::<Result<_>>()?;
+        Ok(PlainList { files, write: access.write, opening: OPENINGS.fetch_add(1, Ordering::Relaxed) })
     }
-    Id(xxh3_128(&bytes).to_le_bytes())
+
+    /// Asks all files again what they are like.
+    pub fn look(&mut self) -> Result<()> {
+        self.files.iter_mut().try_for_each(PlainFile::look)
+    }
+
+    /// The id under which the files are open as one. Files that are open for reading are known by their version, too: a file that has changed
+    /// is another one, and finds no pages of before. If a file may change without another version, the opening has an id of its own.
+    pub fn id(&self) -> Id {
+        let mut bytes = vec![u8::from(self.write)];
+        for Stamp { identity, len, modified_ns, changed_ns, mount, .. } in self.files.iter().map(|file| file.stamp) {
+            bytes.extend([identity.device, identity.inode].into_iter().flat_map(u64::to_le_bytes));
+            if !self.write {
+                bytes.extend([len, mount].into_iter().flat_map(u64::to_le_bytes));
+                bytes.extend([modified_ns, changed_ns].into_iter().flat_map(i128::to_le_bytes));
+            }
+        }
+        if !self.write && self.files.iter().any(|file| !file.stamp.is_settled) {
+            bytes.extend(self.opening.to_le_bytes());
+        }
+        Id(xxh3_128(&bytes).to_le_bytes())
+    }
+
+    /// Claims all files for this process.
+    pub fn claim(&self, exec: &Exec) -> Result<Claims> {
+        let world = if exec.has_threads() { 0 } else { exec.instance() + 1 };
+        let claim = |file: &PlainFile| {
+            let busy = || Error::Busy { name: file.open.full_path().display().to_string() };
+            Claim::new((world, file.stamp.identity), self.write).ok_or_else(busy)
+        };
+        Ok(Claims { _held: self.files.iter().map(claim).collect::<Result<_>>()? })
+    }
 }
 
 /// How this process has a plain file open.
@@ -128,6 +156,48 @@ impl Drop for Claim {
     }
 }
 
+/// How many open files each drive has, by index.
+#[derive(Debug)]
+pub struct DriveUsers(Box<[AtomicU64]>);
+
+impl DriveUsers {
+    /// For so many drives, without files.
+    pub fn new(most: usize) -> Arc<DriveUsers> {
+        Arc::new(DriveUsers((0..most).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    /// Counts a file, until the result is dropped. The caller lets no other thread look for an idle drive meanwhile.
+    pub fn hold(self: &Arc<Self>, drive: u16) -> DriveHold {
+        self.0[usize::from(drive)].fetch_add(1, Ordering::Relaxed);
+        DriveHold { drive, users: Arc::clone(self) }
+    }
+
+    /// How many files a drive has.
+    pub fn count(&self, drive: u16) -> u64 {
+        // Acquire: pairs with the Release in the drop of `DriveHold`, after which no I/O of that file is in flight.
+        self.0[usize::from(drive)].load(Ordering::Acquire)
+    }
+}
+
+/// The drive of an open file.
+#[derive(Debug)]
+pub struct DriveHold {
+    pub drive: u16,
+    users: Arc<DriveUsers>,
+}
+
+impl Drop for DriveHold {
+    fn drop(&mut self) {
+        self.users.0[usize::from(self.drive)].fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The rights to have all files of a list open.
+#[derive(Debug)]
+pub struct Claims {
+    _held: Vec<Claim>,
+}
+
 /// One plain file, or several as one.
 #[derive(Debug)]
 pub struct PlainParts {
@@ -136,43 +206,41 @@ pub struct PlainParts {
     /// Where each file begins, in bytes. The last entry is the end of the last file when it was opened.
     starts: Vec<u64>,
     is_known: bool,
-    _claims: Vec<Claim>,
+    _claims: Claims,
+    /// Dropped after the files.
+    _drives: Vec<DriveHold>,
 }
 
 impl PlainParts {
-    /// `files` with the drive of each. There is at least one.
-    fn new(exec: &Exec, files: Vec<(PlainFile, u16)>, write: bool) -> Result<PlainParts> {
-        let is_known = !write && files.iter().all(|(file, _)| file.stamp.is_settled);
+    /// `files` with the drive of each. There is at least one. They were looked at after they were claimed.
+    fn new(exec: &Exec, files: Vec<(PlainFile, DriveHold)>, claims: Claims, write: bool) -> Result<PlainParts> {
+        let is_known = !write && files.iter().all(|(file, _)| file.stamp.is_settled && file.stamp.drops.is_none());
         let first = files[0].0.open.full_path();
         let name = match files.len() {
             1 => first.display().to_string(),
             count => format!("{} and {} more", first.display(), count - 1),
         };
-        let (mut parts, mut starts, mut claims) = (Vec::new(), vec![0], Vec::new());
-        let world = if exec.has_threads() { 0 } else { exec.instance() + 1 };
+        let (mut parts, mut starts, mut drives) = (Vec::new(), vec![0], Vec::new());
         let mut end = 0u64;
         for (PlainFile { open, stamp, align }, drive) in files {
-            let Some(claim) = Claim::new((world, stamp.identity), write) else {
-                return Err(Error::Busy { name: open.full_path().display().to_string() });
-            };
-            claims.push(claim);
             end = end.saturating_add(stamp.len);
             if end > MAX_FILE_BYTES {
-                return Err(Error::invalid(format!("a list of {end} bytes"), "no file is that long"));
+                return Err(Error::invalid(format!("{name}, of {end} bytes"), "no file is that long"));
             }
             starts.push(end);
-            let file = FileRef { handle: open.handle(), key: exec.next_key() };
+            let file = FileRef { handle: open.handle(), key: exec.next_key() | BY_DESCRIPTOR };
             let mark = Mark::new(write && stamp.len > 0);
             parts.push(Part {
                 open: Some(Arc::new(open)),
                 file,
-                drive,
+                drive: drive.drive,
                 align,
                 reserved: AtomicU64::new(stamp.len),
                 mark,
             });
+            drives.push(drive);
         }
-        Ok(PlainParts { name, parts, starts, is_known, _claims: claims })
+        Ok(PlainParts { name, parts, starts, is_known, _claims: claims, _drives: drives })
     }
 
     fn is_list(&self) -> bool {
@@ -233,8 +301,13 @@ impl Backing for PlainParts {
 
 impl FileState {
     /// Opens plain files as one, each with its drive. There is at least one, and one only for writing.
-    pub fn open_plain(exec: &Arc<Exec>, files: Vec<(PlainFile, u16)>, write: bool) -> Result<FileState> {
-        let parts = PlainParts::new(exec, files, write)?;
+    pub fn open_plain(
+        exec: &Arc<Exec>,
+        files: Vec<(PlainFile, DriveHold)>,
+        claims: Claims,
+        write: bool,
+    ) -> Result<FileState> {
+        let parts = PlainParts::new(exec, files, claims, write)?;
         let len = parts.starts.last().copied().unwrap_or_default();
         FileState::new(exec, Box::new(parts), write, DurableLength { len })
     }

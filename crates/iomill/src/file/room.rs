@@ -65,6 +65,24 @@ impl Part {
         Ok(())
     }
 
+    /// Gives a plain file space from `start` up to `needs`, as far as it lies beyond its end, which is `needs` then.
+    fn allocate_plain(&self, start: u64, needs: u64) -> Result<()> {
+        let open = self.open()?;
+        let (fs, handle, from) = (open.fs(), open.handle(), start.max(self.has()));
+        let failed = |source| Error::Io { action: "make room in", path: self.path(), offset: Some(from), source };
+        // Another program may have made it longer. What it has written stays.
+        let before = fs.len(handle).map_err(failed)?;
+        fs.allocate(handle, from, needs - from).map_err(|source| {
+            // As in `allocate`. If this fails, the file's end cuts it.
+            if fs.len(handle).is_ok_and(|len| len > before) {
+                let _ = fs.set_len(handle, before);
+            }
+            failed(source)
+        })?;
+        self.grew(needs);
+        Ok(())
+    }
+
     fn allocate(&self, from: u64, to: u64) -> Result<()> {
         let open = self.open()?;
         let (fs, handle) = (open.fs(), open.handle());
@@ -85,7 +103,7 @@ impl FileState {
     pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<bool> {
         self.check_writable()?;
         if self.is_plain() {
-            return self.make_room_in_plain(end).map(|()| true);
+            return self.make_room_in_plain(end, ranges).map(|()| true);
         }
         let len = self.len();
         if end <= len {
@@ -110,12 +128,23 @@ impl FileState {
         Ok(true)
     }
 
-    /// Makes a plain file long enough for whole pages up to `end`, by a hole (rule 6 of the length). Room ahead would show in its length.
-    fn make_room_in_plain(&self, end: u64) -> Result<()> {
+    /// Makes a plain file long enough for writes of `ranges` (rule 6 of the length), and gives them space: a disk that is full is an error of
+    /// the write, and not of a later sync. Room ahead would show in the length. What is skipped is a hole.
+    fn make_room_in_plain(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
         if self.has_room_for(end) {
             return Ok(());
         }
-        self.extend(end)
+        let _grow = lock(&self.grow);
+        let Some(part) = self.parts().first() else { return Ok(()) };
+        let mut ranges: Vec<Range<u64>> = ranges.collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        for range in ranges {
+            let needs = self.needs(0, range.end);
+            if needs > part.has() {
+                part.allocate_plain(range.start & !(PAGE_BYTES as u64 - 1), needs)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether another thread makes the parts longer at this moment.
@@ -171,9 +200,16 @@ impl FileState {
         self.backing.must_move(end)
     }
 
-    /// The bytes that part `index` must have when the file is `end` bytes long: whole pages.
+    /// The bytes that part `index` must have when the file is `end` bytes long: whole pages, as direct I/O writes them. A plain file without
+    /// direct I/O has its own length at all times.
     pub(super) fn needs(&self, index: usize, end: u64) -> u64 {
-        self.backing.part_bytes(index, end).next_multiple_of(PAGE_BYTES as u64)
+        let bytes = self.backing.part_bytes(index, end);
+        if self.is_exact(index) { bytes } else { bytes.next_multiple_of(PAGE_BYTES as u64) }
+    }
+
+    /// Whether part `index` is a plain file that is written to by bytes.
+    pub(super) fn is_exact(&self, index: usize) -> bool {
+        self.is_plain() && !self.parts()[index].align.is_direct()
     }
 }
 

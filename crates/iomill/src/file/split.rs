@@ -105,6 +105,20 @@ impl FileState {
         part.has().saturating_sub(place.offset).clamp(1, PAGE_BYTES as u64) as usize
     }
 
+    /// How many bytes of pages in one block go to their part. The last page of a plain file without direct I/O is there in part.
+    pub fn written_bytes(&self, page: u64, pages: usize) -> usize {
+        let whole = pages * PAGE_BYTES;
+        if !self.is_plain() {
+            return whole;
+        }
+        let (part, place) = self.locate(page * PAGE_BYTES as u64);
+        match part.has().checked_sub(place.offset) {
+            // A write that is under way has made the file long enough before it changed the page.
+            Some(has) if has > 0 && !part.align.is_direct() => whole.min(has as usize),
+            _ => whole,
+        }
+    }
+
     /// How a page lies with respect to the page before it, for a file that is a list.
     pub fn lies(&self, page: u64) -> Lies {
         let (_, place) = self.locate(page * PAGE_BYTES as u64);

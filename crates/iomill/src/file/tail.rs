@@ -7,7 +7,6 @@
 //! group of blocks leaves unused blocks *inside* a part, so cutting is not enough.
 
 use super::FileState;
-use crate::drive::PAGE_BYTES;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::sys::sync::Ordering;
@@ -23,7 +22,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         let (fs, handle) = (open.fs(), open.handle());
         let failed = |action| move |e| Error::io(action, part.path(), e);
         let end = file.backing.part_bytes(index, len);
-        let whole = end.next_multiple_of(PAGE_BYTES as u64);
+        let whole = file.needs(index, len);
         let has = part.has();
         if has == end && file.is_plain() {
             // Nothing lies beyond, and its length shows.

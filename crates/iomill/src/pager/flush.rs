@@ -365,8 +365,8 @@ impl OpenFile {
         let within = Within::new(copy.as_mut_ptr().cast_const(), copy.len());
         let pieces = runs.all.iter().enumerate().map(|(tag, run)| {
             let memory = Memory::one(within.at(run.at));
-            let (drive, piece) =
-                self.file.page_piece(Op::Write, class, run.first.page(), run.count * PAGE_BYTES, memory);
+            let len = self.file.written_bytes(run.first.page(), run.count);
+            let (drive, piece) = self.file.page_piece(Op::Write, class, run.first.page(), len, memory);
             (drive, Piece { tag: tag as u32, ..piece })
         });
         // SAFETY: the copy lives until this has ended, and nothing else has it.

@@ -58,6 +58,7 @@ pub use in_place::{PinnedPage, PinnedRange};
 pub use io_buffer::{Failed, IoBuffer, IoBytes, Kept, Outcome};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
+pub use open_plain::Places;
 pub use owned::OwnedBytes;
 pub use page_read::PageReading;
 pub use span::Want;

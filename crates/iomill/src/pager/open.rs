@@ -15,6 +15,7 @@ use crate::catalog::{Catalog, Draft};
 use crate::drive::{PAGE_BYTES, serve};
 use crate::error::Result;
 use crate::exec::Exec;
+use crate::file::durable::SyncTurn;
 use crate::file::{Entered, FileState, Reported};
 use crate::sys::sync::{AtomicU64, Ordering};
 
@@ -143,15 +144,29 @@ impl OpenFile {
     /// Makes every write that ended before this call durable, and the length. At the file's end pages that cannot be flushed are lost, and
     /// all others become durable. If nothing is in flight (`is_quiet`), a plain file gets its exact length, too.
     fn sync_as(&self, is_end: bool, is_quiet: bool) -> Result<()> {
-        let Some(turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
+        let Some(mut turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
         let flushed = self.flush_all();
         if flushed.is_err() && !is_end {
             // Pages that failed stay dirty, and the next sync tries again.
             return flushed;
         }
+        if flushed.is_err() && is_quiet {
+            turn = self.give_up_growth(turn);
+        }
         let cut = if is_quiet { self.file.cut_plain() } else { Ok(()) };
         let finished = turn.finish();
         flushed.and(cut).and(finished)
+    }
+
+    /// At the end of a plain file with pages beyond its durable length that cannot be written: it keeps that length, and not a longer one with
+    /// zeroes in it. A file of an array has its space before, so it comes here only with pages that a drive has refused.
+    fn give_up_growth<'a>(&self, mut turn: SyncTurn<'a>) -> SyncTurn<'a> {
+        let first = turn.durable_len() / PAGE_BYTES as u64;
+        let is_lost = |paged: &Arc<Paged>| paged.pager.dirty_of(paged.number()).iter().any(|key| key.page() >= first);
+        if self.file.is_plain() && self.paged.as_ref().is_some_and(is_lost) {
+            turn.give_up_growth();
+        }
+        turn
     }
 
     /// Makes every write that ended before this call durable, and the length, for a handle. It also reports failures of write-back since
@@ -319,6 +334,32 @@ impl OpenRef {
             }
             Some(last) => last.close_then(after),
             None => after(),
+        }
+    }
+}
+
+/// Most looks of a thread that closes a file whether what was in flight has ended, with a pause after each: a second or more.
+const CLOSE_LOOKS: u32 = 20_000;
+
+impl OpenRef {
+    /// For a caller that has dropped its handle: lets go of the file. If no other handle is left, this returns when the file is closed. Until
+    /// then read-ahead and the operations of dropped futures hold it, and with it its space and its file system. The wait has a bound, because
+    /// an operation may wait for the caller.
+    pub fn let_go_and_wait(self) {
+        if !self.exec().home.is_here() {
+            // Rule 3 of the fork.
+            return;
+        }
+        let (file, exec) = (Arc::downgrade(&*self), Arc::clone(self.exec()));
+        let (table, id) = self._entry.place();
+        drop(self);
+        for _ in 0..CLOSE_LOOKS {
+            match file.upgrade().map(OpenRef::new) {
+                None => return table.wait_for(&id),
+                Some(file) if file.is_held() => return,
+                Some(in_flight) => drop(in_flight),
+            }
+            exec.pause_for_io();
         }
     }
 }

@@ -11,34 +11,48 @@ use super::table::Found;
 use crate::engine::platform::Platform;
 use crate::error::Result;
 use crate::file::FileState;
-use crate::file::plain::{self, PlainAccess, PlainFile};
+use crate::file::plain::{DriveHold, PlainFile, PlainList};
+use crate::sys::fs::{Access, Identity};
+
+/// Where each of the files is that were opened as one, and which it is.
+pub type Places = Vec<(PathBuf, Identity)>;
 
 impl OpenFiles {
     /// Opens plain files as one. If they are open already, returns that. `drive` finds the drive of each, or adds it.
+    ///
+    /// Another thread of this process may be closing a file, and cut it to its length (rule 6 of the length). So lengths and versions count only
+    /// if they were asked for with the entry and the claims in hand: until then they may change.
     pub fn open_plain(
         &self,
         platform: &dyn Platform,
         pager: Option<&Arc<Pager>>,
-        (paths, access): (&[PathBuf], PlainAccess),
-        drive: impl Fn(&PlainFile) -> Result<u16>,
+        (paths, access): (&[PathBuf], Access),
+        drive: impl Fn(&PlainFile) -> Result<DriveHold>,
         owner: &ArrayRef,
-    ) -> Result<OpenRef> {
+    ) -> Result<(OpenRef, Places)> {
         self.exec.check_home()?;
+        let mut list = PlainList::open(platform, paths, access)?;
+        let place = |file: &PlainFile| (file.open.full_path(), file.stamp.identity);
+        let places = list.files.iter().map(place).collect();
         loop {
-            let open = |path: &PathBuf| PlainFile::open(platform, path, access);
-            let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
-            let id = plain::id(&files, access.write);
+            let id = list.id();
             let entry = match self.table.look(&id)? {
                 Found::Closed(entry) => entry,
                 Found::OnItsWay => {
                     self.table.wait_for(&id);
+                    list.look()?;
                     continue;
                 }
-                Found::Open(file) => return Ok(OpenRef::new(file)),
+                Found::Open(file) => return Ok((OpenRef::new(file), places)),
             };
-            let files = files.into_iter().map(|file| drive(&file).map(|drive| (file, drive)));
-            let file = FileState::open_plain(&self.exec, files.collect::<Result<_>>()?, access.write)?;
-            return Ok(self.enter(file, pager, id, entry, None, owner));
+            let claims = list.claim(&self.exec)?;
+            list.look()?;
+            if list.id() != id {
+                continue;
+            }
+            let files = list.files.into_iter().map(|file| drive(&file).map(|drive| (file, drive)));
+            let file = FileState::open_plain(&self.exec, files.collect::<Result<_>>()?, claims, access.write)?;
+            return Ok((self.enter(file, pager, id, entry, None, owner), places));
         }
     }
 }

@@ -58,6 +58,11 @@ impl<T> Drop for Entry<T> {
 }
 
 impl<T> Entry<T> {
+    /// The table, and the id in it.
+    pub fn place(&self) -> (Arc<Table<T>>, Id) {
+        (Arc::clone(&self.table), self.id)
+    }
+
     /// Makes the thing known. The thing holds the entry.
     pub fn fill(table: &Table<T>, id: Id, thing: &Arc<T>) {
         lock(&table.open).insert(id, Arc::downgrade(thing));

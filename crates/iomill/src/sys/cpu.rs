@@ -5,6 +5,9 @@
 
 use std::io;
 
+use iomill_platform::cpus;
+use iomill_platform::tree::Tree;
+use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Binds the calling thread to `cpus`.
@@ -25,10 +28,25 @@ pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
     })
 }
 
-/// The CPUs on which the calling thread may run.
+/// The CPUs on which the calling thread may run. Where a filter of system calls forbids to ask, `/proc` says it. Without that these are all CPUs
+/// that work.
 pub fn allowed() -> io::Result<Vec<usize>> {
-    let set = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+    match sched_getaffinity(None) {
+        Ok(set) => Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()),
+        Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => Ok(listed(&Tree::machine())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same by the files of the kernel.
+fn listed(tree: &Tree) -> Vec<usize> {
+    let status = tree.get("proc/thread-self/status").unwrap_or_default();
+    let own = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let own = own.and_then(|list| cpus::parse(list).ok());
+    let named = own.or_else(|| tree.cpus("sys/devices/system/cpu/online")).unwrap_or_default();
+    // SAFETY: the call asks for a number.
+    let count = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
+    if named.is_empty() { (0..count()).collect() } else { named }
 }
 
 fn invalid(why: String) -> io::Error {
@@ -38,6 +56,24 @@ fn invalid(why: String) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen to fail when the call was the only way to ask.
+    #[test]
+    fn a_forbidden_call_is_answered_by_files() {
+        let machine = Tree::machine();
+        if std::path::Path::new("/proc/thread-self/status").exists() {
+            assert_eq!(listed(&machine), allowed().unwrap());
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let tree = Tree::at(dir.path()).unwrap();
+        assert!(!listed(&tree).is_empty(), "without any file of the kernel");
+        std::fs::create_dir_all(dir.path().join("sys/devices/system/cpu")).unwrap();
+        std::fs::write(dir.path().join("sys/devices/system/cpu/online"), "0-2,5\n").unwrap();
+        assert_eq!(listed(&tree), [0, 1, 2, 5]);
+        std::fs::create_dir_all(dir.path().join("proc/thread-self")).unwrap();
+        std::fs::write(dir.path().join("proc/thread-self/status"), "Name:\tx\nCpus_allowed_list:\t1,5\n").unwrap();
+        assert_eq!(listed(&tree), [1, 5]);
+    }
 
     #[test]
     fn binding_holds_and_refuses() {

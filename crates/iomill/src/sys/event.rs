@@ -4,8 +4,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, read, retry_on_intr, write};
+
+use super::descriptor;
 
 /// An event descriptor. It does not block.
 #[derive(Debug)]
@@ -14,7 +16,7 @@ pub struct Event(OwnedFd);
 impl Event {
     /// One that is not set.
     pub fn new() -> io::Result<Event> {
-        Ok(Event(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+        Ok(Event(descriptor::event()?))
     }
 
     /// Makes it readable.

@@ -91,6 +91,10 @@ pub struct Stamp {
     pub changed_ns: i128,
     /// Whether a change from now on gets another time.
     pub is_settled: bool,
+    /// The mount, by a number that no other mount gets. 0 if it is not known.
+    pub mount: u64,
+    /// Why pages of the file go with its last handle: a later change might not show in the times. `None` if they may be used again.
+    pub drops: Option<&'static str>,
 }
 
 /// The file system and device under a drive's directory, for messages and for placement.
@@ -114,7 +118,7 @@ pub struct Ground {
     pub free_bytes: u64,
 }
 
-/// One drive's directory `<drive>/iomill`, or the directory of plain files.
+/// One drive's directory `<drive>/iomill`, or one plain file.
 ///
 /// Errors are plain `io::Error`; callers add the drive and the path. No operation follows a symbolic link.
 pub trait DriveFs: Send + Sync + fmt::Debug {
@@ -195,6 +199,11 @@ impl DriveFile {
         Ok(DriveFile { fs: Arc::clone(fs), handle, path: path.to_owned() })
     }
 
+    /// A plain file that is open: `fs` has only this one.
+    pub fn of_plain(fs: Arc<dyn DriveFs>, handle: Handle) -> DriveFile {
+        DriveFile { fs, handle, path: String::new() }
+    }
+
     /// The handle, valid while `self` lives.
     pub fn handle(&self) -> Handle {
         self.handle
@@ -205,14 +214,14 @@ impl DriveFile {
         &self.fs
     }
 
-    /// The path within the drive's directory.
+    /// The path within the drive's directory. Empty for a plain file.
     pub fn path(&self) -> &str {
         &self.path
     }
 
     /// The whole path, for messages.
     pub fn full_path(&self) -> PathBuf {
-        self.fs.root().join(&self.path)
+        if self.path.is_empty() { self.fs.root() } else { self.fs.root().join(&self.path) }
     }
 }
 

@@ -3,7 +3,10 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 
+use iomill_platform::tree::Tree;
+
 use super::*;
+use crate::sys::calls::{PAGE_BYTES, write_zeroes};
 use crate::sys::fs::DriveFile;
 
 /// A directory on a real drive: the build directory, since `/tmp` may be memory.

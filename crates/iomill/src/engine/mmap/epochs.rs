@@ -21,12 +21,17 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::sys::barrier;
 use crate::sys::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// The announcement of a reader that is outside.
 const OUTSIDE: u64 = 0;
+
+/// How often, and with what pauses, a thread that replaced a value looks whether it is gone.
+const SETTLE_LOOKS: u32 = 2000;
+const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
 /// All readers of values of one kind, and the values that wait for them.
 #[derive(Debug)]
@@ -107,6 +112,18 @@ impl<T> Epochs<T> {
             self.waiting.store(retired.len(), Ordering::Relaxed);
         }
         self.reclaim();
+    }
+
+    /// Waits until the values that were replaced are dropped. A reader is inside for the time of a few copies. The number of looks has a bound,
+    /// because a copy from a drive that fails takes long.
+    pub(super) fn settle(&self) {
+        for _ in 0..SETTLE_LOOKS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::sleep(SETTLE_PAUSE);
+            self.reclaim();
+        }
     }
 
     /// Does what rule 3 says.

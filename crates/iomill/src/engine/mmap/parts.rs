@@ -83,7 +83,7 @@ impl MappedParts {
     }
 
     /// Unmaps a part that is about to be closed.
-    pub(super) fn forget(&self, key: u64) {
+    pub fn forget(&self, key: u64) {
         let part = lock(&self.parts).remove(&key);
         if let Some(part) = part {
             self.unmap(&part);
@@ -105,10 +105,14 @@ impl MappedParts {
         }
     }
 
+    /// The file is not mapped any more when this returns, unless a copy takes very long: a mapping keeps a file as open as a descriptor does.
     fn unmap(&self, part: &MappedPart) {
-        let mut change = lock(&part.change);
-        change.is_gone = true;
-        self.epochs.replace(&part.mapping, None);
+        {
+            let mut change = lock(&part.change);
+            change.is_gone = true;
+            self.epochs.replace(&part.mapping, None);
+        }
+        self.epochs.settle();
     }
 
     /// Makes the mapping cover a file's bytes up to `end`, if they exist and no wait is needed.

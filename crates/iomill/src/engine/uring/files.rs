@@ -92,6 +92,9 @@ impl FileTable {
     /// How a request for `file` names it. `None` if the queued requests must reach the kernel first, since one of them
     /// may use the entry that is to be given up.
     pub(super) fn resolve(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
+        if file.is_by_descriptor() {
+            return Some(Target::Plain(file.handle.0));
+        }
         self.requests += 1;
         let known = match self.last {
             Some((key, index)) if key == file.key => Some(index),

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::files::{FileTable, Target};
 use crate::engine::{IoRequest, Memory, NO_REGION, Op};
+use crate::sys::descriptor::made_above;
 use crate::sys::fs::Handle;
 
 /// The largest number of entries in the submission queue. A larger queue would only touch more memory.
@@ -93,6 +94,19 @@ impl Ring {
         if self.asleep {
             self.ring.submitter().register_enable_rings()?;
             self.asleep = false;
+        }
+        Ok(())
+    }
+
+    /// Has the kernel do nothing once: where a filter of system calls lets rings be made, and not be used, this is the error.
+    pub(super) fn try_out(&mut self) -> io::Result<()> {
+        self.awaken()?;
+        // SAFETY: the entry points to nothing.
+        unsafe { self.push_entry(&opcode::Nop::new().build()) }?;
+        let mut has_ended = false;
+        while !has_ended {
+            self.submit_and_wait(1, None)?;
+            self.reap(|_| has_ended = true);
         }
         Ok(())
     }
@@ -313,7 +327,7 @@ fn build(capacity: u32, poll: bool, kinds: &[Kind]) -> io::Result<(IoUring, Kind
             }
             Kind::Interrupting => {}
         }
-        match builder.build(entries) {
+        match made_above(|| builder.build(entries)) {
             Ok(ring) => return Ok((ring, kind)),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => refused = Some(error),
             Err(error) => return Err(error),

@@ -1,0 +1,373 @@
+//! One plain file on a real file system ([`PlainFs`]): finding it, opening it, and its operations.
+//!
+//! Goals: the kernel resolves the path, once. What is opened is asked what it is, so no text can lead to another file: neither magic links in
+//! `/proc` nor a rename meanwhile. A path is for messages. Files without a path can be opened, too. Non-goals: paths below a drive (`real_fs`).
+//!
+//! Rules:
+//! 1. A file is first found by a descriptor that opens nothing (`O_PATH`), so a pipe or a device notices nothing. Then the same file is opened by
+//!    the number of that descriptor.
+//! 2. A text that the kernel gives for a descriptor is a path only if that path leads to the same file. In another namespace it does not.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::calls::{self, Demands, PAGE_BYTES, retry};
+use super::descriptor;
+use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
+use super::memory::PageBuf;
+use super::real_fs::{DIRECTORY, drive_above};
+use super::versions;
+use crate::error::told;
+
+/// How often a file is found and opened again, where there is no `/proc` and another program replaces it meanwhile.
+const OPEN_TRIES: usize = 16;
+
+/// Most directories above a file.
+const DEPTH_MAX: usize = 4096;
+
+/// `f_type` of file systems that the kernel makes up as they are read: proc, sysfs, debugfs, tracefs, both versions of cgroup, securityfs,
+/// configfs, bpf, pstore, selinuxfs, efivarfs, binfmt_misc.
+const OF_KERNEL: [u32; 13] = [
+    0x9fa0,
+    0x6265_6572,
+    0x6462_6720,
+    0x7472_6163,
+    0x0027_e0eb,
+    0x6367_7270,
+    0x7363_6673,
+    0x6265_6570,
+    0xcafe_4a11,
+    0x6165_676c,
+    0xf97c_ff8c,
+    0xde5e_81e4,
+    0x4249_4e4d,
+];
+
+/// An open plain file.
+#[derive(Debug)]
+pub struct PlainFs {
+    file: OwnedFd,
+    /// Where it is, for messages.
+    path: PathBuf,
+    demands: Demands,
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+pub enum Opened {
+    /// The file, open.
+    File(PlainFs),
+    /// A file in the directory of an array's drive. It was not opened, and not made.
+    InDrive(PathBuf),
+}
+
+/// What was found at a path, before it is opened (rule 1).
+#[derive(Debug)]
+struct Found {
+    file: OwnedFd,
+    identity: Identity,
+}
+
+impl PlainFs {
+    /// Finds and opens a file. With `create` it makes an empty one if there is none, durably. Errors have the kernel's number, or that of a call
+    /// that refuses such a file.
+    pub fn open(path: &Path, access: Access) -> io::Result<Opened> {
+        for _ in 0..OPEN_TRIES {
+            let Some(found) = find(path)? else {
+                if let Some(drive) = create(path, access.create)? {
+                    return Ok(Opened::InDrive(drive));
+                }
+                continue;
+            };
+            let text = text_of(&found, path);
+            let drive =
+                text.as_deref().map_or_else(|| drive_around(path), |text| drive_above(text).map(Path::to_owned));
+            if let Some(drive) = drive {
+                return Ok(Opened::InDrive(drive));
+            }
+            let Some(file) = found.open(path, access)? else { continue };
+            let path = text.map_or_else(|| std::path::absolute(path), Ok)?;
+            let fs = PlainFs { file, path, demands: Demands::default() };
+            fs.check_length()?;
+            return Ok(Opened::File(fs));
+        }
+        Err(told(libc::EAGAIN, "other programs replace it again and again"))
+    }
+
+    /// The handle, valid while `self` lives.
+    pub fn handle(&self) -> Handle {
+        Handle(self.file.as_raw_fd())
+    }
+
+    /// An error for files that the kernel makes up as they are read: their length says nothing.
+    fn check_length(&self) -> io::Result<()> {
+        let kind = retry(|| sys::fstatfs(&self.file))?.f_type as u32;
+        let is_made_up = OF_KERNEL.contains(&kind) || (calls::len(self.handle())? == 0 && self.holds_bytes()?);
+        if is_made_up {
+            let why = "its length is not known before it is read, as with files of the kernel; copy it to a file first";
+            return Err(told(libc::EINVAL, why));
+        }
+        Ok(())
+    }
+
+    /// Whether a file of length 0 has bytes all the same.
+    fn holds_bytes(&self) -> io::Result<bool> {
+        // A page, because the file may be open for direct I/O.
+        let mut page = PageBuf::new(PAGE_BYTES as usize)?;
+        let read = calls::read_at(self.file.as_fd(), page.as_mut_slice(), 0)?;
+        // It may just have grown.
+        Ok(read > 0 && calls::len(self.handle())? == 0)
+    }
+}
+
+impl Found {
+    /// Opens the file. `None` if there is no `/proc`, and the path leads to another file now.
+    fn open(&self, path: &Path, access: Access) -> io::Result<Option<OwnedFd>> {
+        let how = if access.write { OFlags::RDWR } else { OFlags::RDONLY };
+        // Direct I/O writes whole pages, and the last one may go beyond a limit that the file itself keeps.
+        let is_limited = access.write && getrlimit(Resource::Fsize).current.is_some();
+        if access.direct
+            && !is_limited
+            && let Some(opened) = self.open_direct(path, how)?
+        {
+            return Ok(Some(opened));
+        }
+        self.open_as(path, how)
+    }
+
+    /// The same for direct I/O; `None` also if the file system or device cannot do it by pages.
+    fn open_direct(&self, path: &Path, how: OFlags) -> io::Result<Option<OwnedFd>> {
+        let opened = match self.open_as(path, how | OFlags::DIRECT) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(None),
+            opened => opened?,
+        };
+        let Some(file) = opened else { return Ok(None) };
+        // As in `RealFs::open_direct`.
+        Ok(calls::can_be_direct(file.as_fd())?.then_some(file))
+    }
+
+    fn open_as(&self, path: &Path, how: OFlags) -> io::Result<Option<OwnedFd>> {
+        match descriptor::openat(CWD, number_path(&self.file), how, Mode::empty()) {
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            opened => return Ok(Some(opened?)),
+        }
+        // There is no `/proc`. The path may lead to a pipe by now, which must not block.
+        let file = descriptor::openat(CWD, path, how | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+        if identity_of(file.as_fd())? != self.identity {
+            return Ok(None);
+        }
+        let flags = sys::fcntl_getfl(&file)?;
+        sys::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+        Ok(Some(file))
+    }
+}
+
+/// The path by which the kernel opens what a descriptor stands for.
+fn number_path(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Finds a regular file. `None` if there is nothing at the path.
+fn find(path: &Path) -> io::Result<Option<Found>> {
+    let file = match descriptor::openat(CWD, path, OFlags::PATH, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        found => found?,
+    };
+    let stat = sys::fstat(&file)?;
+    check_kind(FileType::from_raw_mode(stat.st_mode))?;
+    Ok(Some(Found { file, identity: Identity { device: stat.st_dev, inode: stat.st_ino } }))
+}
+
+/// An error for all but regular files.
+fn check_kind(kind: FileType) -> io::Result<()> {
+    let (errno, what) = match kind {
+        FileType::RegularFile => return Ok(()),
+        FileType::Directory => (libc::EISDIR, "a directory"),
+        FileType::Fifo => (libc::ESPIPE, "a pipe"),
+        FileType::Socket => (libc::ENXIO, "a socket"),
+        _ => (libc::ENODEV, "a device"),
+    };
+    Err(told(errno, format!("it is {what}, not a file")))
+}
+
+/// Makes an empty file, if it is to be made, and its name durable. Returns the drive that it would lie in, if it would; then it is not made. If
+/// another program has just made it, that is no error.
+fn create(path: &Path, is_wanted: bool) -> io::Result<Option<PathBuf>> {
+    if !is_wanted {
+        return Err(Errno::NOENT.into());
+    }
+    let (above, name) = split(path);
+    let directory = descriptor::openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+    let identity = identity_of(directory.as_fd())?;
+    let found = Found { file: directory, identity };
+    let inside = Path::new("file");
+    let drive = match text_of(&found, above) {
+        Some(text) => drive_above(&text.join(inside)).map(Path::to_owned),
+        None => drive_around(&above.join(inside)),
+    };
+    if drive.is_some() {
+        return Ok(drive);
+    }
+    let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    match descriptor::openat(&found.file, name, how, Mode::from_raw_mode(0o666)) {
+        Ok(_made) => {
+            let directory = descriptor::openat(&found.file, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            sys::fsync(directory)?;
+            Ok(None)
+        }
+        // Or it is a symbolic link to nothing. Such a link is not followed to make a file elsewhere.
+        Err(Errno::EXIST) if find(path)?.is_some() => Ok(None),
+        Err(Errno::EXIST) => Err(Errno::NOENT.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The directory of a path, and the rest, with slashes at its end.
+fn split(path: &Path) -> (&Path, &Path) {
+    let bytes = path.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
+    let Some(slash) = bytes[..end].iter().rposition(|&byte| byte == b'/') else { return (Path::new("."), path) };
+    let part = |bytes| Path::new(std::ffi::OsStr::from_bytes(bytes));
+    (part(&bytes[..=slash]), part(&bytes[slash + 1..]))
+}
+
+/// The path of what was found, without symbolic links. `None` if it has none, or none that leads there from here (rule 2).
+fn text_of(found: &Found, path: &Path) -> Option<PathBuf> {
+    let text = match retry(|| sys::readlinkat(CWD, number_path(&found.file), Vec::new())) {
+        Ok(text) => PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes())),
+        // There is no `/proc`.
+        Err(_) => std::fs::canonicalize(path).ok()?,
+    };
+    let there = std::fs::metadata(&text).ok()?;
+    let is_same = Identity { device: there.dev(), inode: there.ino() } == found.identity;
+    (is_same && text.is_absolute()).then_some(text)
+}
+
+/// The drive of an array in the directory of which a path lies, found by descriptors: for paths of which the text says nothing.
+fn drive_around(path: &Path) -> Option<PathBuf> {
+    let look = OFlags::PATH | OFlags::DIRECTORY;
+    let (above, _) = split(path);
+    let mut here = descriptor::openat(CWD, above, look, Mode::empty()).ok()?;
+    for depth in 1..DEPTH_MAX {
+        let above_here = descriptor::openat(&here, "..", look, Mode::empty()).ok()?;
+        let (own, named) = (identity_of(here.as_fd()).ok()?, sys::statat(&above_here, DIRECTORY, AtFlags::empty()));
+        if identity_of(above_here.as_fd()).ok()? == own {
+            return None;
+        }
+        let has = |name, kind| {
+            let stat = sys::statat(&here, name, AtFlags::empty());
+            stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == kind)
+        };
+        let is_named = named.is_ok_and(|stat| Identity { device: stat.st_dev, inode: stat.st_ino } == own);
+        if is_named && has("label", FileType::RegularFile) && has("parts", FileType::Directory) {
+            let dots: PathBuf = std::iter::repeat_n("..", depth).collect();
+            return Some(above.join(dots));
+        }
+        here = above_here;
+    }
+    None
+}
+
+fn identity_of(file: std::os::fd::BorrowedFd<'_>) -> io::Result<Identity> {
+    let stat = sys::fstat(file)?;
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// The error of operations on paths: there is one file, and it is open.
+fn no_paths<T>() -> io::Result<T> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "a plain file has no directory"))
+}
+
+impl DriveFs for PlainFs {
+    /// The file's directory.
+    fn location(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
+    }
+
+    /// The file itself.
+    fn root(&self) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn make_dir(&self, _dir: &str) -> io::Result<()> {
+        no_paths()
+    }
+
+    fn list(&self, _dir: &str) -> io::Result<Vec<String>> {
+        no_paths()
+    }
+
+    fn open(&self, _path: &str, _access: Access) -> io::Result<Handle> {
+        no_paths()
+    }
+
+    /// The descriptor closes with `self`, which nothing else holds then.
+    fn close(&self, _handle: Handle) {}
+
+    fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        calls::read_at(calls::borrow(handle), buf, offset)
+    }
+
+    fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()> {
+        calls::write_at(calls::borrow(handle), bytes, offset)
+    }
+
+    fn len(&self, handle: Handle) -> io::Result<u64> {
+        calls::len(handle)
+    }
+
+    fn set_len(&self, handle: Handle, len: u64) -> io::Result<()> {
+        calls::set_len(handle, len)
+    }
+
+    fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        calls::allocate(handle, offset, len)
+    }
+
+    fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        calls::zero(handle, offset, len)
+    }
+
+    fn sync_data(&self, handle: Handle) -> io::Result<()> {
+        calls::sync_data(handle)
+    }
+
+    fn sync_dir(&self, _dir: &str) -> io::Result<()> {
+        no_paths()
+    }
+
+    fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
+        no_paths()
+    }
+
+    fn unlink(&self, _path: &str) -> io::Result<()> {
+        no_paths()
+    }
+
+    fn lock(&self, _handle: Handle, _lock: Lock) -> io::Result<bool> {
+        no_paths()
+    }
+
+    fn unlock(&self, _handle: Handle) -> io::Result<()> {
+        no_paths()
+    }
+
+    fn stamp(&self, handle: Handle) -> io::Result<Stamp> {
+        versions::stamp(handle)
+    }
+
+    fn alignment(&self, handle: Handle) -> io::Result<Alignment> {
+        calls::alignment(handle, &self.demands)
+    }
+
+    fn ground(&self) -> io::Result<Ground> {
+        calls::ground(self.file.as_fd())
+    }
+}

@@ -1,0 +1,131 @@
+//! File systems of a test's own: on loop devices, in memory, and in other namespaces. They take root's rights; without them a test says that it
+//! was skipped.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// A mounted file system.
+pub struct Disk {
+    /// Where it is mounted. The image, if there is one, lies beside it.
+    at: PathBuf,
+    dir: TempDir,
+    is_loop: bool,
+}
+
+impl Disk {
+    /// An ext4 file system of so many MiB, which `mkfs.ext4` makes with these options, too.
+    pub fn ext4(mib: u64, options: &[&str]) -> Option<Disk> {
+        let dir = beside();
+        let image = dir.path().join("image");
+        std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(options).arg(&image));
+        made.then(|| Disk::mount(dir, true))?
+    }
+
+    /// A file system that needs no device.
+    pub fn of_kind(kind: &str) -> Option<Disk> {
+        let dir = beside();
+        let at = made_dir(&dir);
+        run(Command::new("mount").args(["-t", kind, kind]).arg(&at)).then(|| Disk { at, dir, is_loop: false })
+    }
+
+    fn mount(dir: TempDir, is_loop: bool) -> Option<Disk> {
+        let disk = Disk { at: made_dir(&dir), dir, is_loop };
+        disk.mount_again().then_some(disk)
+    }
+
+    /// Mounts the image, after `unmount`.
+    pub fn mount_again(&self) -> bool {
+        assert!(self.is_loop);
+        run(Command::new("mount").args(["-o", "loop"]).arg(self.image()).arg(&self.at))
+    }
+
+    /// The same, for reading only.
+    pub fn mount_again_read_only(&self) -> bool {
+        run(Command::new("mount").args(["-o", "loop,ro"]).arg(self.image()).arg(&self.at))
+    }
+
+    /// The file that holds it.
+    pub fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// Whether nothing holds the file system, which is gone then.
+    pub fn unmount(&self) -> bool {
+        run(Command::new("umount").arg(&self.at))
+    }
+
+    /// Free bytes, when all that is to be freed by the file system itself has been.
+    pub fn free_bytes(&self) -> u64 {
+        let directory = std::fs::File::open(&self.at).unwrap();
+        rustix::fs::syncfs(&directory).unwrap();
+        let space = rustix::fs::fstatvfs(&directory).unwrap();
+        space.f_bfree * space.f_frsize
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // It may be unmounted already, or a test that failed may hold it.
+        run(Command::new("umount").arg("-l").arg(&self.at));
+    }
+}
+
+/// A directory on the disk that the tests are built on.
+fn beside() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn made_dir(dir: &TempDir) -> PathBuf {
+    let at = dir.path().join("at");
+    std::fs::create_dir(&at).unwrap();
+    at
+}
+
+fn run(command: &mut Command) -> bool {
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// A process in which another directory is at the place of `data`.
+pub struct Elsewhere(Child);
+
+impl Elsewhere {
+    /// Mounts `other` over `data` in a namespace of its own.
+    pub fn start(other: &Path, data: &Path) -> Option<Elsewhere> {
+        // Without root's rights the namespace needs users of its own.
+        let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
+        let script = r#"mount --bind "$0" "$1" && echo there && exec cat"#;
+        let mut command = Command::new("unshare");
+        command.args([flags, "sh", "-c", script]).args([other, data]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.stderr(Stdio::null()).spawn().ok()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+        let elsewhere = Elsewhere(child);
+        (line == "there\n").then_some(elsewhere)
+    }
+
+    /// A path as that process has it.
+    pub fn path(&self, path: &Path) -> PathBuf {
+        Path::new(&format!("/proc/{}/root", self.0.id())).join(path.strip_prefix("/").unwrap())
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        // It ends at the end of its input.
+        drop(self.0.stdin.take());
+        let _ended = self.0.wait();
+    }
+}
+
+/// Says that a test could not be done here.
+pub fn skipped(why: &str) {
+    println!("skipped: {why}");
+}
