@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::calls::{self, Demands, borrow, into_handle, read_at, retry, write_at};
 use super::descriptor;
-use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock, Stamp};
+use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
 use super::holder;
 
 /// The directory that an array keeps on each of its drives.
