@@ -5,6 +5,7 @@
 
 use std::fs::{File as StdFile, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,10 +36,11 @@ const HANDLES_MOST: usize = 64;
 impl Tree {
     pub fn new(root: &Path, runtime: Option<&Runtime>) -> Result<Tree> {
         let failed = |e: io::Error| Fault::other(format!("cannot open the directory {}: {e}", root.display()));
-        let root = std::fs::canonicalize(root).map_err(failed)?;
-        if !std::fs::metadata(&root).map_err(failed)?.is_dir() {
+        let found = std::fs::metadata(root).map_err(failed)?;
+        if !found.is_dir() {
             return Err(Fault::other(format!("{} is no directory; give the one above the files", root.display())));
         }
+        let root = settled_path(root, &found).map_err(failed)?;
         let runtime = runtime.cloned().map_or_else(Runtime::shared, Ok)?;
         Ok(Tree { root, options: PlainOptions::new().runtime(&runtime), handles: Handles::new(HANDLES_MOST) })
     }
@@ -106,6 +108,19 @@ impl Tree {
             // What the kernel has forgotten may be gone, and may as well be opened again.
             Err(_) => false,
         }
+    }
+}
+
+/// The path of a directory that does not depend on the working directory, and without symbolic links where that is the same directory. The links
+/// of `/proc` lead elsewhere than their text says.
+fn settled_path(root: &Path, found: &Metadata) -> io::Result<PathBuf> {
+    let is_found = |other: &PathBuf| {
+        let other = std::fs::metadata(other);
+        other.is_ok_and(|other| (other.dev(), other.ino()) == (found.dev(), found.ino()))
+    };
+    match std::fs::canonicalize(root).ok().filter(is_found) {
+        Some(text) => Ok(text),
+        None => std::path::absolute(root),
     }
 }
 
