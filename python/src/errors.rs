@@ -1,8 +1,6 @@
 //! Errors of the library as exceptions. Their messages are the library's. Users expect `OSError`, `ValueError` and `MemoryError`, so there
 //! are no classes of our own. Non-goals: row numbers out of bounds (`ids`).
 
-use std::io::ErrorKind;
-
 use iomill::Error;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -10,7 +8,6 @@ use pyo3::prelude::*;
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const EIO: i32 = 5;
-const EISDIR: i32 = 21;
 const ENOENT: i32 = 2;
 const EROFS: i32 = 30;
 
@@ -25,16 +22,11 @@ pub fn exception(error: Error) -> PyErr {
         Error::ReadOnly { .. } => EROFS,
         _ => match error.errno() {
             Some(errno) => errno,
-            None if is_directory(&error) => EISDIR,
             None => EIO,
         },
     };
     // Python makes `FileNotFoundError` and its like from the number.
     PyOSError::new_err((errno, error.to_string()))
-}
-
-fn is_directory(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::IsADirectory)
 }
 
 /// The exception for a use of something that was closed, in the words of Python's own files.

@@ -145,7 +145,7 @@ impl NativeFile {
     /// Closes, and syncs if a call through this handle wrote. A second time it does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(file) = self.take() else { return Ok(()) };
-        if !self.has_written.load(Ordering::Acquire) {
+        if self.writable && !self.has_written.load(Ordering::Acquire) {
             // A sync would flush what an earlier writer may have left.
             py.detach(|| drop(file));
             return Ok(());

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import errno
 import io
 import os
 import pathlib
@@ -122,6 +123,16 @@ def test_where_a_writer_holds_the_array_its_process_is_named(drives):
 def test_errors_are_python_s():
     with pytest.raises(IsADirectoryError, match="it is a directory, not a file"):
         iomill.File(".")
+    os.mkfifo("pipe")
+    for path, number, says in [
+        ("pipe", errno.ESPIPE, "it is a pipe"),
+        ("/dev/null", errno.ENODEV, "it is a device"),
+        ("/proc/cpuinfo", errno.EINVAL, "its length is not known"),
+        ("nul\0", errno.EINVAL, ""),
+    ]:
+        with pytest.raises(OSError, match=says) as raised:
+            iomill.File(path)
+        assert raised.value.errno == number
     with pytest.raises(ValueError, match='no engine named "fast"'):
         iomill.Runtime(engine="fast")
     with pytest.raises(ValueError, match="mode must be"):

@@ -2,8 +2,10 @@
 
 import json
 import os
+import pathlib
 import pickle
 import struct
+import threading
 
 import numpy as np
 import pytest
@@ -177,6 +179,36 @@ def test_put(drives):
     with open("back.npy", "wb") as file:
         file.write(held)
     assert np.array_equal(np.load("back.npy"), array)
+
+
+def test_a_file_without_a_length_is_put_to_its_end(drives):
+    version = pathlib.Path("/proc/version").read_bytes()
+    iomill.put("/proc/version", drives, "version")
+    os.mkfifo("pipe")
+    data = bytes(range(256)) * 1000
+    writer = threading.Thread(target=lambda: pathlib.Path("pipe").write_bytes(data))
+    writer.start()
+    iomill.put("pipe", drives[0], "piped")
+    writer.join()
+    with iomill.Array(drives[0]) as array:
+        assert array.open("version").read() == version
+        assert array.open("piped").read() == data
+    with pytest.raises(OSError, match="which has no end"):
+        iomill.put("/dev/zero", drives[0], "zero")
+    with pytest.raises(IsADirectoryError):
+        iomill.put(".", drives[0], "directory")
+
+
+def test_an_array_is_known_by_its_directory(drives):
+    iomill.put(np.arange(3), drives, "x")
+    here = os.open(drives[0], os.O_DIRECTORY)
+    try:
+        os.rename(drives[0], "moved")
+        os.mkdir(drives[0])
+        # The text of the link is a path that leads elsewhere, or nowhere.
+        same(iomill.open(f"/proc/self/fd/{here}", "x"), np.arange(3))
+    finally:
+        os.close(here)
 
 
 def test_a_failed_put_leaves_nothing(drives):

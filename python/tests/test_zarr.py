@@ -1,8 +1,11 @@
 """zarr's own tests of stores, unchanged, and reads that are gathers."""
 
+import contextlib
+import os
 import pathlib
 import pickle
 import threading
+import time
 
 import hypothesis
 import numpy as np
@@ -11,10 +14,11 @@ import pytest
 zarr = pytest.importorskip("zarr")
 
 from zarr.core.buffer import Buffer, cpu  # noqa: E402
+from zarr.core.sync import sync  # noqa: E402
 from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
-from iomill.zarr import IomillStore  # noqa: E402
+from iomill.zarr import IomillStore, _open_files  # noqa: E402
 
 
 class TestIomillStore(StoreTests[IomillStore, cpu.Buffer]):
@@ -97,4 +101,55 @@ def test_many_files_and_threads(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and len(store._files) <= 256
+    assert not wrong and len(_open_files._files) <= 64
+
+
+def opened_below(directory):
+    """The open files below a directory, with those that were deleted."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(os.fspath(directory))]
+
+
+def test_a_change_that_keeps_length_and_time_is_seen(tmp_path):
+    store = IomillStore(tmp_path)
+    path = tmp_path / "key"
+    path.write_bytes(b"1" * 5000)
+    time.sleep(0.2)
+    assert store.get_sync("key").to_bytes() == b"1" * 5000
+    before = path.stat()
+    with open(path, "r+b") as file:
+        file.write(b"2" * 5000)
+    # As rsync and others do. No program can set the time of the last change.
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    time.sleep(0.2)
+    assert store.get_sync("key").to_bytes() == b"2" * 5000
+    for round in range(50):
+        with open(path, "r+b") as file:
+            file.write(bytes([round]) * 5000)
+        assert store.get_sync("key").to_bytes() == bytes([round]) * 5000
+
+
+def test_files_of_all_stores_have_a_bound_and_deleted_ones_are_closed(tmp_path):
+    stores = []
+    for number in range(5):
+        place = tmp_path / str(number)
+        place.mkdir()
+        for key in range(40):
+            (place / str(key)).write_bytes(b"x" * 5000)
+        stores.append(IomillStore(place))
+    time.sleep(0.2)
+    for store in stores:
+        for key in range(40):
+            assert store.get_sync(str(key)) is not None
+    assert len(opened_below(tmp_path)) <= 64
+    sync(stores[4].delete("39"))
+    for key in range(35, 39):
+        (tmp_path / "4" / str(key)).unlink()
+    # The next file that is opened closes those that another program has deleted.
+    stores[0].get_sync("0")
+    assert not [path for path in opened_below(tmp_path) if "(deleted)" in path]
+    stores[4].close()
+    assert not opened_below(tmp_path / "4")

@@ -121,7 +121,7 @@ class File(io.RawIOBase):
     (b'two', b'one', 13)
 
     `path` is a path, or a list of paths that are read as one file. `mode` is ``r``, or ``r+`` for writing. OSError if
-    the file cannot be opened, ValueError if it is a directory or a device. All calls may be made from several threads;
+    the file cannot be opened: there is none, or it is a directory, a pipe, a device or a file of ``/proc``. All calls may be made from several threads;
     ``read``, ``readinto``, ``write`` and ``seek`` share one position.
     """
 
@@ -370,13 +370,15 @@ class Array:
         return f"<iomill.Array on {', '.join(map(str, self.drives()))}>"
 
 
-_shared: weakref.WeakValueDictionary[tuple[str, str, int], Array] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[tuple[int, int, str, int], Array] = weakref.WeakValueDictionary()
 _sharing = threading.Lock()
 
 
 def shared_array(drive: Path, mode: str, cache_bytes: int | None = None) -> Array:
     """The array of a drive. All users in this process share it, and its cache, while one of them is there. The first sets the cache's size."""
-    key = (os.path.realpath(drive), mode, os.getpid())
+    # Not by the path: links of /proc lead elsewhere than their text says.
+    found = os.stat(drive)
+    key = (found.st_dev, found.st_ino, mode, os.getpid())
     with _sharing:
         array = _shared.get(key)
         if array is None:

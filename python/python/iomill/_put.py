@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +42,8 @@ def put(
     array; else all of them become the drives of a new one. `name` is that of `src` by default.
 
     The array gets a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
-    of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte.
+    of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte. A pipe, a disk and a file of
+    ``/proc`` or ``/sys`` are read to their ends.
 
     `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
 
@@ -126,13 +128,40 @@ def _of_array(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
 def _of_file(
     path: str, tensor: str | None, dtype: DTypeLike | None, shape: Sequence[int] | int | None, offset: int
 ) -> tuple[bytes, int, Iterator[Any]]:
-    header, start, total = b"", 0, os.stat(path).st_size
+    total: int | None
+    header, start, total = b"", 0, _size(path)
     if dtype is not None or path.endswith((".npy", ".safetensors")):
         with File(path) as file:
             rows = rows_of_file(file, [path], tensor=tensor, dtype=dtype, shape=shape, offset=offset)
             header, total = _header(rows.dtype, rows.shape), rows.nbytes
             start = rows._start
+    if total is None:
+        return header, 0, _until_the_end(path)
     return header, total, _pieces(path, start, total)
+
+
+# Files that the kernel makes up as they are read: their length says nothing.
+_OF_KERNEL = ("/proc/", "/sys/")
+
+
+def _size(path: str) -> int | None:
+    """The length of a file. None if only its end tells it."""
+    found = os.stat(path)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
+        raise OSError(errno.EINVAL, "it is a device or a socket, which has no end: put takes files, disks and pipes", path)
+    if stat.S_ISBLK(found.st_mode):
+        with builtins.open(path, "rb", buffering=0) as disk:
+            return disk.seek(0, os.SEEK_END)
+    is_made_up = found.st_size == 0 or os.path.realpath(path).startswith(_OF_KERNEL)
+    return None if is_made_up else found.st_size
+
+
+def _until_the_end(path: str) -> Iterator[Any]:
+    with builtins.open(path, "rb", buffering=0) as source:
+        while read := source.read(_STEP_BYTES):
+            yield read
 
 
 def _pieces(path: str, start: int, total: int) -> Iterator[Any]:
@@ -157,7 +186,8 @@ def _reporter(name: str, progress: bool | Progress | None) -> Progress:
     begun = time.monotonic()
 
     def report(done: int, total: int) -> None:
-        share = 100 * done // total if total else 100
+        # The length of a pipe, and of a file of the kernel, is not known before its end.
+        share = min(100, 100 * done // total) if total else 100
         speed = done / 1e6 / max(1e-9, time.monotonic() - begun)
         end = "\n" if done == total else ""
         print(f"\r{name}: {share:3}% of {total / 1e6:.0f} MB, {speed:.0f} MB/s", end=end, file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ import collections
 import os
 import pathlib
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,10 +25,83 @@ from zarr.storage import LocalStore
 
 from ._files import File
 
-# So many files stay open, those that were used last.
-_OPEN_FILES = 256
+# So many files stay open, those that were used last, of all stores of a process together.
+_OPEN_FILES = 64
+
+# A file that has changed more lately than this may change again without another time, in nanoseconds. The second is for clocks of whole or even
+# seconds, which a round time may come from.
+_SETTLED_NS = 100_000_000
+_COARSE_NS = 2_100_000_000
+_ROUND_NS = 10_000_000
 
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+class _Files:
+    """The open files of all stores of this process. Those that were replaced or deleted are closed when another one is opened."""
+
+    def __init__(self) -> None:
+        self._files: collections.OrderedDict[str, tuple[Any, File]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def open(self, path: str) -> File:
+        version = _version(os.stat(path))
+        with self._lock:
+            known = self._files.get(path)
+            if known is not None and known[0] == version:
+                self._files.move_to_end(path)
+                return known[1]
+        file = File(path)
+        file._native.expect_random()
+        found = os.stat(path)
+        # If the version is the same before and after, it is that of the file that was opened.
+        if _version(found) == version and _is_settled(found):
+            self._hold(path, version, file)
+        else:
+            self.forget(path)
+        return file
+
+    def _hold(self, path: str, version: Any, file: File) -> None:
+        with self._lock:
+            self._files[path] = (version, file)
+            self._files.move_to_end(path)
+            others = list(self._files.items())
+        # A read that still uses one keeps it open.
+        for other, (was, _) in others:
+            if _version_now(other) != was:
+                self.forget(other)
+        with self._lock:
+            while len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)
+
+    def forget(self, path: str) -> None:
+        """Lets go of what is at a path, and below it."""
+        with self._lock:
+            for known in [known for known in self._files if known == path or known.startswith(path + os.sep)]:
+                del self._files[known]
+
+
+def _version(found: os.stat_result) -> Any:
+    # No program can set the time of the last change.
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _version_now(path: str) -> Any:
+    try:
+        return _version(os.stat(path))
+    except OSError:
+        return None
+
+
+def _is_settled(found: os.stat_result) -> bool:
+    """Whether another content would have another version."""
+    window = _COARSE_NS if found.st_ctime_ns % _ROUND_NS == 0 else _SETTLED_NS
+    return time.time_ns() - found.st_ctime_ns > window
+
+
+_open_files = _Files()
+# A forked child opens its own: a thread that the child does not have may hold the lock.
+os.register_at_fork(after_in_child=_open_files.__init__)
 
 
 class IomillStore(LocalStore):
@@ -41,18 +115,6 @@ class IomillStore(LocalStore):
 
     def __init__(self, root: pathlib.Path | str, *, read_only: bool = False) -> None:
         super().__init__(root, read_only=read_only)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._files: collections.OrderedDict[str, tuple[Any, File]] = collections.OrderedDict()
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_files", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._begin()
 
     def __str__(self) -> str:
         return f"iomill://{self.root.as_posix()}"
@@ -61,24 +123,23 @@ class IomillStore(LocalStore):
         return f"IomillStore('{self}')"
 
     def _file(self, key: str) -> File:
-        path = os.fspath(self.root / key)
-        found = os.stat(path)
         # A file that was replaced or changed is opened again, and then its old pages are not used.
-        version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-        with self._lock:
-            known = self._files.get(path)
-            if known is not None and known[0] == version:
-                self._files.move_to_end(path)
-                return known[1]
-        file = File(path)
-        file._native.expect_random()
-        with self._lock:
-            self._files[path] = (version, file)
-            self._files.move_to_end(path)
-            while len(self._files) > _OPEN_FILES:
-                # A read that still uses it keeps it open.
-                self._files.popitem(last=False)
-        return file
+        return _open_files.open(self._path(key))
+
+    def _path(self, key: str) -> str:
+        return os.fspath(self.root / key)
+
+    async def set(self, key: str, value: Buffer) -> None:
+        _open_files.forget(self._path(key))
+        await super().set(key, value)
+
+    async def delete(self, key: str) -> None:
+        _open_files.forget(self._path(key))
+        await super().delete(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        _open_files.forget(self._path(prefix.rstrip("/")))
+        await super().delete_dir(prefix)
 
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
@@ -121,8 +182,7 @@ class IomillStore(LocalStore):
         return values
 
     def close(self) -> None:
-        with self._lock:
-            self._files.clear()
+        _open_files.forget(os.fspath(self.root))
         super().close()
 
 
