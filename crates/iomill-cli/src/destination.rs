@@ -4,7 +4,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
@@ -49,10 +49,10 @@ impl Destination {
             path.push(naming::last_part(name));
         }
         // The file that a link names is replaced, and the link stays.
-        let path = match fs::symlink_metadata(&path) {
-            Ok(found) if found.is_symlink() => fs::canonicalize(&path).map_err(Failure::local("open", &path))?,
-            _ => path,
-        };
+        let path = behind_links(path).map_err(|(path, source)| Failure::local("open", &path)(source))?;
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
+            return Destination::open_in_place(&path, force);
+        }
         match fs::metadata(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Destination::new_file(path, None),
             Err(error) => Err(Failure::local("open", &path)(error)),
@@ -61,11 +61,19 @@ impl Destination {
             }
             Ok(found) if found.is_file() && !force => Err(Failure::Exists { what: path.display().to_string() }),
             Ok(found) if found.is_file() => Destination::new_file(path, Some(found.permissions())),
-            Ok(_) => {
-                let file = OpenOptions::new().write(true).open(&path).map_err(Failure::local("open", &path))?;
-                Ok(Destination { file, place: path.display().to_string(), new: None })
-            }
+            Ok(_) => Destination::open_in_place(&path, true),
         }
+    }
+
+    /// Opens what is written to as it is: a device or a pipe, or what a link of `/proc` leads to, which no rename can replace.
+    fn open_in_place(path: &Path, force: bool) -> Result<Destination> {
+        let is_file = fs::metadata(path).map_err(Failure::local("open", path))?.is_file();
+        if is_file && !force {
+            return Err(Failure::Exists { what: path.display().to_string() });
+        }
+        let opened = OpenOptions::new().write(true).truncate(is_file).open(path);
+        let file = opened.map_err(Failure::local("open", path))?;
+        Ok(Destination { file, place: path.display().to_string(), new: None })
     }
 
     fn new_file(path: PathBuf, replaces: Option<fs::Permissions>) -> Result<Destination> {
@@ -149,6 +157,23 @@ pub fn make_and_remove(file: &Path, action: &'static str) -> Result<()> {
     fs::remove_file(file).map_err(Failure::local(action, file))
 }
 
+/// Most links in a row, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// Follows symbolic links as far as their texts lead where the kernel leads. The text of a link of `/proc` may name another file.
+fn behind_links(mut path: PathBuf) -> std::result::Result<PathBuf, (PathBuf, io::Error)> {
+    for _ in 0..LINKS_MAX {
+        let Ok(text) = fs::read_link(&path) else { break };
+        let there = fs::metadata(&path).map_err(|error| (path.clone(), error))?;
+        let next = path.parent().unwrap_or(Path::new("")).join(text);
+        match fs::metadata(&next) {
+            Ok(found) if (found.dev(), found.ino()) == (there.dev(), there.ino()) => path = next,
+            _ => break,
+        }
+    }
+    Ok(path)
+}
+
 /// Renames, unless another process has made a file of that name meanwhile.
 fn rename_new(from: &Path, to: &Path) -> Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -220,6 +245,25 @@ mod tests {
         Destination::open(Some(&link), "f", true).unwrap().finish().unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"");
+    }
+
+    /// A file that has lost its name can be reached by its descriptor only. The text of that link is no path, or that of another file.
+    ///
+    /// Seen to fail when links were resolved as text.
+    #[test]
+    fn a_link_of_proc_leads_where_the_kernel_leads() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let file = File::create_new(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(directory.path().join("f (deleted)"), "another").unwrap();
+        let link = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+        assert_eq!(Destination::open(Some(&link), "f", false).unwrap_err().kind(), "exists");
+        let destination = Destination::open(Some(&link), "f", true).unwrap();
+        destination.sink().unwrap().0.write_all(b"new").unwrap();
+        destination.finish().unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3);
+        assert_eq!(fs::read(directory.path().join("f (deleted)")).unwrap(), b"another");
     }
 
     #[test]

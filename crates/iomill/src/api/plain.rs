@@ -71,8 +71,8 @@ impl PlainOptions {
 
     /// Opens a file.
     ///
-    /// It is an error if there is no file and none is to be created, if the path leads to a directory, a pipe, a socket, a device or a file that
-    /// the kernel makes up (as in `/proc`), and if the file belongs to an array. Files without a name are opened by `/proc/self/fd/NUMBER`.
+    /// It is an error if there is no file and none is to be created, and if the file belongs to an array. So are directories, pipes, sockets,
+    /// devices and files that the kernel makes up (as in `/proc`). Files without a name are opened by `/proc/self/fd/NUMBER`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_paths(vec![path.as_ref().to_owned()])
     }
