@@ -241,11 +241,11 @@ fn uneven(figures: &Figures) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use iomill_loops::latency::{Costs, Latency};
-    use crate::machine::Machine;
     use super::super::tests::point;
     use super::super::{DriveFigures, Figures};
     use super::*;
+    use crate::machine::Machine;
+    use iomill_loops::latency::{Costs, Latency};
 
     pub(crate) fn figures(alone: [f64; 2], together: f64, cpus_used: f64) -> Figures {
         let latency = Latency {

@@ -1,12 +1,13 @@
 //! Tests that change their process: they run again in a child.
 
 use std::path::PathBuf;
-use std::process::Command;
+
+use crate::alone;
 
 const VALUE: &str = "IOMILL_TEST_CHILD";
 const MARK: &str = "IOMILL_TEST_CHILD_MARK";
 
-/// Runs the test of this name again in a child for each value. In the child it returns the value, and in the parent `None`. The child says by
+/// Runs the test of this name, below `calls`, again in a child for each value. In the child it returns the value, and in the parent `None`. The child says by
 /// `ended_well` that it has done what it was to do.
 #[track_caller]
 pub fn in_child(test: &str, values: &[&str]) -> Option<String> {
@@ -16,8 +17,8 @@ pub fn in_child(test: &str, values: &[&str]) -> Option<String> {
     let dir = tempfile::tempdir().unwrap();
     for (number, value) in values.iter().enumerate() {
         let mark = dir.path().join(number.to_string());
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let command = command.args(["--exact", test, "--nocapture"]).env(VALUE, value).env(MARK, &mark);
+        let mut command = alone::command(&format!("calls::{test}"));
+        let command = command.env(VALUE, value).env(MARK, &mark);
         let output = command.output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         let said = std::fs::read_to_string(&mark);

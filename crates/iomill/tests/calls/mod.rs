@@ -10,8 +10,6 @@ mod counters;
 mod disks;
 mod drafts;
 mod edges;
-mod executor;
-mod forbid;
 mod futures;
 mod gathers;
 mod listing;

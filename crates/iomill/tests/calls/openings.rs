@@ -4,7 +4,7 @@ use std::path::Path;
 
 use iomill::{Array, ArrayOptions, Error, Layout, PutOptions};
 
-use crate::small::{assert_clean, drives, read};
+use super::small::{assert_clean, drives, read};
 
 /// Copies a directory with all that it holds.
 fn copy(from: &Path, to: &Path) {

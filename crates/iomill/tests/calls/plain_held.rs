@@ -10,8 +10,8 @@ use std::thread;
 use iomill::{EngineKind, Error, File, Mode, PlainOptions, Runtime, RuntimeOptions};
 
 use super::disks::{Disk, skipped};
-use super::executor::block_on;
 use super::{PAGE, random};
+use crate::executor::block_on;
 
 const LEN: usize = 4 << 20;
 

@@ -6,9 +6,9 @@ use std::path::Path;
 use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, Mode, PlainOptions, Runtime, RuntimeOptions};
 
 use super::child::{ended_well, in_child};
-use super::executor::block_on;
-use super::forbid;
 use super::{PAGE, random};
+use crate::executor::block_on;
+use crate::forbid;
 
 /// What is open by the numbers 0 to 2.
 fn standard() -> Vec<i32> {
