@@ -142,7 +142,10 @@ mod tests {
     fn what_is_unknown_is_said() {
         let machine = Machine { drives: vec![Ground::default()], ..Machine::default() };
         let line = machine.line();
-        assert!(line.starts_with("an unknown CPU, ") && line.ends_with("1 drive: a file system on a device"), "{line}");
+        assert!(
+            line.starts_with("an unknown CPU, ") && line.ends_with("1 drive: a file system on an unknown device"),
+            "{line}"
+        );
     }
 
     #[test]

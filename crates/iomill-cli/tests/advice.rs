@@ -51,7 +51,7 @@ fn places_that_are_no_drives_are_named() {
     site.run_bare(["init", "plain"]).failed(1, &["plain", "no directory"]);
     site.run_bare(["-a", "plain", "ls"]).failed(1, &["plain", "no directory"]);
     site.run_bare(["-a", "nosuch", "ls"]).failed(1, &["nosuch", "no such directory"]);
-    site.run_bare(["-a", "nosuch", "bench", "random"]).failed(1, &["nosuch", "no such directory"]);
+    site.run_bare(["-a", "nosuch", "info"]).failed(1, &["nosuch", "no such directory"]);
     site.run_bare(["-a", "ssd0", "ls"]).failed(1, &["ssd0", "no array has a drive here"]);
     site.run_bare(["tune", "--persist", "--dir", "nosuch", "--state", "s.json"]).failed(2, &["nosuch", "--dir"]);
 }

@@ -266,8 +266,8 @@ fn usage_help_and_versions() {
     for arguments in [vec!["--help"], vec!["put", "--help"], vec!["put", "-h"], vec!["help"], vec!["help", "put"]] {
         assert!(site.run_bare(arguments).good().text().contains("Example"));
     }
-    let help = site.run_bare(["help", "bench", "warm"]).good();
-    assert_eq!(help.text(), site.run_bare(["bench", "warm", "--help"]).good().text());
+    let help = site.run_bare(["help", "bench", "quick"]).good();
+    assert_eq!(help.text(), site.run_bare(["bench", "quick", "--help"]).good().text());
     site.run_bare(["help", "nonsense"]).failed(2, &["nonsense"]);
     site.run_bare(["nonsense"]).failed(2, &["nonsense"]);
     site.run_bare::<&str>([]).failed(2, &["Usage"]);

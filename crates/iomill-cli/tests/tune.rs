@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Ended, Site};
+use crate::common::{Ended, Site, snapshot};
 use serde_json::Value;
 
 /// A site with a recorded machine, which the command itself unpacks beside the drives.
@@ -175,71 +175,4 @@ fn this_machine_is_reported_as_it_is() {
     if named.code == 0 {
         assert_eq!(named.json()["drives"], document["drives"]);
     }
-}
-
-/// Every file of the recorded machine.
-fn snapshot(directory: &Path) -> Vec<(PathBuf, String)> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        match path.symlink_metadata().unwrap().file_type() {
-            kind if kind.is_dir() => files.extend(snapshot(&path)),
-            kind if kind.is_file() => files.push((path.clone(), fs::read_to_string(path).unwrap())),
-            _ => {}
-        }
-    }
-    files.sort();
-    files
-}
-
-fn ladder(site: &Site, more: &[&str]) -> Ended {
-    let fixed =
-        "bench ladder --of sc13 --size 4MiB --seconds 0.1 --rounds 2 --threads 2 --state state/ladder.json --quiet";
-    let all = fixed.split(' ').chain(["--root", "root"]).chain(more.iter().copied());
-    Ended::of(site.bare_command(all).env_remove("IOMILL_ARRAY").output().unwrap())
-}
-
-#[test]
-fn the_ladder_climbs_says_what_it_cannot_switch_and_leaves_the_machine_as_it_was() {
-    let site = site("cloud-vm");
-    let before = snapshot(&site.path("root"));
-    let document = ladder(&site, &["--json"]).good().json();
-    let steps: Vec<&str> =
-        document["results"].as_array().unwrap().iter().map(|row| row["contender"].as_str().unwrap()).collect();
-    assert_eq!(
-        steps,
-        ["plain", "bound-threads", "noop-scheduler", "io-threads"].map(|step| format!("iomill-sc13-{step}"))
-    );
-    let out = &document["left_out"][0];
-    assert!(
-        out["contender"] == "iomill-sc13-even-interrupts" && out["why"].as_str().unwrap().contains("nothing to spread"),
-        "{out}"
-    );
-    assert_eq!(snapshot(&site.path("root")), before);
-    assert!(!site.path("state/ladder.json").exists());
-    // The next run puts back what a killed run had changed.
-    let saved =
-        r#"{"version":1,"boot":"","settings":[{"path":"PATH","text":"none [mq-deadline] kyber bfq"}],"files":[]}"#;
-    let path = "sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda/queue/scheduler";
-    fs::write(site.path("state/ladder.json"), saved.replace("PATH", path)).unwrap();
-    fs::write(site.path("root").join(path), "[none] mq-deadline kyber bfq\n").unwrap();
-    let text = ladder(&site, &[]).good();
-    for words in ["noop-scheduler", "x before", "even-interrupts changes nothing here: "] {
-        assert!(text.text().contains(words), "{}", text.text());
-    }
-    assert_eq!(snapshot(&site.path("root")), before);
-}
-
-#[test]
-fn the_ladder_spreads_interrupts_where_it_can() {
-    let site = site("sata-sas");
-    let before = snapshot(&site.path("root"));
-    let document = ladder(&site, &["--json"]).good().json();
-    // The drive's interrupt moves from the first CPU to a near one, which is also the first: nothing changes.
-    assert_eq!(document["left_out"].as_array().unwrap().len(), 1, "{}", document["left_out"]);
-    assert_eq!(snapshot(&site.path("root")), before);
-    site.run_bare(["bench", "ladder"]).failed(2, &["--of"]);
-    site.run_bare(["bench", "ladder", "--of", "sc12"]).failed(2, &["sc13"]);
-    let two = ["bench", "ladder", "--of", "sc13", "--dir", "a", "--dir", "b"];
-    site.run_bare(two).failed(2, &["give --dir only once"]);
 }

@@ -9,6 +9,7 @@ mod common;
 
 mod access;
 mod caches;
+mod ladder;
 mod others;
 mod replay;
 mod rows;

@@ -252,3 +252,18 @@ pub fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit
         })
     };
 }
+
+/// Every file of the recorded machine.
+pub fn snapshot(directory: &Path) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.symlink_metadata().unwrap().file_type() {
+            kind if kind.is_dir() => files.extend(snapshot(&path)),
+            kind if kind.is_file() => files.push((path.clone(), fs::read_to_string(path).unwrap())),
+            _ => {}
+        }
+    }
+    files.sort();
+    files
+}
