@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::common::{Ended, Site, snapshot};
+use crate::common::{Ended, Site};
 use serde_json::Value;
 
 /// A site with a recorded machine, which the command itself unpacks beside the drives.
