@@ -77,8 +77,6 @@ mod error;
 mod exec;
 mod file;
 mod pager;
-#[cfg(test)]
-mod property;
 
 pub use api::*;
 pub use counters::{Counters, DriveCounters, Latency};

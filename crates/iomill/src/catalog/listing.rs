@@ -111,7 +111,7 @@ mod tests {
     use crate::catalog::log::record::{LayoutRecord, LogRecord};
     use crate::catalog::record::new_file;
     use crate::layout::LayoutKind;
-    use crate::property::{check, list, maybe, text};
+    use crate::sys::property::{check, list, maybe, text};
 
     fn files(names: &[String]) -> Files {
         let mut files = Files::default();

@@ -7,8 +7,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::cell::own;
 use super::contexts::engine_failed;
-use super::{own, pools};
+use super::pools;
 use crate::error::Result;
 use crate::sys::parker::Parked;
 

@@ -1,13 +1,14 @@
 //! [`SharedCell`]: a shared context, where all threads can reach it. The rules are at the top of `shared`. Non-goals: which cells a thread has
 //! (`own`).
 
+pub mod own;
+
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
 
 use super::contexts::ToForget;
-use super::own;
 use super::telling::Collecting;
 use crate::drive::Piece;
 use crate::drive::regions::Regions;

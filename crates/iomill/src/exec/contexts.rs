@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{Exec, PAUSE, shared};
+use super::{Exec, help_and_pause};
 use crate::drive::inline::{InlineContext, Service, with_rings_or_without};
 use crate::drive::regions::Regions;
 use crate::drive::{Done, Piece};
@@ -164,13 +164,8 @@ impl ContextCell {
         let mut context = lock(&self.context);
         self.forget_closed(&mut context);
         let Some(context) = &mut *context else { return Err(Error::Closed) };
-        let idle = || {
-            // Bounce memory is common to all arrays.
-            shared::help_everywhere();
-            clock.sleep(PAUSE);
-        };
         // SAFETY: the caller's promise is the one that `run` asks for.
-        let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, idle, done) };
+        let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, || help_and_pause(clock), done) };
         result.map_err(engine_failed)
     }
 

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::cell::SharedCell;
-use super::{Exec, own, pools, telling};
+use super::cell::own;
+use super::{Exec, pools, telling};
 use crate::cache::{Outcome, Waiter};
 use crate::drive::serve::Share;
 use crate::drive::shares::Owner;

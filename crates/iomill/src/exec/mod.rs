@@ -28,7 +28,6 @@ pub mod cell;
 pub mod contexts;
 mod drive_threads;
 mod io;
-pub mod own;
 mod pages;
 pub mod pools;
 mod promise;
@@ -75,6 +74,12 @@ pub use promise::{Promise, Promised, promise};
 
 /// How long a thread sleeps before it looks again at what another thread does.
 pub const PAUSE: Duration = Duration::from_micros(50);
+
+/// What a thread does that waits for memory or a lock: it takes turns for others, of all arrays, because bounce memory is common to them.
+fn help_and_pause(clock: &dyn Clock) {
+    shared::help_everywhere();
+    clock.sleep(PAUSE);
+}
 
 /// The number of the next instance. It tells the instances of this process apart in the threads' tables of contexts.
 static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);

@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
-use super::own;
+use super::cell::own;
 use crate::drive::serve;
 use crate::error::{Error, Result};
 use crate::sys::cpu;

@@ -21,7 +21,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::PAUSE;
 use super::cell::{SharedCell, Watch};
-use super::{pools, shared};
+use super::pools;
 use crate::sys::descriptor::raised;
 use crate::sys::event::Event;
 use crate::sys::sync::{Mutex, Ordering, lock};
@@ -61,6 +61,8 @@ pub(super) struct Shared {
     due: Mutex<Vec<Arc<SharedCell>>>,
     /// Those that have their turns from time to time (rule 4).
     backed_up: Mutex<Vec<BackedUp>>,
+    /// Takes the turns of all contexts of all arrays.
+    help: fn(),
 }
 
 /// A cell that has turns from time to time, where no other thread takes them.
@@ -73,8 +75,8 @@ struct BackedUp {
 }
 
 impl Reaper {
-    /// Starts the thread, unless it runs. Returns what cells are armed by.
-    pub(super) fn start(&self) -> io::Result<Arc<Shared>> {
+    /// Starts the thread, unless it runs. Returns what cells are armed by. `help` takes the turns of all contexts of all arrays.
+    pub(super) fn start(&self, help: fn()) -> io::Result<Arc<Shared>> {
         let mut running = lock(&self.running);
         if let Some(running) = &*running {
             return Ok(Arc::clone(&running.shared));
@@ -85,6 +87,7 @@ impl Reaper {
             epoll,
             event,
             is_stopped: AtomicBool::new(false),
+            help,
             known: Mutex::default(),
             due: Mutex::default(),
             backed_up: Mutex::default(),
@@ -190,7 +193,7 @@ impl Shared {
             }
             if pauses {
                 // Pieces in any context may hold what those that are due wait for (rule 6 of `shared`).
-                shared::help_everywhere();
+                (self.help)();
                 cells.extend(lock(&self.known).iter().filter(|cell| !cell.is_idle()).cloned());
             }
             for cell in cells.iter().chain(&due) {

@@ -21,9 +21,10 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
+use super::Exec;
+use super::cell::own;
 use super::cell::{Common, Made, SharedCell, Waiting, Watch};
 use super::reaper::Reaper;
-use super::{Exec, own};
 use crate::cache::{Outcome, Waiter};
 use crate::drive::inline::Service;
 use crate::drive::shared::SharedContext;
@@ -171,7 +172,7 @@ impl Exec {
         if self.has_threads() {
             // What waits for a page goes on there.
             self.resumes.get_ready().map_err(std::io::Error::from)?;
-            let reaper = self.shared.reaper.start()?;
+            let reaper = self.shared.reaper.start(help_everywhere)?;
             reaper.add(&cell)?;
             let _there_already = self.shared.common.watcher.set(reaper as Arc<dyn Watch>);
         }

@@ -15,7 +15,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::{Exec, own};
+use super::Exec;
+use super::cell::own;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// No thread polls it, and no wake has come since the last poll.

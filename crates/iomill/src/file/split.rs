@@ -169,7 +169,7 @@ fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::property::check;
+    use crate::sys::property::check;
 
     const DIRECT: Alignment = Alignment { offset: 4096, memory: 512 };
     /// Drives of large sectors under an old kernel, and zram.

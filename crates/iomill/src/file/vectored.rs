@@ -63,7 +63,7 @@ fn to_page_end(offset: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::property::{check, list};
+    use crate::sys::property::{check, list};
 
     /// A vectored write is cut at page edges only, and misses and changes nothing.
     #[test]

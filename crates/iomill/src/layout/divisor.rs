@@ -42,7 +42,7 @@ impl Divisor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::property::check;
+    use crate::sys::property::check;
 
     #[test]
     fn agrees_with_the_processor() {

@@ -248,7 +248,7 @@ impl Permutation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::property::check;
+    use crate::sys::property::check;
 
     #[test]
     fn inverses_are_inverses() {

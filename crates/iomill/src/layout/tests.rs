@@ -3,7 +3,7 @@
 use arbitrary::Unstructured;
 
 use super::*;
-use crate::property::{check, list};
+use crate::sys::property::{check, list};
 
 const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
 

@@ -21,6 +21,8 @@ pub mod notices;
 pub mod parker;
 pub mod plain_fs;
 pub mod process;
+#[cfg(test)]
+pub mod property;
 pub mod real_fs;
 pub mod retry;
 pub mod sync;

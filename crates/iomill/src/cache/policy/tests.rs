@@ -10,7 +10,7 @@ use crate::cache::feeder::Feeder;
 use crate::cache::key::Key;
 use crate::cache::set::{Set, Shape};
 use crate::cache::words::Words;
-use crate::property::{check, list};
+use crate::sys::property::{check, list};
 
 struct Cache {
     directory: Directory,

@@ -161,7 +161,7 @@ impl Space {
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
     use super::*;
-    use crate::property::{check, list, weighted};
+    use crate::sys::property::{check, list, weighted};
 
     fn pages_of(extent: &Extent) -> impl Iterator<Item = (u16, u16, u32)> + use<> {
         let Extent { drive, shared, page, pages } = *extent;

@@ -18,7 +18,7 @@ use crate::catalog::state::files::Files;
 use crate::catalog::tests::world::{Fault, Loss};
 use crate::error::{Error, Result};
 use crate::layout::LayoutKind;
-use crate::property::{check, list, weighted};
+use crate::sys::property::{check, list, weighted};
 use crate::sys::sync::lock;
 
 const UPKEEP: Upkeep = Upkeep { checkpoint_bytes: 24 << 10, instalment_bytes: 1500 };

@@ -11,7 +11,7 @@ use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::catalog::Id;
 use crate::layout::LayoutKind;
-use crate::property::{check, list, maybe, text};
+use crate::sys::property::{check, list, maybe, text};
 
 /// A record that owns its text.
 #[derive(Clone, Debug)]

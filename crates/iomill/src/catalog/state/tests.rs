@@ -10,7 +10,7 @@ use super::order::Order;
 use super::slots::SlotTable;
 use crate::catalog::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::layout::LayoutKind;
-use crate::property::{check, list, weighted};
+use crate::sys::property::{check, list, weighted};
 
 fn file(number: u64, name: &str) -> FileRecord<'_> {
     FileRecord {

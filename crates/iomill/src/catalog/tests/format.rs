@@ -1,7 +1,7 @@
 //! Labels as bytes: round trips, and every kind of damage.
 
 use super::*;
-use crate::property;
+use crate::sys::property;
 use label::{LabelBody, LabelFeatures, parse_label_as};
 use text::Signature;
 

@@ -4,7 +4,7 @@ use arbitrary::Unstructured;
 
 use super::world::{Fault, Loss};
 use super::*;
-use crate::property::{self, list, maybe, weighted};
+use crate::sys::property::{self, list, maybe, weighted};
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::cell::{Common, Made, SharedCell};
+use super::{Common, Made, SharedCell};
 use crate::sys::retry::Retry;
 use crate::sys::thread::Raised;
 
