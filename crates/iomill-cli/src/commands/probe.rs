@@ -310,7 +310,7 @@ fn points(what: &str, points: &[Point], of: Name) -> String {
     if points.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[&format!(">{what}"), ">reads/s", ">bandwidth", ">CPU/read", ">CPUs", ">of linear"]);
+    let mut table = Table::new(&[&*format!(">{what}"), ">reads/s", ">bandwidth", ">CPU/read", ">CPUs", ">of linear"]);
     for point in points {
         table.row([
             of(point),
