@@ -31,10 +31,8 @@ pub fn find(proc: &Path, (major, minor): (u32, u32), inode: u64) -> Holder {
     let file = format!("{major:02x}:{minor:02x}:{inode}");
     let Ok(locks) = fs::read_to_string(proc.join("locks")) else { return Holder::Unknown };
     let owners: Vec<i64> = locks.lines().filter_map(|line| owner(line, &file)).collect();
-    if owners.is_empty() {
-        return Holder::Unknown;
-    }
-    let mut is_hidden = false;
+    // In a namespace of processes the list lacks locks of processes that have ended or are outside. Open files still tell of them.
+    let mut is_hidden = owners.is_empty();
     // 0 and below stand for processes that this one cannot see.
     for owner in &owners {
         let Some(number) = u32::try_from(*owner).ok().filter(|number| *number > 0) else {
