@@ -3,8 +3,9 @@
 
 #![no_main]
 
+use iomill::catalog::Id;
 use iomill::catalog::log::bytes::Cursor;
-use iomill::catalog::log::group::{GROUP_MAX_BYTES, Group, GroupHeader};
+use iomill::catalog::log::group::{GROUP_MAX_BYTES, Group, GroupHeader, OpeningId};
 use iomill::catalog::log::header::FileHeader;
 use iomill::catalog::log::record::LogRecord;
 use iomill::catalog::state::files::Files;
@@ -45,7 +46,8 @@ fn records(data: &[u8]) {
         }
     }
     if again.len() <= GROUP_MAX_BYTES {
-        let header = GroupHeader { salt: 1, sequence: 2, durable: 1, epoch: 3, previous: 4, records: count };
+        let opening = OpeningId { number: 5, id: Id([6; 16]) };
+        let header = GroupHeader { salt: 1, sequence: 2, durable: 1, epoch: 3, previous: 4, records: count, opening };
         let mut bytes = Vec::new();
         header.seal(&again, &mut bytes);
         let group = Group::parse(&bytes).expect("it was sealed");
