@@ -207,7 +207,7 @@ impl Openings {
         self.in_use
     }
 
-    /// The last group of which the notes know.
+    /// The last group that the notes name.
     pub(super) fn proof(&self) -> Proof {
         self.proof
     }

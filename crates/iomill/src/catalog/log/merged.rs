@@ -186,7 +186,7 @@ impl Merged {
         self.writes
     }
 
-    /// The voter of which the last group was read.
+    /// The voter that gave the last group.
     pub fn preferred_voter(&self) -> &Voter {
         &self.copies[self.preferred].voter
     }
