@@ -142,11 +142,12 @@ impl Exec {
     }
 
     fn new_shared_cell(&self) -> Made {
-        let services: Vec<Service> = self.services.iter().cloned().collect();
-        if !services.iter().any(Service::is_shareable) {
+        // Each operation comes here while no drive has an engine that can be shared, so nothing is allocated before.
+        if !self.services.iter().any(Service::is_shareable) {
             // The options or the drives say so, so it is no news.
             return Ok(None);
         }
+        let services: Vec<Service> = self.services.iter().cloned().collect();
         match self.try_shared_cell(&services) {
             Ok(cell) => {
                 let mut all = write(&self.shared.all);

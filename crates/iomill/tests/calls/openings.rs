@@ -51,7 +51,9 @@ fn a_drive_that_was_restored_is_refused() {
         std::fs::remove_dir_all(&drives[1]).unwrap();
         std::fs::rename(&current, &drives[1]).unwrap();
         let array = options().read_only(true).open(&drives[0]).unwrap();
-        assert_eq!((read(&array, "a"), array.notices().len()), (vec![2; 5000], 0));
+        assert!(read(&array, "a") == [2; 5000]);
+        // Where io_uring is forbidden, a notice says so.
+        assert!(!array.notices().iter().any(|notice| notice.contains("missed")), "{:?}", array.notices());
         drop(array);
         assert_clean(&drives);
     }

@@ -35,7 +35,7 @@ fn main() -> Result<()> {
     let copy = target.join("slatedb-tests");
     package::copy(&source, &copy)?;
     package::replace_store(&copy.join("Cargo.toml"), &here.join("in-memory"))?;
-    let lock = here.with_file_name("Cargo.lock");
+    let lock = here.join("../../Cargo.lock");
     std::fs::copy(&lock, copy.join("Cargo.lock")).with_context(|| format!("cannot copy {}", lock.display()))?;
 
     let mut outcome = test(&copy, &target, &[])?;

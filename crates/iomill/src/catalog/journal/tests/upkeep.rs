@@ -62,6 +62,8 @@ fn a_thread_keeps_the_log_up() {
     world.inner().threads = true;
     for round in 0..3u64 {
         let journal = machine.open().unwrap();
+        let checkpoint = |drive| LogFiles::list(&*machine.log.voter(drive).fs).unwrap().checkpoints.last().copied();
+        let opened = [0, 1].map(checkpoint);
         std::thread::scope(|scope| {
             for thread in 0..4u32 {
                 let journal = &journal;
@@ -76,15 +78,15 @@ fn a_thread_keeps_the_log_up() {
             }
         });
         journal.commit(journal.shared.commits.last()).unwrap();
+        // A change does not wait for the thread, so the thread's checkpoint may come after the last change.
+        while [0, 1].iter().any(|drive| checkpoint(*drive) <= opened[*drive]) {
+            std::thread::yield_now();
+        }
         let before = view(&journal.files());
         // Threads of a machine that crashes do not go on.
         drop(journal);
         world.crash(Loss::Mix(round));
         assert_eq!(view(&machine.read().unwrap()), before);
-        for drive in 0..2 {
-            let files = LogFiles::list(&*machine.log.voter(drive).fs).unwrap();
-            assert!(files.checkpoints.last().is_some_and(|number| *number > 50), "{files:?}");
-        }
     }
 }
 
