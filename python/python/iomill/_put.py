@@ -150,7 +150,9 @@ def _size(path: str) -> int | None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
-        raise OSError(errno.EINVAL, "it is a device or a socket, which has no end: put takes files, disks and pipes", path)
+        raise OSError(
+            errno.EINVAL, "it is a device or a socket, which has no end: put takes files, disks and pipes", path
+        )
     if stat.S_ISBLK(found.st_mode):
         with builtins.open(path, "rb", buffering=0) as disk:
             return disk.seek(0, os.SEEK_END)

@@ -41,6 +41,9 @@ class _Files:
     """The open files of all stores of this process. Those that were replaced or deleted are closed when another one is opened."""
 
     def __init__(self) -> None:
+        self.forget_all()
+
+    def forget_all(self) -> None:
         self._files: collections.OrderedDict[str, tuple[Any, File]] = collections.OrderedDict()
         self._lock = threading.Lock()
 
@@ -101,7 +104,7 @@ def _is_settled(found: os.stat_result) -> bool:
 
 _open_files = _Files()
 # A forked child opens its own: a thread that the child does not have may hold the lock.
-os.register_at_fork(after_in_child=_open_files.__init__)
+os.register_at_fork(after_in_child=_open_files.forget_all)
 
 
 class IomillStore(LocalStore):
