@@ -11,7 +11,7 @@ use super::harness::{Round, machine_with, open, options, rounds};
 use super::script::{Files, Script};
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[];
+const ONCE_FAILED: &[u64] = &[10256331696482578948];
 
 /// How many random moments of each script the machine crashes at.
 const CRASHES: usize = 8;
@@ -35,7 +35,9 @@ fn without_syncs_a_crash_leaves_a_state_since_the_last_one() {
 fn crash_often(round: &mut Round, syncs_changes: bool) {
     let seed = round.rng.u64(..);
     let effects = play(&mut round.world, seed, None, syncs_changes);
-    for _ in 0..CRASHES {
+    // A short script that waits for no sync may change nothing.
+    let crashes = if effects == 0 { 0 } else { CRASHES };
+    for _ in 0..crashes {
         let at = round.rng.u64(1..=effects);
         play(&mut round.world, seed, Some(at), syncs_changes);
     }

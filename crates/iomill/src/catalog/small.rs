@@ -298,10 +298,11 @@ impl FreePages {
 
     fn give(&mut self, drive: u16, pages: u16) -> Option<Given> {
         let extent = self.space.allocate(drive, pages)?;
-        let zero_from = self.zero_from.get_mut(&(drive, extent.shared)).filter(|from| extent.page >= **from);
-        let is_zero = zero_from.is_some();
+        let zero_from = self.zero_from.get_mut(&(drive, extent.shared));
+        let is_zero = zero_from.as_ref().is_some_and(|from| extent.page >= **from);
         if let Some(from) = zero_from {
-            *from = extent.page + u32::from(pages);
+            // Pages that begin before it may end behind it.
+            *from = (extent.page + u32::from(pages)).max(*from);
         }
         Some(Given { extent, is_zero })
     }

@@ -191,6 +191,23 @@ fn readers_change_nothing() {
     assert_eq!(peek.lock_handles().len(), 0);
 }
 
+/// Pages that had a file do not read as zero, also where their next file began before the first page that no file had.
+#[test]
+fn pages_that_had_a_file_are_never_said_to_be_zero() {
+    let (_world, catalog) = array(2);
+    let first = catalog.give_pages(0, 1).unwrap();
+    assert!(first.is_zero);
+    catalog.take_pages_back(first.extent);
+    let across = catalog.give_pages(0, 4).unwrap();
+    assert_eq!((across.extent.page, across.is_zero), (first.extent.page, false));
+    catalog.take_pages_back(across.extent);
+    let again = catalog.give_pages(0, 1).unwrap();
+    let behind = catalog.give_pages(0, 3).unwrap();
+    assert_eq!((again.extent.page, behind.extent.page), (first.extent.page, first.extent.page + 1));
+    assert!(!again.is_zero && !behind.is_zero);
+    assert!(catalog.give_pages(0, 1).unwrap().is_zero, "no file had the page behind them");
+}
+
 /// Two callers find a deleted file closed before its deletion is durable. It is removed once, and its pages are free once.
 #[test]
 fn a_deleted_file_is_removed_once() {
