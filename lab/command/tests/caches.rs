@@ -214,11 +214,20 @@ fn small_writes_without_an_array() {
 #[test]
 fn a_soak_keeps_to_its_memory_and_checks_all_bytes() {
     let site = Site::new(2);
-    let line = ["soak", "--seconds", "3", "--cache", "256MiB", "--size", "256MiB", "--threads", "2", "--json"];
-    let document = site.run(line).good().json();
-    for key in ["reads", "writes", "pins", "syncs", "resizes", "flushes", "verified_bytes"] {
-        assert!(document[key].as_u64().unwrap() > 0, "{key}: {document}");
+    let soak = |seconds: &str| {
+        let line = ["soak", "--seconds", seconds, "--cache", "256MiB", "--size", "256MiB", "--threads", "2", "--json"];
+        site.run(line).good().json()
+    };
+    let keys = ["reads", "writes", "pins", "syncs", "resizes", "flushes", "verified_bytes"];
+    let has_done_all = |document: &Value| {
+        keys.iter().all(|key| document[key].as_u64().unwrap() > 0) && document["memory"].as_array().unwrap().len() > 10
+    };
+    // On a busy machine three seconds may not be enough for one of each.
+    let mut document = soak("3");
+    if !has_done_all(&document) {
+        document = soak("60");
     }
+    assert!(has_done_all(&document), "{document}");
     // At the end the soak reads the whole file.
     assert!(document["verified_bytes"].as_u64().unwrap() > 256 << 20, "{document}");
     let bytes = |key: &str| document[key].as_u64().unwrap();
@@ -226,7 +235,7 @@ fn a_soak_keeps_to_its_memory_and_checks_all_bytes() {
     assert!(bytes("used_closed_bytes") < bytes("used_final_bytes"), "{document}");
     assert_eq!((&document["is_within"], &document["cancelled"]), (&true.into(), &false.into()));
     let memory = document["memory"].as_array().unwrap();
-    assert!(memory.len() > 10 && memory.iter().all(|at| at["used_bytes"].is_u64() && at["seconds"].is_f64()));
+    assert!(memory.iter().all(|at| at["used_bytes"].is_u64() && at["seconds"].is_f64()));
     assert_eq!(site.run(["ls"]).good().text(), "");
 }
 
