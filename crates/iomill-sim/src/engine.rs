@@ -162,7 +162,7 @@ impl State {
             return self.schedule(self.now_ns + REFUSAL_NS, Event::End(id));
         }
         match verdict {
-            Verdict::Go => {}
+            Verdict::Go | Verdict::Beside => {}
             Verdict::Fail(errno) => flight.plan = Plan::Fail(errno),
             Verdict::Short => flight.plan = Plan::Transfer(short),
             Verdict::Crash => return self.crash(crate::Survival::Seeded),

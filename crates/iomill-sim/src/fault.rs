@@ -54,6 +54,8 @@ pub enum Fault {
     Short,
     /// The machine crashes before the operation takes effect. An engine's write is then in flight.
     Crash,
+    /// A `DriveFs` sync ends well, and meanwhile the flush of another file of the drive fails. It does not affect other operations.
+    Beside,
 }
 
 /// How often operations fail by chance, per thousand.
@@ -226,6 +228,7 @@ impl Faults {
                 Fault::Errno(errno) => Verdict::Fail(errno),
                 Fault::Short => Verdict::Short,
                 Fault::Crash => Verdict::Crash,
+                Fault::Beside => Verdict::Beside,
             };
         }
         self.rates.judge(operation, rng)
@@ -281,6 +284,7 @@ pub(crate) enum Verdict {
     Fail(i32),
     Short,
     Crash,
+    Beside,
 }
 
 impl fmt::Display for Verdict {
@@ -290,6 +294,7 @@ impl fmt::Display for Verdict {
             Verdict::Fail(errno) => write!(f, "errno {errno}"),
             Verdict::Short => f.write_str("short"),
             Verdict::Crash => f.write_str("crash"),
+            Verdict::Beside => f.write_str("beside"),
         }
     }
 }

@@ -4,7 +4,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use iomill::sys::flushes::FlushFailures;
 use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
 
 use crate::errno;
@@ -25,6 +27,7 @@ pub(crate) struct SimFs {
     drive: usize,
     location: PathBuf,
     boot: u64,
+    flush_failures: Arc<FlushFailures>,
 }
 
 impl Verdict {
@@ -39,7 +42,7 @@ impl Verdict {
 
 impl SimFs {
     pub fn new(world: World, drive: usize, location: PathBuf, boot: u64) -> SimFs {
-        SimFs { world, drive, location, boot }
+        SimFs { world, drive, location, boot, flush_failures: Arc::default() }
     }
 
     /// Does an operation on a path.
@@ -214,18 +217,26 @@ impl DriveFs for SimFs {
         })
     }
 
+    fn flush_failures(&self) -> &Arc<FlushFailures> {
+        &self.flush_failures
+    }
+
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        self.on_file(Kind::Sync, handle, |state, verdict, file| {
+        let synced = self.on_file(Kind::Sync, handle, |state, verdict, file| {
             if let Verdict::Fail(code) = verdict {
                 state.fail_sync(self.drive, file, code);
                 return Err(errno(code));
+            }
+            if verdict == Verdict::Beside {
+                self.flush_failures.note(Some(libc::EIO));
             }
             state.effect()?;
             let file = state.file(self.drive, file)?;
             let mark = file.mark();
             file.sync(mark);
             Ok(())
-        })
+        });
+        self.flush_failures.watch(synced)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {

@@ -297,6 +297,11 @@ impl Error {
         move |source| Error::Memory { what, len_bytes, source }
     }
 
+    /// Whether the process or the machine lacks something at this moment, so that a later try may succeed.
+    pub(crate) fn passes(&self) -> bool {
+        self.errno().is_some_and(passes)
+    }
+
     /// The kernel's error number behind this error, where there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
@@ -380,5 +385,22 @@ fn advice(source: &io::Error) -> &'static str {
         Some(libc::EIO) => "; the drive failed, see the kernel's log",
         Some(libc::ELOOP) => "; symbolic links are not followed inside a drive, put the file itself there",
         _ => "",
+    }
+}
+
+/// Whether an errno says that this process or the machine lacks something at this moment: descriptors or memory. So it is no fault of a
+/// drive, and a later try may succeed.
+pub(crate) fn passes(errno: i32) -> bool {
+    matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::passes;
+
+    #[test]
+    fn lack_of_descriptors_and_memory_passes() {
+        assert!([libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN].into_iter().all(passes));
+        assert!(![libc::EIO, libc::ENOSPC, libc::EROFS, libc::EINTR].into_iter().any(passes));
     }
 }

@@ -203,6 +203,29 @@ mod tests {
         }
     }
 
+    /// One file with more attributes than fit into a group, and more layouts than that.
+    #[test]
+    fn a_text_of_any_size_is_taken() {
+        let world = World::new(1);
+        let mut catalog = Catalog::create(&world.platform(), &starts(), &[], None).unwrap();
+        catalog.set_syncs_changes(false);
+        catalog.create_file("old", &spec()).unwrap();
+        for at in 0..7000 {
+            catalog.set_attribute("old", &format!("k{at}"), Some("")).unwrap();
+        }
+        for at in 1..5000 {
+            catalog.create_file(&format!("f{at}"), &FileSpec { block_bytes: at * 4096, ..spec() }).unwrap();
+        }
+        let record = catalog.record("old").unwrap();
+        catalog.close().unwrap();
+        drop(catalog);
+        let text = export(&world.platform(), &starts()).unwrap();
+        assert_eq!(import(&world.platform(), &starts(), &text).unwrap(), 5000);
+        let catalog = Catalog::open(&world.platform(), &starts(), OpenMode::Reader).unwrap();
+        assert_eq!(catalog.record("old").unwrap().attributes, record.attributes);
+        assert_eq!(export(&world.platform(), &starts()).unwrap(), text);
+    }
+
     #[test]
     fn a_damaged_log_is_replaced() {
         let (world, text) = prepared(3);

@@ -28,6 +28,8 @@ pub(super) struct Labels {
     /// What the drives say of openings. `None` if a person has removed that from all drives, and a repair makes it anew.
     pub(super) openings: Arc<Mutex<Option<Openings>>>,
     pub(super) notices: Arc<Notices>,
+    /// Why the last announcement failed, if that passes.
+    pub(super) passing: Arc<Mutex<Option<Error>>>,
 }
 
 impl Labels {
@@ -69,7 +71,13 @@ impl Announce for Labels {
         for (drive, error) in &failed {
             self.notices.push(format!("drive {drive}: its label could not be written: {error}"));
         }
-        failed.into_iter().map(|(drive, _)| drive).collect()
+        let names = failed.iter().map(|(drive, _)| *drive).collect();
+        *lock(&self.passing) = failed.into_iter().map(|(_, error)| error).find(Error::passes);
+        names
+    }
+
+    fn passing(&mut self) -> Option<Error> {
+        lock(&self.passing).take()
     }
 
     fn begin(&mut self, merged: &Merged, end: &LogEnd) -> Result<OpeningId> {

@@ -44,6 +44,7 @@ mod openings;
 mod problem;
 mod record;
 mod remove;
+mod shared;
 mod small;
 pub mod state;
 mod store;
@@ -63,7 +64,8 @@ pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES};
 pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, check_name};
 pub use problem::{Problem, Severity};
 pub use record::{FileSpec, Record, part_path};
-pub use small::{SharedPart, shared_path};
+pub use shared::SharedPart;
+pub use small::shared_path;
 pub use store::Drive;
 pub use text::TextError;
 

@@ -91,6 +91,7 @@ impl Opening {
             body: Arc::new(Mutex::new(array.label.body())),
             openings: Arc::new(Mutex::new(openings)),
             notices: Arc::new(Notices::default()),
+            passing: Arc::default(),
         };
         let mut opening =
             Opening { platform: Arc::clone(platform), mode, locks, labels, labels_agree: false, compares_all: false };

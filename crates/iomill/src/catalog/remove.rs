@@ -62,7 +62,20 @@ impl Catalog {
             return;
         }
         if let Err(error) = self.remove(journal, &ready) {
+            if error.passes() {
+                self.wait_again(journal, &ready);
+            }
             self.notice(format!("what a deleted file used is freed only at the next opening: {error}"));
+        }
+    }
+
+    /// The next change tries again to remove what is left of these files.
+    fn wait_again(&self, journal: &Journal, numbers: &[u64]) {
+        let removed = lock(&self.removed).clone();
+        let mut waiting = lock(&self.waiting);
+        for number in numbers.iter().filter(|number| !removed.contains(number)) {
+            // Those that are gone are not in it any more.
+            waiting.entry(*number).and_modify(|ticket| *ticket = Some(journal.last()));
         }
     }
 
@@ -126,6 +139,7 @@ impl Catalog {
         let said = synced.and_then(|()| self.leave_pages(&extents, || say_gone(journal, &removed)));
         match said {
             Ok(()) => self.forget(removed.iter()),
+            Err(error) if error.passes() => lock(&self.removed).append(&mut removed),
             Err(error) => self.notice(format!("deleted files are looked for again at the next opening: {error}")),
         }
     }

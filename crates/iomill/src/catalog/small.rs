@@ -1,7 +1,7 @@
-//! Small files in shared parts (C34 to C39): which pages a file gets, and the flushes that callers share.
+//! Small files in shared parts (C34 to C39): which pages a file gets.
 //!
-//! Goals: a new small file makes no inode, and needs no descriptor; many callers share a flush of a shared part. Non-goals: the bytes and where
-//! in a page they lie (`file::parts`).
+//! Goals: a new small file makes no inode, and needs no descriptor. Non-goals: the bytes and where in a page they lie (`file::parts`); the
+//! files that have the pages (`shared`).
 //!
 //! Rules:
 //! 1. A page is given out to one file at a time (`journal::space`). Pages that no record names go back when their file is closed.
@@ -10,22 +10,19 @@
 //!    they become free once.
 //! 3. A shared part grows by zeros that are synced (C35). So pages that were never given out read as zero. Others may hold bytes of an earlier
 //!    file, and their new user clears them.
-//! 4. After a flush that failed no flush of that part is tried (C12): each file with bytes in it takes no more writes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use super::journal::Journal;
-use super::journal::commits::{CommitQueue, Commits, Failed};
 use super::journal::space::Space;
 use super::log::record::{Extent, FileRecord, LogFault, LogRecord};
+use super::shared::SharedPart;
 use super::state::files::Files;
-use super::store::{SHARED, absent_is_none, failed, full_path, is_full, sync_dir, write_zeros};
-use super::{Catalog, PAGE_BYTES, lock};
-use crate::engine::FileRef;
+use super::store::{SHARED, sync_dir};
+use super::{Catalog, lock};
 use crate::error::{Error, Result};
-use crate::sys::flushes::Flushes;
-use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs};
+use crate::sys::fs::{Access, Alignment};
 
 /// Most pages of a shared part: 1 GiB.
 const PART_MAX_PAGES: u32 = 1 << 18;
@@ -35,69 +32,6 @@ const GROWTH_MIN_PAGES: u32 = 256;
 /// The path of a shared part on its drive.
 pub fn shared_path(shared: u16) -> String {
     format!("{SHARED}/{shared:04x}")
-}
-
-/// The highest stamp of the writes that callers want to be durable.
-#[derive(Debug, Default)]
-struct Wish(u64);
-
-impl CommitQueue for Wish {
-    fn empty(&mut self) {
-        self.0 = 0;
-    }
-}
-
-/// An open shared part.
-#[derive(Debug)]
-pub struct SharedPart {
-    open: Arc<DriveFile>,
-    align: Alignment,
-    key: OnceLock<u64>,
-    /// A leader flushes for all that wait.
-    turns: Commits<Wish>,
-    flushes: Arc<Flushes>,
-}
-
-impl SharedPart {
-    /// The open file.
-    pub fn open(&self) -> &Arc<DriveFile> {
-        &self.open
-    }
-
-    /// The alignment that its drive's queues assume for I/O on it.
-    pub fn align(&self) -> Alignment {
-        self.align
-    }
-
-    /// By what engines know it. `next_key` makes a key that no other file has.
-    pub fn file_ref(&self, next_key: impl FnOnce() -> u64) -> FileRef {
-        FileRef { handle: self.open.handle(), key: *self.key.get_or_init(next_key) }
-    }
-
-    /// Its flushes.
-    pub fn flushes(&self) -> &Arc<Flushes> {
-        &self.flushes
-    }
-
-    /// Makes the writes durable that have a stamp up to this one, together with other callers (rule 4).
-    pub fn flush(&self, stamp: u64) -> Result<()> {
-        if self.flushes.cover(stamp) {
-            return Ok(());
-        }
-        let (fs, path) = (&**self.open.fs(), self.open.path());
-        let failed_before = || Error::Drive {
-            path: fs.location().to_owned(),
-            why: format!("an earlier flush of {path} failed; close the array and open it again"),
-        };
-        let wish = |wish: &mut Wish| {
-            wish.0 = stamp.max(wish.0);
-            Ok::<(), Failed>(())
-        };
-        let ticket = self.turns.queue(wish).map_err(|_| failed_before())?;
-        let lead = |wish: &mut Wish| self.flushes.run(wish.0, || fs.sync_data(self.open.handle()));
-        let flushed = self.turns.commit(ticket, lead);
-        flushed.map_err(|error| error.map_or_else(failed_before, failed("sync", fs, path)))
-    }
 }
 
 /// Pages that were given to a file.
@@ -146,33 +80,13 @@ impl Catalog {
         if let Some(part) = parts.get(&(drive, shared)) {
             return Ok(Arc::clone(part));
         }
-        let path = shared_path(shared);
         let Some(place) = self.drives().get(usize::from(drive)) else {
             let why = "the array has no such drive".to_owned();
-            return Err(Error::Corrupt { path: path.into(), why });
+            return Err(Error::Corrupt { path: shared_path(shared).into(), why });
         };
-        let fs = &place.fs;
+        let pages = self.with_files(|files| files.shared_pages(drive, shared));
         let access = if self.is_writer() { Access::WRITE } else { Access::READ };
-        let open = |direct| {
-            let opened = absent_is_none(DriveFile::open(fs, &path, Access { direct, ..access }));
-            let lost = || Error::Corrupt {
-                path: full_path(&**fs, &path),
-                why: "the drive has lost these pages of small files; `iomill check` tells what can be done".to_owned(),
-            };
-            opened.map_err(failed("open", &**fs, &path))?.ok_or_else(lost)
-        };
-        let mut file = open(align.is_direct())?;
-        let own = fs.alignment(file.handle()).map_err(failed("examine", &**fs, &path))?;
-        if own != align {
-            file = open(false)?;
-        }
-        let part = SharedPart {
-            open: Arc::new(file),
-            align,
-            key: OnceLock::new(),
-            turns: Commits::default(),
-            flushes: Arc::default(),
-        };
+        let part = SharedPart::open_at(&place.fs, &shared_path(shared), pages, align, access)?;
         let part = Arc::new(part);
         parts.insert((drive, shared), Arc::clone(&part));
         Ok(part)
@@ -184,8 +98,8 @@ impl Catalog {
         parts.is_ok_and(|parts| parts.contains_key(&(extent.drive, extent.shared)))
     }
 
-    /// Gives pages on a drive out. A shared part grows if none is free.
-    pub fn give_pages(&self, drive: u16, pages: u16) -> Result<Given> {
+    /// Gives pages on a drive out. A shared part grows if none is free. `align` is what I/O on the drive assumes.
+    pub fn give_pages(&self, drive: u16, pages: u16, align: Alignment) -> Result<Given> {
         let (_open, journal) = self.begin()?;
         // After a failure it is not known which pages the log names.
         journal.check()?;
@@ -195,14 +109,25 @@ impl Catalog {
             Some(free) => free,
             None => place.insert(FreePages::find(journal, leaving)?),
         };
-        if let Some(given) = free.give(drive, pages) {
-            return Ok(given);
-        }
-        self.grow(journal, free, drive)?;
-        free.give(drive, pages).ok_or_else(|| Error::Drive {
+        let given = match free.give(drive, pages) {
+            Some(given) => given,
+            None => {
+                self.grow(journal, free, drive, align)?;
+                free.give(drive, pages).ok_or_else(|| self.no_more_parts(drive))?
+            }
+        };
+        // A write beyond the end of a part that was cut would show zeros in place of other files.
+        let part = self.shared_part(drive, given.extent.shared, align);
+        let checked = part.and_then(|part| part.check_whole());
+        checked.inspect_err(|_| free.space.give_back(given.extent))?;
+        Ok(given)
+    }
+
+    fn no_more_parts(&self, drive: u16) -> Error {
+        Error::Drive {
             path: self.drives()[usize::from(drive)].path().to_owned(),
             why: "it has no more place for small files; it has as many shared parts as can be".to_owned(),
-        })
+        }
     }
 
     /// Takes pages back that no record names (rule 1).
@@ -242,17 +167,14 @@ impl Catalog {
     }
 
     /// Makes a shared part of a drive longer, and queues the record that says so. Records that need it come later (C16).
-    fn grow(&self, journal: &Journal, free: &mut FreePages, drive: u16) -> Result<()> {
-        let fs = &self.drives()[usize::from(drive)].fs;
-        let all: u32 = free.space.parts(drive).map(|(_, pages)| pages).sum();
-        let growth = (all / 8).max(GROWTH_MIN_PAGES);
-        let (shared, before) = match free.space.parts(drive).last() {
-            Some((shared, pages)) if pages < PART_MAX_PAGES => (shared, pages),
-            Some((shared, _)) => (shared.saturating_add(1), 0),
-            None => (0, 0),
-        };
-        let after = (before + growth).min(PART_MAX_PAGES);
-        lengthen(fs, shared, before, after)?;
+    fn grow(&self, journal: &Journal, free: &mut FreePages, drive: u16, align: Alignment) -> Result<()> {
+        let growth = Growth::of(&free.space, drive).ok_or_else(|| self.no_more_parts(drive))?;
+        let Growth { shared, before, after } = growth;
+        let part = self.shared_part(drive, shared, align)?;
+        part.lengthen(before, after)?;
+        if before == 0 {
+            sync_dir(&**part.open().fs(), SHARED)?;
+        }
         let (_, _later) = journal.change(true, |_, change| {
             change.push(&LogRecord::Shared { drive, shared, pages: after });
             Ok(())
@@ -308,28 +230,55 @@ impl FreePages {
     }
 }
 
-/// Fills a shared part with zeros, durably, from one page to another.
-fn lengthen(fs: &Arc<dyn DriveFs>, shared: u16, before: u32, after: u32) -> Result<()> {
-    let path = shared_path(shared);
-    let opened = absent_is_none(DriveFile::open(fs, &path, Access::WRITE)).map_err(failed("open", &**fs, &path))?;
-    let is_new = opened.is_none();
-    let file = match opened {
-        Some(file) => file,
-        None => DriveFile::open(fs, &path, Access::CREATE).map_err(failed("create", &**fs, &path))?,
-    };
-    let first = u64::from(before) * u64::from(PAGE_BYTES);
-    let mut at = first;
-    let filled = write_zeros(u64::from(after - before) * u64::from(PAGE_BYTES), |zeros| {
-        fs.write_at(file.handle(), zeros, at).map_err(failed("write", &**fs, &path))?;
-        at += zeros.len() as u64;
-        Ok(())
-    });
-    filled.inspect_err(|error| {
-        if is_full(error) {
-            // What was taken goes back. If that fails, the next growth uses it.
-            let _ = fs.set_len(file.handle(), first);
-        }
-    })?;
-    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &path))?;
-    if is_new { sync_dir(&**fs, SHARED) } else { Ok(()) }
+/// Which shared part gets longer, and from how many pages to how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Growth {
+    shared: u16,
+    before: u32,
+    after: u32,
+}
+
+impl Growth {
+    /// `None` if the drive has as many shared parts as can be.
+    fn of(space: &Space, drive: u16) -> Option<Growth> {
+        let all: u64 = space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
+        let growth = (all / 8).clamp(u64::from(GROWTH_MIN_PAGES), u64::from(PART_MAX_PAGES)) as u32;
+        let (shared, before) = match space.parts(drive).last() {
+            Some((shared, pages)) if pages < PART_MAX_PAGES => (shared, pages),
+            Some((shared, _)) => (shared.checked_add(1)?, 0),
+            None => (0, 0),
+        };
+        Some(Growth { shared, before, after: (before + growth).min(PART_MAX_PAGES) })
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    fn space(parts: impl Iterator<Item = (u16, u32)>) -> Space {
+        Space::new(parts.map(|(shared, pages)| ((0, shared), pages)), std::iter::empty()).unwrap()
+    }
+
+    #[test]
+    fn parts_grow_by_an_eighth() {
+        let of = |parts: &[(u16, u32)]| Growth::of(&space(parts.iter().copied()), 0).unwrap();
+        assert_eq!(of(&[]), Growth { shared: 0, before: 0, after: 256 });
+        assert_eq!(of(&[(0, 256)]), Growth { shared: 0, before: 256, after: 512 });
+        assert_eq!(of(&[(0, 8000)]), Growth { shared: 0, before: 8000, after: 9000 });
+        assert_eq!(of(&[(0, PART_MAX_PAGES)]), Growth { shared: 1, before: 0, after: PART_MAX_PAGES / 8 });
+    }
+
+    /// 16 TiB of shared parts have 2^32 pages.
+    #[test]
+    fn pages_of_many_parts_do_not_overflow() {
+        let many = space((0..16_385).map(|shared| (shared, PART_MAX_PAGES)));
+        assert_eq!(Growth::of(&many, 0), Some(Growth { shared: 16_385, before: 0, after: PART_MAX_PAGES }));
+    }
+
+    #[test]
+    fn the_last_part_is_not_made_again() {
+        let full = space([(0, 5), (u16::MAX, PART_MAX_PAGES)].into_iter());
+        assert_eq!(Growth::of(&full, 0), None);
+    }
 }

@@ -103,13 +103,17 @@ pub(super) fn unlink_if_there(fs: &dyn DriveFs, path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Writes so many zeros, in pieces of up to 64 KiB.
+/// Zeros at an address that direct I/O takes.
+#[repr(align(4096))]
+struct Zeros([u8; 64 << 10]);
+
+/// Writes so many zeros, in pieces of up to 64 KiB. Direct I/O takes them, if it takes their number.
 pub fn write_zeros(bytes: u64, mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
-    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    static ZEROS: Zeros = Zeros([0; 64 << 10]);
     let mut left = bytes;
     while left > 0 {
-        let len = left.min(ZEROS.len() as u64);
-        write(&ZEROS[..len as usize])?;
+        let len = left.min(ZEROS.0.len() as u64);
+        write(&ZEROS.0[..len as usize])?;
         left -= len;
     }
     Ok(())

@@ -12,6 +12,8 @@
 //! 3. After a failed fdatasync, publication, cleaning of the end, or sync of a length that calls see already, no write begins and no sync
 //!    succeeds. It is unknown then what the kernel still holds of earlier writes, and a second fdatasync does not say it.
 //! 4. A sync asks every marked part for its fdatasync, even if another part fails. The marks of a sync that failed are set again.
+//! 5. A flush that fails concerns the drive (`sys::flushes`). A sync fails, too, if a flush of a drive has failed since the first write there
+//!    that this sync is to cover, whichever file that flush was of.
 
 use std::sync::OnceLock;
 
@@ -19,10 +21,13 @@ use super::FileState;
 use super::backing::Part;
 #[cfg(all(test, iomill_models))]
 use super::mark::Mark;
-use crate::drive::Piece;
+use super::mark::Taken;
+use crate::cache::Outcome;
+use crate::drive::{Failure, Fault, Piece};
 use crate::error::{Error, Result};
-use crate::exec::{FirstFailure, Within};
+use crate::exec::{FirstFailure, Sink, Within};
 use crate::sys::fair::{Fair, FairGuard};
+use crate::sys::fs::DriveFs;
 #[cfg(all(test, iomill_models))]
 use crate::sys::sync::{Mutex, lock};
 
@@ -112,38 +117,54 @@ impl FileState {
         if marked.parts.is_empty() {
             return Ok(false);
         }
+        if !self.is_plain() && !self.backing.is_small() {
+            // What was cut is lost, so a sync must not say that it is durable.
+            let checked = marked.parts.iter().try_for_each(|(part, _)| part.check_uncut(false));
+            checked.inspect_err(|error| self.set_poison(error))?;
+        }
         marked.has_begun = true;
         let stamp = marked.parts.iter().map(|(part, _)| part.mark.stamp()).max().unwrap_or_default();
         if let Some(flushed) = self.backing.flush_shared(stamp) {
             marked.has_begun = false;
-            flushed.inspect_err(|error| self.set_poison(error))?;
+            flushed.and_then(|()| marked.check()).inspect_err(|error| self.set_poison(error))?;
             marked.parts.clear();
             return Ok(true);
         }
-        let pieces = marked.parts.iter().map(|(part, _)| (part.drive, Piece::sync(part.file)));
-        let failure = FirstFailure::default();
+        let tagged = |(tag, (part, _)): (usize, &(&Part, Taken))| {
+            (part.drive, Piece { tag: tag as u32, ..Piece::sync(part.file) })
+        };
+        let ends =
+            SyncEnds { parts: marked.parts.iter().map(|(part, _)| *part).collect(), first: FirstFailure::default() };
         // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
-        let begun = unsafe { self.exec.blocking_inline().run(Within::SLABS, pieces, &failure) };
+        let begun = unsafe {
+            self.exec.blocking_inline().run(Within::SLABS, marked.parts.iter().enumerate().map(tagged), &ends)
+        };
         marked.has_begun = false;
         // If no piece was begun, the next sync may try again.
         drop(begun?);
-        if let Some(failure) = failure.take() {
-            let error = self.error(failure);
-            self.set_poison(&error);
-            return Err(error);
-        }
+        let synced = ends.first.take().map_or(Ok(()), |failure| Err(self.error(failure)));
+        synced.and_then(|()| marked.check()).inspect_err(|error| self.set_poison(error))?;
         marked.parts.clear();
         Ok(true)
     }
 
-    /// Publishes a length. A full drive refuses it before anything is changed, so a later sync may try again (C29).
+    /// Publishes a length. A full drive refuses it before anything is changed, so a later sync may try again (C29). The same holds where the
+    /// process lacks descriptors or memory.
     fn publish(&self, len: u64) -> Result<()> {
         self.backing.publish(len).inspect_err(|error| {
-            let is_refused = matches!(error, Error::Io { source, .. } if source.raw_os_error() == Some(libc::ENOSPC));
+            let is_full = |source: &std::io::Error| matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+            let is_refused = matches!(error, Error::Io { source, .. } if is_full(source));
             if !is_refused {
-                self.set_poison(error);
+                self.set_poison_for_good(error);
             }
         })
+    }
+
+    /// Refuses all later writes and syncs, unless the error passes: then nothing was done that a later try does not do again.
+    pub fn set_poison_for_good(&self, error: &Error) {
+        if !error.passes() {
+            self.set_poison(error);
+        }
     }
 
     /// Refuses all later writes and syncs (rule 3).
@@ -152,12 +173,44 @@ impl FileState {
     }
 }
 
+/// The error of a sync of which the own flush has ended well (rule 5).
+pub(super) fn flush_failed(fs: &std::sync::Arc<dyn DriveFs>) -> Error {
+    let why = "a flush of this drive failed after it was written to, so it may have lost what was written; see the kernel's log";
+    Error::Drive { path: fs.location().to_owned(), why: why.to_owned() }
+}
+
+/// Hears how the fdatasync of each part ends. The tag is the part's place in the list.
+struct SyncEnds<'a> {
+    parts: Vec<&'a Part>,
+    first: FirstFailure,
+}
+
+impl Sink for SyncEnds<'_> {
+    fn piece_done(&self, tag: u32, outcome: Outcome) {
+        if let (Err(Failure { fault: Fault::Errno(errno), .. }), Some(part)) = (&outcome, self.parts.get(tag as usize))
+            && let Some(open) = &part.open
+        {
+            open.fs().flush_failures().note(Some(*errno));
+        }
+        self.first.keep(outcome);
+    }
+}
+
 /// Parts of which a sync has taken the marks. Dropping it sets the marks again that are left in it (rule 4).
 struct Marked<'a> {
     file: &'a FileState,
-    parts: Vec<(&'a Part, u8)>,
+    parts: Vec<(&'a Part, Taken)>,
     /// If the sync panics now, it is unknown what the drives have done (rule 3).
     has_begun: bool,
+}
+
+impl Marked<'_> {
+    /// An error if a flush of a drive may have lost what the marks are about (rule 5). All their flushes have ended well.
+    fn check(&self) -> Result<()> {
+        let lost = self.parts.iter().find(|(part, mark)| part.mark.may_be_lost(*mark));
+        let Some(open) = lost.and_then(|(part, _)| part.open.as_ref()) else { return Ok(()) };
+        Err(flush_failed(open.fs()))
+    }
 }
 
 impl Drop for Marked<'_> {
@@ -184,7 +237,7 @@ impl SyncTurn<'_> {
     /// Makes the parts durable, and then the length.
     pub fn finish(mut self) -> Result<()> {
         let has_synced = self.file.sync_parts(self.is_end)?;
-        self.file.backing.settle_names().inspect_err(|error| self.file.set_poison(error))?;
+        self.file.backing.settle_names().inspect_err(|error| self.file.set_poison_for_good(error))?;
         let is_resized = self.len != self.published.len;
         if is_resized {
             self.file.publish(self.len)?;
@@ -243,7 +296,8 @@ mod models {
     fn check(is_failing: bool) {
         model(move || {
             let drive = Drive { is_failing, ..Drive::default() };
-            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(false), Mutex::new(drive)));
+            let file: Arc<File> =
+                Arc::new((Syncs::new(()), Mark::new(false, &std::sync::Arc::default()), Mutex::new(drive)));
             let other = thread::spawn({
                 let file = Arc::clone(&file);
                 move || write_and_sync(&file, 1)
@@ -271,7 +325,8 @@ mod models {
         model(|| {
             // The other thread has something to sync.
             let drive = Drive { holds: 4, ..Drive::default() };
-            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(true), Mutex::new(drive)));
+            let file: Arc<File> =
+                Arc::new((Syncs::new(()), Mark::new(true, &std::sync::Arc::default()), Mutex::new(drive)));
             let other = thread::spawn({
                 let file = Arc::clone(&file);
                 move || sync(&file)
@@ -324,7 +379,7 @@ mod models {
             let flushes = std::sync::Arc::new(Flushes::default());
             let file = Arc::new(InShared {
                 syncs: Syncs::new(()),
-                mark: Mark::in_shared(false, std::sync::Arc::clone(&flushes)),
+                mark: Mark::in_shared(false, &std::sync::Arc::default(), std::sync::Arc::clone(&flushes)),
                 flushes,
                 turn: Mutex::new(()),
                 holds: AtomicU64::new(0),

@@ -121,9 +121,13 @@ impl Resize<'_> {
         Ok(())
     }
 
-    /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes.
+    /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes. Where the
+    /// machine lacks memory for it, the next growth does it first.
     pub fn clean_tail(&self) -> Result<()> {
-        tail::clean(self.file, self.file.len()).inspect_err(|error| self.file.set_poison(error))?;
+        tail::clean(self.file, self.file.len()).inspect_err(|error| {
+            self.file.set_poison_for_good(error);
+            self.file.has_stale_tail.store(true, Ordering::Relaxed);
+        })?;
         self.file.has_stale_tail.store(false, Ordering::Relaxed);
         self.file.is_tail_unknown.store(false, Ordering::Relaxed);
         Ok(())

@@ -97,7 +97,13 @@ impl ArrayParts {
             has_new_names: AtomicBool::new(false),
         };
         match record.extent {
-            Some(extent) => parts.hold(Held::in_pages(parts.open_pages(exec, extent, record.length > 0)?)),
+            Some(extent) => {
+                let pages = parts.open_pages(exec, extent, record.length > 0)?;
+                // A write into pages that are lost would show zeros in place of other files that are lost, too.
+                let bytes = if catalog.is_writer() { bytes_of(extent) } else { record.length };
+                pages.shared.check_has(start_of(extent) + bytes)?;
+                parts.hold(Held::in_pages(pages));
+            }
             // After a crash the parts of a file that was to move may be there. They hold nothing (C22).
             None if record.has_parts => parts.hold(parts.open_parts(exec, record.length)?),
             None => {}
@@ -142,7 +148,7 @@ impl ArrayParts {
             drive: extent.drive,
             align: shared.align(),
             reserved: AtomicU64::new(bytes_of(extent)),
-            mark: Mark::in_shared(holds_bytes, Arc::clone(shared.flushes())),
+            mark: Mark::in_shared(holds_bytes, shared.open().fs().flush_failures(), Arc::clone(shared.flushes())),
         };
         Ok(Pages { part, extent, shared })
     }
@@ -150,7 +156,8 @@ impl ArrayParts {
     /// Pages for a file of `bytes` bytes.
     fn give_pages(&self, exec: &Exec, bytes: u64) -> Result<FirstPlace> {
         let drive = self.record.drives[self.first_block().0];
-        let given = self.catalog.give_pages(drive, bytes.div_ceil(PAGE_BYTES as u64) as u16)?;
+        let pages = bytes.div_ceil(PAGE_BYTES as u64) as u16;
+        let given = self.catalog.give_pages(drive, pages, exec.align(drive))?;
         let opened = self.open_pages(exec, given.extent, false);
         let pages = opened.inspect_err(|_| self.catalog.take_pages_back(given.extent))?;
         Ok(FirstPlace::new(&self.catalog, pages, given.is_zero))
@@ -237,7 +244,7 @@ impl ArrayParts {
         }
         if is_missing && !catalog.is_writer() {
             let file = FileRef { handle: Handle(-1), key: exec.next_key() };
-            let (reserved, mark) = (AtomicU64::new(0), Mark::new(false));
+            let (reserved, mark) = (AtomicU64::new(0), Mark::new(false, place.fs.flush_failures()));
             return Ok(Part { open: None, file, drive, align, reserved, mark });
         }
         if is_missing {
@@ -255,7 +262,7 @@ impl ArrayParts {
         }
         let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
         let file = FileRef { handle: open.handle(), key: exec.next_key() };
-        let (reserved, mark) = (AtomicU64::new(reserved), Mark::new(holds_bytes));
+        let (reserved, mark) = (AtomicU64::new(reserved), Mark::new(holds_bytes, place.fs.flush_failures()));
         Ok(Part { open: Some(Arc::new(open)), file, drive, align, reserved, mark })
     }
 
@@ -279,15 +286,19 @@ impl ArrayParts {
             }
         };
         let open = part.open()?;
+        let failures = open.fs().flush_failures();
+        let before = failures.count();
         if to.small.is_none() {
             open.fs().allocate(open.handle(), 0, at + bytes).map_err(|e| Error::io("make room in", part.path(), e))?;
             part.reserved.store(at + bytes, Ordering::Relaxed);
         }
         open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at))?;
         match &to.small {
-            Some((_, shared)) => shared.flush(shared.flushes().stamp()),
-            None => open.fs().sync_data(open.handle()).map_err(|e| Error::io("sync", part.path(), e)),
+            Some((_, shared)) => shared.flush(shared.flushes().stamp())?,
+            None => open.fs().sync_data(open.handle()).map_err(|e| Error::io("sync", part.path(), e))?,
         }
+        // Another file's flush may have lost what was copied (rule 5 of `durable`).
+        if failures.count() == before { Ok(()) } else { Err(super::durable::flush_failed(open.fs())) }
     }
 
     /// Makes the names of new parts durable.
@@ -297,10 +308,14 @@ impl ArrayParts {
             return Ok(());
         }
         let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
-        open.try_for_each(|open| {
+        let synced = open.try_for_each(|open| {
             let synced = open.fs().sync_dir("parts");
             synced.map_err(|e| Error::io("sync", open.fs().root().join("parts"), e))
-        })
+        });
+        // Where no descriptor was left, the next sync tries again.
+        let is_passing = synced.as_ref().is_err_and(Error::passes);
+        self.has_new_names.fetch_or(is_passing, Ordering::AcqRel);
+        synced
     }
 }
 

@@ -229,7 +229,7 @@ impl PlainParts {
             }
             starts.push(end);
             let file = FileRef { handle: open.handle(), key: exec.next_key() | BY_DESCRIPTOR };
-            let mark = Mark::new(write && stamp.len > 0);
+            let mark = Mark::new(write && stamp.len > 0, open.fs().flush_failures());
             parts.push(Part {
                 open: Some(Arc::new(open)),
                 file,

@@ -22,12 +22,25 @@ impl Part {
         self.mark.set();
     }
 
-    /// Makes a part at least `needs` bytes long, for a range that begins at `start`. Far before that it leaves a hole.
+    /// Measures the part before its size changes. An error if it is shorter than it is known to be: then another program has cut it, and a new
+    /// size would show zeros in place of what it held. `is_plain` says that it is a plain file.
+    pub(super) fn check_uncut(&self, is_plain: bool) -> Result<()> {
+        let (open, has) = (self.open()?, self.has());
+        let offset = open.fs().len(open.handle()).map_err(|e| Error::io("measure", self.path(), e))?;
+        match has.saturating_sub(offset) {
+            0 => Ok(()),
+            missing if is_plain => Err(Error::FileCut { path: self.path(), offset, missing }),
+            missing => Err(Error::PartCut { path: self.path(), offset, missing }),
+        }
+    }
+
+    /// Makes a part of an array at least `needs` bytes long, for a range that begins at `start`. Far before that it leaves a hole.
     fn reserve(&self, start: u64, needs: u64, is_ahead: bool) -> Result<()> {
         let mut has = self.has();
         if needs <= has {
             return Ok(());
         }
+        self.check_uncut(false)?;
         if start > has + GROW_MOST_BYTES {
             self.extend(start)?;
             has = start;
@@ -56,7 +69,7 @@ impl Part {
         }
     }
 
-    /// Lengthens a part by a hole.
+    /// Lengthens a part by a hole. The caller has measured it.
     fn extend(&self, to: u64) -> Result<()> {
         let open = self.open()?;
         let (fs, handle) = (open.fs(), open.handle());
@@ -128,6 +141,14 @@ impl FileState {
         Ok(true)
     }
 
+    /// An error if another program has cut a part. Pages in a shared part are looked at where they are flushed.
+    pub fn check_uncut(&self) -> Result<()> {
+        if self.backing.is_small() {
+            return Ok(());
+        }
+        self.parts().iter().try_for_each(|part| part.check_uncut(self.is_plain()))
+    }
+
     /// Makes a plain file long enough for writes of `ranges` (rule 6 of the length), and gives them space: a disk that is full is an error of
     /// the write, and not of a later sync. Room ahead would show in the length. What is skipped is a hole.
     fn make_room_in_plain(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
@@ -141,6 +162,7 @@ impl FileState {
         for range in ranges {
             let needs = self.needs(0, range.end);
             if needs > part.has() {
+                part.check_uncut(true)?;
                 part.allocate_plain(range.start & !(PAGE_BYTES as u64 - 1), needs)?;
             }
         }
@@ -175,6 +197,7 @@ impl FileState {
         for (index, part) in self.parts().iter().enumerate() {
             let (needs, has) = (self.needs(index, end), part.has());
             if needs > has {
+                part.check_uncut(false)?;
                 part.allocate(has, needs)?;
                 part.grew(needs);
             }
@@ -189,6 +212,7 @@ impl FileState {
         for (index, part) in self.parts().iter().enumerate() {
             let needs = self.needs(index, len);
             if needs > part.has() {
+                part.check_uncut(self.is_plain())?;
                 part.extend(needs)?;
             }
         }

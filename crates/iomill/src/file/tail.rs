@@ -28,6 +28,9 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
             // Nothing lies beyond, and its length shows.
             continue;
         }
+        if has != end || whole != end {
+            part.check_uncut(file.is_plain())?;
+        }
         if has > end {
             // The file system zeroes the rest of the last page when it cuts within it.
             fs.set_len(handle, end).map_err(failed("cut"))?;
@@ -55,6 +58,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
 pub fn cut_plain(file: &FileState) -> Result<()> {
     let len = file.len();
     for part in file.parts().iter().filter(|part| part.has() > len) {
+        part.check_uncut(true)?;
         let open = part.open()?;
         let cut = open.fs().set_len(open.handle(), len);
         cut.map_err(|e| Error::io("cut", part.path(), e))?;
@@ -73,6 +77,7 @@ pub fn trim(file: &FileState) -> Result<()> {
     for (index, part) in file.parts().iter().enumerate() {
         let needs = file.needs(index, len);
         if part.has() > needs {
+            part.check_uncut(false)?;
             let open = part.open()?;
             let cut = open.fs().set_len(open.handle(), needs);
             cut.map_err(|e| Error::io("cut", part.path(), e))?;

@@ -200,28 +200,38 @@ impl OpenFile {
         let resize = self.file.begin_resize()?;
         // An error up to the change of the length leaves it as it is.
         self.exec().get_ready_to_block()?;
-        if len < self.file.len() {
+        // Before the length changes: a new one would hide what is missing.
+        self.file.check_uncut()?;
+        let before = self.file.len();
+        if len < before {
             self.sync_as(false, true)?;
             resize.cut(len);
             if let Some(paged) = &self.paged {
                 paged.cut(len);
             }
-            self.sync_changed_len()?;
-            return resize.clean_tail();
+            self.sync_changed_len(&resize, before)?;
+            // What stays beyond the end because the machine lacks memory is cleared before the file grows.
+            return resize.clean_tail().or_else(|error| if error.passes() { Ok(()) } else { Err(error) });
         }
-        if len > self.file.len() {
+        if len > before {
             self.flush_all()?;
             self.clear_stale_tail(&resize)?;
             resize.extend(len)?;
-            return self.sync_changed_len();
+            return self.sync_changed_len(&resize, before);
         }
         // If the length is right already, it must become durable, too.
         self.sync_as(false, true)
     }
 
-    /// Makes a length durable that all calls see already. After an error no call writes at that length.
-    fn sync_changed_len(&self) -> Result<()> {
-        self.sync_as(false, true).inspect_err(|error| self.file.set_poison(error))
+    /// Makes a length durable that all calls see already. After an error no call writes at that length, or the length is again what it was
+    /// before: all bytes up to there are on the drives.
+    fn sync_changed_len(&self, resize: &crate::file::Resize<'_>, before: u64) -> Result<()> {
+        self.sync_as(false, true).inspect_err(|error| {
+            if error.passes() {
+                resize.cut(before);
+            }
+            self.file.set_poison_for_good(error);
+        })
     }
 
     /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`. First clears the bytes that failed

@@ -1,11 +1,60 @@
-//! [`Flushes`]: which flush of a file covers a write, where many callers write to one file. Non-goals: flushing, and turns.
+//! [`Flushes`]: which flush of a file covers a write, where many callers write to one file. [`FlushFailures`]: which writes a failed flush of a
+//! drive may have lost. Non-goals: flushing, and turns.
 //!
 //! Rules:
 //! 1. A flush covers each write that had ended when it began. So a caller takes a stamp after its write: how many flushes had begun.
 //! 2. The write is durable when a flush with a higher number has ended well. That may be a flush of another caller.
 //! 3. One flush runs at a time. So they end in the order in which they begin.
+//! 4. A flush that fails concerns the drive. The drive may have lost what any file wrote to it since that file's own last flush, and the next
+//!    flush may still end well. So a file notes how many flushes of the drive had failed when its first unflushed write ended. If its own
+//!    flush finds more of them, that has failed, too.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64 as Counter;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::errno::{ErrnoClass, classify};
+use super::process::PerProcess;
 use super::sync::{AtomicU64, Ordering, fence};
+
+/// How many flushes of a drive have failed since this process attached to it (rule 4).
+#[derive(Debug, Default)]
+pub struct FlushFailures(Counter);
+
+/// Those of each device that is attached to, by its number.
+static OF_DEVICES: PerProcess<Mutex<BTreeMap<u64, Weak<FlushFailures>>>> = PerProcess::empty();
+
+impl FlushFailures {
+    /// Those of the device of a file system. All directories on it have the same.
+    pub fn of_device(device: u64) -> Arc<FlushFailures> {
+        let mut known = OF_DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(failures) = known.get(&device).and_then(Weak::upgrade) {
+            return failures;
+        }
+        known.retain(|_, failures| failures.strong_count() > 0);
+        let failures = Arc::default();
+        known.insert(device, Arc::downgrade(&failures));
+        failures
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        // Acquire: pairs with the Release in `note`.
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Notes the errno of a flush that failed. Lack of space or memory is no fault of the drive.
+    pub fn note(&self, errno: Option<i32>) {
+        if !matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug)) {
+            self.0.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Passes the result of a flush on, and notes a failure.
+    pub fn watch<T>(&self, flushed: std::io::Result<T>) -> std::io::Result<T> {
+        flushed.inspect_err(|error| self.note(error.raw_os_error()))
+    }
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -48,6 +97,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_failures_of_the_drive_count() {
+        let failures = FlushFailures::default();
+        [libc::ENOSPC, libc::ENOMEM, libc::EBADF].iter().for_each(|errno| failures.note(Some(*errno)));
+        assert_eq!(failures.count(), 0);
+        failures.note(Some(libc::EIO));
+        failures.note(None);
+        assert_eq!(failures.count(), 2);
+    }
+
+    #[test]
     fn a_flush_covers_what_ended_before_it() {
         let (flushes, mut runs) = (Flushes::default(), 0);
         let mut run = |stamp, result: Result<(), ()>| {
@@ -74,7 +133,7 @@ mod tests {
 mod models {
     use loom::thread;
 
-    use super::*;
+    use super::{AtomicU64, Flushes, Ordering};
     use crate::sys::sync::{Arc, Mutex, lock, model};
 
     /// A drive with a cache of its own. A bit is a write.

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::flushes::FlushFailures;
 pub use super::holder::Holder;
 
 /// An open file of a drive: a descriptor number, or a number that a simulated drive chose for it.
@@ -156,6 +157,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Makes a range within the file read as zero, whatever its alignment. The length stays. No other code writes to its pages
     /// meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
+    /// The flushes of the drive that have failed. [`DriveFs::sync_data`] notes its own failures there.
+    fn flush_failures(&self) -> &Arc<FlushFailures>;
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
     /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).

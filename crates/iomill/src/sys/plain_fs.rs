@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{self as sys, AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::calls::{self, Demands, PAGE_BYTES, retry};
 use super::descriptor;
+use super::flushes::FlushFailures;
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
 use super::memory::PageBuf;
 use super::real_fs::{DIRECTORY, drive_above};
@@ -57,6 +59,8 @@ pub struct PlainFs {
     /// Where it is, for messages.
     path: PathBuf,
     demands: Demands,
+    /// Those of its device.
+    flush_failures: Arc<FlushFailures>,
 }
 
 /// What a path leads to.
@@ -94,7 +98,8 @@ impl PlainFs {
             }
             let Some(file) = found.open(path, access)? else { continue };
             let path = text.map_or_else(|| std::path::absolute(path), Ok)?;
-            let fs = PlainFs { file, path, demands: Demands::default() };
+            let flush_failures = FlushFailures::of_device(found.identity.device);
+            let fs = PlainFs { file, path, demands: Demands::default(), flush_failures };
             fs.check_length()?;
             return Ok(Opened::File(fs));
         }
@@ -335,8 +340,12 @@ impl DriveFs for PlainFs {
         calls::zero(handle, offset, len)
     }
 
+    fn flush_failures(&self) -> &Arc<FlushFailures> {
+        &self.flush_failures
+    }
+
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        calls::sync_data(handle)
+        self.flush_failures.watch(calls::sync_data(handle))
     }
 
     fn sync_dir(&self, _dir: &str) -> io::Result<()> {

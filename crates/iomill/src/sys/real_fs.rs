@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{self as sys, AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags};
@@ -14,6 +15,7 @@ use rustix::io::Errno;
 
 use super::calls::{self, Demands, borrow, into_handle, read_at, retry, write_at};
 use super::descriptor;
+use super::flushes::FlushFailures;
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
 use super::holder;
 
@@ -34,6 +36,8 @@ pub struct RealFs {
     has_openat2: AtomicBool,
     /// What the devices of opened files demand.
     demands: Demands,
+    /// All directories of a file system's device have the same.
+    flush_failures: Arc<FlushFailures>,
 }
 
 impl RealFs {
@@ -50,12 +54,13 @@ impl RealFs {
         }
         let directory = descriptor::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let root = location.join(DIRECTORY);
-        Ok(RealFs::new(location, root, directory))
+        RealFs::new(location, root, directory)
     }
 
-    fn new(location: PathBuf, root: PathBuf, directory: OwnedFd) -> RealFs {
+    fn new(location: PathBuf, root: PathBuf, directory: OwnedFd) -> io::Result<RealFs> {
         let (has_openat2, demands) = (AtomicBool::new(true), Demands::default());
-        RealFs { location, root, directory, has_openat2, demands }
+        let flush_failures = FlushFailures::of_device(sys::fstat(&directory)?.st_dev);
+        Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures })
     }
 
     /// Opens a path below the drive's directory. It follows no symbolic link at any step.
@@ -211,8 +216,12 @@ impl DriveFs for RealFs {
         calls::zero(handle, offset, len)
     }
 
+    fn flush_failures(&self) -> &Arc<FlushFailures> {
+        &self.flush_failures
+    }
+
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        calls::sync_data(handle)
+        self.flush_failures.watch(calls::sync_data(handle))
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {

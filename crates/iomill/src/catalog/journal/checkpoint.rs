@@ -43,6 +43,7 @@ pub struct CheckpointWriter {
     checksum: u64,
     records: Vec<u8>,
     count: u32,
+    /// Whole groups that are to be written.
     group: Vec<u8>,
     /// Bytes that were written since the last sync.
     unsynced: u64,
@@ -108,7 +109,6 @@ impl CheckpointWriter {
         if self.stage == Stage::Small {
             self.copy_small(files);
             self.stage = Stage::Files(0);
-            // Many layouts may fill a group, so files begin in another.
             return false;
         }
         while let Stage::Files(slot) = self.stage {
@@ -117,14 +117,10 @@ impl CheckpointWriter {
                 break;
             }
             if let Some(file) = files.in_slot(slot) {
-                // A file with its attributes may be as large as half a group.
-                if self.count > 0 && self.records.len() + file_bytes(files, &file) > GROUP_MAX_BYTES {
-                    return false;
-                }
                 self.copy_file(files, &file);
             }
             self.stage = Stage::Files(slot + 1);
-            if self.records.len() >= bytes {
+            if self.copied_bytes() >= bytes {
                 return false;
             }
         }
@@ -135,7 +131,7 @@ impl CheckpointWriter {
             };
             self.push(&LogRecord::Order(numbers));
             self.stage = Stage::Order(leaf + 1);
-            if self.records.len() >= bytes {
+            if self.copied_bytes() >= bytes {
                 return false;
             }
         }
@@ -159,15 +155,27 @@ impl CheckpointWriter {
         }
     }
 
+    /// Bytes that were copied and not written.
+    fn copied_bytes(&self) -> usize {
+        self.group.len() + self.records.len()
+    }
+
+    /// Adds a record. A group that it does not fit into ends before it, so a file or the list of layouts may have any size.
     fn push(&mut self, record: &LogRecord<'_>) {
+        let before = self.records.len();
         record.encode(&mut self.records);
+        if self.records.len() > GROUP_MAX_BYTES {
+            let last = self.records.split_off(before);
+            self.seal();
+            self.records = last;
+        }
         self.count += 1;
     }
 
-    /// Writes the instalment that was copied. Copies that fail are left out from now on.
-    pub fn write(&mut self) -> Failures {
+    /// Ends the group of the records that were added.
+    fn seal(&mut self) {
         if self.count == 0 {
-            return Failures::new();
+            return;
         }
         self.sequence += 1;
         let header = GroupHeader {
@@ -179,10 +187,17 @@ impl CheckpointWriter {
             records: self.count,
             opening: self.opening,
         };
-        self.group.clear();
         self.checksum = header.seal(&self.records, &mut self.group);
         self.records.clear();
         self.count = 0;
+    }
+
+    /// Writes the instalment that was copied. Copies that fail are left out from now on.
+    pub fn write(&mut self) -> Failures {
+        self.seal();
+        if self.group.is_empty() {
+            return Failures::new();
+        }
         self.written += self.group.len() as u64;
         self.unsynced += self.group.len() as u64;
         let syncs = self.unsynced >= SYNC_BYTES;
@@ -194,6 +209,7 @@ impl CheckpointWriter {
             let written = making.append(&self.group).and_then(|()| if syncs { making.sync() } else { Ok(()) });
             written.map_err(|error| failures.push((*drive, error))).is_ok()
         });
+        self.group.clear();
         failures
     }
 
@@ -213,12 +229,6 @@ impl CheckpointWriter {
         }
         failures
     }
-}
-
-/// The most bytes that the records of a file take.
-fn file_bytes(files: &Files, file: &FileRecord<'_>) -> usize {
-    let attributes = files.attributes(file.number).map(|(key, value)| key.len() + value.len() + 32);
-    file.name.len() + 256 + attributes.sum::<usize>()
 }
 
 /// The header of a checkpoint of an array.

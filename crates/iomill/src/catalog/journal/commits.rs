@@ -9,6 +9,7 @@
 //!    that was the last when it began.
 //! 3. A turn that ends wakes all that wait. Each that is not covered and finds no leader becomes the leader.
 //! 4. After a turn that failed nothing more is taken or queued. All that is not durable by then has failed.
+//!    A turn may also end *put off*: what it took is kept by its leader's caller, and is durable with the next turn that ends well.
 //! 5. A leader that panics has failed.
 //! 6. A leader that waits gives way a few times, until as many changes are queued as its forerunner took. Callers that were woken together
 //!    come back together. Without this the first of them leads a turn of its own, and all others wait for it.
@@ -26,6 +27,22 @@ pub struct Ticket(u64);
 pub trait CommitQueue: Default {
     /// Removes all changes and keeps the memory, so that turns do not allocate.
     fn empty(&mut self);
+
+    /// How much is in it, for callers of [`Commits::queue_beside`].
+    fn weight(&self) -> u64 {
+        0
+    }
+}
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// All that it took is durable, and all that was put off before.
+    Durable,
+    /// Rule 4.
+    PutOff,
+    /// Rule 4.
+    Failed,
 }
 
 /// See the module.
@@ -46,6 +63,8 @@ struct State<Q> {
     durable: Ticket,
     /// How many changes the last turn took.
     company: u64,
+    /// The weight of what the turn under way took.
+    taken: u64,
     is_led: bool,
     has_failed: bool,
 }
@@ -77,11 +96,17 @@ pub struct Turn<'a, Q: CommitQueue> {
 impl<Q: CommitQueue> Commits<Q> {
     /// Adds a change to the queue. `Err` after a failure (rule 4). `add` may refuse, too: then nothing is queued.
     pub fn queue<E: From<Failed>>(&self, add: impl FnOnce(&mut Q) -> Result<(), E>) -> Result<Ticket, E> {
+        self.queue_beside(|queue, _| add(queue))
+    }
+
+    /// The same. `add` is also told the weight of what the turn under way took.
+    pub fn queue_beside<E: From<Failed>>(&self, add: impl FnOnce(&mut Q, u64) -> Result<(), E>) -> Result<Ticket, E> {
         let mut state = lock(&self.state);
         if state.has_failed {
             return Err(Failed.into());
         }
-        add(&mut state.queue)?;
+        let taken = state.taken;
+        add(&mut state.queue, taken)?;
         state.last.0 += 1;
         Ok(state.last)
     }
@@ -132,18 +157,33 @@ impl<Q: CommitQueue> Commits<Q> {
         state.is_led = true;
         let spare = std::mem::take(&mut state.spare);
         let queue = std::mem::replace(&mut state.queue, spare);
+        state.taken = queue.weight();
         Standing::Leads(Turn { commits: self, queue, covers: state.last })
     }
 
     /// Waits until a change is durable. A leader makes its queue durable by `lead`. `Err(None)`: another leader failed.
     pub fn commit<E>(&self, ticket: Ticket, lead: impl FnOnce(&mut Q) -> Result<(), E>) -> Result<(), Option<E>> {
+        self.commit_or_put_off(ticket, lead, |_| false)
+    }
+
+    /// The same. `is_put_off` tells errors after which the turn is put off.
+    pub fn commit_or_put_off<E>(
+        &self,
+        ticket: Ticket,
+        lead: impl FnOnce(&mut Q) -> Result<(), E>,
+        is_put_off: impl FnOnce(&E) -> bool,
+    ) -> Result<(), Option<E>> {
         match self.wait(ticket) {
             Standing::Durable => Ok(()),
             Standing::Failed => Err(None),
             Standing::Leads(mut turn) => {
                 // All that this ticket needs is in the turn's queue, because earlier turns have ended.
                 let led = lead(&mut turn.queue);
-                turn.end(led.is_ok());
+                turn.end(match &led {
+                    Ok(()) => End::Durable,
+                    Err(error) if is_put_off(error) => End::PutOff,
+                    Err(_) => End::Failed,
+                });
                 led.map_err(Some)
             }
         }
@@ -152,22 +192,24 @@ impl<Q: CommitQueue> Commits<Q> {
 
 impl<Q: CommitQueue> Turn<'_, Q> {
     /// Ends the turn, and tells all that wait (rule 3).
-    pub fn end(mut self, is_durable: bool) {
-        self.finish(is_durable);
+    pub fn end(mut self, end: End) {
+        self.finish(end);
         std::mem::forget(self);
     }
 
-    fn finish(&mut self, is_durable: bool) {
+    fn finish(&mut self, end: End) {
         let mut emptied = std::mem::take(&mut self.queue);
         emptied.empty();
         let mut state = lock(&self.commits.state);
         state.spare = emptied;
-        state.is_led = false;
-        if is_durable {
-            state.company = self.covers.0 - state.durable.0;
-            state.durable = self.covers;
-        } else {
-            state.has_failed = true;
+        (state.is_led, state.taken) = (false, 0);
+        match end {
+            End::Durable => {
+                state.company = self.covers.0 - state.durable.0;
+                state.durable = self.covers;
+            }
+            End::PutOff => {}
+            End::Failed => state.has_failed = true,
         }
         drop(state);
         self.commits.ended.notify_all();
@@ -176,7 +218,7 @@ impl<Q: CommitQueue> Turn<'_, Q> {
 
 impl<Q: CommitQueue> Drop for Turn<'_, Q> {
     fn drop(&mut self) {
-        self.finish(false);
+        self.finish(End::Failed);
     }
 }
 
@@ -235,6 +277,27 @@ mod tests {
         assert_eq!(commits.commit(durable, |_| panic!("it is durable")), Ok::<(), Option<()>>(()));
         assert_eq!(commits.queue(|_| Ok::<(), Failed>(())), Err(Failed));
         assert!(commits.has_failed());
+    }
+
+    /// What is put off is durable with the next turn, which the next caller that waits leads.
+    #[test]
+    fn a_turn_that_is_put_off_is_made_good_by_the_next() {
+        let commits = Commits::default();
+        let (first, second) = (queue(&commits, 1), queue(&commits, 2));
+        let mut kept = Vec::new();
+        let put_off = |queue: &mut Vec<u32>| {
+            kept.append(queue);
+            Err("later")
+        };
+        assert_eq!(commits.commit_or_put_off(first, put_off, |_| true), Err(Some("later")));
+        assert!(!commits.has_failed() && !commits.is_durable(first));
+        let third = queue(&commits, 3);
+        let lead = |queue: &mut Vec<u32>| {
+            assert_eq!((kept.as_slice(), queue.as_slice()), ([1, 2].as_slice(), [3].as_slice()));
+            Ok::<(), ()>(())
+        };
+        assert_eq!(commits.commit(second, lead), Ok(()));
+        assert!(commits.is_durable(third));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod tests;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::log::bytes::Cursor;
+use super::log::group::group_bytes;
 use super::log::header::FileKind;
 use super::log::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter, read_beside_writer};
 use super::log::record::{LogFault, LogRecord};
@@ -124,6 +125,8 @@ struct Shared {
     keeper: Keeper,
     /// Whether changes that need space may go on (C29).
     has_room: AtomicBool,
+    /// Bytes for groups before a segment is needed that is not made.
+    left: AtomicU64,
     /// Files have numbers from this one on.
     first_number: AtomicU64,
     /// Whether the log says that it is open.
@@ -187,7 +190,7 @@ impl Journal {
         let mut replay = FilesReplay { writes: true, ..FilesReplay::default() };
         let (log, end) = place.open(voters, back, epoch, &mut replay, &mut *labels)?;
         let files = finish(replay, voters)?;
-        let has_room = AtomicBool::new(log.has_room());
+        let (has_room, left) = (AtomicBool::new(log.has_room()), AtomicU64::new(log.left()));
         let writing = Writing { log, labels, is_checkpointing: false, last_bytes: 0, not_before: 0 };
         let next = files.next_number();
         let first_number = if end.is_closed { next } else { next.saturating_add(NUMBERS_AFTER_CRASH) };
@@ -201,6 +204,7 @@ impl Journal {
             writing: Mutex::new(writing),
             keeper: Keeper::default(),
             has_room,
+            left,
             first_number: AtomicU64::new(first_number),
             has_begun: AtomicBool::new(false),
         };
@@ -214,7 +218,7 @@ impl Journal {
         if self.shared.has_begun.load(Ordering::Acquire) {
             return Ok(());
         }
-        let ((), ticket) = self.queue(|_, change| {
+        let ((), ticket) = self.queue(false, |_, change| {
             // Relaxed: it is set before the first change.
             change.push(&LogRecord::Numbers(self.shared.first_number.load(Ordering::Relaxed)));
             Ok(())
@@ -255,15 +259,20 @@ impl Journal {
         plan: impl FnMut(&Files, &mut Change) -> Result<R>,
     ) -> Result<(R, Ticket)> {
         self.begin()?;
-        // Relaxed: a hint. A change that comes a moment too late finds half a segment.
-        if needs_space && !self.shared.has_room.load(Ordering::Relaxed) {
-            return Err(self.no_room());
-        }
-        self.queue(plan)
+        self.queue(needs_space, plan)
     }
 
-    fn queue<R>(&self, mut plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<(R, Ticket)> {
+    fn queue<R>(
+        &self,
+        needs_space: bool,
+        mut plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+    ) -> Result<(R, Ticket)> {
+        let mut is_forced = false;
         loop {
+            // Relaxed: a hint. A change that comes a moment too late finds half a segment.
+            if needs_space && !self.shared.has_room.load(Ordering::Relaxed) {
+                return Err(self.no_room());
+            }
             let mut files = write(&self.shared.files);
             let mut change = Change::default();
             let result = plan(&files, &mut change)?;
@@ -276,16 +285,31 @@ impl Journal {
                 let why = format!("at most {most} go at once; use fewer or shorter attributes");
                 return Err(Error::invalid(format!("a change of {bytes} bytes"), why));
             }
-            match self.shared.commits.queue(|queue| queue.add(&change, most)) {
+            // Acquire: pairs with the Release in `note_room`.
+            let left = if is_forced { u64::MAX } else { self.shared.left.load(Ordering::Acquire) };
+            let queued = self.shared.commits.queue_beside(|queue, taken| queue.add(&change, most, left, taken));
+            match queued {
                 Ok(ticket) => {
                     apply(&mut files, &change)?;
                     return Ok((result, ticket));
                 }
                 Err(NotQueued::Failed) => return Err(has_failed()),
-                Err(NotQueued::Full) => {}
+                Err(NotQueued::Full) => {
+                    drop(files);
+                    // An error is about the changes of others: this one is not made.
+                    self.commit(self.shared.commits.last()).map_err(|error| match error {
+                        Error::OutcomeUnknown { .. } if self.shared.commits.has_failed() => has_failed(),
+                        Error::OutcomeUnknown { source, .. } => *source,
+                        error => error,
+                    })?;
+                }
+                Err(NotQueued::NoPlace) => {
+                    drop(files);
+                    // Before anything of the change is applied, so that it may be refused (C29).
+                    self.shared.make_place()?;
+                    is_forced = true;
+                }
             }
-            drop(files);
-            self.commit(self.shared.commits.last())?;
         }
     }
 
@@ -313,11 +337,13 @@ impl Journal {
     pub fn commit(&self, ticket: Ticket) -> Result<()> {
         let mut group_bytes = 0;
         let mut is_due = false;
-        let committed = self.shared.commits.commit(ticket, |queue| {
+        let lead = |queue: &mut Queue| {
             group_bytes = queue.records.len() as u64;
             is_due = self.shared.lead(queue)?;
             Ok(())
-        });
+        };
+        let is_put_off = |_: &Error| lock(&self.shared.writing).log.is_put_off();
+        let committed = self.shared.commits.commit_or_put_off(ticket, lead, is_put_off);
         // The callers of this turn have been told.
         if is_due {
             self.keep_up(group_bytes);
@@ -326,8 +352,19 @@ impl Journal {
             Some(error) => {
                 Error::OutcomeUnknown { what: "a change of the catalog".to_owned(), source: Box::new(error) }
             }
-            None => has_failed(),
+            // The change was applied, and the group that was to have it may be on some drive (C14).
+            None => Error::OutcomeUnknown {
+                what: "a change of the catalog".to_owned(),
+                source: Box::new(self.group_failed()),
+            },
         })
+    }
+
+    /// Why a change failed of which another caller led the group.
+    fn group_failed(&self) -> Error {
+        let path = lock(&self.shared.writing).log.first().fs.location().to_owned();
+        let why = "the group of changes that it is in could not be written to any copy of the log; the notices say why";
+        Error::Drive { path, why: why.to_owned() }
     }
 
     /// Lets the thread work, or does a part of its work where there are no threads.
@@ -419,15 +456,18 @@ impl Shared {
             writing = lock(&self.writing);
         }
         let Writing { log, labels, .. } = &mut *writing;
-        log.append(records, count, &mut **labels)?;
+        let appended = log.append(records, count, &mut **labels);
         drop(making);
         self.note_room(&writing);
+        appended?;
         Ok(writing.is_due(&self.upkeep))
     }
 
     fn note_room(&self, writing: &Writing) {
         // Relaxed: a hint, see `change`.
         self.has_room.store(writing.log.has_room(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `queue`. The turn that has used the bytes ends after this.
+        self.left.store(writing.log.left(), Ordering::Release);
     }
 
     /// The thread: keeps the log up as long as leaders ask for it.
@@ -444,6 +484,8 @@ enum NotQueued {
     Failed,
     /// The queue has no room for the change (C19).
     Full,
+    /// The log needs another segment for it.
+    NoPlace,
 }
 
 impl From<Failed> for NotQueued {
@@ -457,12 +499,20 @@ impl CommitQueue for Queue {
         self.records.clear();
         self.count = 0;
     }
+
+    fn weight(&self) -> u64 {
+        if self.count == 0 { 0 } else { group_bytes(self.records.len()) }
+    }
 }
 
 impl Queue {
-    fn add(&mut self, change: &Change, most: usize) -> Result<(), NotQueued> {
+    /// A group has at most `most` bytes of records. The log has room for `left` bytes of groups, and the group under way takes `taken` of them.
+    fn add(&mut self, change: &Change, most: usize, left: u64, taken: u64) -> Result<(), NotQueued> {
         if self.count > 0 && self.records.len() + change.records.len() > most {
             return Err(NotQueued::Full);
+        }
+        if taken + group_bytes(self.records.len() + change.records.len()) > left {
+            return Err(NotQueued::NoPlace);
         }
         self.records.extend_from_slice(&change.records);
         self.count += change.count;

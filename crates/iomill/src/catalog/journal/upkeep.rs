@@ -78,6 +78,29 @@ impl Shared {
         self.note_room(&writing);
     }
 
+    /// Makes the next segment for a change that finds no place for its group. An error is one that passes: then nothing has changed. All else is
+    /// left to the leader.
+    pub(super) fn make_place(&self) -> Result<()> {
+        let _making = lock(&self.making);
+        let planned = {
+            let mut writing = lock(&self.writing);
+            if writing.log.left() == u64::MAX {
+                self.note_room(&writing);
+                return Ok(());
+            }
+            writing.log.plan_next(false)
+        };
+        let made = planned.and_then(NextSegment::make);
+        let mut writing = lock(&self.writing);
+        let Writing { log, labels, .. } = &mut *writing;
+        let taken = log.take_next(made, &mut **labels);
+        self.note_room(&writing);
+        match taken {
+            Err(error) if error.passes() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     fn begin_checkpoint(&self) -> Option<Checkpointing> {
         let mut salt = [0; 8];
         let filled = fill_random(&*self.place.platform, &mut salt);
@@ -144,11 +167,17 @@ impl Shared {
         self.set_space_aside();
     }
 
-    /// Leaves the drives behind on which something failed (C13). Returns whether the checkpoint can go on. It cannot when a drive is full, or
-    /// when the last voter fails, of which the log may still be good.
+    /// Leaves the drives behind on which something failed (C13). Returns whether the checkpoint can go on. It cannot when a drive is full, when the
+    /// process lacks something, or when the last voter fails, of which the log may still be good.
     fn outlives(&self, failures: Failures) -> bool {
         let mut goes_on = true;
         for (drive, error) in failures {
+            if error.passes() {
+                // The process lacks something, and the drive does not.
+                lock(&self.writing).checkpoint_failed(&error, false);
+                goes_on = false;
+                continue;
+            }
             if is_full(&error) {
                 let has_cut = self.cut_reserves();
                 lock(&self.writing).checkpoint_failed(&error, has_cut);

@@ -3,6 +3,7 @@
 //! Goals: a group is durable on all voters of a durable epoch when `append` returns (C18). Non-goals: which changes are in a group
 //! (`commits`). One thread at a time has the writer: the leader.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId, group_bytes};
@@ -18,6 +19,7 @@ use crate::engine::platform::{DurableWrite, Platform};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile};
 use crate::sys::memory::PageBuf;
+use crate::sys::sync::give_way;
 
 /// Bytes of the first segment: two groups of the largest size fit.
 pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
@@ -25,6 +27,8 @@ pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
 const SEGMENT_GROWTH: u64 = 16;
 /// Bytes of the group that says where the log goes on.
 const CONTINUES_BYTES: u64 = BLOCK_BYTES;
+/// How often a group is written again to a voter that lacks nothing but memory for it.
+const WRITE_TRIES: u32 = 8;
 /// After a try without space, how many groups to wait until the next segment is tried again.
 const GROUPS_BETWEEN_TRIES: u64 = 16;
 
@@ -41,6 +45,11 @@ pub trait Announce {
 
     /// Notes that this group of the log is durable, before the array is closed (C44).
     fn prove(&mut self, sequence: u64, checksum: u64);
+
+    /// Why the last announcement failed on a voter, if that passes: then the voter is not at fault.
+    fn passing(&mut self) -> Option<Error> {
+        None
+    }
 
     /// Takes a line for the user.
     fn notice(&mut self, text: String);
@@ -76,6 +85,13 @@ pub struct LogWriter {
     is_full: bool,
     /// No try to make the next segment before this group.
     next_try: u64,
+    /// A group that is in `buffer` and that is not durable on all voters, because the machine lacked something. No other group comes before
+    /// it is: a voter may have it already (C2).
+    pending: Option<Pending>,
+    /// Records of groups that come after it, and how many: they are put off, too.
+    held: VecDeque<(Vec<u8>, u32)>,
+    /// Whether the labels still name a voter that was left behind, because the process lacked something when they were to be written.
+    owes_labels: bool,
     /// The last group.
     sequence: u64,
     checksum: u64,
@@ -92,6 +108,15 @@ pub struct LogWriter {
     aligned: PageBuf,
 }
 
+/// What a group that is written says of itself.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    sequence: u64,
+    checksum: u64,
+    /// Whether it says that the log goes on in the next segment.
+    continues: bool,
+}
+
 #[derive(Debug)]
 struct ActiveVoter {
     voter: Voter,
@@ -106,6 +131,16 @@ struct ActiveVoter {
 impl ActiveVoter {
     fn new(voter: &Voter, file: DriveFile) -> ActiveVoter {
         ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None }
+    }
+
+    /// An error if the segment is shorter than it was made. A write into it would leave a hole in place of groups that are lost.
+    fn check_uncut(&self, least: u64) -> Result<()> {
+        let path = || full_path(&*self.voter.fs, self.file.path());
+        let len = self.file.fs().len(self.file.handle()).map_err(|error| Error::io("measure", path(), error))?;
+        if len >= least {
+            return Ok(());
+        }
+        Err(Error::Corrupt { path: path(), why: format!("it has {len} bytes of {least}: it was cut") })
     }
 
     fn write<'a>(&'a self, bytes: &'a [u8], offset: u64) -> DurableWrite<'a> {
@@ -159,6 +194,10 @@ impl LogPlace {
             let is_certain = is_voter && !self.compares_all;
             ups.push(removed.and_then(|()| bring_up(&mut merged, &end, voter, is_certain)));
         }
+        // What passes says nothing about a voter.
+        if let Some(at) = ups.iter().position(|up| up.as_ref().is_err_and(Error::passes)) {
+            return Err(ups.swap_remove(at).err().unwrap_or_else(|| no_voter(voters)));
+        }
         for (at, (voter, up)) in voters.iter().chain(back).zip(ups).enumerate() {
             let is_voter = at < voters.len();
             let up = up.and_then(|found| {
@@ -171,6 +210,7 @@ impl LogPlace {
                     note_mended(labels, voter, found.filter(|_| is_voter));
                     active.push((ActiveVoter::new(voter, file), header));
                 }
+                Err(error) if error.passes() => return Err(error),
                 Err(error) => {
                     changed |= is_voter;
                     lost |= is_voter;
@@ -192,6 +232,9 @@ impl LogPlace {
             has_lost: lost,
             is_full: false,
             next_try: 0,
+            pending: None,
+            held: VecDeque::new(),
+            owes_labels: false,
             sequence: end.sequence,
             checksum: end.checksum,
             offset: end.position.offset,
@@ -275,26 +318,49 @@ impl LogWriter {
         !self.is_full
     }
 
+    /// Whether the last group waits to be written again. The error of [`LogWriter::append`] was one that passes.
+    pub fn is_put_off(&self) -> bool {
+        self.pending.is_some() && !self.voters.is_empty()
+    }
+
     /// Appends a group of records, and makes it durable on all voters. A voter that fails is left behind by a durable epoch. The error
-    /// is that of the last voter: then the outcome is not known (C14).
+    /// is that of the last voter: then the outcome is not known (C14). Or the machine lacks something. Then the group is put off: it is
+    /// written before the next one. Without records only such a group is written.
     pub fn append(&mut self, records: &[u8], count: u32, labels: &mut dyn Announce) -> Result<()> {
         if self.voters.is_empty() {
             return Err(no_voter(std::slice::from_ref(&self.first)));
         }
+        if let Err(error) = self.write_put_off(labels) {
+            if count > 0 && self.is_put_off() {
+                self.held.push_back((records.to_vec(), count));
+            }
+            return Err(error);
+        }
+        if count == 0 { Ok(()) } else { self.append_new(records, count, labels) }
+    }
+
+    /// Appends to the active segment, or to the next one.
+    fn append_new(&mut self, records: &[u8], count: u32, labels: &mut dyn Announce) -> Result<()> {
         if !self.fits(records.len()) {
-            self.enter_next(labels)?;
+            self.make_next(labels)?;
+            let mut continues = Vec::new();
+            LogRecord::Continues(self.active.number + 1).encode(&mut continues);
+            // If that group is put off, this one is, too.
+            self.held.push_front((records.to_vec(), count));
+            self.append_here(&continues, 1, true, labels)?;
+            self.held.pop_front();
         }
         assert!(self.fits(records.len()), "a group was not divided");
-        self.append_here(records, count, labels)
+        self.append_here(records, count, false, labels)
     }
 
     /// Whether the active segment has room for such a group, and for the one that says where the log goes on (C46).
     fn fits(&self, records_bytes: usize) -> bool {
-        self.offset + group_bytes(records_bytes) + CONTINUES_BYTES <= segment_bytes(&self.active)
+        self.place_of_next() + group_bytes(records_bytes) + CONTINUES_BYTES <= segment_bytes(&self.active)
     }
 
     /// Appends to the active segment, which has room.
-    fn append_here(&mut self, records: &[u8], count: u32, labels: &mut dyn Announce) -> Result<()> {
+    fn append_here(&mut self, records: &[u8], count: u32, continues: bool, labels: &mut dyn Announce) -> Result<()> {
         let header = GroupHeader {
             salt: self.active.salt,
             sequence: self.sequence + 1,
@@ -306,13 +372,60 @@ impl LogWriter {
         };
         self.buffer.clear();
         let checksum = header.seal(records, &mut self.buffer);
+        self.pending = Some(Pending { sequence: header.sequence, checksum, continues });
+        self.write_pending(labels)
+    }
+
+    /// Writes what was put off: the group in `buffer`, and those after it.
+    fn write_put_off(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        self.write_pending(labels)?;
+        while let Some((records, count)) = self.held.pop_front() {
+            self.append_new(&records, count, labels)?;
+        }
+        Ok(())
+    }
+
+    /// Where the next group goes, in bytes of the active segment, if the group in `buffer` becomes durable before.
+    fn place_of_next(&self) -> u64 {
+        self.offset + if self.pending.is_some() { self.buffer.len() as u64 } else { 0 }
+    }
+
+    /// Writes the group in `buffer`, if there is one that is not durable yet.
+    fn write_pending(&mut self, labels: &mut dyn Announce) -> Result<()> {
+        let Some(Pending { sequence, checksum, continues }) = self.pending else { return Ok(()) };
         self.write_buffer();
+        for left in (0..WRITE_TRIES).rev() {
+            let passing = self.voters.iter_mut().filter(|voter| voter.failure.as_ref().is_some_and(Error::passes));
+            let Some(error) = passing.filter_map(|voter| voter.failure.take()).last() else { break };
+            if left == 0 {
+                return Err(error);
+            }
+            give_way();
+            // All of them get the same bytes again. So no voter's flush covers what it has lost.
+            self.write_buffer();
+        }
         self.leave_failed_behind(labels)?;
-        (self.sequence, self.checksum) = (header.sequence, checksum);
+        if self.owes_labels {
+            self.change_epoch(labels)?;
+        }
+        self.pending = None;
+        (self.sequence, self.checksum) = (sequence, checksum);
         self.offset += self.buffer.len() as u64;
         self.log_bytes += self.buffer.len() as u64;
         self.durable = self.sequence;
+        if continues {
+            self.enter_next();
+        }
         Ok(())
+    }
+
+    /// Bytes for groups before a segment is needed that is not made. The next segment has room for each group.
+    pub fn left(&self) -> u64 {
+        if self.next.is_some() {
+            return u64::MAX;
+        }
+        let held: u64 = self.held.iter().map(|(records, _)| group_bytes(records.len())).sum();
+        segment_bytes(&self.active).saturating_sub(self.place_of_next() + held + CONTINUES_BYTES)
     }
 
     /// Writes the group to all voters that are well, and flushes them. Notes which fail.
@@ -320,12 +433,20 @@ impl LogWriter {
         let bytes = &mut self.aligned.as_mut_slice()[..self.buffer.len()];
         bytes.copy_from_slice(&self.buffer);
         let (bytes, offset) = (&*bytes, self.offset);
+        let least = segment_bytes(&self.active);
+        for voter in self.voters.iter_mut().filter(|voter| voter.failure.is_none()) {
+            voter.failure = voter.check_uncut(least).err();
+        }
         let well = self.voters.iter().filter(|voter| voter.failure.is_none());
         let writes: Vec<DurableWrite<'_>> = well.map(|voter| voter.write(bytes, offset)).collect();
+        let failures: Vec<u64> = writes.iter().map(|write| write.fs.flush_failures().count()).collect();
         let results = self.place.platform.write_durably(&writes);
         let well = self.voters.iter_mut().filter(|voter| voter.failure.is_none());
-        for (voter, result) in well.zip(results) {
+        for ((voter, result), failures) in well.zip(results).zip(failures) {
             let path = full_path(&*voter.voter.fs, voter.file.path());
+            // A flush of the drive that failed meanwhile may have lost the group, whatever its own flush says (`sys::flushes`).
+            let is_lost = voter.voter.fs.flush_failures().count() > failures;
+            let result = result.and(if is_lost { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) });
             voter.failure = result.err().map(|error| Error::io("append to", path, error));
         }
     }
@@ -351,8 +472,13 @@ impl LogWriter {
     fn change_epoch(&mut self, labels: &mut dyn Announce) -> Result<()> {
         loop {
             let names = self.voters();
+            self.owes_labels = true;
             let failed = labels.announce(self.epoch + 1, &names);
             self.epoch += 1;
+            if let Some(error) = labels.passing() {
+                return Err(error);
+            }
+            self.owes_labels = !failed.is_empty();
             if failed.is_empty() {
                 return Ok(());
             }
@@ -364,8 +490,8 @@ impl LogWriter {
         }
     }
 
-    /// Goes to the next segment, which is made now if it was not made ahead.
-    fn enter_next(&mut self, labels: &mut dyn Announce) -> Result<()> {
+    /// Makes the next segment now if it was not made ahead, and goes on without the voters that lack it.
+    fn make_next(&mut self, labels: &mut dyn Announce) -> Result<()> {
         if self.voters.iter().all(|voter| voter.next.is_none()) {
             // The copies that had it are left behind.
             self.next = None;
@@ -383,28 +509,28 @@ impl LogWriter {
                 self.take_next(made, labels)?;
             }
         }
-        let Some(next) = self.next else { return Ok(()) };
         // Only copies that have it may say that the log goes on there (C46).
         for voter in self.voters.iter_mut().filter(|voter| voter.next.is_none()) {
             voter.failure = voter.next_failure.take();
         }
-        self.leave_failed_behind(labels)?;
-        let mut records = Vec::new();
-        LogRecord::Continues(next.number).encode(&mut records);
-        self.append_here(&records, 1, labels)?;
-        self.next = None;
+        self.leave_failed_behind(labels)
+    }
+
+    /// Goes to the next segment, of which the log says that it goes on there.
+    fn enter_next(&mut self) {
+        let Some(next) = self.next.take() else { return };
         for voter in &mut self.voters {
             if let Some(file) = voter.next.take() {
                 voter.file = file;
             }
         }
         (self.active, self.offset) = (next, BLOCK_BYTES);
-        Ok(())
     }
 
     /// Whether a group of so many bytes of records needs no segment that is not made yet.
     pub fn has_place(&self, records_bytes: usize) -> bool {
-        self.next.is_some() || self.fits(records_bytes)
+        // The groups that are held come before.
+        self.held.is_empty() && (self.next.is_some() || self.fits(records_bytes))
     }
 
     /// Whether it is time to make the next segment (C29).
@@ -498,7 +624,7 @@ pub struct MadeSegment {
 }
 
 impl NextSegment {
-    /// Makes it. An error if no voter has it, or if one has no space: then it is on none.
+    /// Makes it. An error if no voter has it, or if one has no space, or if the process lacks something: then it is on none.
     pub fn make(self) -> Result<MadeSegment> {
         let NextSegment { header, voters } = self;
         let path = segment_path(header.number);
@@ -507,13 +633,18 @@ impl NextSegment {
             (voter.drive, made)
         };
         let mut files: Vec<(usize, Result<DriveFile>)> = voters.iter().map(make).collect();
-        let is_full_on = |(_, result): &(usize, Result<DriveFile>)| result.as_ref().is_err_and(is_full);
-        let full = files.iter().position(is_full_on);
+        // Neither lack of space nor what passes is a voter's fault.
+        let is_lack = |error: &Error| is_full(error) || error.passes();
+        let full = files.iter().position(|(_, result)| result.as_ref().is_err_and(is_lack));
         if full.is_none() && files.iter().any(|(_, result)| result.is_ok()) {
             return Ok(MadeSegment { header, files });
         }
         for (voter, _) in voters.iter().zip(&files).filter(|(_, (_, result))| result.is_ok()) {
-            unlink_if_there(&*voter.fs, &segment_path(header.number))?;
+            match unlink_if_there(&*voter.fs, &segment_path(header.number)) {
+                // The next try makes it anew.
+                Err(error) if !error.passes() => return Err(error),
+                _ => {}
+            }
         }
         let cause = if files.is_empty() { None } else { files.swap_remove(full.unwrap_or(0)).1.err() };
         Err(cause.unwrap_or_else(|| no_voter(&voters)))

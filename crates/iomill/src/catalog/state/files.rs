@@ -368,6 +368,11 @@ impl Files {
         self.shared.iter().map(|(place, pages)| (*place, *pages))
     }
 
+    /// Pages of one shared part.
+    pub fn shared_pages(&self, drive: u16, shared: u16) -> u32 {
+        self.shared.get(&(drive, shared)).copied().unwrap_or(0)
+    }
+
     /// The number of the next file.
     pub fn next_number(&self) -> u64 {
         self.next.max(1)

@@ -3,6 +3,7 @@
 mod checking;
 mod faults;
 mod format;
+mod lacks;
 mod model;
 mod opening;
 mod openings;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::*;
+use crate::sys::fs::Alignment;
 use world::World;
 
 /// Names and attributes: what a user sees of the files.
@@ -195,17 +197,17 @@ fn readers_change_nothing() {
 #[test]
 fn pages_that_had_a_file_are_never_said_to_be_zero() {
     let (_world, catalog) = array(2);
-    let first = catalog.give_pages(0, 1).unwrap();
+    let first = catalog.give_pages(0, 1, Alignment::NONE).unwrap();
     assert!(first.is_zero);
     catalog.take_pages_back(first.extent);
-    let across = catalog.give_pages(0, 4).unwrap();
+    let across = catalog.give_pages(0, 4, Alignment::NONE).unwrap();
     assert_eq!((across.extent.page, across.is_zero), (first.extent.page, false));
     catalog.take_pages_back(across.extent);
-    let again = catalog.give_pages(0, 1).unwrap();
-    let behind = catalog.give_pages(0, 3).unwrap();
+    let again = catalog.give_pages(0, 1, Alignment::NONE).unwrap();
+    let behind = catalog.give_pages(0, 3, Alignment::NONE).unwrap();
     assert_eq!((again.extent.page, behind.extent.page), (first.extent.page, first.extent.page + 1));
     assert!(!again.is_zero && !behind.is_zero);
-    assert!(catalog.give_pages(0, 1).unwrap().is_zero, "no file had the page behind them");
+    assert!(catalog.give_pages(0, 1, Alignment::NONE).unwrap().is_zero, "no file had the page behind them");
 }
 
 /// Two callers find a deleted file closed before its deletion is durable. It is removed once, and its pages are free once.
@@ -213,7 +215,7 @@ fn pages_that_had_a_file_are_never_said_to_be_zero() {
 fn a_deleted_file_is_removed_once() {
     let (world, mut catalog) = array(2);
     catalog.set_syncs_changes(false);
-    let given = catalog.give_pages(0, 2).unwrap().extent;
+    let given = catalog.give_pages(0, 2, crate::sys::fs::Alignment::NONE).unwrap().extent;
     let small = catalog.create_file("small", &spec(&[0])).unwrap().number;
     catalog.publish(small, 5000, Some(given)).unwrap();
     for name in ["small", "a"] {

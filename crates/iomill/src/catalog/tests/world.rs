@@ -12,6 +12,7 @@ use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::engine::platform::Platform;
+use crate::sys::flushes::FlushFailures;
 use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
 
 /// What goes wrong, and at which operation, counted over all drives.
@@ -82,6 +83,12 @@ pub struct Inner {
     pub ending: u32,
     /// How many syncs are held back now.
     pub waits_held: usize,
+    /// What calls that need a descriptor of their own answer.
+    pub no_descriptors: Option<i32>,
+    /// After so many calls there are no descriptors left.
+    pub lacks_after: Option<u64>,
+    /// How many writes to the log find no memory, and which disk they go to, if it matters.
+    pub no_memory: (u32, Option<usize>),
     open: BTreeMap<i32, Open>,
     next: u64,
 }
@@ -95,6 +102,7 @@ struct MemFs {
     world: World,
     location: PathBuf,
     disk: usize,
+    flush_failures: Arc<FlushFailures>,
 }
 
 pub fn errno(number: i32) -> io::Error {
@@ -334,6 +342,18 @@ impl Disk {
 }
 
 impl MemFs {
+    /// Whether there are descriptors.
+    fn check_descriptors(&self) -> io::Result<()> {
+        let mut inner = self.world.inner();
+        if let Some(left) = &mut inner.lacks_after {
+            match left.checked_sub(1) {
+                Some(less) => *left = less,
+                None => inner.no_descriptors = Some(libc::EMFILE),
+            }
+        }
+        inner.no_descriptors.map_or(Ok(()), |number| Err(errno(number)))
+    }
+
     /// Counts an operation, and makes it fail if a fault is due.
     fn run<T>(&self, operation: impl FnOnce(&mut Inner) -> io::Result<T>) -> io::Result<T> {
         let mut inner = self.world.inner();
@@ -378,7 +398,12 @@ impl DriveFs for MemFs {
         self.run(|_| Ok(Identity { device: 1, inode: self.disk as u64 }))
     }
 
+    fn flush_failures(&self) -> &Arc<FlushFailures> {
+        &self.flush_failures
+    }
+
     fn make_dir(&self, dir: &str) -> io::Result<()> {
+        self.check_descriptors()?;
         self.write(|_, disk| {
             disk.dirs.entry(dir.to_owned()).or_default();
             Ok(())
@@ -386,6 +411,7 @@ impl DriveFs for MemFs {
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.check_descriptors()?;
         self.run(|inner| {
             let dirs = &inner.disks[self.disk].dirs;
             let found = dirs.get(dir).ok_or_else(|| errno(libc::ENOENT))?;
@@ -398,6 +424,7 @@ impl DriveFs for MemFs {
     }
 
     fn open(&self, path: &str, access: Access) -> io::Result<Handle> {
+        self.check_descriptors()?;
         let open = |inner: &mut Inner, inode: u64| {
             inner.next += 1;
             let handle = inner.next as i32;
@@ -445,6 +472,11 @@ impl DriveFs for MemFs {
     fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write(|inner, disk| {
             let inode = inode_of(inner, handle, true)?;
+            let (times, of) = inner.no_memory;
+            if times > 0 && of.is_none_or(|of| of == self.disk) {
+                inner.no_memory.0 -= 1;
+                return Err(errno(libc::ENOMEM));
+            }
             let end = offset + bytes.len() as u64;
             if end > disk.inodes[&inode].live.len() as u64 {
                 disk.resize(inode, end)?;
@@ -485,6 +517,7 @@ impl DriveFs for MemFs {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.check_descriptors()?;
         self.run(|inner| {
             let dirs = &mut inner.disks[self.disk].dirs;
             let found = dirs.get_mut(dir).ok_or_else(|| errno(libc::ENOENT))?;
@@ -497,6 +530,7 @@ impl DriveFs for MemFs {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.check_descriptors()?;
         self.write(|_, disk| {
             let inode = disk.lookup(from).ok_or_else(|| errno(libc::ENOENT))?;
             let ((old_dir, old_name), (new_dir, new_name)) = (split(from), split(to));
@@ -507,6 +541,7 @@ impl DriveFs for MemFs {
     }
 
     fn unlink(&self, path: &str) -> io::Result<()> {
+        self.check_descriptors()?;
         self.write(|_, disk| {
             let (dir, name) = split(path);
             let dir = disk.dirs.get_mut(dir).ok_or_else(|| errno(libc::ENOENT))?;

@@ -14,13 +14,16 @@ use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 
 use crate::engine::platform::DurableWrite;
+use crate::error::passes;
 use crate::sys::descriptor::made_above;
-use crate::sys::sync::{Mutex, lock};
+use crate::sys::sync::{Mutex, give_way, lock};
 
 /// How many files the ring writes at a time, or threads. Others are written afterwards.
 const CAPACITY: u32 = 32;
 /// From so many files on, threads write them where the ring does not. A thread costs about as much as a tenth of a flush.
 const FOR_THREADS: usize = 4;
+/// How often the kernel is asked again where it lacks memory.
+const SUBMIT_TRIES: u32 = 1000;
 
 /// See the module.
 #[derive(Default)]
@@ -120,7 +123,12 @@ impl Ring {
     /// Starts the first writes, and returns how many.
     fn hand(&mut self, writes: &[DurableWrite<'_>]) -> usize {
         if let Ring::Unasked = self {
-            *self = working_ring().map_or(Ring::Refused, |ring| Ring::Ready(Box::new(ring)));
+            *self = match working_ring() {
+                Ok(ring) => Ring::Ready(Box::new(ring)),
+                // The next write asks again.
+                Err(error) if error.raw_os_error().is_some_and(passes) => Ring::Unasked,
+                Err(_) => Ring::Refused,
+            };
         }
         let Ring::Ready(ring) = self else { return 0 };
         let mut handed = 0;
@@ -148,9 +156,15 @@ impl Ring {
         let Ring::Ready(ring) = self else { return Vec::new() };
         let mut missing = writes.len();
         let mut failure = None;
+        let mut tries = SUBMIT_TRIES;
         while missing > 0 && failure.is_none() {
             match ring.submit_and_wait(missing) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel lacks memory for a write at this moment.
+                Err(error) if tries > 0 && error.raw_os_error().is_some_and(passes) => {
+                    tries -= 1;
+                    give_way();
+                }
                 waited => failure = waited.err(),
             }
             for completion in ring.completion() {

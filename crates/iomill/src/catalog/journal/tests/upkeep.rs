@@ -230,3 +230,47 @@ fn a_copy_that_is_lost_brings_the_next_checkpoint_forward() {
     }
     assert_eq!(LogFiles::list(&*machine.log.voter(1).fs).unwrap().checkpoints, first);
 }
+
+/// A checkpoint has room for one file with more attributes than fit into a group, and for more layouts than that.
+#[test]
+fn a_checkpoint_takes_files_and_layouts_of_any_size() {
+    let mut machine = Machine::new(2);
+    let journal = machine.open().unwrap();
+    change(&journal, &Step::Create(0), true).unwrap();
+    let push_many = |count: u32, push: &dyn Fn(u32, &mut super::super::Change)| {
+        for first in (0..count).step_by(100) {
+            let add = |_: &Files, change: &mut super::super::Change| {
+                (first..first + 100).for_each(|at| push(at, change));
+                Ok(())
+            };
+            journal.change(true, add).unwrap();
+        }
+    };
+    push_many(8000, &|at, change| {
+        let layout = LayoutRecord { number: at + 2, block_bytes: (at + 1) * 4096, ..layout() };
+        change.push(&LogRecord::Layout(layout));
+    });
+    let number = journal.files().named(&name_of(0)).unwrap().number;
+    push_many(8000, &|at, change| {
+        let key = format!("k{at:05}");
+        change.push(&LogRecord::Attribute { number, key: &key, value: Some("") });
+    });
+    let log_of = |machine: &Machine| LogFiles::list(&*machine.log.voter(0).fs).unwrap();
+    let mut made = 0;
+    let first = journal.shared.commits.last();
+    journal.commit(first).unwrap();
+    let since = lock(&journal.shared.writing).log.sequence();
+    while log_of(&machine).checkpoints.last().is_none_or(|number| *number < since) {
+        change(&journal, &Step::Attribute(0, made % 900), true).unwrap();
+        made += 1;
+        assert!(made < 20_000, "no checkpoint is made: {:?}", machine.labels.0.lock().unwrap().notices);
+    }
+    let (before, layouts) = (view(&journal.files()), journal.files().layouts().count());
+    assert_eq!((layouts, journal.files().attributes(number).count()), (8001, 8001));
+    drop(journal);
+    let files = machine.read().unwrap();
+    assert_eq!((view(&files), files.layouts().count()), (before, layouts));
+    assert_eq!(files.attributes(number).count(), 8001);
+    // What was before the checkpoint is gone, so the log is short again.
+    assert!(log_of(&machine).segments.len() < 4, "{:?}", log_of(&machine));
+}

@@ -1,0 +1,196 @@
+//! Flushes that fail: which files hear of it, and that none is called durable that may be lost.
+
+use iomill::{Array, ArrayOptions, Error, File, Layout, PutOptions};
+use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
+
+fn options(world: &World) -> ArrayOptions {
+    ArrayOptions::new().platform(world.platform()).cache_bytes(0)
+}
+
+/// Fails the next flush of a file with this in its path.
+fn fail_flush(world: &World, path: &str) {
+    world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).path(path)));
+}
+
+/// Lets the next flush of a file with this in its path end well, and the flush of another file of the drive fail meanwhile.
+fn fail_beside(world: &World, path: &str) {
+    world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Beside).path(path).drive(0)));
+}
+
+fn struck(world: &World) -> bool {
+    world.faults(|faults| faults.pending()) == 0
+}
+
+/// After a crash in which all is lost that was not flushed, a file has its bytes if its sync was `Ok`.
+fn assert_survives(world: &World, name: &str, wanted: &[u8], context: &str) {
+    world.reboot();
+    let array = options(world).open(world.path(0)).unwrap();
+    let mut got = vec![0; wanted.len()];
+    array.open_file(name).unwrap().read_at(&mut got, 0).unwrap();
+    assert!(got == wanted, "{context}: {name} was synced, and is lost");
+    array.close().unwrap();
+}
+
+/// Makes a small file and overwrites it without a sync.
+fn victim(array: &Array) -> File {
+    let file = array.create_file("victim", Layout::striping()).unwrap();
+    file.write_at(&[1; 4096], 0).unwrap();
+    file.sync().unwrap();
+    file
+}
+
+/// A flush of a shared part that fails, fails all files with unflushed bytes there. A growth, a put, a sync or a move may have asked for it.
+#[test]
+fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
+    type Cause = fn(&Array) -> iomill::Result<()>;
+    let causes: [(&str, Cause); 4] = [
+        ("a growth", |array| {
+            (0..20).try_for_each(|at| array.put(&format!("grow{at}"), &[9; 65536], &PutOptions::new()).map(drop))
+        }),
+        ("a put", |array| array.put("more", &[9; 5000], &PutOptions::new()).map(drop)),
+        ("a sync", |array| {
+            let file = array.create_file("other", Layout::striping())?;
+            file.write_at(&[3; 100], 0)?;
+            file.sync()
+        }),
+        ("a move to more pages", |array| {
+            let file = array.create_file("other", Layout::striping())?;
+            file.write_at(&[3; 100], 0)?;
+            file.write_at(&[3; 9000], 100)
+        }),
+    ];
+    for (seed, (what, cause)) in (0..5).flat_map(|seed| causes.map(|cause| (seed, cause))) {
+        let world = World::new(seed).with_drives(1, DriveModel::default());
+        let array = options(&world).create(world.paths()).unwrap();
+        let file = victim(&array);
+        if what == "a growth" {
+            // Without a flush of the part the first growth ends at its 256 pages.
+            (0..15).for_each(|at| drop(array.put(&format!("f{at}"), &[9; 65536], &PutOptions::new()).unwrap()));
+        }
+        file.write_at(&[2; 4096], 0).unwrap();
+        fail_flush(&world, "shared/");
+        assert!(cause(&array).is_err(), "{what}");
+        assert!(struck(&world), "{what}");
+        let synced = file.sync();
+        assert!(matches!(synced, Err(Error::Drive { .. })), "{what}: {synced:?}");
+        // It does not become right by itself.
+        assert!(file.sync().is_err() && file.write_at(&[4; 10], 0).is_err(), "{what}");
+        world.crash_with(Survival::Nothing);
+        drop((file, array));
+        assert_survives(&world, "victim", &[1; 4096], what);
+    }
+}
+
+/// A flush that fails concerns the drive. Files with bytes there that no flush has covered since take no more writes. Others go on: those without
+/// such bytes, and those on other drives.
+#[test]
+fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
+    for (seed, path) in ["parts/", "shared/"].into_iter().enumerate() {
+        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
+        let array = options(&world).create(world.paths()).unwrap();
+        let on = |drive: u16| Layout::striping().drives(vec![drive]);
+        let long = |name: &str, drive: u16| {
+            let file = array.create_file(name, on(drive)).unwrap();
+            file.write_at(&[1; 300_000], 0).unwrap();
+            file.sync().unwrap();
+            file
+        };
+        let (written, clean, elsewhere) = (long("written", 0), long("clean", 0), long("elsewhere", 1));
+        let cause = match path {
+            "parts/" => long("cause", 0),
+            _ => {
+                let file = array.create_file("cause", on(0)).unwrap();
+                file.write_at(&[1; 10], 0).unwrap();
+                file.sync().unwrap();
+                file
+            }
+        };
+        for file in [&written, &elsewhere, &cause] {
+            file.write_at(&[2; 10], 0).unwrap();
+        }
+        fail_flush(&world, path);
+        assert!(cause.sync().is_err() && struck(&world));
+        // What comes after the failure is covered by its own flush.
+        clean.write_at(&[2; 10], 0).unwrap();
+        clean.sync().unwrap();
+        elsewhere.sync().unwrap();
+        let synced = written.sync().unwrap_err();
+        assert!(matches!(synced, Error::Drive { .. }) && synced.to_string().contains("/sim/0"), "{synced}");
+        let refused = written.write_at(&[3; 10], 0).unwrap_err();
+        assert!(matches!(refused, Error::Poisoned { .. }), "{refused}");
+        drop(written);
+        let again = array.open_file("written").unwrap();
+        again.write_at(&[4; 10], 0).unwrap();
+        again.sync().unwrap();
+        world.crash_with(Survival::Nothing);
+        drop((clean, elsewhere, cause, again, array));
+        assert_survives(&world, "written", &[4; 10], path);
+    }
+}
+
+/// A drive that is full, or a machine without memory, says nothing about other files of the drive.
+#[test]
+fn lack_of_space_concerns_its_own_file() {
+    let world = World::new(3).with_drives(1, DriveModel::default());
+    let array = options(&world).create(world.paths()).unwrap();
+    let file = |name: &str| {
+        let file = array.create_file(name, Layout::striping()).unwrap();
+        file.write_at(&[1; 300_000], 0).unwrap();
+        file
+    };
+    let (first, second) = (file("first"), file("second"));
+    let full = Injection::new(Kind::Sync, Fault::Errno(libc::ENOSPC)).path("parts/");
+    world.faults(|faults| faults.inject(full));
+    assert!(first.sync().is_err());
+    second.sync().unwrap();
+}
+
+/// A group of the log may be lost with what else was written to its drive. Its copy is left behind, or the outcome is not known.
+#[test]
+fn a_group_may_be_lost_by_the_failed_flush_of_another_file() {
+    for drives in [1, 2] {
+        let world = World::new(4).with_drives(drives, DriveModel::default());
+        let array = options(&world).create(world.paths()).unwrap();
+        array.create_file("before", Layout::striping()).unwrap();
+        fail_beside(&world, "log/");
+        let created = array.create_file("file", Layout::striping()).map(drop);
+        assert!(struck(&world));
+        if drives == 1 {
+            assert!(matches!(created, Err(Error::OutcomeUnknown { .. })), "{created:?}");
+            continue;
+        }
+        created.unwrap();
+        let notices = array.notices();
+        assert!(notices.iter().any(|notice| notice.contains("/sim/0: this copy")), "{notices:?}");
+        world.crash_with(Survival::Nothing);
+        drop(array);
+        world.reboot();
+        let array = options(&world).open(world.path(0)).unwrap();
+        assert_eq!(array.list(""), ["before", "file"]);
+        array.close().unwrap();
+    }
+}
+
+/// What a call of its own writes and flushes may be lost in the same way: zeros of new pages, and bytes that move. Then the call fails.
+#[test]
+fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
+    let world = World::new(5).with_drives(1, DriveModel::default());
+    let array = options(&world).create(world.paths()).unwrap();
+    let assert_lost = |result: iomill::Result<()>, what: &str| {
+        assert!(struck(&world), "{what}");
+        assert!(matches!(result, Err(Error::Drive { .. })), "{what}: {result:?}");
+    };
+    fail_beside(&world, "shared/");
+    assert_lost(array.put("first", &[1; 100], &PutOptions::new()).map(drop), "new pages");
+    array.put("first", &[1; 100], &PutOptions::new()).unwrap();
+    for (path, len) in [("shared/", 9000), ("parts/", 300_000)] {
+        let file = array.create_file(path.trim_end_matches('/'), Layout::striping()).unwrap();
+        file.write_at(&[2; 100], 0).unwrap();
+        file.sync().unwrap();
+        fail_beside(&world, path);
+        assert_lost(file.write_at(&vec![3; len], 100), path);
+        let mut got = [0; 100];
+        file.read_at(&mut got, 0).unwrap();
+        assert_eq!(got, [2; 100]);
+    }
+}

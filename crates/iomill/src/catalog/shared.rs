@@ -1,0 +1,197 @@
+//! [`SharedPart`]: an open file of which many small files have pages (C34, C35).
+//!
+//! Goals: one flush for all that wait, whose failure all hear; no growth over bytes that are lost. Non-goals: which file has which page
+//! (`small`).
+//!
+//! Rules:
+//! 1. One descriptor writes, and [`SharedPart::flush`] alone flushes: also the zeros by which the part grows. So no flush fails unheard.
+//! 2. After a flush that failed no flush of that part is tried (C12): each file with bytes in it takes no more writes.
+//! 3. A part that is shorter than the log says was cut, or it is lost. It is measured before it grows, before pages of it are given out, and
+//!    before each flush. A write beyond its end would make what was lost read as zeros.
+
+use std::sync::{Arc, OnceLock};
+
+use super::PAGE_BYTES;
+use super::journal::commits::{CommitQueue, Commits, Failed};
+use super::store::{absent_is_none, failed, full_path, is_full, write_zeros};
+use crate::engine::FileRef;
+use crate::error::{Error, Result};
+use crate::sys::flushes::Flushes;
+use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs};
+use crate::sys::sync::{AtomicU64, Ordering};
+
+/// The highest stamp of the writes that callers want to be durable.
+#[derive(Debug, Default)]
+struct Wish(u64);
+
+impl CommitQueue for Wish {
+    fn empty(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct SharedPart {
+    open: Arc<DriveFile>,
+    align: Alignment,
+    key: OnceLock<u64>,
+    /// A leader flushes for all that wait.
+    turns: Commits<Wish>,
+    flushes: Arc<Flushes>,
+    /// Bytes that the log says that it has (rule 3).
+    named: AtomicU64,
+    /// Bytes that it had when it was last measured.
+    measured: AtomicU64,
+}
+
+impl SharedPart {
+    /// Opens a part that has so many pages by the log. One without pages is made if it is missing. `align` is what I/O on the drive
+    /// assumes.
+    pub(super) fn open_at(
+        fs: &Arc<dyn DriveFs>,
+        path: &str,
+        pages: u32,
+        align: Alignment,
+        access: Access,
+    ) -> Result<SharedPart> {
+        let open = |direct| {
+            let opened = absent_is_none(DriveFile::open(fs, path, Access { direct, ..access }));
+            opened.map_err(failed("open", &**fs, path))
+        };
+        let file = match open(align.is_direct())? {
+            Some(file) => file,
+            None if pages > 0 => {
+                return Err(Error::Corrupt {
+                    path: full_path(&**fs, path),
+                    why: "the drive has lost these pages of small files; `iomill check` tells what can be done"
+                        .to_owned(),
+                });
+            }
+            None => {
+                let create = Access { direct: align.is_direct(), ..Access::CREATE };
+                DriveFile::open(fs, path, create).map_err(failed("create", &**fs, path))?
+            }
+        };
+        let own = fs.alignment(file.handle()).map_err(failed("examine", &**fs, path))?;
+        // The queue aligns pieces by its drive, and buffered I/O takes them all.
+        let lost = || failed("open", &**fs, path)(std::io::ErrorKind::NotFound.into());
+        let file = if own == align { file } else { open(false)?.ok_or_else(lost)? };
+        let part = SharedPart {
+            open: Arc::new(file),
+            align,
+            key: OnceLock::new(),
+            turns: Commits::default(),
+            flushes: Arc::default(),
+            named: AtomicU64::new(bytes_of(pages)),
+            measured: AtomicU64::new(0),
+        };
+        part.measure()?;
+        Ok(part)
+    }
+
+    /// The open file.
+    pub fn open(&self) -> &Arc<DriveFile> {
+        &self.open
+    }
+
+    /// The alignment that its drive's queues assume for I/O on it.
+    pub fn align(&self) -> Alignment {
+        self.align
+    }
+
+    /// By what engines know it. `next_key` makes a key that no other file has.
+    pub fn file_ref(&self, next_key: impl FnOnce() -> u64) -> FileRef {
+        FileRef { handle: self.open.handle(), key: *self.key.get_or_init(next_key) }
+    }
+
+    /// Its flushes.
+    pub fn flushes(&self) -> &Arc<Flushes> {
+        &self.flushes
+    }
+
+    fn measure(&self) -> Result<u64> {
+        let (fs, path) = (&**self.open.fs(), self.open.path());
+        let bytes = fs.len(self.open.handle()).map_err(failed("measure", fs, path))?;
+        self.measured.store(bytes, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// An error if the part does not have its first `needs` bytes (rule 3). It is measured only if it was shorter before.
+    pub fn check_has(&self, needs: u64) -> Result<()> {
+        if self.measured.load(Ordering::Relaxed) >= needs || self.measure()? >= needs {
+            return Ok(());
+        }
+        Err(self.is_cut(needs))
+    }
+
+    /// An error if the part is shorter than the log says (rule 3).
+    pub(super) fn check_whole(&self) -> Result<()> {
+        let needs = self.named.load(Ordering::Acquire);
+        if self.measure()? >= needs { Ok(()) } else { Err(self.is_cut(needs)) }
+    }
+
+    fn is_cut(&self, needs: u64) -> Error {
+        let has = self.measured.load(Ordering::Relaxed);
+        let why = format!(
+            "it has {has} bytes, and small files have their bytes there up to {needs}: it was cut, or the drive has lost them; \
+             bring it back from a copy, or see `iomill check`"
+        );
+        Error::Corrupt { path: full_path(&**self.open.fs(), self.open.path()), why }
+    }
+
+    /// Makes the writes durable that have a stamp up to this one, together with other callers (rules 1 and 2).
+    pub fn flush(&self, stamp: u64) -> Result<()> {
+        if self.flushes.cover(stamp) {
+            return Ok(());
+        }
+        let (fs, path) = (&**self.open.fs(), self.open.path());
+        let failed_before = || Error::Drive {
+            path: fs.location().to_owned(),
+            why: format!("an earlier flush of {path} failed; close the array and open it again"),
+        };
+        let wish = |wish: &mut Wish| {
+            wish.0 = stamp.max(wish.0);
+            Ok::<(), Failed>(())
+        };
+        let ticket = self.turns.queue(wish).map_err(|_| failed_before())?;
+        let lead = |wish: &mut Wish| {
+            self.flushes.run(wish.0, || {
+                self.check_whole()?;
+                fs.sync_data(self.open.handle()).map_err(failed("sync", fs, path))
+            })
+        };
+        self.turns.commit(ticket, lead).map_err(|error| error.unwrap_or_else(failed_before))
+    }
+
+    /// Fills the part with zeros, durably, from one page to another (C35).
+    pub(super) fn lengthen(&self, before: u32, after: u32) -> Result<()> {
+        self.check_whole()?;
+        let (fs, path) = (&**self.open.fs(), self.open.path());
+        let first = bytes_of(before);
+        let failures = fs.flush_failures().count();
+        let mut at = first;
+        let filled = write_zeros(bytes_of(after - before), |zeros| {
+            fs.write_at(self.open.handle(), zeros, at).map_err(failed("write", fs, path))?;
+            at += zeros.len() as u64;
+            Ok(())
+        });
+        filled.inspect_err(|error| {
+            if is_full(error) && self.measure().is_ok_and(|bytes| bytes > first) {
+                // What was taken goes back. If that fails, the next growth uses it.
+                let _ = fs.set_len(self.open.handle(), first);
+            }
+        })?;
+        self.flush(self.flushes.stamp())?;
+        if fs.flush_failures().count() > failures {
+            let why = "a flush of the drive failed while pages for small files were made; try again".to_owned();
+            return Err(Error::Drive { path: fs.location().to_owned(), why });
+        }
+        self.named.fetch_max(bytes_of(after), Ordering::Release);
+        self.measure().map(drop)
+    }
+}
+
+fn bytes_of(pages: u32) -> u64 {
+    u64::from(pages) * u64::from(PAGE_BYTES)
+}
