@@ -37,6 +37,11 @@ enum What {
         offset: u64,
         len: u64,
     },
+    /// The space of a range went back.
+    Punch {
+        offset: u64,
+        len: u64,
+    },
     Write {
         offset: u64,
         bytes: Arc<[u8]>,
@@ -49,6 +54,7 @@ impl What {
             What::Cut { len } => image.set_len(*len),
             What::Extend { len } => image.extend(*len),
             What::Allocate { offset, len } => image.allocate(*offset, *len),
+            What::Punch { offset, len } => image.punch(*offset, *len),
             What::Write { offset, bytes } => image.write(*offset, bytes),
         }
     }
@@ -62,6 +68,7 @@ impl What {
         match self {
             What::Write { offset, bytes } => Some((*offset, offset + bytes.len() as u64)),
             What::Cut { len } => Some((*len, u64::MAX)),
+            What::Punch { offset, len } => Some((*offset, offset + len)),
             _ => None,
         }
     }
@@ -139,6 +146,10 @@ impl File {
 
     pub fn set_len(&mut self, len: u64) {
         self.change(What::Cut { len }, false);
+    }
+
+    pub fn punch(&mut self, offset: u64, len: u64) {
+        self.change(What::Punch { offset, len }, false);
     }
 
     pub fn allocate(&mut self, offset: u64, len: u64) {

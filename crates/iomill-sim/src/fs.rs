@@ -217,6 +217,23 @@ impl DriveFs for SimFs {
         })
     }
 
+    fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        self.on_file(Kind::Zero, handle, |state, verdict, file| {
+            self.check_writable(state, handle)?;
+            check_end(offset, len)?;
+            verdict.go()?;
+            state.file(self.drive, file)?.punch(offset, len);
+            state.effect()
+        })
+    }
+
+    fn allocated(&self, handle: Handle) -> io::Result<u64> {
+        let mut state = self.world.state();
+        state.check_boot(self.boot)?;
+        let file = state.opened(self.drive, handle)?.file;
+        Ok(state.file(self.drive, file)?.now.space().pages() * PAGE_BYTES)
+    }
+
     fn flush_failures(&self) -> &Arc<FlushFailures> {
         &self.flush_failures
     }

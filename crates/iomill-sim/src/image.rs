@@ -78,6 +78,20 @@ impl Space {
         }
     }
 
+    /// Removes the space of `start..end`.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        let rest: Vec<(u64, u64)> = self.runs.range(..end).map(|(&first, &after)| (first, after)).collect();
+        for (first, after) in rest.into_iter().filter(|(_, after)| *after > start) {
+            self.runs.remove(&first);
+            if first < start {
+                self.runs.insert(first, start);
+            }
+            if after > end {
+                self.runs.insert(end, after);
+            }
+        }
+    }
+
     /// Number of pages that have space.
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|(first, after)| after - first).sum()
@@ -151,6 +165,14 @@ impl Image {
         self.len = len;
     }
 
+    /// Takes the space of whole pages away. They read as zero.
+    pub fn punch(&mut self, offset: u64, len: u64) {
+        let (first, after) = (offset.div_ceil(PAGE_BYTES), (offset + len) / PAGE_BYTES);
+        let gone: Vec<u64> = self.pages.range(first..after.max(first)).map(|(page, _)| *page).collect();
+        gone.iter().for_each(|page| drop(self.pages.remove(page)));
+        self.space.remove(first, after.max(first));
+    }
+
     /// Gives a range space and makes the file at least that long.
     pub fn allocate(&mut self, offset: u64, len: u64) {
         self.space.insert(offset / PAGE_BYTES, (offset + len).div_ceil(PAGE_BYTES));
@@ -172,6 +194,9 @@ mod tests {
             let end = start + rng.u64(0..20);
             assert_eq!(space.missing(start, end), (start..end).filter(|page| !model.contains(page)).count() as u64);
             if rng.u8(0..5) == 0 {
+                space.remove(start, end);
+                model.retain(|page| *page < start || *page >= end);
+            } else if rng.u8(0..5) == 0 {
                 space.cut(end);
                 model.retain(|page| *page < end);
             } else {

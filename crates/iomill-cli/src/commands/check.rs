@@ -42,6 +42,10 @@ fn text(report: &Report) -> String {
         let end = if report.is_clean() { "all is well" } else { "there are problems" };
         text.push_str(&format!("{drives}, {files}, {}: {end}\n", human::size(report.bytes)));
     }
+    if report.given_back_bytes > 0 {
+        let given = human::size(report.given_back_bytes);
+        text.push_str(&format!("{given} of deleted small files are free for other files of the drives now\n"));
+    }
     text
 }
 
@@ -68,6 +72,7 @@ fn document(report: &Report) -> Value {
         "drives": report.drives,
         "files": report.files,
         "bytes": report.bytes,
+        "given_back_bytes": report.given_back_bytes,
         "problems": problems,
     })
 }

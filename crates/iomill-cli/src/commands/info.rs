@@ -22,6 +22,8 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
         "file system",
         "?~ device",
         "?>node",
+        ">small files",
+        ">ready",
         ">free",
         ">size",
     ]);
@@ -46,7 +48,7 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     Ok(Answer::new(text, document))
 }
 
-fn cells(drive: &DriveInfo) -> [String; 11] {
+fn cells(drive: &DriveInfo) -> [String; 13] {
     let ground = &drive.ground;
     let io = if drive.direct { "direct" } else { "buffered" };
     [
@@ -59,6 +61,8 @@ fn cells(drive: &DriveInfo) -> [String; 11] {
         ground.file_system.clone(),
         if ground.device.is_empty() { "?".to_owned() } else { ground.device.clone() },
         ground.node.map_or_else(|| "-".to_owned(), |node| node.to_string()),
+        human::size(drive.small.used_bytes),
+        human::size(drive.small.ready_bytes),
         human::size(ground.free_bytes),
         human::size(ground.total_bytes),
     ]
@@ -90,5 +94,8 @@ pub fn drive_document(drive: &DriveInfo) -> Value {
         "node": drive.ground.node,
         "total_bytes": drive.ground.total_bytes,
         "free_bytes": drive.ground.free_bytes,
+        "small_used_bytes": drive.small.used_bytes,
+        "small_ready_bytes": drive.small.ready_bytes,
+        "small_given_back_bytes": drive.small.given_back_bytes,
     })
 }

@@ -24,5 +24,6 @@ mod regressions;
 mod resizing;
 mod script;
 mod sharing;
+mod space;
 mod unsynced;
 mod versions;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::options::{ArrayOptions, Mode};
+pub use crate::catalog::SmallSpace;
 use crate::catalog::{Catalog, Record, part_path, shared_path};
 use crate::drive::inline::Service;
 use crate::engine::EngineKind;
@@ -72,6 +73,8 @@ pub struct DriveInfo {
     pub engine: EngineKind,
     /// Whether I/O bypasses the kernel's page cache.
     pub direct: bool,
+    /// The space of small files.
+    pub small: SmallSpace,
 }
 
 impl ArrayInfo {
@@ -84,6 +87,7 @@ impl ArrayInfo {
     ) -> Result<ArrayInfo> {
         let mut drives = Vec::new();
         let weights = options.weights_of_files(catalog);
+        let small = catalog.small_space()?;
         for (index, (drive, service)) in catalog.drives().iter().zip(services).enumerate() {
             drives.push(DriveInfo {
                 path: drive.fs.location().to_owned(),
@@ -94,6 +98,7 @@ impl ArrayInfo {
                 ground: drive.fs.ground().map_err(|e| Error::io("examine", drive.fs.location(), e))?,
                 engine: service.kind,
                 direct: service.align.is_direct(),
+                small: small.get(index).copied().unwrap_or_default(),
             });
         }
         let grounds: Vec<Option<u32>> = drives.iter().map(|drive| drive.ground.node).collect();

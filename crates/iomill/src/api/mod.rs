@@ -54,7 +54,7 @@ pub use draft::{Draft, PutOptions};
 pub use file::File;
 pub use future::{Reading, ReadingAt, Request, Syncing, Transfer};
 pub use gather::Gathering;
-pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo};
+pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo, SmallSpace};
 pub use listing::{Listed, ListedFile, Listing};
 pub use options::{
     ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,

@@ -1,5 +1,6 @@
 //! Changes of the catalog: create, delete, rename, attributes, lengths. Each is one group of the log, or a part of one (C7).
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLockReadGuard};
 
 use super::journal::commits::Ticket;
@@ -8,8 +9,12 @@ use super::log::record::{ATTRIBUTE_MAX_BYTES, Extent, FileLife, FileRecord, Layo
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, LENGTH_MAX, layout_of, new_file};
 use super::state::files::Files;
+use super::store::is_full;
 use super::{Catalog, Store, lock};
 use crate::error::{Error, Result};
+
+/// A drive with less free space makes no small segment for changes that need space.
+const ROOM_BYTES: u64 = 1 << 20;
 
 /// On which condition a name is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,16 +163,27 @@ impl Catalog {
         plan: impl FnMut(&Files, &mut Change) -> Result<R>,
     ) -> Result<Queued<R>> {
         let (_open, journal) = self.begin()?;
-        let (result, ticket) = self.queue(journal, needs_space, plan)?;
-        Ok(Queued { result, ticket })
+        self.naming(|| {
+            let (result, ticket) = self.queue(journal, needs_space, plan)?;
+            Ok(Queued { result, ticket })
+        })
+    }
+
+    /// Makes a change of names or attributes, and notes it for [`Catalog::sync_changes`]. Others see it before it is noted. So a sync is told
+    /// that such a change is under way.
+    pub(super) fn naming<R>(&self, make: impl FnOnce() -> Result<Queued<R>>) -> Result<Queued<R>> {
+        let under_way = UnderWay::begin(&self.naming);
+        let queued = make()?;
+        let mut named = lock(&self.named);
+        *named = queued.ticket.max(*named);
+        drop((named, under_way));
+        Ok(queued)
     }
 
     /// Makes a change durable, or leaves that to the next sync (C19).
     pub fn settle<R>(&self, queued: Queued<R>) -> Result<R> {
         let Queued { result, ticket } = queued;
         if !self.syncs_changes {
-            let mut unsynced = lock(&self.unsynced);
-            *unsynced = ticket.max(*unsynced);
             return Ok(result);
         }
         // A close has made all changes durable, or has failed.
@@ -181,13 +197,17 @@ impl Catalog {
         Ok(result)
     }
 
-    /// Makes the changes durable that did not wait for that.
+    /// Makes all changes of names and attributes durable that can be seen. Without [`Catalog::set_syncs_changes`] those of other threads may not
+    /// be durable yet.
     pub fn sync_changes(&self) -> Result<()> {
-        if self.syncs_changes {
+        let Store::Journal(journal) = &self.store else { return Ok(()) };
+        // Before the ticket: a change that can be seen is under way, or noted.
+        let is_naming = self.naming.load(Ordering::SeqCst) > 0;
+        let ticket = if is_naming { journal.last() } else { *lock(&self.named) };
+        if journal.is_durable(ticket) {
             return Ok(());
         }
         let (_open, journal) = self.begin()?;
-        let ticket = *lock(&self.unsynced);
         self.commit(journal, ticket)
     }
 
@@ -202,10 +222,26 @@ impl Catalog {
         &self,
         journal: &Journal,
         needs_space: bool,
-        plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+        mut plan: impl FnMut(&Files, &mut Change) -> Result<R>,
     ) -> Result<(R, Ticket)> {
         journal.check()?;
-        journal.change(needs_space, plan)
+        match journal.change(needs_space, &mut plan) {
+            Err(error) if is_full(&error) && self.make_room(journal) => journal.change(needs_space, plan),
+            changed => changed,
+        }
+    }
+
+    /// Looks for space for the log. Whether there is room now.
+    fn make_room(&self, journal: &Journal) -> bool {
+        let voters = journal.voters();
+        let has_found = voters.iter().filter(|drive| self.find_space(journal, **drive as u16)).count() > 0;
+        // The last space stays for deletes (C30).
+        let has_free = |drive: &usize| {
+            let ground = self.drives().get(*drive).map(|drive| drive.fs.ground());
+            ground.is_some_and(|ground| ground.is_ok_and(|ground| ground.free_bytes >= ROOM_BYTES))
+        };
+        let is_roomy = voters.iter().all(has_free);
+        (has_found || is_roomy) && journal.make_room(is_roomy)
     }
 
     /// Starts a change: checks that this process may, and keeps the array from being closed.
@@ -215,13 +251,30 @@ impl Catalog {
         if *is_closed { Err(Error::Closed) } else { Ok((is_closed, journal)) }
     }
 
-    fn journal(&self) -> Result<&Journal> {
+    pub(super) fn journal(&self) -> Result<&Journal> {
         match &self.store {
             Store::Journal(journal) => Ok(journal),
             Store::Files(_) => {
                 Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() })
             }
         }
+    }
+}
+
+/// Counts a change of names that is under way.
+struct UnderWay<'a>(&'a AtomicUsize);
+
+impl<'a> UnderWay<'a> {
+    fn begin(count: &'a AtomicUsize) -> UnderWay<'a> {
+        // SeqCst, here and below: pairs with the load in `sync_changes`.
+        count.fetch_add(1, Ordering::SeqCst);
+        UnderWay(count)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

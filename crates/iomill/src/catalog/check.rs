@@ -17,13 +17,13 @@ use super::small::{free_pages, shared_path};
 use super::state::files::Files;
 use super::store::{
     Drive, LABEL, LOCK, LOG, PARTS, SHARED, TEMPORARY, absent_is_none, failed, full_path, is_media_error, is_ours,
-    sync_dir,
+    sync_dir, take_directory,
 };
 use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile};
+use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
 
 /// Advice for a problem that a writer corrects.
 const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
@@ -40,6 +40,8 @@ pub struct Report {
     pub files: usize,
     /// Their lengths added up, in bytes.
     pub bytes: u64,
+    /// Bytes of deleted small files that a repair has given back to the drives.
+    pub given_back_bytes: u64,
 }
 
 impl Report {
@@ -106,17 +108,33 @@ pub fn check(
     watch: Watch<'_>,
 ) -> Result<Report> {
     let mut report = Report::default();
+    let others = check_owners(&**platform, starts, repair, &mut report);
+    match check_as_user(platform, starts, repair, part_extent, watch, &mut report) {
+        // The report says why this user may not.
+        Err(error) if others > 0 && matches!(error.errno(), Some(libc::EACCES | libc::EPERM)) => Ok(report),
+        checked => checked.map(|()| report),
+    }
+}
+
+fn check_as_user(
+    platform: &Arc<dyn Platform>,
+    starts: &[PathBuf],
+    repair: bool,
+    part_extent: PartExtent<'_>,
+    watch: Watch<'_>,
+    report: &mut Report,
+) -> Result<()> {
     let (mode, signature) =
         if repair { (OpenMode::Writer, Signature::Waived) } else { (OpenMode::Reader, Signature::Required) };
-    if repair && let Err(error) = remake_locks(&**platform, starts, &mut report) {
+    if repair && let Err(error) = remake_locks(&**platform, starts, report) {
         report.fault(error)?;
-        return Ok(report);
+        return Ok(());
     }
     let (array, locks) = match lock_array(&**platform, starts, mode, signature) {
         Ok(found) => found,
         Err(error) => {
             report.fault(error)?;
-            return Ok(report);
+            return Ok(());
         }
     };
     report.drives = array.found.len();
@@ -125,7 +143,7 @@ pub fn check(
         Ok(opening) => opening,
         Err(error) => {
             report.fault(error)?;
-            return Ok(report);
+            return Ok(());
         }
     };
     opening.compares_all = repair;
@@ -133,8 +151,7 @@ pub fn check(
         let found = problem(opening.drives(), drive, LABEL, &what, Severity::Note);
         report.problems.push(Problem { repaired: opening.labels_agree, ..found });
     }
-    check_opened(opening, part_extent, watch, &mut report)?;
-    Ok(report)
+    check_opened(opening, part_extent, watch, report)
 }
 
 /// Checks the log and the files. A writer's opening repairs what it can.
@@ -168,6 +185,7 @@ fn check_opened(opening: Opening, part_extent: PartExtent<'_>, watch: Watch<'_>,
         report.problems.push(Problem { advice, ..found });
     }
     check_files(&catalog, part_extent, watch, report)?;
+    report.given_back_bytes = catalog.give_everything_back();
     catalog.close()
 }
 
@@ -301,10 +319,65 @@ fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
     array.found.iter().enumerate().filter_map(fault).collect()
 }
 
+/// Drives of which the directory is locked, until this is dropped.
+struct Held(Vec<Arc<dyn DriveFs>>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for fs in &self.0 {
+            // Closing the directory unlocks it, too.
+            let _ = fs.unlock_directory();
+        }
+    }
+}
+
+/// Looks for files and directories that another user than that of the directory `iomill` has. A repair gives them back. Returns how many
+/// are still another's.
+fn check_owners(platform: &dyn Platform, starts: &[PathBuf], repair: bool, report: &mut Report) -> usize {
+    let found = discovery::find(platform, starts, Signature::Waived);
+    // If a label cannot be read, its owner may be wrong.
+    let drives: Vec<Arc<dyn DriveFs>> = match found {
+        Ok(array) => array.found.into_iter().map(|found| found.fs).collect(),
+        Err(_) => starts.iter().filter_map(|start| platform.attach(start, false).ok()).collect(),
+    };
+    let before = report.problems.len();
+    for fs in &drives {
+        for path in paths_of(&**fs) {
+            let Ok(Some(user)) = fs.other_owner(&path) else { continue };
+            let what = format!("it belongs to user {user}, and not to the user of the directory `iomill`");
+            let repaired = repair && fs.give_to_owner(&path).is_ok();
+            let advice = "run `iomill check --repair` as root, which gives it back".to_owned();
+            let path = full_path(&**fs, &path);
+            report.problems.push(Problem { path, what, severity: Severity::Warning, repaired, advice });
+        }
+    }
+    report.problems[before..].iter().filter(|problem| !problem.repaired).count()
+}
+
+/// The files and directories of a drive, as far as they can be listed.
+fn paths_of(fs: &dyn DriveFs) -> Vec<String> {
+    let mut paths = fs.list("").unwrap_or_default();
+    for dir in [LOG, PARTS, SHARED] {
+        paths.extend(fs.list(dir).unwrap_or_default().into_iter().map(|name| format!("{dir}/{name}")));
+    }
+    paths.sort_unstable();
+    paths
+}
+
 /// Makes missing locks again, so that the array can be locked at all.
 fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report) -> Result<()> {
     let array = discovery::find(platform, starts, Signature::Waived)?;
     let drives = array.drives();
+    // A process that has the array open holds the directories, whatever became of the locks.
+    let mut held = Held(Vec::new());
+    for drive in &drives {
+        let fs = &drive.fs;
+        if let Some(holder) = take_directory(platform, &**fs, Lock::Exclusive)? {
+            let (path, wanted) = (fs.location().to_owned(), "it was to be repaired");
+            return Err(Error::Locked { path, holder: holder.process(), wanted });
+        }
+        held.0.push(Arc::clone(fs));
+    }
     for (index, drive) in drives.iter().enumerate() {
         let fs = &drive.fs;
         match DriveFile::open(fs, LOCK, Access::CREATE) {

@@ -13,9 +13,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
+use super::journal::Change;
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
+use super::state::files::Files;
 use super::{Catalog, lock};
 use crate::error::{Error, Result};
 
@@ -173,7 +175,7 @@ impl Catalog {
         check_unpublished(&note)?;
         let (_open, journal) = self.begin()?;
         let modified_ns = self.platform.unix_ns();
-        let (result, ticket) = self.queue(journal, true, |files, change| {
+        let plan = |files: &Files, change: &mut Change| {
             let victim = check_condition(files, name, when)?;
             victim.iter().for_each(|victim| bury(change, victim));
             let layout = number_of(files, &draft.layout, change);
@@ -184,10 +186,14 @@ impl Catalog {
                 change.push(&LogRecord::Attribute { number: draft.number, key, value: Some(value) });
             }
             Ok(victim.map(|victim| victim.number))
+        };
+        let queued = self.naming(|| {
+            let (result, ticket) = self.queue(journal, true, plan)?;
+            Ok(Queued { result, ticket })
         })?;
         note.is_published = true;
         let _set_once = draft.name.set(name.to_owned());
-        self.note_burial(result, ticket);
-        Ok(Queued { result, ticket })
+        self.note_burial(queued.result, queued.ticket);
+        Ok(queued)
     }
 }

@@ -31,6 +31,7 @@ mod change;
 mod check;
 mod discovery;
 mod draft;
+mod give_back;
 mod id;
 mod init;
 pub mod journal;
@@ -57,6 +58,7 @@ pub(crate) mod tests;
 pub use change::{Queued, When};
 pub use check::{Report, check};
 pub use draft::Draft;
+pub use give_back::SmallSpace;
 pub use id::Id;
 pub use label::{COPIES_MAX, DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX, parse_label};
 pub use listing::{Found, Position};
@@ -71,6 +73,7 @@ pub use text::TextError;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::engine::platform::Platform;
@@ -107,8 +110,10 @@ pub struct Catalog {
     small: SmallFiles,
     /// Whether changes of names and attributes wait until they are durable (C19).
     syncs_changes: bool,
-    /// The last change that did not wait.
-    unsynced: Mutex<Ticket>,
+    /// The last change of names or attributes.
+    named: Mutex<Ticket>,
+    /// How many of them are being made.
+    naming: AtomicUsize,
     /// Files of which a change of this process took the name, each with that change. An entry goes with the last handle.
     buried: Mutex<BTreeMap<u64, Ticket>>,
     /// Dying files without a handle, each with a change that is not before its own. They wait until that is durable (C21). Then a thread
@@ -264,6 +269,7 @@ impl Catalog {
             Store::Journal(journal) => {
                 let committed = journal.commit_all();
                 self.remove_waiting(journal);
+                self.give_back_excess();
                 self.settle_removed(journal);
                 committed.and(journal.close())
             }

@@ -1,6 +1,7 @@
 //! Opening an array: find the drives, lock them, and read the log.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::discovery::{self, FoundArray};
@@ -159,7 +160,8 @@ impl Opening {
             store,
             small: SmallFiles::default(),
             syncs_changes: true,
-            unsynced: Mutex::default(),
+            named: Mutex::default(),
+            naming: AtomicUsize::new(0),
             buried: Mutex::default(),
             waiting: Mutex::default(),
             removed: Mutex::default(),

@@ -164,31 +164,36 @@ impl SharedPart {
         self.turns.commit(ticket, lead).map_err(|error| error.unwrap_or_else(failed_before))
     }
 
-    /// Fills the part with zeros, durably, from one page to another (C35).
+    /// Makes the part longer by zeros, durably, from so many pages to so many (C35).
     pub(super) fn lengthen(&self, before: u32, after: u32) -> Result<()> {
-        self.check_whole()?;
-        let (fs, path) = (&**self.open.fs(), self.open.path());
-        let first = bytes_of(before);
-        let failures = fs.flush_failures().count();
-        let mut at = first;
-        let filled = write_zeros(bytes_of(after - before), |zeros| {
-            fs.write_at(self.open.handle(), zeros, at).map_err(failed("write", fs, path))?;
-            at += zeros.len() as u64;
-            Ok(())
-        });
-        filled.inspect_err(|error| {
+        let (fs, first) = (&**self.open.fs(), bytes_of(before));
+        self.fill(before, after - before).inspect_err(|error| {
             if is_full(error) && self.measure().is_ok_and(|bytes| bytes > first) {
                 // What was taken goes back. If that fails, the next growth uses it.
                 let _ = fs.set_len(self.open.handle(), first);
             }
+        })?;
+        self.named.fetch_max(bytes_of(after), Ordering::Release);
+        self.measure().map(drop)
+    }
+
+    /// Fills pages with zeros, durably. They have no other owner.
+    pub(super) fn fill(&self, first: u32, pages: u32) -> Result<()> {
+        self.check_whole()?;
+        let (fs, path) = (&**self.open.fs(), self.open.path());
+        let failures = fs.flush_failures().count();
+        let mut at = bytes_of(first);
+        write_zeros(bytes_of(pages), |zeros| {
+            fs.write_at(self.open.handle(), zeros, at).map_err(failed("write", fs, path))?;
+            at += zeros.len() as u64;
+            Ok(())
         })?;
         self.flush(self.flushes.stamp())?;
         if fs.flush_failures().count() > failures {
             let why = "a flush of the drive failed while pages for small files were made; try again".to_owned();
             return Err(Error::Drive { path: fs.location().to_owned(), why });
         }
-        self.named.fetch_max(bytes_of(after), Ordering::Release);
-        self.measure().map(drop)
+        Ok(())
     }
 }
 

@@ -14,20 +14,21 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use super::give_back::{self, ColdRuns};
 use super::journal::Journal;
 use super::journal::space::Space;
 use super::log::record::{Extent, FileRecord, LogFault, LogRecord};
 use super::shared::SharedPart;
 use super::state::files::Files;
-use super::store::{SHARED, sync_dir};
-use super::{Catalog, lock};
+use super::store::{SHARED, is_full, sync_dir};
+use super::{Catalog, PAGE_BYTES, lock};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, Alignment};
 
 /// Most pages of a shared part: 1 GiB.
 const PART_MAX_PAGES: u32 = 1 << 18;
 /// Fewest pages by which a shared part grows: 1 MiB.
-const GROWTH_MIN_PAGES: u32 = 256;
+pub(super) const GROWTH_MIN_PAGES: u32 = 256;
 
 /// The path of a shared part on its drive.
 pub fn shared_path(shared: u16) -> String {
@@ -48,15 +49,17 @@ pub struct Given {
 pub(super) struct SmallFiles {
     /// Those that are open, by drive and number.
     parts: Mutex<BTreeMap<(u16, u16), Arc<SharedPart>>>,
-    space: Mutex<Pages>,
+    pub(super) space: Mutex<Pages>,
 }
 
 #[derive(Debug, Default)]
-struct Pages {
+pub(super) struct Pages {
     /// The free pages, once they were asked for.
-    free: Option<FreePages>,
+    pub(super) free: Option<FreePages>,
     /// Pages that a change takes from their file at this moment (rule 2).
     leaving: Vec<Extent>,
+    /// How many pages became free while it was not known which are free.
+    freed_unknown: u64,
 }
 
 impl SmallFiles {
@@ -66,9 +69,13 @@ impl SmallFiles {
     }
 }
 
+/// The pages that no file has.
 #[derive(Debug)]
-struct FreePages {
-    space: Space,
+pub(super) struct FreePages {
+    /// Those that are ready (`give_back`).
+    pub(super) space: Space,
+    /// Those of each drive that are holes.
+    pub(super) cold: BTreeMap<u16, ColdRuns>,
     /// From this page on no page was given out since the part grew (rule 3).
     zero_from: BTreeMap<(u16, u16), u32>,
 }
@@ -101,18 +108,23 @@ impl Catalog {
     /// Gives pages on a drive out. A shared part grows if none is free. `align` is what I/O on the drive assumes.
     pub fn give_pages(&self, drive: u16, pages: u16, align: Alignment) -> Result<Given> {
         let (_open, journal) = self.begin()?;
+        match self.try_give(journal, drive, pages, align) {
+            Err(error) if is_full(&error) && self.find_space(journal, drive) => {
+                self.try_give(journal, drive, pages, align)
+            }
+            given => given,
+        }
+    }
+
+    fn try_give(&self, journal: &Journal, drive: u16, pages: u16, align: Alignment) -> Result<Given> {
         // After a failure it is not known which pages the log names.
         journal.check()?;
         let mut pages_of_all = lock(&self.small.space);
-        let Pages { free: place, leaving } = &mut *pages_of_all;
-        let free = match place {
-            Some(free) => free,
-            None => place.insert(FreePages::find(journal, leaving)?),
-        };
+        let free = self.known_free(&mut pages_of_all, journal)?;
         let given = match free.give(drive, pages) {
             Some(given) => given,
             None => {
-                self.grow(journal, free, drive, align)?;
+                self.make_ready(journal, free, drive, pages, align)?;
                 free.give(drive, pages).ok_or_else(|| self.no_more_parts(drive))?
             }
         };
@@ -121,6 +133,54 @@ impl Catalog {
         let checked = part.and_then(|part| part.check_whole());
         checked.inspect_err(|_| free.space.give_back(given.extent))?;
         Ok(given)
+    }
+
+    /// The free pages, which are looked for at first.
+    pub(super) fn known_free<'a>(&self, pages: &'a mut Pages, journal: &Journal) -> Result<&'a mut FreePages> {
+        let Pages { free: place, leaving, freed_unknown } = pages;
+        *freed_unknown = 0;
+        if place.is_none() {
+            *place = Some(self.find_free(journal, leaving)?);
+        }
+        let Some(free) = place else { unreachable!("it was found above") };
+        Ok(free)
+    }
+
+    fn find_free(&self, journal: &Journal, leaving: &[Extent]) -> Result<FreePages> {
+        let mut found = FreePages::find(journal, leaving)?;
+        for (index, drive) in (0u16..).zip(self.drives()) {
+            let parts: Vec<(u16, u32)> = found.space.parts(index).collect();
+            for (shared, pages) in parts {
+                // What cannot be examined is examined again when the part is opened.
+                let has = give_back::allocated(&drive.fs, &shared_path(shared)).unwrap_or(u64::MAX);
+                if has < u64::from(pages) * u64::from(PAGE_BYTES) {
+                    found.cool(index, shared);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes pages ready that are cold, or a shared part longer.
+    fn make_ready(
+        &self,
+        journal: &Journal,
+        free: &mut FreePages,
+        drive: u16,
+        pages: u16,
+        align: Alignment,
+    ) -> Result<()> {
+        let growth = growth_of(&free.space, drive);
+        let Some((place, pages)) = free.cold.get_mut(&drive).and_then(|cold| cold.take(u32::from(pages), growth))
+        else {
+            return self.grow(journal, free, drive, align);
+        };
+        let filled = self.shared_part(drive, place.0, align).and_then(|part| part.fill(place.1, pages));
+        match &filled {
+            Ok(()) => free.space.free_run(drive, place, pages),
+            Err(_) => free.cold.entry(drive).or_default().add(place, pages),
+        }
+        filled
     }
 
     fn no_more_parts(&self, drive: u16) -> Error {
@@ -142,6 +202,7 @@ impl Catalog {
         lock(&self.small.space).leaving.extend(extents);
         let changed = change();
         let mut pages = lock(&self.small.space);
+        let count: u64 = extents.iter().map(|extent| u64::from(extent.pages)).sum();
         for extent in extents {
             if let Some(at) = pages.leaving.iter().position(|leaving| leaving == extent) {
                 pages.leaving.swap_remove(at);
@@ -150,6 +211,18 @@ impl Catalog {
             if let Some(free) = pages.free.as_mut().filter(|_| changed.is_ok()) {
                 free.space.give_back(*extent);
             }
+        }
+        if pages.free.is_none() {
+            pages.freed_unknown += count;
+        }
+        let are_many = pages.freed_unknown > 4 * u64::from(GROWTH_MIN_PAGES);
+        if are_many && let Ok(journal) = self.journal() {
+            // An error comes again where pages are asked for.
+            let _ = self.known_free(&mut pages, journal);
+        }
+        drop(pages);
+        if !extents.is_empty() {
+            self.give_back_excess();
         }
         changed
     }
@@ -162,8 +235,10 @@ impl Catalog {
         let extent_pages = |file: FileRecord<'_>| Some(i64::from(file.extent?.pages));
         let pages_of = |files: &Files| (0..files.slots()).filter_map(|slot| extent_pages(files.in_slot(slot)?)).sum();
         let named: i64 = self.with_files(pages_of);
-        let free: i64 = (0..self.drives().len()).map(|drive| free.space.free_pages(drive as u16) as i64).sum();
-        all - named - free
+        let drives = 0..self.drives().len() as u16;
+        let ready: i64 = drives.map(|drive| free.space.free_pages(drive) as i64).sum();
+        let cold: i64 = free.cold.values().map(|cold| cold.pages() as i64).sum();
+        all - named - ready - cold
     }
 
     /// Makes a shared part of a drive longer, and queues the record that says so. Records that need it come later (C16).
@@ -215,7 +290,17 @@ impl FreePages {
         let mut space = free_pages(&journal.files())
             .map_err(|fault| Error::Corrupt { path: SHARED.into(), why: format!("{fault}; run `iomill check`") })?;
         leaving.iter().for_each(|extent| space.withhold(*extent));
-        Ok(FreePages { space, zero_from: BTreeMap::new() })
+        Ok(FreePages { space, cold: BTreeMap::new(), zero_from: BTreeMap::new() })
+    }
+
+    /// Counts the free pages of a part as cold.
+    fn cool(&mut self, drive: u16, shared: u16) {
+        let runs: Vec<_> = self.space.free_runs(drive).filter(|((part, _), _)| *part == shared).collect();
+        let cold = self.cold.entry(drive).or_default();
+        for (place, pages) in runs {
+            self.space.withhold_run(drive, place, pages);
+            cold.add(place, pages);
+        }
     }
 
     fn give(&mut self, drive: u16, pages: u16) -> Option<Given> {
@@ -230,6 +315,12 @@ impl FreePages {
     }
 }
 
+/// By how many pages the shared parts of a drive grow.
+fn growth_of(space: &Space, drive: u16) -> u32 {
+    let all: u64 = space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
+    (all / 8).clamp(u64::from(GROWTH_MIN_PAGES), u64::from(PART_MAX_PAGES)) as u32
+}
+
 /// Which shared part gets longer, and from how many pages to how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Growth {
@@ -241,8 +332,7 @@ struct Growth {
 impl Growth {
     /// `None` if the drive has as many shared parts as can be.
     fn of(space: &Space, drive: u16) -> Option<Growth> {
-        let all: u64 = space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
-        let growth = (all / 8).clamp(u64::from(GROWTH_MIN_PAGES), u64::from(PART_MAX_PAGES)) as u32;
+        let growth = growth_of(space, drive);
         let (shared, before) = match space.parts(drive).last() {
             Some((shared, pages)) if pages < PART_MAX_PAGES => (shared, pages),
             Some((shared, _)) => (shared.checked_add(1)?, 0),

@@ -193,6 +193,8 @@ impl Drop for Staged {
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     files: Vec<DriveFile>,
+    /// Drives of which the directory is locked, too: the file `lock` may be removed and made anew.
+    directories: Vec<Arc<dyn DriveFs>>,
 }
 
 impl Locks {
@@ -214,11 +216,15 @@ impl Locks {
                 why: "the lock is missing; make sure that no process uses the array, then run `iomill check --repair`"
                     .to_owned(),
             })?;
-            if let Some(holder) = take_lock(platform, &file, lock)? {
-                let holder = if let Holder::Process(number) = holder { Some(number) } else { None };
-                return Err(Error::Locked { path: fs.location().to_owned(), holder, wanted });
+            let holder = match take_lock(platform, &file, lock)? {
+                None => take_directory(platform, &**fs, lock)?,
+                holder => holder,
+            };
+            if let Some(holder) = holder {
+                return Err(Error::Locked { path: fs.location().to_owned(), holder: holder.process(), wanted });
             }
             locks.files.push(file);
+            locks.directories.push(Arc::clone(fs));
         }
         Ok(locks)
     }
@@ -230,6 +236,9 @@ impl Locks {
     /// Gives all locks back, and reports the first failure.
     pub(super) fn release(&mut self) -> Result<()> {
         let mut result = Ok(());
+        for fs in self.directories.drain(..) {
+            result = result.and(fs.unlock_directory().map_err(failed("unlock", &*fs, "")));
+        }
         for file in self.files.drain(..) {
             let unlocked = file.fs().unlock(file.handle()).map_err(failed("unlock", &**file.fs(), LOCK));
             result = result.and(unlocked);
@@ -241,16 +250,30 @@ impl Locks {
 /// Takes a lock. What holds it comes back, if that does not end.
 fn take_lock(platform: &dyn Platform, file: &DriveFile, lock: Lock) -> Result<Option<Holder>> {
     let fs = &**file.fs();
+    let take = || fs.lock(file.handle(), lock).map_err(failed("lock", fs, LOCK));
+    take_from_ending(platform, take, || fs.lock_holder(file.handle()))
+}
+
+/// The same for the lock of a drive's directory.
+pub(super) fn take_directory(platform: &dyn Platform, fs: &dyn DriveFs, lock: Lock) -> Result<Option<Holder>> {
+    let take = || fs.lock_directory(lock).map_err(failed("lock", fs, ""));
+    take_from_ending(platform, take, || fs.directory_holder())
+}
+
+fn take_from_ending(
+    platform: &dyn Platform,
+    take: impl Fn() -> Result<bool>,
+    holder: impl Fn() -> Holder,
+) -> Result<Option<Holder>> {
     let (mut pause, mut waited) = (FIRST_PAUSE, Duration::ZERO);
     loop {
-        if fs.lock(file.handle(), lock).map_err(failed("lock", fs, LOCK))? {
+        if take()? {
             return Ok(None);
         }
-        let holder = fs.lock_holder(file.handle());
+        let holder = holder();
         if holder != Holder::Ending || waited > LOCK_WAIT {
             // The holder may have ended since the first try.
-            let is_taken = fs.lock(file.handle(), lock).map_err(failed("lock", fs, LOCK))?;
-            return Ok((!is_taken).then_some(holder));
+            return Ok((!take()?).then_some(holder));
         }
         platform.clock().sleep(pause);
         waited += pause;

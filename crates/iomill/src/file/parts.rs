@@ -289,7 +289,14 @@ impl ArrayParts {
         let failures = open.fs().flush_failures();
         let before = failures.count();
         if to.small.is_none() {
-            open.fs().allocate(open.handle(), 0, at + bytes).map_err(|e| Error::io("make room in", part.path(), e))?;
+            let make = || open.fs().allocate(open.handle(), 0, at + bytes);
+            let made = match make() {
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && self.catalog.make_space(part.drive) => {
+                    make()
+                }
+                made => made,
+            };
+            made.map_err(|e| Error::io("make room in", part.path(), e))?;
             part.reserved.store(at + bytes, Ordering::Relaxed);
         }
         open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at))?;
@@ -427,6 +434,10 @@ impl Backing for ArrayParts {
         unpublished.into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
         self.hold(to);
         Ok(())
+    }
+
+    fn find_space(&self, part: usize) -> bool {
+        self.parts().get(part).is_some_and(|part| self.catalog.make_space(part.drive))
     }
 
     fn clear_beyond(&self, len: u64) -> Result<()> {

@@ -51,6 +51,13 @@ impl PlainFile {
                 return Err(Error::invalid(what, format!("{why} {}; {help}", drive.display())));
             }
         };
+        // A hard link or a mount may lead to it by another path.
+        if open.fs().is_of_array(open.handle()).map_err(failed("examine"))? {
+            let what = format!("opening {} as a plain file", path.display());
+            let why = "its mode is 1600, so it is a file of an array; open the array, and the file in it by its name. If it is none, take the \
+                       sticky bit away (`chmod -t`)";
+            return Err(Error::invalid(what, why));
+        }
         let stamp = open.fs().stamp(open.handle()).map_err(failed("examine"))?;
         let align = open.fs().alignment(open.handle()).map_err(failed("examine"))?;
         Ok(PlainFile { open, stamp, align })

@@ -135,10 +135,19 @@ impl FileState {
         for span in &spans {
             for (index, part) in self.parts().iter().enumerate() {
                 let start = self.backing.part_bytes(index, span.start) & !(PAGE_BYTES as u64 - 1);
-                part.reserve(start, self.needs(index, span.end), span.end == end)?;
+                let needs = self.needs(index, span.end);
+                self.with_space(index, || part.reserve(start, needs, span.end == end))?;
             }
         }
         Ok(true)
+    }
+
+    /// Makes room in a part. If its drive is full, space of deleted files may do.
+    fn with_space(&self, part: usize, make: impl Fn() -> Result<()>) -> Result<()> {
+        match make() {
+            Err(error) if error.errno() == Some(libc::ENOSPC) && self.backing.find_space(part) => make(),
+            made => made,
+        }
     }
 
     /// An error if another program has cut a part. Pages in a shared part are looked at where they are flushed.
@@ -198,7 +207,7 @@ impl FileState {
             let (needs, has) = (self.needs(index, end), part.has());
             if needs > has {
                 part.check_uncut(false)?;
-                part.allocate(has, needs)?;
+                self.with_space(index, || part.allocate(has, needs))?;
                 part.grew(needs);
             }
         }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use iomill_platform::tree::Tree;
 use iomill_platform::{devices, mounts};
-use rustix::fs::{self as sys, AtFlags, FallocateFlags, OFlags};
+use rustix::fs::{self as sys, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fs::{Alignment, Ground, Handle};
@@ -19,8 +19,14 @@ use super::memory::PageBuf;
 /// The unit of direct I/O: iomill moves whole pages.
 pub const PAGE_BYTES: u32 = 4096;
 
+/// The mode of each file of an array.
+pub const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR).union(Mode::SVTX);
+
 /// What [`write_zeroes`] writes at once.
 const ZEROES_BYTES: usize = 64 << 10;
+
+/// Makes a hole in a file.
+const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
 /// Length of an open file in bytes.
 pub fn len(handle: Handle) -> io::Result<u64> {
@@ -50,11 +56,26 @@ pub fn zero(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
         return Ok(());
     }
     // Punching also returns the space, and zeroes pages that it covers only in part.
-    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    match retry(|| sys::fallocate(borrow(handle), punch, offset, len)) {
+    match retry(|| sys::fallocate(borrow(handle), PUNCH, offset, len)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeroes(handle, offset, len),
         result => Ok(result?),
     }
+}
+
+/// See [`DriveFs::punch`](super::fs::DriveFs::punch).
+pub fn punch(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+    Ok(retry(|| sys::fallocate(borrow(handle), PUNCH, offset, len))?)
+}
+
+/// Bytes of the drive that an open file takes.
+pub fn allocated(handle: Handle) -> io::Result<u64> {
+    // The unit of this count is 512 bytes, whatever the file system.
+    Ok(u64::try_from(sys::fstat(borrow(handle))?.st_blocks).unwrap_or(0).saturating_mul(512))
+}
+
+/// Whether an open file has the mode of one of an array.
+pub fn is_of_array(handle: Handle) -> io::Result<bool> {
+    Ok(Mode::from_raw_mode(sys::fstat(borrow(handle))?.st_mode) == FILE_MODE)
 }
 
 /// Makes a file's data and length durable.

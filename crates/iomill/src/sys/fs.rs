@@ -20,7 +20,7 @@ pub struct Handle(pub i32);
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Access {
-    /// Create the file (mode 0600). It is an error if it exists.
+    /// Create the file (mode 1600). It is an error if it exists.
     pub create: bool,
     /// Open for writing, too.
     pub write: bool,
@@ -159,6 +159,40 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// The flushes of the drive that have failed. [`DriveFs::sync_data`] notes its own failures there.
     fn flush_failures(&self) -> &Arc<FlushFailures>;
+    /// Which user has a file or directory, if that is another one than the user of the directory `<drive>/iomill`.
+    fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
+        let _none_has_users = path;
+        Ok(None)
+    }
+    /// Gives a file or directory to the user of the directory `<drive>/iomill`. Only root can do that.
+    fn give_to_owner(&self, path: &str) -> io::Result<()> {
+        let _none_has_users = path;
+        Ok(())
+    }
+    /// Locks the directory `<drive>/iomill` itself, without waiting. So an array stays locked if its file `lock` is removed. Returns
+    /// `false` if another process holds it. Where directories have no locks, this does nothing.
+    fn lock_directory(&self, lock: Lock) -> io::Result<bool> {
+        let _none_has_locks = lock;
+        Ok(true)
+    }
+    /// What holds such a lock.
+    fn directory_holder(&self) -> Holder {
+        Holder::Unknown
+    }
+    /// Gives such a lock back.
+    fn unlock_directory(&self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Whether an open file was made by [`DriveFs::open`] for an array, whatever path leads to it.
+    fn is_of_array(&self, handle: Handle) -> io::Result<bool> {
+        let _no_plain_files = handle;
+        Ok(false)
+    }
+    /// Gives the space of a range back to the file system. The range reads as zero, and the length stays. The caller holds the range alone. An
+    /// error where the file system cannot do that.
+    fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
+    /// Bytes of the drive that an open file takes.
+    fn allocated(&self, handle: Handle) -> io::Result<u64>;
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
     /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).

@@ -20,13 +20,20 @@ pub enum Holder {
     Unknown,
 }
 
+impl Holder {
+    /// The process, if it is known.
+    pub fn process(self) -> Option<u32> {
+        if let Holder::Process(number) = self { Some(number) } else { None }
+    }
+}
+
 /// The bit of SIGKILL in a mask of signals.
 const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 /// The flag of a task that is ending (`PF_EXITING`, Linux, include/linux/sched.h).
 const EXITING: u64 = 4;
 
-/// The holder of a lock on the file with this number on the device with that number.
-pub fn find(proc: &Path, (major, minor): (u32, u32), inode: u64) -> Holder {
+/// The holder of a lock on the file or directory of this name, with this number on the device with that number.
+pub fn find(proc: &Path, name: &str, (major, minor): (u32, u32), inode: u64) -> Holder {
     // Some file systems tell users other device numbers than the list has. Then the holder is not known.
     let file = format!("{major:02x}:{minor:02x}:{inode}");
     let Ok(locks) = fs::read_to_string(proc.join("locks")) else { return Holder::Unknown };
@@ -39,7 +46,7 @@ pub fn find(proc: &Path, (major, minor): (u32, u32), inode: u64) -> Holder {
             is_hidden = true;
             continue;
         };
-        match has_lock(&proc.join(number.to_string()), &file) {
+        match has_lock(&proc.join(number.to_string()), name, &file) {
             Some(true) => return Holder::Process(number),
             None if !is_ending(&proc.join(number.to_string())) => return Holder::Process(number),
             Some(false) | None => {}
@@ -47,7 +54,7 @@ pub fn find(proc: &Path, (major, minor): (u32, u32), inode: u64) -> Holder {
     }
     let Ok(all) = fs::read_dir(proc) else { return Holder::Unknown };
     let numbers = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let heir = numbers.into_iter().find(|number| has_lock(&proc.join(number.to_string()), &file) == Some(true));
+    let heir = numbers.into_iter().find(|number| has_lock(&proc.join(number.to_string()), name, &file) == Some(true));
     match heir {
         Some(number) => Holder::Process(number),
         None if is_hidden => Holder::Unknown,
@@ -66,10 +73,10 @@ fn owner(line: &str, file: &str) -> Option<i64> {
 }
 
 /// Whether a process has the file with the lock open, and is to live on. `None` if it does not show that.
-fn has_lock(process: &Path, file: &str) -> Option<bool> {
+fn has_lock(process: &Path, name: &str, file: &str) -> Option<bool> {
     let descriptors = fs::read_dir(process.join("fd")).ok()?;
     for entry in descriptors.flatten() {
-        let is_lock = fs::read_link(entry.path()).is_ok_and(|target| target.ends_with("lock"));
+        let is_lock = fs::read_link(entry.path()).is_ok_and(|target| target.ends_with(name));
         if !is_lock {
             continue;
         }

@@ -340,6 +340,18 @@ impl DriveFs for PlainFs {
         calls::zero(handle, offset, len)
     }
 
+    fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        calls::punch(handle, offset, len)
+    }
+
+    fn allocated(&self, handle: Handle) -> io::Result<u64> {
+        calls::allocated(handle)
+    }
+
+    fn is_of_array(&self, handle: Handle) -> io::Result<bool> {
+        calls::is_of_array(handle)
+    }
+
     fn flush_failures(&self) -> &Arc<FlushFailures> {
         &self.flush_failures
     }

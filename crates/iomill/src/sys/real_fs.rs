@@ -1,7 +1,8 @@
 //! A drive's file operations on a real file system.
 //!
-//! Goals: every path stays below `<drive>/iomill`, and no symbolic link is followed there. Files have mode 0600 and
-//! directories 0700, whatever the umask. Descriptors are not inherited. Non-goals: the data path (engines), and
+//! Goals: every path stays below `<drive>/iomill`, and no symbolic link is followed there. Files have mode 1600 and
+//! directories 0700, whatever the umask. The sticky bit means nothing to the kernel. It tells files of arrays from plain files, by whatever
+//! path they are opened. What root makes gets the owner of `<drive>/iomill`. Descriptors are not inherited. Non-goals: the data path (engines), and
 //! caching: each call is its system calls.
 
 use std::io;
@@ -11,9 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{self as sys, AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags};
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
-use super::calls::{self, Demands, borrow, into_handle, read_at, retry, write_at};
+use super::calls::{self, Demands, FILE_MODE, borrow, into_handle, read_at, retry, write_at};
 use super::descriptor;
 use super::flushes::FlushFailures;
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
@@ -38,6 +41,8 @@ pub struct RealFs {
     demands: Demands,
     /// All directories of a file system's device have the same.
     flush_failures: Arc<FlushFailures>,
+    /// The user and the group of the directory, if root makes files for them.
+    owner: Option<(Uid, Gid)>,
 }
 
 impl RealFs {
@@ -57,10 +62,20 @@ impl RealFs {
         RealFs::new(location, root, directory)
     }
 
+    /// As if no other directory were on the same device.
+    #[cfg(test)]
+    pub fn as_own_device(self) -> RealFs {
+        RealFs { flush_failures: Arc::default(), ..self }
+    }
+
     fn new(location: PathBuf, root: PathBuf, directory: OwnedFd) -> io::Result<RealFs> {
         let (has_openat2, demands) = (AtomicBool::new(true), Demands::default());
-        let flush_failures = FlushFailures::of_device(sys::fstat(&directory)?.st_dev);
-        Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures })
+        let stat = sys::fstat(&directory)?;
+        let flush_failures = FlushFailures::of_device(stat.st_dev);
+        let is_array = root != location;
+        let owner = (is_array && geteuid().is_root() && stat.st_uid != 0)
+            .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
+        Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures, owner })
     }
 
     /// Opens a path below the drive's directory. It follows no symbolic link at any step.
@@ -127,6 +142,16 @@ impl RealFs {
         Ok((self.open_below(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
     }
 
+    /// Gives what root has made to the owner of the directory. That user could not use it otherwise.
+    fn give(&self, file: &OwnedFd) -> io::Result<()> {
+        let Some((user, group)) = self.owner else { return Ok(()) };
+        match retry(|| sys::fchown(file, Some(user), Some(group))) {
+            // A file system without owners, or one that gives root no rights. A check tells what is not the owner's.
+            Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            given => Ok(given?),
+        }
+    }
+
     /// Opens an existing file for direct I/O; `None` if the file system or device cannot do it by pages.
     fn open_direct(&self, path: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
         let file = match self.open_file(path, flags | OFlags::DIRECT, Mode::empty()) {
@@ -154,7 +179,11 @@ impl DriveFs for RealFs {
 
     fn make_dir(&self, dir: &str) -> io::Result<()> {
         let (parent, name) = self.parent(dir)?;
-        make_dir_at(&parent, name)
+        if make_dir_at(&parent, name)? {
+            let made = self.open_below(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+            self.give(&made)?;
+        }
+        Ok(())
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
@@ -174,7 +203,12 @@ impl DriveFs for RealFs {
         let write = if access.write || access.create { OFlags::RDWR } else { OFlags::RDONLY };
         if access.create {
             let file = self.open_file(path, write | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
-            retry(|| sys::fchmod(&file, Mode::RUSR | Mode::WUSR))?;
+            match retry(|| sys::fchmod(&file, FILE_MODE)) {
+                // Some file systems have no such bit.
+                Err(Errno::PERM | Errno::INVAL) => retry(|| sys::fchmod(&file, Mode::RUSR | Mode::WUSR))?,
+                set => set?,
+            }
+            self.give(&file)?;
             // A second step, since O_CREAT with O_DIRECT leaves the file behind if direct I/O is refused.
             let direct = if access.direct { self.open_direct(path, write)? } else { None };
             return Ok(into_handle(direct.unwrap_or(file)));
@@ -216,6 +250,54 @@ impl DriveFs for RealFs {
         calls::zero(handle, offset, len)
     }
 
+    fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
+        let own = sys::fstat(&self.directory)?.st_uid;
+        let found = match self.parent(path) {
+            Ok((parent, name)) => sys::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_uid,
+            Err(error) => return Err(error),
+        };
+        Ok((found != own).then_some(found))
+    }
+
+    fn give_to_owner(&self, path: &str) -> io::Result<()> {
+        let own = sys::fstat(&self.directory)?;
+        let (parent, name) = self.parent(path)?;
+        let (user, group) = (Uid::from_raw(own.st_uid), Gid::from_raw(own.st_gid));
+        Ok(sys::chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn lock_directory(&self, lock: Lock) -> io::Result<bool> {
+        let operation = match lock {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match retry(|| sys::flock(&self.directory, operation)) {
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            // Network file systems lock only what is open for writing, which no directory is.
+            Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn directory_holder(&self) -> Holder {
+        holder_of(self.directory.as_fd(), DIRECTORY)
+    }
+
+    fn unlock_directory(&self) -> io::Result<()> {
+        match retry(|| sys::flock(&self.directory, FlockOperation::Unlock)) {
+            Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        calls::punch(handle, offset, len)
+    }
+
+    fn allocated(&self, handle: Handle) -> io::Result<u64> {
+        calls::allocated(handle)
+    }
+
     fn flush_failures(&self) -> &Arc<FlushFailures> {
         &self.flush_failures
     }
@@ -253,8 +335,7 @@ impl DriveFs for RealFs {
     }
 
     fn lock_holder(&self, handle: Handle) -> Holder {
-        let Ok(stat) = sys::fstat(borrow(handle)) else { return Holder::Unknown };
-        holder::find(Path::new("/proc"), (sys::major(stat.st_dev), sys::minor(stat.st_dev)), stat.st_ino)
+        holder_of(borrow(handle), "lock")
     }
 
     fn unlock(&self, handle: Handle) -> io::Result<()> {
@@ -280,14 +361,23 @@ pub fn drive_above(path: &Path) -> Option<&Path> {
     path.ancestors().skip(1).find(is_drive)?.parent()
 }
 
-/// Makes a directory of mode 0700, whatever the umask. A directory that exists keeps its mode.
-fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<()> {
+/// What holds a lock on an open file or directory of this name.
+fn holder_of(file: std::os::fd::BorrowedFd<'_>, name: &str) -> Holder {
+    let Ok(stat) = sys::fstat(file) else { return Holder::Unknown };
+    holder::find(Path::new("/proc"), name, (sys::major(stat.st_dev), sys::minor(stat.st_dev)), stat.st_ino)
+}
+
+/// Makes a directory of mode 0700, whatever the umask. A directory that exists keeps its mode. Whether it was made.
+fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<bool> {
     match sys::mkdirat(parent, name, Mode::RWXU) {
-        Ok(()) => Ok(sys::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?),
+        Ok(()) => {
+            sys::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+            Ok(true)
+        }
         Err(Errno::EXIST) => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             descriptor::openat(parent, name, flags, Mode::empty())?;
-            Ok(())
+            Ok(false)
         }
         Err(error) => Err(error.into()),
     }

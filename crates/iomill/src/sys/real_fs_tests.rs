@@ -93,7 +93,7 @@ fn others_see_nothing() {
     both(|dir, fs| {
         fs.close(fs.open("files/a", Access::CREATE).unwrap());
         let mode = |path: &str| dir.join(path).metadata().unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode("iomill"), mode("iomill/files"), mode("iomill/files/a")), (0o700, 0o700, 0o600));
+        assert_eq!((mode("iomill"), mode("iomill/files"), mode("iomill/files/a")), (0o700, 0o700, 0o1600));
         let handle = fs.open("files/a", Access::WRITE).unwrap();
         assert!(rustix::io::fcntl_getfd(borrow(handle)).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
         fs.close(handle);

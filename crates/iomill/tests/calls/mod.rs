@@ -3,6 +3,7 @@
 mod abandoned;
 mod ahead;
 mod answers;
+mod array_files;
 mod async_cursor;
 mod begun;
 mod child;

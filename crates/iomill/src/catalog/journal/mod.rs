@@ -306,7 +306,7 @@ impl Journal {
                 Err(NotQueued::NoPlace) => {
                     drop(files);
                     // Before anything of the change is applied, so that it may be refused (C29).
-                    self.shared.make_place()?;
+                    self.shared.make_place(false)?;
                     is_forced = true;
                 }
             }
@@ -426,6 +426,13 @@ impl Journal {
         let path = lock(&self.shared.writing).log.first().fs.root().join(LOG);
         let source = std::io::Error::from_raw_os_error(libc::ENOSPC);
         Error::Io { action: "make room for a change of the catalog in", path, offset: None, source }
+    }
+
+    /// Tries again to make the next segment after a drive was full, or a small one if no other fits. Whether changes that need space may go on.
+    pub fn make_room(&self, may_be_small: bool) -> bool {
+        // An error is one that passes, and the change hears it.
+        let has_made = |small| self.shared.make_place(small).is_ok() && self.shared.has_room.load(Ordering::Relaxed);
+        has_made(false) || (may_be_small && has_made(true))
     }
 
     /// The voters, by their drives.

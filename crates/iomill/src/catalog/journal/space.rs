@@ -15,7 +15,7 @@ use crate::catalog::log::record::{Extent, LogFault};
 pub const EXTENT_MAX_PAGES: u16 = 16;
 
 /// A place in the shared parts of a drive: the part's number, and the page.
-type Place = (u16, u32);
+pub type Place = (u16, u32);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -137,6 +137,25 @@ impl Space {
     pub fn withhold(&mut self, extent: Extent) {
         if let Some(space) = self.drives.get_mut(&extent.drive) {
             space.take((extent.shared, extent.page), u32::from(extent.pages));
+        }
+    }
+
+    /// The free runs of a drive, in the order of their places: the place of each, and its pages.
+    pub fn free_runs(&self, drive: u16) -> impl DoubleEndedIterator<Item = (Place, u32)> {
+        self.drives.get(&drive).into_iter().flat_map(|space| &space.runs).map(|(place, pages)| (*place, *pages))
+    }
+
+    /// Takes a run that is free.
+    pub fn withhold_run(&mut self, drive: u16, place: Place, pages: u32) {
+        if let Some(space) = self.drives.get_mut(&drive) {
+            space.take(place, pages);
+        }
+    }
+
+    /// Gives such a run back.
+    pub fn free_run(&mut self, drive: u16, place: Place, pages: u32) {
+        if let Some(space) = self.drives.get_mut(&drive) {
+            space.free(place, pages);
         }
     }
 

@@ -80,7 +80,7 @@ impl Shared {
 
     /// Makes the next segment for a change that finds no place for its group. An error is one that passes: then nothing has changed. All else is
     /// left to the leader.
-    pub(super) fn make_place(&self) -> Result<()> {
+    pub(super) fn make_place(&self, small: bool) -> Result<()> {
         let _making = lock(&self.making);
         let planned = {
             let mut writing = lock(&self.writing);
@@ -88,7 +88,7 @@ impl Shared {
                 self.note_room(&writing);
                 return Ok(());
             }
-            writing.log.plan_next(false)
+            writing.log.plan_next(small)
         };
         let made = planned.and_then(NextSegment::make);
         let mut writing = lock(&self.writing);

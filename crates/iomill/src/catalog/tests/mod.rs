@@ -8,6 +8,7 @@ mod model;
 mod opening;
 mod openings;
 mod real;
+mod syncs;
 pub(crate) mod world;
 
 use std::collections::BTreeMap;

@@ -226,11 +226,15 @@ fn an_opening_waits_for_a_process_that_has_ended() {
     let (world, catalog) = array(2);
     catalog.close().unwrap();
     for mode in [OpenMode::Reader, OpenMode::Writer] {
-        world.inner().ending = 30;
-        assert_eq!(open(&world, mode).unwrap().list(""), ["a", "b"]);
-        world.inner().ending = u32::MAX;
-        assert!(matches!(open(&world, mode), Err(Error::Locked { holder: None, .. })));
-        world.inner().ending = 0;
+        for (lock, directory) in [(30, 0), (0, 30), (5, 5)] {
+            (world.inner().ending, world.inner().ending_directories) = (lock, directory);
+            assert_eq!(open(&world, mode).unwrap().list(""), ["a", "b"]);
+        }
+        for (lock, directory) in [(u32::MAX, 0), (0, u32::MAX)] {
+            (world.inner().ending, world.inner().ending_directories) = (lock, directory);
+            assert!(matches!(open(&world, mode), Err(Error::Locked { holder: None, .. })));
+        }
+        (world.inner().ending, world.inner().ending_directories) = (0, 0);
     }
 }
 

@@ -81,12 +81,14 @@ pub struct Inner {
     pub held: Option<&'static str>,
     /// A process that has ended has all locks for so many pauses.
     pub ending: u32,
+    /// The same for the locks of directories.
+    pub ending_directories: u32,
     /// How many syncs are held back now.
     pub waits_held: usize,
     /// What calls that need a descriptor of their own answer.
     pub no_descriptors: Option<i32>,
-    /// After so many calls there are no descriptors left.
-    pub lacks_after: Option<u64>,
+    /// So many calls still find a descriptor, and so many after them find none.
+    pub lacks_after: (u64, u64),
     /// How many writes to the log find no memory, and which disk they go to, if it matters.
     pub no_memory: (u32, Option<usize>),
     open: BTreeMap<i32, Open>,
@@ -345,11 +347,13 @@ impl MemFs {
     /// Whether there are descriptors.
     fn check_descriptors(&self) -> io::Result<()> {
         let mut inner = self.world.inner();
-        if let Some(left) = &mut inner.lacks_after {
-            match left.checked_sub(1) {
-                Some(less) => *left = less,
-                None => inner.no_descriptors = Some(libc::EMFILE),
+        match &mut inner.lacks_after {
+            (0, 0) => {}
+            (0, lacks) => {
+                *lacks -= 1;
+                return Err(errno(libc::EMFILE));
             }
+            (finds, _) => *finds -= 1,
         }
         inner.no_descriptors.map_or(Ok(()), |number| Err(errno(number)))
     }
@@ -396,6 +400,18 @@ impl DriveFs for MemFs {
 
     fn identity(&self) -> io::Result<Identity> {
         self.run(|_| Ok(Identity { device: 1, inode: self.disk as u64 }))
+    }
+
+    fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
+        self.write(|inner, disk| {
+            let inode = disk.inodes.get_mut(&inode_of(inner, handle, true)?).unwrap();
+            inode.live[offset as usize..(offset + len) as usize].fill(0);
+            Ok(())
+        })
+    }
+
+    fn allocated(&self, handle: Handle) -> io::Result<u64> {
+        self.len(handle)
     }
 
     fn flush_failures(&self) -> &Arc<FlushFailures> {
@@ -568,6 +584,14 @@ impl DriveFs for MemFs {
 
     fn lock_holder(&self, _: Handle) -> Holder {
         if self.world.inner().ending > 0 { Holder::Ending } else { Holder::Unknown }
+    }
+
+    fn lock_directory(&self, _: Lock) -> io::Result<bool> {
+        Ok(self.world.inner().ending_directories == 0)
+    }
+
+    fn directory_holder(&self) -> Holder {
+        if self.world.inner().ending_directories > 0 { Holder::Ending } else { Holder::Unknown }
     }
 
     fn unlock(&self, handle: Handle) -> io::Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{Dir, MemFs, World, errno};
+use super::{Dir, Inner, MemFs, World, errno};
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::{Engine, EngineConfig, EngineKind};
 use crate::sys::clock::Clock;
@@ -23,8 +23,10 @@ impl Clock for Pauses {
 
     fn sleep(&self, pause: Duration) {
         let mut inner = self.0.inner();
-        assert!(inner.ending > 0 && pause <= Duration::from_secs(1), "the catalog waits for nothing else");
-        inner.ending -= 1;
+        assert!(pause <= Duration::from_secs(1));
+        let Inner { ending, ending_directories, .. } = &mut *inner;
+        let waits = [ending, ending_directories].into_iter().find(|waits| **waits > 0);
+        *waits.expect("the catalog waits for nothing else") -= 1;
     }
 }
 

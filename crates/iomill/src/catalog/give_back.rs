@@ -1,0 +1,260 @@
+//! Space of deleted small files: given back to the drives, and taken again (C50).
+//!
+//! Goals: pages that stay free do not keep other files from their drive, and no call hears of a full drive while such pages would do. Non-goals:
+//! which pages are free (`journal::space`), and large files, of which the parts are unlinked (`remove`).
+//!
+//! Rules:
+//! 1. Pages are *ready* or *cold*. Ready ones have space and are given out. Cold ones are holes. They are filled with zeros, durably, before they
+//!    are ready again, as a part is that grows. So a write to pages that were given out never finds the drive full.
+//! 2. The thread that frees pages makes some of them cold if more are ready than a share of those in use. It stops at half as many, so that files
+//!    that come and go do not pay for it.
+//! 3. While a run becomes cold it is in neither map. So no file gets it meanwhile.
+//! 4. No part gets shorter, so no record says what is cold. After an opening the free pages of a part with holes all count as cold.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::journal::Journal;
+use super::journal::space::Place;
+use super::log::record::{Extent, PAGE_BYTES};
+use super::small::{FreePages, GROWTH_MIN_PAGES, shared_path};
+use super::state::files::Files;
+use super::store::failed;
+use super::{Catalog, lock};
+use crate::error::{Error, Result};
+use crate::sys::fs::{Access, DriveFile, DriveFs};
+
+/// How many runs one call makes cold at most, unless it needs the space.
+const RUNS_AT_ONCE: usize = 64;
+/// Shorter runs stay ready, unless a call needs the space.
+const RUN_LEAST_PAGES: u32 = 16;
+
+/// Runs of pages that are holes, of one drive (rule 1). No two touch.
+#[derive(Debug, Default)]
+pub(super) struct ColdRuns(BTreeMap<Place, u32>);
+
+impl ColdRuns {
+    /// Adds a run, and joins it with its neighbours.
+    pub(super) fn add(&mut self, (part, page): Place, pages: u32) {
+        let (mut first, mut end) = (page, page + pages);
+        if let Some((&(of, before), &len)) = self.0.range(..(part, page)).next_back()
+            && of == part
+            && before + len == page
+        {
+            self.0.remove(&(of, before));
+            first = before;
+        }
+        if let Some(len) = self.0.remove(&(part, end)) {
+            end += len;
+        }
+        self.0.insert((part, first), end - first);
+    }
+
+    /// Takes at most `most` pages from a run that has `least`.
+    pub(super) fn take(&mut self, least: u32, most: u32) -> Option<(Place, u32)> {
+        let (&place, &pages) = self.0.iter().find(|(_, pages)| **pages >= least)?;
+        let taken = pages.min(most.max(least));
+        self.0.remove(&place);
+        if taken < pages {
+            self.0.insert((place.0, place.1 + taken), pages - taken);
+        }
+        Some((place, taken))
+    }
+
+    /// How many pages there are.
+    pub(super) fn pages(&self) -> u64 {
+        self.0.values().map(|pages| u64::from(*pages)).sum()
+    }
+}
+
+/// The space of small files on one drive, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SmallSpace {
+    /// What small files have.
+    pub used_bytes: u64,
+    /// What their shared parts take beside that: it is ready for more of them.
+    pub ready_bytes: u64,
+    /// What shared parts have given back to the drive.
+    pub given_back_bytes: u64,
+}
+
+/// How many pages stay ready beside so many in use (rule 2).
+fn ready_least(used: u64) -> u64 {
+    (used / 8).max(u64::from(GROWTH_MIN_PAGES))
+}
+
+impl FreePages {
+    /// The runs of a drive that are to become cold, so that `keep` pages stay ready. They are taken out of the map (rule 3).
+    fn take_excess(&mut self, drive: u16, keep: u64, is_needed: bool) -> Vec<(Place, u32)> {
+        let (least, most) = if is_needed { (1, usize::MAX) } else { (RUN_LEAST_PAGES, RUNS_AT_ONCE) };
+        let mut excess = self.space.free_pages(drive).saturating_sub(keep);
+        let mut runs = Vec::new();
+        // From the end, because pages are given out from the start.
+        for ((part, page), pages) in self.space.free_runs(drive).rev() {
+            let taken = u64::from(pages).min(excess) as u32;
+            if runs.len() == most || excess == 0 {
+                break;
+            }
+            if taken >= least {
+                runs.push(((part, page + pages - taken), taken));
+                excess -= u64::from(taken);
+            }
+        }
+        runs.iter().for_each(|(place, pages)| self.space.withhold_run(drive, *place, *pages));
+        runs
+    }
+
+    /// How many pages of a drive are to stay ready, if there are so many that it is time to make some cold (rule 2).
+    fn keep_if_many(&self, drive: u16) -> Option<u64> {
+        let all: u64 = self.space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
+        let ready = self.space.free_pages(drive);
+        let cold = self.cold.get(&drive).map_or(0, ColdRuns::pages);
+        let keep = ready_least(all.saturating_sub(ready + cold));
+        (ready > 2 * keep + 3 * u64::from(GROWTH_MIN_PAGES)).then_some(keep)
+    }
+}
+
+impl Catalog {
+    /// Makes pages cold where many are free (rule 2). What fails is tried again with the next pages that become free.
+    pub(super) fn give_back_excess(&self) {
+        for drive in 0..self.drives().len() as u16 {
+            let runs = {
+                let mut pages = lock(&self.small.space);
+                let Some(free) = &mut pages.free else { return };
+                let Some(keep) = free.keep_if_many(drive) else { continue };
+                free.take_excess(drive, keep, false)
+            };
+            self.make_cold(drive, runs);
+        }
+    }
+
+    /// Gives all free pages of a drive back to it. Returns how many bytes that were. After an opening cold pages may have space (rule 4).
+    pub(super) fn give_all_back(&self, journal: &Journal, drive: u16) -> Result<u64> {
+        let before = self.allocated_on(drive)?;
+        let runs = {
+            let mut pages = lock(&self.small.space);
+            let free = self.known_free(&mut pages, journal)?;
+            let mut runs = free.take_excess(drive, 0, true);
+            runs.extend(free.cold.remove(&drive).unwrap_or_default().0);
+            runs
+        };
+        self.make_cold(drive, runs);
+        Ok(before.saturating_sub(self.allocated_on(drive)?))
+    }
+
+    /// Bytes that the shared parts of a drive take there.
+    fn allocated_on(&self, drive: u16) -> Result<u64> {
+        let fs = &self.drives()[usize::from(drive)].fs;
+        let parts: Vec<(u16, u16)> = self.with_files(|files| files.shared().map(|(place, _)| place).collect());
+        let of_drive = parts.into_iter().filter(|(of, _)| *of == drive);
+        of_drive.map(|(_, shared)| allocated(fs, &shared_path(shared))).sum()
+    }
+
+    /// Gives all free pages back, as far as that goes. Returns how many bytes that were.
+    pub(super) fn give_everything_back(&self) -> u64 {
+        let Ok((_open, journal)) = self.begin() else { return 0 };
+        let drives = 0..self.drives().len() as u16;
+        drives.map(|drive| self.give_all_back(journal, drive).unwrap_or(0)).sum()
+    }
+
+    /// Makes runs that were taken cold.
+    fn make_cold(&self, drive: u16, runs: Vec<(Place, u32)>) {
+        let mut open: Option<(u16, DriveFile)> = None;
+        for (place, pages) in runs {
+            let punched = self.punch(&mut open, drive, place, pages);
+            let mut all = lock(&self.small.space);
+            let Some(free) = &mut all.free else { continue };
+            if punched {
+                free.cold.entry(drive).or_default().add(place, pages);
+            } else {
+                free.space.free_run(drive, place, pages);
+            }
+        }
+    }
+
+    /// Whether pages of a shared part are holes now. A file system may not be able to do that.
+    fn punch(&self, open: &mut Option<(u16, DriveFile)>, drive: u16, (part, page): Place, pages: u32) -> bool {
+        let fs = &self.drives()[usize::from(drive)].fs;
+        if open.as_ref().is_none_or(|(of, _)| *of != part) {
+            *open = DriveFile::open(fs, &shared_path(part), Access::WRITE).ok().map(|file| (part, file));
+        }
+        let Some((_, file)) = open else { return false };
+        let (first, bytes) = (u64::from(page) * u64::from(PAGE_BYTES), u64::from(pages) * u64::from(PAGE_BYTES));
+        let punched = fs.punch(file.handle(), first, bytes);
+        if let Err(error) = &punched
+            && !matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS))
+        {
+            let path = fs.root().join(shared_path(part));
+            self.notice(format!("space of small files could not be given back in {}: {error}", path.display()));
+        }
+        punched.is_ok()
+    }
+
+    /// Looks for space on a drive that is full: what deleted files still have, and pages that are free. Whether there is some now.
+    pub(super) fn find_space(&self, journal: &Journal, drive: u16) -> bool {
+        let waits = !lock(&self.waiting).is_empty();
+        // A deletion frees space when it is durable (C21).
+        if waits && journal.commit_all().is_ok() {
+            self.remove_waiting(journal);
+        }
+        let given = self.give_all_back(journal, drive).unwrap_or(0);
+        waits || given > 0
+    }
+
+    /// The same, for a caller that has found a drive full.
+    pub fn make_space(&self, drive: u16) -> bool {
+        self.begin().is_ok_and(|(_open, journal)| self.find_space(journal, drive))
+    }
+
+    /// The space of small files on each drive.
+    pub fn small_space(&self) -> Result<Vec<SmallSpace>> {
+        let mut spaces = vec![SmallSpace::default(); self.drives().len()];
+        let (parts, extents) = self.with_files(|files| (files.shared().collect::<Vec<_>>(), extents_of(files)));
+        for extent in extents {
+            if let Some(space) = spaces.get_mut(usize::from(extent.drive)) {
+                space.used_bytes += u64::from(extent.pages) * u64::from(PAGE_BYTES);
+            }
+        }
+        for ((drive, shared), pages) in parts {
+            let Some(place) = self.drives().get(usize::from(drive)) else { continue };
+            let space = &mut spaces[usize::from(drive)];
+            let allocated = allocated(&place.fs, &shared_path(shared))?;
+            space.ready_bytes += allocated;
+            space.given_back_bytes += (u64::from(pages) * u64::from(PAGE_BYTES)).saturating_sub(allocated);
+        }
+        for space in &mut spaces {
+            space.ready_bytes = space.ready_bytes.saturating_sub(space.used_bytes);
+        }
+        Ok(spaces)
+    }
+}
+
+fn extents_of(files: &Files) -> Vec<Extent> {
+    (0..files.slots()).filter_map(|slot| files.in_slot(slot)?.extent).collect()
+}
+
+/// Bytes of its drive that a shared part takes. A part that is lost takes none.
+pub(super) fn allocated(fs: &std::sync::Arc<dyn DriveFs>, path: &str) -> Result<u64> {
+    let file =
+        super::store::absent_is_none(DriveFile::open(fs, path, Access::READ)).map_err(failed("open", &**fs, path))?;
+    let Some(file) = file else { return Ok(0) };
+    fs.allocated(file.handle()).map_err(|error| Error::io("examine", Path::new(&fs.root()).join(path), error))
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cold_runs_are_joined_and_divided() {
+        let mut cold = ColdRuns::default();
+        for (place, pages) in [((0, 10), 5), ((0, 20), 5), ((1, 0), 30), ((0, 15), 5)] {
+            cold.add(place, pages);
+        }
+        assert_eq!((cold.pages(), cold.0.len()), (45, 2));
+        assert_eq!(cold.take(16, 100), Some(((1, 0), 30)));
+        assert_eq!(cold.take(16, 100), None);
+        assert_eq!(cold.take(3, 4), Some(((0, 10), 4)));
+        assert_eq!((cold.take(1, 100), cold.pages()), (Some(((0, 14), 11)), 0));
+    }
+}
