@@ -11,61 +11,21 @@
 //! 3. While a run becomes cold it is in neither map. So no file gets it meanwhile.
 //! 4. No part gets shorter, so no record says what is cold. After an opening the free pages of a part with holes all count as cold.
 
-use std::collections::BTreeMap;
-use std::path::Path;
-
+use super::cold::ColdRuns;
 use super::journal::Journal;
 use super::journal::space::Place;
 use super::log::record::{Extent, PAGE_BYTES};
+use super::shared::allocated;
 use super::small::{FreePages, GROWTH_MIN_PAGES, shared_path};
 use super::state::files::Files;
-use super::store::failed;
 use super::{Catalog, lock};
-use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs};
+use crate::error::Result;
+use crate::sys::fs::{Access, DriveFile};
 
 /// How many runs one call makes cold at most, unless it needs the space.
 const RUNS_AT_ONCE: usize = 64;
 /// Shorter runs stay ready, unless a call needs the space.
 const RUN_LEAST_PAGES: u32 = 16;
-
-/// Runs of pages that are holes, of one drive (rule 1). No two touch.
-#[derive(Debug, Default)]
-pub(super) struct ColdRuns(BTreeMap<Place, u32>);
-
-impl ColdRuns {
-    /// Adds a run, and joins it with its neighbours.
-    pub(super) fn add(&mut self, (part, page): Place, pages: u32) {
-        let (mut first, mut end) = (page, page + pages);
-        if let Some((&(of, before), &len)) = self.0.range(..(part, page)).next_back()
-            && of == part
-            && before + len == page
-        {
-            self.0.remove(&(of, before));
-            first = before;
-        }
-        if let Some(len) = self.0.remove(&(part, end)) {
-            end += len;
-        }
-        self.0.insert((part, first), end - first);
-    }
-
-    /// Takes at most `most` pages from a run that has `least`.
-    pub(super) fn take(&mut self, least: u32, most: u32) -> Option<(Place, u32)> {
-        let (&place, &pages) = self.0.iter().find(|(_, pages)| **pages >= least)?;
-        let taken = pages.min(most.max(least));
-        self.0.remove(&place);
-        if taken < pages {
-            self.0.insert((place.0, place.1 + taken), pages - taken);
-        }
-        Some((place, taken))
-    }
-
-    /// How many pages there are.
-    pub(super) fn pages(&self) -> u64 {
-        self.0.values().map(|pages| u64::from(*pages)).sum()
-    }
-}
 
 /// The space of small files on one drive, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,7 +95,7 @@ impl Catalog {
             let mut pages = lock(&self.small.space);
             let free = self.known_free(&mut pages, journal)?;
             let mut runs = free.take_excess(drive, 0, true);
-            runs.extend(free.cold.remove(&drive).unwrap_or_default().0);
+            runs.extend(free.cold.remove(&drive).unwrap_or_default().into_runs());
             runs
         };
         self.make_cold(drive, runs);
@@ -231,30 +191,4 @@ impl Catalog {
 
 fn extents_of(files: &Files) -> Vec<Extent> {
     (0..files.slots()).filter_map(|slot| files.in_slot(slot)?.extent).collect()
-}
-
-/// Bytes of its drive that a shared part takes. A part that is lost takes none.
-pub(super) fn allocated(fs: &std::sync::Arc<dyn DriveFs>, path: &str) -> Result<u64> {
-    let file =
-        super::store::absent_is_none(DriveFile::open(fs, path, Access::READ)).map_err(failed("open", &**fs, path))?;
-    let Some(file) = file else { return Ok(0) };
-    fs.allocated(file.handle()).map_err(|error| Error::io("examine", Path::new(&fs.root()).join(path), error))
-}
-
-#[cfg(all(test, not(iomill_models)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cold_runs_are_joined_and_divided() {
-        let mut cold = ColdRuns::default();
-        for (place, pages) in [((0, 10), 5), ((0, 20), 5), ((1, 0), 30), ((0, 15), 5)] {
-            cold.add(place, pages);
-        }
-        assert_eq!((cold.pages(), cold.0.len()), (45, 2));
-        assert_eq!(cold.take(16, 100), Some(((1, 0), 30)));
-        assert_eq!(cold.take(16, 100), None);
-        assert_eq!(cold.take(3, 4), Some(((0, 10), 4)));
-        assert_eq!((cold.take(1, 100), cold.pages()), (Some(((0, 14), 11)), 0));
-    }
 }

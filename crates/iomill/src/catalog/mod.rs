@@ -29,6 +29,7 @@
 pub mod by_hand;
 mod change;
 mod check;
+mod cold;
 mod discovery;
 mod draft;
 mod give_back;

@@ -1,6 +1,6 @@
 //! [`SharedPart`]: an open file of which many small files have pages (C34, C35).
 //!
-//! Goals: one flush for all that wait, whose failure all hear; no growth over bytes that are lost. Non-goals: which file has which page
+//! Goals: one flush for all that wait, and all hear of its failure; no growth over bytes that are lost. Non-goals: which file has which page
 //! (`small`).
 //!
 //! Rules:
@@ -199,4 +199,11 @@ impl SharedPart {
 
 fn bytes_of(pages: u32) -> u64 {
     u64::from(pages) * u64::from(PAGE_BYTES)
+}
+
+/// Bytes of its drive that a shared part takes. A part that is lost takes none.
+pub(super) fn allocated(fs: &Arc<dyn DriveFs>, path: &str) -> Result<u64> {
+    let opened = absent_is_none(DriveFile::open(fs, path, Access::READ));
+    let Some(file) = opened.map_err(failed("open", &**fs, path))? else { return Ok(0) };
+    fs.allocated(file.handle()).map_err(failed("examine", &**fs, path))
 }

@@ -14,11 +14,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use super::give_back::{self, ColdRuns};
+use super::cold::ColdRuns;
 use super::journal::Journal;
 use super::journal::space::Space;
 use super::log::record::{Extent, FileRecord, LogFault, LogRecord};
-use super::shared::SharedPart;
+use super::shared::{SharedPart, allocated};
 use super::state::files::Files;
 use super::store::{SHARED, is_full, sync_dir};
 use super::{Catalog, PAGE_BYTES, lock};
@@ -152,7 +152,7 @@ impl Catalog {
             let parts: Vec<(u16, u32)> = found.space.parts(index).collect();
             for (shared, pages) in parts {
                 // What cannot be examined is examined again when the part is opened.
-                let has = give_back::allocated(&drive.fs, &shared_path(shared)).unwrap_or(u64::MAX);
+                let has = allocated(&drive.fs, &shared_path(shared)).unwrap_or(u64::MAX);
                 if has < u64::from(pages) * u64::from(PAGE_BYTES) {
                     found.cool(index, shared);
                 }
@@ -347,7 +347,8 @@ mod tests {
     use super::*;
 
     fn space(parts: impl Iterator<Item = (u16, u32)>) -> Space {
-        Space::new(parts.map(|(shared, pages)| ((0, shared), pages)), std::iter::empty()).unwrap()
+        Space::new(parts.map(|(shared, pages)| ((0, shared), pages)), std::iter::empty())
+            .expect("no two extents overlap")
     }
 
     #[test]

@@ -6,18 +6,19 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::active::{ActiveVoter, left_behind, no_voter, open_active};
 use super::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId, group_bytes};
 use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::mend::{bring_up, make_first, remove_copy, remove_others};
 use super::merged::{LogEnd, Merged, Replay, Voter};
-use super::place::{LogFile, cut_reserve, make_segment, open_for_groups, segment_path};
+use super::next::{MadeSegment, NextSegment};
+use super::place::cut_reserve;
 use super::record::LogRecord;
 use crate::catalog::Id;
 use crate::catalog::id::fill_random;
-use crate::catalog::store::{full_path, is_full, unlink_if_there};
+use crate::catalog::store::{full_path, is_full};
 use crate::engine::platform::{DurableWrite, Platform};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile};
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::give_way;
 
@@ -117,37 +118,6 @@ struct Pending {
     continues: bool,
 }
 
-#[derive(Debug)]
-struct ActiveVoter {
-    voter: Voter,
-    file: DriveFile,
-    next: Option<DriveFile>,
-    /// Why `next` could not be made.
-    next_failure: Option<Error>,
-    /// It has failed, and no flush is tried on it again (C12).
-    failure: Option<Error>,
-}
-
-impl ActiveVoter {
-    fn new(voter: &Voter, file: DriveFile) -> ActiveVoter {
-        ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None }
-    }
-
-    /// An error if the segment is shorter than it was made. A write into it would leave a hole in place of groups that are lost.
-    fn check_uncut(&self, least: u64) -> Result<()> {
-        let path = || full_path(&*self.voter.fs, self.file.path());
-        let len = self.file.fs().len(self.file.handle()).map_err(|error| Error::io("measure", path(), error))?;
-        if len >= least {
-            return Ok(());
-        }
-        Err(Error::Corrupt { path: path(), why: format!("it has {len} bytes of {least}: it was cut") })
-    }
-
-    fn write<'a>(&'a self, bytes: &'a [u8], offset: u64) -> DurableWrite<'a> {
-        DurableWrite { fs: &**self.file.fs(), handle: self.file.handle(), bytes, offset }
-    }
-}
-
 impl LogPlace {
     /// Most bytes of records in a group of this log: two fit into the first segment.
     pub fn group_max_bytes(&self) -> usize {
@@ -218,18 +188,34 @@ impl LogPlace {
                 }
             }
         }
+        let mut writer = self.begin(active, voters, &end, (epoch, opening))?;
+        writer.has_lost = lost;
+        if changed {
+            writer.change_epoch(labels)?;
+        }
+        Ok((writer, end))
+    }
+
+    /// A writer that goes on at the end of the log, on `active`, those of `voters` that are well.
+    fn begin(
+        &self,
+        active: Vec<(ActiveVoter, FileHeader)>,
+        voters: &[Voter],
+        end: &LogEnd,
+        (epoch, opening): (u64, OpeningId),
+    ) -> Result<LogWriter> {
         let Some((first, header)) = active.first().map(|(first, header)| (first.voter.clone(), *header)) else {
             return Err(no_voter(voters));
         };
         let most_bytes = group_bytes(self.group_max_bytes());
         let aligned = PageBuf::new(most_bytes as usize).map_err(Error::memory("groups of the log", most_bytes))?;
-        let mut writer = LogWriter {
+        Ok(LogWriter {
             place: self.clone(),
             voters: active.into_iter().map(|(voter, _)| voter).collect(),
             first,
             active: header,
             next: None,
-            has_lost: lost,
+            has_lost: false,
             is_full: false,
             next_try: 0,
             pending: None,
@@ -244,11 +230,7 @@ impl LogPlace {
             log_bytes: end.log_bytes,
             buffer: Vec::new(),
             aligned,
-        };
-        if changed {
-            writer.change_epoch(labels)?;
-        }
-        Ok((writer, end))
+        })
     }
 }
 
@@ -256,25 +238,6 @@ fn note_mended(labels: &mut dyn Announce, voter: &Voter, found: Option<String>) 
     if let Some(found) = found {
         labels.notice(format!("{}: the log was behind ({found}; put right)", voter.fs.location().display()));
     }
-}
-
-fn left_behind(voter: &Voter, error: &Error) -> String {
-    format!(
-        "{}: this copy of the log is left behind ({error}); the next opening for writing brings it up",
-        voter.fs.location().display()
-    )
-}
-
-fn no_voter(voters: &[Voter]) -> Error {
-    let path = voters.first().map(|voter| voter.fs.location().to_owned()).unwrap_or_default();
-    Error::Drive { path, why: "no copy of the log can be written; see the notices, or open for reading".to_owned() }
-}
-
-fn open_active(voter: &Voter, end: &LogEnd) -> Result<(DriveFile, FileHeader)> {
-    let path = segment_path(end.position.segment);
-    let gone = || Error::Corrupt { path: full_path(&*voter.fs, &path), why: "it is gone".to_owned() };
-    let header = LogFile::open(&voter.fs, &path, Access::READ, true)?.ok_or_else(gone)?.header;
-    Ok((open_for_groups(&voter.fs, &path)?, header))
 }
 
 impl LogWriter {
@@ -606,48 +569,6 @@ impl LogWriter {
         let mut records = Vec::new();
         LogRecord::Closed.encode(&mut records);
         self.append(&records, 1, labels)
-    }
-}
-
-/// A segment that is to be made on all voters, without the writer (C29).
-#[derive(Debug)]
-pub struct NextSegment {
-    header: FileHeader,
-    voters: Vec<Voter>,
-}
-
-/// A segment that was made on at least one voter, with what each voter has of it.
-#[derive(Debug)]
-pub struct MadeSegment {
-    header: FileHeader,
-    files: Vec<(usize, Result<DriveFile>)>,
-}
-
-impl NextSegment {
-    /// Makes it. An error if no voter has it, or if one has no space, or if the process lacks something: then it is on none.
-    pub fn make(self) -> Result<MadeSegment> {
-        let NextSegment { header, voters } = self;
-        let path = segment_path(header.number);
-        let make = |voter: &Voter| {
-            let made = make_segment(&voter.fs, &header).and_then(|_made| open_for_groups(&voter.fs, &path));
-            (voter.drive, made)
-        };
-        let mut files: Vec<(usize, Result<DriveFile>)> = voters.iter().map(make).collect();
-        // Neither lack of space nor what passes is a voter's fault.
-        let is_lack = |error: &Error| is_full(error) || error.passes();
-        let full = files.iter().position(|(_, result)| result.as_ref().is_err_and(is_lack));
-        if full.is_none() && files.iter().any(|(_, result)| result.is_ok()) {
-            return Ok(MadeSegment { header, files });
-        }
-        for (voter, _) in voters.iter().zip(&files).filter(|(_, (_, result))| result.is_ok()) {
-            match unlink_if_there(&*voter.fs, &segment_path(header.number)) {
-                // The next try makes it anew.
-                Err(error) if !error.passes() => return Err(error),
-                _ => {}
-            }
-        }
-        let cause = if files.is_empty() { None } else { files.swap_remove(full.unwrap_or(0)).1.err() };
-        Err(cause.unwrap_or_else(|| no_voter(&voters)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of the catalog as a whole, over drives in memory that fail and crash, and over real ones.
 
 mod checking;
+mod disk;
 mod faults;
 mod format;
 mod lacks;

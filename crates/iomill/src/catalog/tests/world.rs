@@ -3,7 +3,7 @@
 
 mod platform;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub use super::disk::Disk;
+use super::disk::{Dir, Inode, split};
 use crate::engine::platform::Platform;
 use crate::sys::flushes::FlushFailures;
 use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
@@ -37,28 +39,6 @@ pub enum Loss {
     Power,
     /// Each unsynced piece by itself is there or not; the number is the seed.
     Mix(u64),
-}
-
-#[derive(Clone, Debug, Default)]
-struct Dir {
-    live: BTreeMap<String, u64>,
-    durable: BTreeMap<String, u64>,
-    exists_durably: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Inode {
-    live: Vec<u8>,
-    durable: Vec<u8>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Disk {
-    /// Empty if the disk has no `iomill`.
-    dirs: BTreeMap<String, Dir>,
-    inodes: BTreeMap<u64, Inode>,
-    pub capacity_bytes: Option<u64>,
-    pub read_only: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -271,76 +251,6 @@ impl World {
 
 fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
-}
-
-fn split(path: &str) -> (&str, &str) {
-    path.rsplit_once('/').unwrap_or(("", path))
-}
-
-impl Disk {
-    fn lookup(&self, path: &str) -> Option<u64> {
-        let (dir, name) = split(path);
-        self.dirs.get(dir)?.live.get(name).copied()
-    }
-
-    pub fn used_bytes(&self) -> u64 {
-        self.inodes.values().map(|inode| (inode.live.len() as u64).next_multiple_of(4096)).sum()
-    }
-
-    /// Changes the length of a file, if there is room.
-    fn resize(&mut self, inode: u64, len: u64) -> io::Result<()> {
-        let old = self.inodes[&inode].live.len() as u64;
-        let after = self.used_bytes() - old.next_multiple_of(4096) + len.next_multiple_of(4096);
-        if len > old && self.capacity_bytes.is_some_and(|capacity| after > capacity) {
-            return Err(errno(libc::ENOSPC));
-        }
-        self.inodes.get_mut(&inode).unwrap().live.resize(len as usize, 0);
-        Ok(())
-    }
-
-    /// Frees files that have neither a name nor an opener.
-    fn collect(&mut self, open: &BTreeSet<u64>) {
-        let mut used = open.clone();
-        for dir in self.dirs.values() {
-            used.extend(dir.live.values().chain(dir.durable.values()));
-        }
-        self.inodes.retain(|inode, _| used.contains(inode));
-    }
-
-    /// Keeps each unsynced piece for which `keep` says yes.
-    fn lose(&mut self, keep: &mut impl FnMut(usize) -> bool) {
-        self.dirs.retain(|name, dir| name.is_empty() || dir.exists_durably || keep(0));
-        for dir in self.dirs.values_mut() {
-            let names: BTreeSet<String> = dir.live.keys().chain(dir.durable.keys()).cloned().collect();
-            for name in names {
-                let (live, durable) = (dir.live.get(&name).copied(), dir.durable.get(&name).copied());
-                let kept = if live == durable || keep(0) { live } else { durable };
-                match kept {
-                    Some(inode) => dir.live.insert(name, inode),
-                    None => dir.live.remove(&name),
-                };
-            }
-            dir.durable = dir.live.clone();
-            dir.exists_durably = true;
-        }
-        for inode in self.inodes.values_mut() {
-            if inode.live != inode.durable {
-                // Stricter than real drives, which tear writes between sectors.
-                let len = if keep(0) { inode.live.len() } else { inode.durable.len() };
-                let mut after = inode.durable.clone();
-                after.resize(len, 0);
-                for start in (0..len).step_by(16) {
-                    let end = (start + 16).min(len).min(inode.live.len());
-                    if start < end && keep(0) {
-                        after[start..end].copy_from_slice(&inode.live[start..end]);
-                    }
-                }
-                inode.live = after.clone();
-                inode.durable = after;
-            }
-        }
-        self.collect(&BTreeSet::new());
-    }
 }
 
 impl MemFs {
