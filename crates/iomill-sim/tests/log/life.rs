@@ -216,7 +216,10 @@ fn change(machine: &mut Machine<'_>, journal: &Journal, step: &Step, commits: bo
         return true;
     }
     if let Err(error) = journal.commit(ticket) {
-        assert!(!machine.is_sound, "{error:?}\n{}", machine.world.trace_tail());
+        // A drive that was full before the opening has no space to set aside for the log (C30), and the opening says so.
+        let lacks_reserve =
+            machine.notices.lock().unwrap().iter().any(|text| text.contains("no space could be set aside"));
+        assert!(!machine.is_sound || lacks_reserve, "{error:?}\n{}", machine.world.trace_tail());
         return false;
     }
     machine.counts.acknowledged += 1;

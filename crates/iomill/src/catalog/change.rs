@@ -110,10 +110,9 @@ impl Catalog {
         if let Some(length) = length.filter(|length| *length > LENGTH_MAX) {
             return Err(Error::invalid(format!("length {length}"), format!("the most is {LENGTH_MAX}")));
         }
-        let is_longer = |file: FileRecord<'_>| length.is_some_and(|length| file.length < length);
-        let grows = self.with_files(|files| files.numbered(number).is_some_and(is_longer));
         let modified_ns = self.platform.unix_ns();
-        self.change(grows, |files, change| {
+        // The bytes have their space, and the record takes the place of one that is as long: a full drive can sync what it holds.
+        self.change(false, |files, change| {
             let file = numbered(files, number)?;
             let (length, modified_ns) = length.map_or((file.length, file.modified_ns), |length| (length, modified_ns));
             change.push(&LogRecord::File(FileRecord { length, modified_ns, extent, ..file }));
