@@ -101,9 +101,7 @@ struct StoppingEngine {
 }
 
 impl Engine for StoppingEngine {
-    fn kind(&self) -> EngineKind {
-        self.inner.kind()
-    }
+    forward_engine!(inner);
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         if self.switch.stopped.load(Ordering::Acquire) {
             self.kept.extend_from_slice(requests);
@@ -132,16 +130,6 @@ impl Engine for StoppingEngine {
     }
     fn descriptor(&self) -> Option<RawFd> {
         self.inner.descriptor().map(|_| self.told.as_raw_fd())
-    }
-    fn forget(&mut self, key: u64) {
-        self.inner.forget(key);
-    }
-    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.register(start, len) }
-    }
-    fn unregister(&mut self, region: u16) {
-        self.inner.unregister(region);
     }
 }
 

@@ -148,10 +148,6 @@ impl Engine for FailingEngine {
     fn forget(&mut self, key: u64) {
         self.below.forget(key);
     }
-    unsafe fn register(&mut self, _: *mut u8, _: usize) -> Option<u16> {
-        None
-    }
-    fn unregister(&mut self, _: u16) {}
 }
 
 /// An array of so many drives, and its only file.

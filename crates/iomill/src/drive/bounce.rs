@@ -197,7 +197,6 @@ mod tests {
         fn waker(&self) -> std::sync::Arc<dyn EngineWake> {
             unreachable!("no thread sleeps")
         }
-        fn forget(&mut self, _: u64) {}
         unsafe fn register(&mut self, _: *mut u8, len: usize) -> Option<u16> {
             assert_eq!(len, CHUNK_BYTES);
             self.registered.push(self.registered.len() as u16);

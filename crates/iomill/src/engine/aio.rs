@@ -286,14 +286,6 @@ impl Engine for AioEngine {
     fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::clone(&self.wake) as Arc<dyn EngineWake>
     }
-
-    fn forget(&mut self, _key: u64) {}
-
-    unsafe fn register(&mut self, _start: *mut u8, _len: usize) -> Option<u16> {
-        None
-    }
-
-    fn unregister(&mut self, _region: u16) {}
 }
 
 impl Drop for AioEngine {

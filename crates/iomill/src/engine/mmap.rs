@@ -318,12 +318,6 @@ impl Engine for MmapEngine {
         self.known.remove(&key);
         self.parts.forget(key);
     }
-
-    unsafe fn register(&mut self, _start: *mut u8, _len: usize) -> Option<u16> {
-        None
-    }
-
-    fn unregister(&mut self, _region: u16) {}
 }
 
 impl Drop for MmapEngine {

@@ -72,12 +72,4 @@ impl Engine for NullEngine {
     fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::clone(&self.wake) as Arc<dyn EngineWake>
     }
-
-    fn forget(&mut self, _key: u64) {}
-
-    unsafe fn register(&mut self, _start: *mut u8, _len: usize) -> Option<u16> {
-        None
-    }
-
-    fn unregister(&mut self, _region: u16) {}
 }

@@ -80,9 +80,7 @@ struct WatchedEngine {
 }
 
 impl Engine for WatchedEngine {
-    fn kind(&self) -> EngineKind {
-        self.inner.kind()
-    }
+    forward_engine!(inner);
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         // SAFETY: the caller's promise.
         unsafe { self.inner.push(requests) };
@@ -100,16 +98,6 @@ impl Engine for WatchedEngine {
     }
     fn descriptor(&self) -> Option<std::os::fd::RawFd> {
         self.inner.descriptor()
-    }
-    fn forget(&mut self, key: u64) {
-        self.inner.forget(key);
-    }
-    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.register(start, len) }
-    }
-    fn unregister(&mut self, region: u16) {
-        self.inner.unregister(region);
     }
 }
 

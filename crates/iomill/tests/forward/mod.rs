@@ -25,3 +25,22 @@ macro_rules! forward {
         }
     };
 }
+
+/// The functions of an engine that are those of `self.$engine`.
+macro_rules! forward_engine {
+    ($engine:tt) => {
+        fn kind(&self) -> iomill::EngineKind {
+            self.$engine.kind()
+        }
+        fn forget(&mut self, key: u64) {
+            self.$engine.forget(key);
+        }
+        unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
+            // SAFETY: the caller's promise.
+            unsafe { self.$engine.register(start, len) }
+        }
+        fn unregister(&mut self, region: u16) {
+            self.$engine.unregister(region);
+        }
+    };
+}

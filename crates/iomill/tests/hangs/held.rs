@@ -84,9 +84,7 @@ struct HeldEngine {
 }
 
 impl Engine for HeldEngine {
-    fn kind(&self) -> EngineKind {
-        self.inner.kind()
-    }
+    forward_engine!(inner);
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         let any = |op| requests.iter().any(|request| request.op == op);
         if any(Op::Read) {
@@ -107,16 +105,6 @@ impl Engine for HeldEngine {
     }
     fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::new(HeldWake { inner: self.inner.waker(), hooks: Arc::clone(&self.hooks) })
-    }
-    fn forget(&mut self, key: u64) {
-        self.inner.forget(key);
-    }
-    unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
-        // SAFETY: the caller's promise.
-        unsafe { self.inner.register(start, len) }
-    }
-    fn unregister(&mut self, region: u16) {
-        self.inner.unregister(region);
     }
 }
 

@@ -67,11 +67,6 @@ impl Engine for Drive {
     fn waker(&self) -> Arc<dyn EngineWake> {
         unreachable!("no thread sleeps")
     }
-    fn forget(&mut self, _: u64) {}
-    unsafe fn register(&mut self, _: *mut u8, _: usize) -> Option<u16> {
-        None
-    }
-    fn unregister(&mut self, _: u16) {}
 }
 
 /// A queue that looks like a lane's.

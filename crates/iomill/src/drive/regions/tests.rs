@@ -26,7 +26,6 @@ impl Engine for Table {
     fn waker(&self) -> Arc<dyn EngineWake> {
         unreachable!("no thread sleeps")
     }
-    fn forget(&mut self, _: u64) {}
     unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {
         self.asked.push((start as usize, len));
         (self.asked.len() <= self.limit).then_some(9 + self.asked.len() as u16)
