@@ -1,31 +1,15 @@
 //! A life of a machine: an opening, changes, an accident, and a look at what is left.
 
 use fastrand::Rng;
+use iomill::Error;
 use iomill::catalog::journal::Journal;
-use iomill::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord};
-use iomill::{Error, LayoutKind, Result};
 use iomill_sim::{Death, Fault, Injection, Kind, Rates};
 
-use super::machine::{Machine, View, view};
+use super::machine::Machine;
+use super::model::{Step, View, apply, name_of, view};
 use super::reader::read_overtaken;
 
 const NAMES: u8 = 14;
-
-fn layout() -> LayoutRecord {
-    LayoutRecord { number: 1, kind: LayoutKind::Hash, block_bytes: 65536, drives: vec![(0, 10)] }
-}
-
-fn name_of(number: u8) -> String {
-    format!("a/directory/file {number}")
-}
-
-enum Step {
-    Create(u8),
-    Rename(u8, u8),
-    Delete(u8),
-    Attribute(u8, usize),
-    Bury,
-}
 
 fn step(rng: &mut Rng) -> Step {
     let name = rng.u8(0..NAMES);
@@ -33,63 +17,9 @@ fn step(rng: &mut Rng) -> Step {
         0..5 => Step::Create(name),
         5..7 => Step::Rename(name, rng.u8(0..NAMES)),
         7..9 => Step::Delete(name),
-        9..11 => Step::Attribute(name, rng.usize(0..1500)),
+        9..11 => Step::Attribute(name, rng.u16(0..1500)),
         _ => Step::Bury,
     }
-}
-
-/// Makes a change, as far as it has a sense. Its ticket is committed later.
-fn apply(journal: &Journal, step: &Step) -> Result<iomill::catalog::journal::commits::Ticket> {
-    let needs_space = !matches!(step, Step::Delete(_) | Step::Bury);
-    let ((), ticket) = journal.change(needs_space, |files, change| {
-        match step {
-            Step::Create(name) => {
-                let name = name_of(*name);
-                if files.named(&name).is_some() {
-                    return Ok(());
-                }
-                if files.layout_like(&layout()).is_none() {
-                    change.push(&LogRecord::Layout(layout()));
-                }
-                let (life, number) = (FileLife::Live, files.next_number());
-                change.push(&LogRecord::File(FileRecord {
-                    number,
-                    length: number,
-                    created_ns: 1,
-                    modified_ns: 2,
-                    key: 3,
-                    layout: 1,
-                    life,
-                    has_parts: false,
-                    name: &name,
-                    extent: None,
-                }));
-            }
-            Step::Rename(from, to) if from != to => {
-                let (from, to) = (name_of(*from), name_of(*to));
-                let Some(file) = files.named(&from) else { return Ok(()) };
-                if let Some(victim) = files.named(&to) {
-                    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..victim }));
-                }
-                change.push(&LogRecord::File(FileRecord { name: &to, ..file }));
-            }
-            Step::Delete(name) => {
-                if let Some(file) = files.named(&name_of(*name)) {
-                    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..file }));
-                }
-            }
-            Step::Attribute(name, len) => {
-                if let Some(file) = files.named(&name_of(*name)) {
-                    let value = "v".repeat(*len);
-                    change.push(&LogRecord::Attribute { number: file.number, key: "k", value: Some(&value) });
-                }
-            }
-            Step::Bury => files.dying().for_each(|number| change.push(&LogRecord::Gone(number))),
-            Step::Rename(..) => {}
-        }
-        Ok(())
-    })?;
-    Ok(ticket)
 }
 
 /// Plans what goes wrong in this life.

@@ -1,14 +1,13 @@
 //! A machine with a log, its labels, and what its files may be.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use super::model::{View, view};
 use iomill::catalog::Id;
 use iomill::catalog::journal::{Journal, Upkeep, read_files};
 use iomill::catalog::log::group::OpeningId;
 use iomill::catalog::log::merged::{LogEnd, Merged, Voter};
 use iomill::catalog::log::writer::{Announce, LogPlace};
-use iomill::catalog::state::files::Files;
 use iomill::sys::fs::{Access, DriveFs};
 use iomill_sim::World;
 
@@ -34,15 +33,6 @@ pub struct Counts {
     pub checkpoints: u64,
     pub readers: u64,
     pub overtaken: u64,
-}
-
-/// Live files by name, each with its number and the length of its attribute; and dying files.
-pub type View = (BTreeMap<String, (u64, usize)>, Vec<u64>);
-
-pub fn view(files: &Files) -> View {
-    let value = |number| files.attributes(number).map(|(_, value)| value.len()).sum();
-    let live = files.from("").map(|file| (file.name.to_owned(), (file.number, value(file.number)))).collect();
-    (live, files.dying().collect())
 }
 
 pub struct Machine<'a> {
@@ -145,7 +135,7 @@ pub type Refused = String;
 
 impl<'a> Machine<'a> {
     pub fn new(world: World, drives: usize, counts: &'a mut Counts) -> Machine<'a> {
-        let empty = (BTreeMap::new(), Vec::new());
+        let empty = View::default();
         let notices = Arc::default();
         let (allowed, highest) = (vec![empty], 0);
         let machine = Machine {

@@ -5,11 +5,18 @@
 
 mod life;
 mod machine;
+#[path = "../../../iomill/src/catalog/journal/tests/model.rs"]
+mod model;
 mod reader;
 
 use std::cell::RefCell;
 
 use self::machine::{Counts, Machine};
+// For the model.
+use iomill::catalog::journal::{Journal, commits::Ticket};
+use iomill::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord};
+use iomill::catalog::state::files::Files;
+use iomill::{LayoutKind, Result};
 use iomill_sim::{DriveModel, World};
 
 /// Runs `count` seeds, or `IOMILL_ROUNDS` times as many new ones, or `IOMILL_SEED`.

@@ -5,7 +5,8 @@ use iomill::catalog::log::merged::{Replay, Stop, Visit, read_beside_writer};
 use iomill::catalog::log::record::LogRecord;
 use iomill::catalog::state::files::Files;
 
-use super::machine::{Machine, Refused, View, view};
+use super::machine::{Machine, Refused};
+use super::model::{View, view};
 
 /// Reads like a program of its own: the page on the format has all that it needs.
 struct Reader<'a> {

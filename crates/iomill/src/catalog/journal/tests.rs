@@ -1,12 +1,14 @@
 //! The journal against its own past: after a crash it shows all that was acknowledged, and a prefix of what came later.
 
+mod model;
 mod upkeep;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use arbitrary::Unstructured;
 
+use self::model::{Step, View, apply, layout, name_of, view};
+use super::commits::Ticket;
 use super::{FilesReplay, Journal, Upkeep, finish, read_files};
 use crate::catalog::log::group::OpeningId;
 use crate::catalog::log::merged::{LogEnd, Merged, Replay, Stop, Visit, read_beside_writer};
@@ -79,83 +81,10 @@ impl Machine {
     }
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Create(u8),
-    Rename(u8, u8),
-    Delete(u8),
-    Attribute(u8, u16),
-    Bury,
-}
-
-fn name_of(name: u8) -> String {
-    format!("dir/{name}")
-}
-
-fn layout() -> LayoutRecord {
-    LayoutRecord { number: 1, kind: LayoutKind::Hash, block_bytes: 65536, drives: vec![(0, 10), (1, 10)] }
-}
-
 /// Makes a change, as far as it has a sense.
 fn change(journal: &Journal, step: &Step, commit: bool) -> Result<()> {
-    let dead = |file: &FileRecord<'_>| FileRecord { life: FileLife::Dying, name: "", ..*file }.number;
-    let ((), ticket) = journal.change(true, |files, change| {
-        match step {
-            Step::Create(name) => {
-                let name = name_of(*name);
-                if files.named(&name).is_some() {
-                    return Ok(());
-                }
-                if files.layout_like(&layout()).is_none() {
-                    change.push(&LogRecord::Layout(layout()));
-                }
-                change.push(&LogRecord::File(FileRecord {
-                    number: files.next_number(),
-                    length: 7,
-                    created_ns: 1,
-                    modified_ns: 2,
-                    key: 3,
-                    layout: 1,
-                    life: FileLife::Live,
-                    has_parts: false,
-                    name: &name,
-                    extent: None,
-                }));
-            }
-            Step::Rename(from, to) if from != to => {
-                let (from, to) = (name_of(*from), name_of(*to));
-                let Some(file) = files.named(&from) else { return Ok(()) };
-                if let Some(victim) = files.named(&to) {
-                    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..victim }));
-                }
-                change.push(&LogRecord::File(FileRecord { name: &to, ..file }));
-            }
-            Step::Delete(name) => {
-                if let Some(file) = files.named(&name_of(*name)) {
-                    assert_eq!(dead(&file), file.number);
-                    change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..file }));
-                }
-            }
-            Step::Attribute(name, value) => {
-                if let Some(file) = files.named(&name_of(*name)) {
-                    let value = "v".repeat(usize::from(*value));
-                    change.push(&LogRecord::Attribute { number: file.number, key: "k", value: Some(&value) });
-                }
-            }
-            Step::Bury => files.dying().for_each(|number| change.push(&LogRecord::Gone(number))),
-            Step::Rename(..) => {}
-        }
-        Ok(())
-    })?;
+    let ticket = apply(journal, step)?;
     if commit { journal.commit(ticket) } else { Ok(()) }
-}
-
-type View = (BTreeMap<String, (u64, usize)>, Vec<u64>);
-
-fn view(files: &Files) -> View {
-    let value = |number| files.attributes(number).map(|(_, value)| value.len()).sum();
-    let live = files.from("").map(|file| (file.name.to_owned(), (file.number, value(file.number)))).collect();
-    (live, files.dying().collect())
 }
 
 fn step(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Step> {
