@@ -1,27 +1,84 @@
 //! Arrays of drives: the classes [`NativeArray`] and [`NativeDraft`].
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use iomill::{Array, ArrayOptions, Draft, Layout, When};
+use iomill::{Array, ArrayOptions, Draft, DriveInfo, Ground, Layout, LayoutKind, Listed, PutOptions, When};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use crate::errors::{OrRaise, closed, exception};
+use crate::errors::{OrRaise, closed};
 use crate::file::NativeFile;
+use crate::handle::Handle;
+use crate::modes::{Opened, change};
 
-/// An array of drives.
+/// An array of drives. Calls hold its lock for reading while they run, so a change of the mode waits for them.
 #[pyclass(frozen, module = "iomill._iomill", name = "Array")]
 pub struct NativeArray {
     /// `None` after it was closed.
-    array: RwLock<Option<Array>>,
-    #[pyo3(get)]
-    writable: bool,
+    opened: RwLock<Option<Opened>>,
+    /// The handles of its files.
+    handles: Mutex<Handles>,
+    cache_bytes: Option<u64>,
+}
+
+/// The handles of an array's files. Its lock is held for moments, and by threads with the interpreter or by a change of the mode. So no
+/// thread has it at a fork.
+#[derive(Default)]
+struct Handles {
+    all: Vec<Weak<Handle>>,
+    /// Dropped ones are removed when there are so many.
+    most: usize,
+    /// How often the array was opened again.
+    changes: u64,
 }
 
 impl NativeArray {
-    fn array(&self) -> PyResult<Array> {
-        let array = self.array.read().unwrap_or_else(PoisonError::into_inner).clone();
-        array.ok_or_else(|| exception(iomill::Error::Closed))
+    fn new(array: Array, writable: bool, cache_bytes: Option<u64>) -> NativeArray {
+        NativeArray { opened: RwLock::new(Some(Opened { array, writable })), handles: Mutex::default(), cache_bytes }
+    }
+
+    fn opened(&self) -> RwLockReadGuard<'_, Option<Opened>> {
+        self.opened.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call without the interpreter (rule 1 of [`crate::handle`]).
+    fn with<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Array) -> iomill::Result<T> + Send) -> PyResult<T> {
+        py.detach(|| match &*self.opened() {
+            Some(opened) => call(&opened.array),
+            None => Err(iomill::Error::Closed),
+        })
+        .or_raise()
+    }
+
+    fn handles(&self) -> MutexGuard<'_, Handles> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a file by a call that tells its version, too.
+    fn hold(
+        &self,
+        py: Python<'_>,
+        writable: bool,
+        open: impl Fn(&Array) -> iomill::Result<(iomill::File, u64)> + Send + Sync,
+    ) -> PyResult<NativeFile> {
+        loop {
+            let changes = self.handles().changes;
+            let (file, version) = self.with(py, &open)?;
+            let held = NativeFile::new(file, version, writable);
+            let mut handles = self.handles();
+            if handles.changes != changes {
+                // The file is of an opening that has ended meanwhile.
+                continue;
+            }
+            if handles.all.len() >= handles.most {
+                handles.all.retain(|handle| handle.strong_count() > 0);
+                handles.most = 2 * handles.all.len() + 64;
+            }
+            handles.all.push(Arc::downgrade(held.handle()));
+            return Ok(held);
+        }
     }
 }
 
@@ -38,7 +95,7 @@ fn options(cache_bytes: Option<u64>) -> ArrayOptions {
 #[pyo3(signature = (drive, writable=false, cache_bytes=None))]
 pub fn open_array(py: Python<'_>, drive: PathBuf, writable: bool, cache_bytes: Option<u64>) -> PyResult<NativeArray> {
     let array = py.detach(|| options(cache_bytes).read_only(!writable).open(drive)).or_raise()?;
-    Ok(NativeArray { array: RwLock::new(Some(array)), writable })
+    Ok(NativeArray::new(array, writable, cache_bytes))
 }
 
 /// Makes directories into the drives of a new array.
@@ -46,7 +103,7 @@ pub fn open_array(py: Python<'_>, drive: PathBuf, writable: bool, cache_bytes: O
 #[pyo3(signature = (drives, cache_bytes=None))]
 pub fn create_array(py: Python<'_>, drives: Vec<PathBuf>, cache_bytes: Option<u64>) -> PyResult<NativeArray> {
     let array = py.detach(|| options(cache_bytes).create(drives)).or_raise()?;
-    Ok(NativeArray { array: RwLock::new(Some(array)), writable: true })
+    Ok(NativeArray::new(array, true, cache_bytes))
 }
 
 /// A file without a name. `None` after it was published or given up.
@@ -61,9 +118,18 @@ impl NativeDraft {
 
 #[pymethods]
 impl NativeDraft {
+    /// Its handle is none that follows the array into another opening: a writer keeps the array open for writing.
     fn file(&self) -> PyResult<NativeFile> {
         let draft = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(NativeFile::new(draft.as_ref().ok_or_else(closed)?.file().clone(), true))
+        Ok(NativeFile::new(draft.as_ref().ok_or_else(closed)?.file().clone(), 0, true))
+    }
+
+    /// Sets an attribute of the file, or removes it.
+    #[pyo3(signature = (key, value))]
+    fn set_attribute(&self, py: Python<'_>, key: &str, value: Option<&str>) -> PyResult<()> {
+        let draft = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let draft = draft.as_ref().ok_or_else(closed)?;
+        py.detach(|| draft.set_attribute(key, value)).or_raise()
     }
 
     /// Syncs, and gives the file its name. After an error the draft is given up.
@@ -83,83 +149,190 @@ fn when(replace: bool) -> When {
     if replace { When::Always } else { When::Absent }
 }
 
+/// A layout by its name, and its size of blocks.
+fn layout(kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<Layout> {
+    const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
+    let layout = match kind {
+        None => Layout::default(),
+        Some(name) => Layout::new(KINDS.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+            let names = KINDS.map(LayoutKind::name).join(", ");
+            PyValueError::new_err(format!("no layout named {name:?}; there are: {names}"))
+        })?),
+    };
+    Ok(match block_bytes {
+        Some(bytes) => layout.block_bytes(bytes),
+        None => layout,
+    })
+}
+
+/// Opens a file, and tells its version.
+fn versioned(array: &Array, name: &str) -> iomill::Result<(iomill::File, u64)> {
+    loop {
+        let version = array.stat(name)?.version;
+        match array.open_version(name, version) {
+            // Another thread has given the name to another file.
+            Err(iomill::Error::Conflict { .. }) => {}
+            opened => return Ok((opened?, version)),
+        }
+    }
+}
+
+/// The file systems under drives, each once.
+fn grounds(drives: Vec<DriveInfo>) -> Vec<Ground> {
+    let mut grounds: Vec<Ground> = drives.into_iter().map(|drive| drive.ground).collect();
+    grounds.sort_by_key(|ground| ground.device_id);
+    grounds.dedup_by_key(|ground| ground.device_id);
+    grounds
+}
+
 #[pymethods]
 impl NativeArray {
-    fn open(&self, py: Python<'_>, name: &str) -> PyResult<NativeFile> {
-        let array = self.array()?;
-        Ok(NativeFile::new(py.detach(|| array.open_file(name)).or_raise()?, self.writable))
+    /// What it is open for: `r` or `r+`. `None` if it is closed.
+    #[getter]
+    fn mode(&self, py: Python<'_>) -> Option<&'static str> {
+        py.detach(|| self.opened().as_ref().map(|opened| if opened.writable { "r+" } else { "r" }))
     }
 
-    #[pyo3(signature = (name, block_bytes=None))]
-    fn create(&self, py: Python<'_>, name: &str, block_bytes: Option<u32>) -> PyResult<NativeFile> {
-        let array = self.array()?;
-        let layout = match block_bytes {
-            Some(bytes) => Layout::default().block_bytes(bytes),
-            None => Layout::default(),
-        };
-        Ok(NativeFile::new(py.detach(|| array.create_file(name, layout)).or_raise()?, true))
+    fn open(&self, py: Python<'_>, name: &str, writable: bool) -> PyResult<NativeFile> {
+        self.hold(py, writable, |array| versioned(array, name))
     }
 
-    fn draft(&self, py: Python<'_>) -> PyResult<NativeDraft> {
-        let array = self.array()?;
-        Ok(NativeDraft(Mutex::new(Some(py.detach(|| array.draft(Layout::default())).or_raise()?))))
+    #[pyo3(signature = (name, kind=None, block_bytes=None))]
+    fn create(&self, py: Python<'_>, name: &str, kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<NativeFile> {
+        let layout = layout(kind, block_bytes)?;
+        self.with(py, |array| array.create_file(name, layout).map(drop))?;
+        self.hold(py, true, |array| versioned(array, name))
+    }
+
+    #[pyo3(signature = (kind=None, block_bytes=None))]
+    fn draft(&self, py: Python<'_>, kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<NativeDraft> {
+        let layout = layout(kind, block_bytes)?;
+        Ok(NativeDraft(Mutex::new(Some(self.with(py, |array| array.draft(layout))?))))
+    }
+
+    /// Writes a whole file, durably.
+    fn put(&self, py: Python<'_>, name: &str, content: Vec<u8>, replace: bool) -> PyResult<()> {
+        self.with(py, |array| array.put(name, &content, &PutOptions::new().when(when(replace))).map(drop))
     }
 
     fn copy(&self, py: Python<'_>, from: &str, to: &str, replace: bool) -> PyResult<()> {
-        let array = self.array()?;
-        py.detach(|| array.copy(from, to, when(replace))).or_raise().map(drop)
+        self.with(py, |array| array.copy(from, to, when(replace)).map(drop))
     }
 
     fn delete(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let array = self.array()?;
-        py.detach(|| array.delete(name)).or_raise()
+        self.with(py, |array| array.delete(name))
     }
 
     fn rename(&self, py: Python<'_>, old: &str, new: &str) -> PyResult<()> {
-        let array = self.array()?;
-        py.detach(|| array.rename(old, new)).or_raise()
+        self.with(py, |array| array.rename(old, new))
+    }
+
+    #[pyo3(signature = (name, key, value))]
+    fn set_attribute(&self, py: Python<'_>, name: &str, key: &str, value: Option<&str>) -> PyResult<()> {
+        self.with(py, |array| array.set_attribute(name, key, value))
     }
 
     #[pyo3(signature = (prefix=""))]
     fn list(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<String>> {
-        let array = self.array()?;
-        Ok(py.detach(|| array.list(prefix)))
+        self.with(py, |array| Ok(array.list(prefix)))
+    }
+
+    /// The files with a prefix: name, length, version, and the times of their making and of their last change in nanoseconds. With a
+    /// delimiter also what names have in common: as a name that ends with it, and zeroes.
+    #[pyo3(signature = (prefix, delimiter=None))]
+    fn entries(&self, py: Python<'_>, prefix: &str, delimiter: Option<char>) -> PyResult<Vec<Entry>> {
+        self.with(py, |array| {
+            let listing = array.entries(prefix);
+            let listing = match delimiter {
+                Some(delimiter) => listing.delimiter(delimiter),
+                None => listing,
+            };
+            let entry = |listed: Listed| match listed {
+                Listed::File(file) => {
+                    Some((file.name, file.len_bytes, file.version, file.created_ns, file.modified_ns))
+                }
+                Listed::Prefix(prefix) => Some((prefix, 0, 0, 0, 0)),
+                _ => None,
+            };
+            listing.filter_map(|listed| listed.map(entry).transpose()).collect()
+        })
+    }
+
+    /// What is known of a file without opening it.
+    fn stat<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
+        let stat = self.with(py, |array| array.stat(name))?;
+        let said = PyDict::new(py);
+        said.set_item("name", stat.name)?;
+        said.set_item("size", stat.len_bytes)?;
+        said.set_item("version", stat.version)?;
+        said.set_item("created_ns", stat.created_ns)?;
+        said.set_item("modified_ns", stat.modified_ns)?;
+        said.set_item("layout", stat.layout.name())?;
+        said.set_item("block_bytes", stat.block_bytes)?;
+        said.set_item("drives", stat.drives)?;
+        said.set_item("attributes", stat.attributes)?;
+        Ok(said)
     }
 
     /// The length of a file in bytes, without opening it.
     fn len_of(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
-        let array = self.array()?;
-        Ok(py.detach(|| array.stat(name)).or_raise()?.len_bytes)
+        self.with(py, |array| Ok(array.stat(name)?.len_bytes))
     }
 
     /// The directories of the drives.
     fn drives(&self, py: Python<'_>) -> PyResult<Vec<PathBuf>> {
-        let array = self.array()?;
-        let info = py.detach(|| array.info()).or_raise()?;
-        Ok(info.drives.into_iter().map(|drive| drive.path).collect())
+        self.with(py, |array| Ok(array.info()?.drives.into_iter().map(|drive| drive.path).collect()))
+    }
+
+    /// Bytes of all file systems that the drives are on, and how many of them are free. Drives on one file system count it once.
+    fn space(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let grounds = grounds(self.with(py, |array| array.info())?.drives);
+        let total = grounds.iter().map(|ground| ground.total_bytes).sum();
+        let free = grounds.iter().map(|ground| ground.free_bytes).sum();
+        Ok((total, free))
     }
 
     /// Memory for cached pages, in bytes.
-    fn cache_bytes(&self) -> PyResult<u64> {
-        Ok(self.array()?.counters().cache_bytes)
+    fn cache_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |array| Ok(array.counters().cache_bytes))
     }
 
     fn notices(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        let array = self.array()?;
-        Ok(py.detach(|| array.notices()))
+        self.with(py, |array| Ok(array.notices()))
     }
 
     fn metrics(&self, py: Python<'_>) -> PyResult<String> {
-        let array = self.array()?;
-        Ok(py.detach(|| array.metrics()))
+        self.with(py, |array| Ok(array.metrics()))
+    }
+
+    /// Makes all files durable.
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |array| array.sync())
     }
 
     /// Closes the array: makes every open file durable. A second time it does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let array = self.array.write().unwrap_or_else(PoisonError::into_inner).take();
-        match array {
-            Some(array) => py.detach(|| array.close()).or_raise(),
-            None => Ok(()),
-        }
+        py.detach(|| {
+            let opened = self.opened.write().unwrap_or_else(PoisonError::into_inner).take();
+            opened.map_or(Ok(()), |opened| opened.array.close())
+        })
+        .or_raise()
+    }
+
+    /// Opens the array again, for writing or for reading. Its files go with it, except those that another process has changed in
+    /// between. False if that cannot be, because a file without a name is open. After an error the array is open as before, if no
+    /// other process has taken it.
+    fn change_mode(&self, py: Python<'_>, writable: bool) -> PyResult<bool> {
+        py.detach(|| {
+            let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
+            let handles = {
+                let mut handles = self.handles();
+                handles.changes += 1;
+                handles.all.iter().filter_map(Weak::upgrade).collect::<Vec<Arc<Handle>>>()
+            };
+            change(&mut opened, &handles, writable, &options(self.cache_bytes))
+        })
     }
 }
+
+type Entry = (String, u64, u64, u64, u64);

@@ -10,6 +10,7 @@ const EEXIST: i32 = 17;
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
 const EROFS: i32 = 30;
+const ESTALE: i32 = 116;
 
 /// The exception for an error of the library.
 pub fn exception(error: Error) -> PyErr {
@@ -32,6 +33,23 @@ pub fn exception(error: Error) -> PyErr {
 /// The exception for a use of something that was closed, in the words of Python's own files.
 pub fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file")
+}
+
+/// The exception for a change through a handle for reading.
+pub fn read_only(name: &str) -> PyErr {
+    PyOSError::new_err((EROFS, format!("{name} was opened for reading; open it with mode=\"r+\"")))
+}
+
+/// The exception for what is in use.
+pub fn busy(why: &str) -> PyErr {
+    PyOSError::new_err((EBUSY, why.to_owned()))
+}
+
+/// The exception for a file that was not there any more when its array was opened again.
+pub fn lost() -> PyErr {
+    let why =
+        "another process changed the array when this one opened it again for writing or reading; open the file again";
+    PyOSError::new_err((ESTALE, why))
 }
 
 /// Results of the library with exceptions.

@@ -1,16 +1,17 @@
 //! Bytes of a file: the class [`NativeFile`], under `iomill.File`. Non-goals: a position in the file, which is Python's side.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 
-use iomill::{Advice, File, PlainOptions};
+use iomill::{File, PlainOptions};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::errors::{OrRaise, closed};
+use crate::errors::{OrRaise, read_only};
 use crate::futures;
+use crate::handle::Handle;
 use crate::memory::{Memory, zeroed};
 use crate::runtime::NativeRuntime;
 use crate::slices::read_bytes;
@@ -18,36 +19,39 @@ use crate::slices::read_bytes;
 /// A handle of a file.
 #[pyclass(frozen, module = "iomill._iomill", name = "File")]
 pub struct NativeFile {
-    /// `None` after it was closed. Calls take a handle of their own out of it, so that none holds the lock while it waits.
-    file: RwLock<Option<File>>,
+    handle: Arc<Handle>,
     /// Whether a call through this handle may have changed the file.
     has_written: AtomicBool,
     #[pyo3(get)]
     name: String,
+    /// Whether this handle may change the file. The array may be open for writing all the same, by another user of this process.
     #[pyo3(get)]
     writable: bool,
 }
 
 impl NativeFile {
-    pub fn new(file: File, writable: bool) -> NativeFile {
+    pub fn new(file: File, version: u64, writable: bool) -> NativeFile {
         let name = file.name().to_owned();
-        NativeFile { name, file: RwLock::new(Some(file)), has_written: AtomicBool::new(false), writable }
+        NativeFile { name, handle: Arc::new(Handle::new(file, version)), has_written: AtomicBool::new(false), writable }
     }
 
     /// A handle for one call.
-    pub fn file(&self) -> PyResult<File> {
-        self.file.read().unwrap_or_else(PoisonError::into_inner).clone().ok_or_else(closed)
+    pub fn file(&self, py: Python<'_>) -> PyResult<Arc<File>> {
+        self.handle.file(py)
     }
 
     /// A handle for a call that changes the file.
-    pub fn file_to_write(&self) -> PyResult<File> {
-        let file = self.file()?;
+    pub fn file_to_write(&self, py: Python<'_>) -> PyResult<Arc<File>> {
+        let file = self.file(py)?;
+        if !self.writable {
+            return Err(read_only(&self.name));
+        }
         self.has_written.store(true, Ordering::Release);
         Ok(file)
     }
 
-    fn take(&self) -> Option<File> {
-        self.file.write().unwrap_or_else(PoisonError::into_inner).take()
+    pub fn handle(&self) -> &Arc<Handle> {
+        &self.handle
     }
 }
 
@@ -66,23 +70,23 @@ pub fn open_plain(
         options = options.runtime(&runtime.0);
     }
     let file = py.detach(|| options.open_list(paths)).or_raise()?;
-    Ok(NativeFile::new(file, writable))
+    Ok(NativeFile::new(file, 0, writable))
 }
 
 #[pymethods]
 impl NativeFile {
-    fn __len__(&self) -> PyResult<usize> {
-        Ok(self.file()?.len() as usize)
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.file(py)?.len() as usize)
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.file.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.handle.is_closed()
     }
 
     /// Reads up to `len` bytes.
     fn read_at<'py>(&self, py: Python<'py>, offset: u64, len: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let file = self.file()?;
+        let file = self.file(py)?;
         let len = file.len().saturating_sub(offset).min(len as u64) as usize;
         PyBytes::new_with(py, len, |out| {
             let out = Memory::of_slice(out);
@@ -92,7 +96,7 @@ impl NativeFile {
 
     /// Reads into a buffer. Returns the number of bytes, which is less than the buffer has only at the end of the file.
     fn readinto_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
-        let file = self.file()?;
+        let file = self.file(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
         let memory = Memory::of_buffer(&buffer, true)?;
         let len = file.len().saturating_sub(offset).min(memory.len() as u64) as usize;
@@ -102,7 +106,7 @@ impl NativeFile {
 
     /// Gathers ranges, (offset, length) each, one after the other into a buffer of their length.
     fn readinto_ranges(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, ranges: Vec<(u64, usize)>) -> PyResult<()> {
-        let file = self.file()?;
+        let file = self.file(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
         let memory = Memory::of_buffer(&buffer, true)?;
         // SAFETY: `buffer` is held until this function returns.
@@ -111,16 +115,16 @@ impl NativeFile {
 
     /// Begins to gather ranges. `done(bytes, None)` or `done(None, exception)` is called once, on any thread.
     fn begin_ranges(&self, py: Python<'_>, ranges: Vec<(u64, usize)>, done: Py<PyAny>) -> PyResult<()> {
-        let file = self.file()?;
+        let file = self.file(py)?;
         let len = ranges.iter().map(|&(_, len)| len).fold(0, usize::saturating_add);
         let out = zeroed(len)?;
         let reading = py.detach(|| file.read_ranges_async(out, &ranges));
-        futures::deliver(py, reading, done)
+        futures::deliver(py, reading, file, done)
     }
 
     /// Writes all bytes of a buffer.
     fn write_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
-        let file = self.file_to_write()?;
+        let file = self.file_to_write(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
         let memory = Memory::of_buffer(&buffer, false)?;
         // SAFETY: `buffer` is held until this function returns.
@@ -128,35 +132,35 @@ impl NativeFile {
     }
 
     fn set_len(&self, py: Python<'_>, len: u64) -> PyResult<()> {
-        let file = self.file_to_write()?;
+        let file = self.file_to_write(py)?;
         py.detach(|| file.set_len(len)).or_raise()
     }
 
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        let file = self.file()?;
+        let file = self.file(py)?;
         py.detach(|| file.sync()).or_raise()
     }
 
     /// Says that reads will be at random places.
-    fn expect_random(&self) -> PyResult<()> {
-        self.file()?.advise(.., Advice::Random).or_raise()
+    fn expect_random(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.expect_random(py)
     }
 
     /// Closes, and syncs if a call through this handle wrote. A second time it does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(file) = self.take() else { return Ok(()) };
-        if self.writable && !self.has_written.load(Ordering::Acquire) {
-            // A sync would flush what an earlier writer may have left.
-            py.detach(|| drop(file));
-            return Ok(());
+        let Some(file) = self.handle.take(py) else { return Ok(()) };
+        if self.writable && self.has_written.load(Ordering::Acquire) {
+            return py.detach(|| File::clone(&file).close()).or_raise();
         }
-        py.detach(|| file.close()).or_raise()
+        // A sync would flush what an earlier writer may have left.
+        py.detach(|| drop(file));
+        Ok(())
     }
 
     /// Closes a file that is deleted next.
     fn discard(&self, py: Python<'_>) {
-        if let Some(file) = self.take() {
-            py.detach(|| file.discard());
+        if let Some(file) = self.handle.take(py) {
+            py.detach(|| File::clone(&file).discard());
         }
     }
 }

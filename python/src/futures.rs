@@ -13,17 +13,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 
-use iomill::Transfer;
+use iomill::{File, Transfer};
 use numpy::PyArray1;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::errors::exception;
 
+type Reading = (Transfer<Vec<u8>>, Arc<File>);
+
 /// A read, and what hears of its end.
 struct Task {
-    /// Taken out when it has ended.
-    reading: Mutex<Option<Transfer<Vec<u8>>>>,
+    /// With its file, which is held as long (rule 2 of handles). Taken out when the read has ended.
+    reading: Mutex<Option<Reading>>,
     done: Py<PyAny>,
     thread: Sender<Message>,
 }
@@ -54,7 +56,7 @@ impl Task {
     fn poll(self: &Arc<Self>) -> Option<iomill::Result<Vec<u8>>> {
         let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let waker = Waker::from(Arc::clone(self));
-        let Poll::Ready(result) = Pin::new(reading.as_mut()?).poll(&mut Context::from_waker(&waker)) else {
+        let Poll::Ready(result) = Pin::new(&mut reading.as_mut()?.0).poll(&mut Context::from_waker(&waker)) else {
             return None;
         };
         *reading = None;
@@ -73,9 +75,9 @@ impl Task {
 }
 
 /// Calls `done(bytes, None)` or `done(None, exception)` when a read has ended: now, if it has ended.
-pub fn deliver(py: Python<'_>, reading: Transfer<Vec<u8>>, done: Py<PyAny>) -> PyResult<()> {
+pub fn deliver(py: Python<'_>, reading: Transfer<Vec<u8>>, file: Arc<File>, done: Py<PyAny>) -> PyResult<()> {
     let thread = sender()?;
-    let task = Arc::new(Task { reading: Mutex::new(Some(reading)), done, thread });
+    let task = Arc::new(Task { reading: Mutex::new(Some((reading, file))), done, thread });
     if let Some(result) = task.poll() {
         task.tell(py, result);
     }

@@ -34,8 +34,8 @@ pub struct Rows {
 impl Rows {
     /// `parts` has the number of rows of each part, and the offset of its first byte.
     #[new]
-    fn new(file: Py<NativeFile>, row_bytes: usize, parts: Vec<(u64, u64)>) -> PyResult<Rows> {
-        let file_bytes = file.get().file()?.len();
+    fn new(py: Python<'_>, file: Py<NativeFile>, row_bytes: usize, parts: Vec<(u64, u64)>) -> PyResult<Rows> {
+        let file_bytes = file.get().file(py)?.len();
         let refused = || PyValueError::new_err("the rows end beyond the file");
         let mut end = 0u64;
         let mut placed = Vec::with_capacity(parts.len());
@@ -61,7 +61,7 @@ impl Rows {
 
     /// Gathers rows into `out`, an array in C order with as many bytes.
     fn take(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let file = self.file.get().file()?;
+        let file = self.file.get().file(py)?;
         let ids = row_numbers(ids, self.count())?;
         let out = self.check(Memory::of_array(out, true)?, ids.len())?;
         in_slices(py, ids.len(), self.row_bytes, |slice| {
@@ -73,7 +73,7 @@ impl Rows {
 
     /// Reads rows that follow each other into `out`, an array in C order with as many bytes.
     fn read_range(&self, py: Python<'_>, start: u64, count: u64, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let file = self.file.get().file()?;
+        let file = self.file.get().file(py)?;
         if start.checked_add(count).is_none_or(|end| end > self.count()) {
             return Err(PyValueError::new_err("the rows end beyond the file"));
         }
@@ -92,16 +92,16 @@ impl Rows {
 
     /// Begins to gather rows. `done(bytes, None)` or `done(None, exception)` is called once, on any thread.
     fn begin_take(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, done: Py<PyAny>) -> PyResult<()> {
-        let file = self.file.get().file()?;
+        let file = self.file.get().file(py)?;
         let ids = row_numbers(ids, self.count())?;
         let out = self.room(ids.len())?;
         let reading = py.detach(|| self.begin(&file, &ids, out));
-        futures::deliver(py, reading, done)
+        futures::deliver(py, reading, file, done)
     }
 
     /// Begins to bring rows into the cache.
     fn prefetch(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let file = self.file.get().file()?;
+        let file = self.file.get().file(py)?;
         let ids = row_numbers(ids, self.count())?;
         let out = self.room(ids.len())?;
         // The read goes on without its future.
@@ -111,7 +111,7 @@ impl Rows {
 
     /// Scatters rows, an array in C order with as many bytes. The ids differ.
     fn write(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        let file = self.file.get().file_to_write()?;
+        let file = self.file.get().file_to_write(py)?;
         let ids = row_numbers(ids, self.count())?;
         let rows = self.check(Memory::of_array(rows, false)?, ids.len())?;
         in_slices(py, ids.len(), self.row_bytes, |slice| {

@@ -15,4 +15,7 @@ def in_tmp(tmp_path, monkeypatch):
 @pytest.fixture
 def drives(tmp_path):
     """Directories for an array."""
-    return [os.fspath(tmp_path / f"ssd{number}") for number in range(3)]
+    places = [tmp_path / f"ssd{number}" for number in range(3)]
+    for place in places:
+        place.mkdir()
+    return [os.fspath(place) for place in places]

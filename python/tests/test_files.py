@@ -80,8 +80,6 @@ def test_one_process_has_a_file_for_reading_or_for_writing():
 
 
 def test_arrays(drives):
-    for drive in drives:
-        os.mkdir(drive)
     with iomill.Array.create(drives, cache_bytes=8 << 20) as array:
         assert array.mode == "r+" and [os.fspath(drive) for drive in array.drives()] == drives
         with array.create_file("a/b") as file:
@@ -114,8 +112,6 @@ def subprocess_error(drive):
 
 
 def test_where_a_writer_holds_the_array_its_process_is_named(drives):
-    for drive in drives:
-        os.mkdir(drive)
     with iomill.Array.create(drives), pytest.raises(OSError, match=rf"another process, {os.getpid()} "):
         subprocess_error(drives[0])
 
@@ -340,8 +336,6 @@ def test_elsewhere_the_import_says_why():
 
 
 def test_a_draft_appears_whole_or_not_at_all(drives):
-    for drive in drives:
-        os.mkdir(drive)
     with iomill.Array.create(drives) as array:
         with array.draft() as draft:
             draft.file.write_at(b"first", 0)
@@ -369,8 +363,6 @@ def test_a_draft_appears_whole_or_not_at_all(drives):
 
 
 def test_a_file_that_was_only_read_is_closed_without_a_sync(drives):
-    for drive in drives:
-        os.mkdir(drive)
     with iomill.Array.create(drives) as array, array.create_file("x") as file:
         file.write(bytes(1 << 20))
 

@@ -225,6 +225,27 @@ def test_a_failed_put_leaves_nothing(drives):
         iomill.put("none.npy", drives)
 
 
+def test_put_makes_no_directories(drives):
+    rows = np.arange(10)
+    with pytest.raises(FileNotFoundError, match="not_mounted"):
+        iomill.put(rows, [drives[0], "not_mounted"], "x")
+    assert not os.path.exists("not_mounted") and os.listdir(drives[0]) == []
+    with pytest.raises(FileNotFoundError, match="not_mounted"):
+        iomill.put(rows, "not_mounted", "x")
+    iomill.put(rows, drives[:2], "x")
+    # Further directories are no longer left out in silence.
+    for places in ([drives[0], drives[2]], [drives[2], drives[0]]):
+        with pytest.raises(ValueError, match="ssd2 is no drive of the array"):
+            iomill.put(rows, places, "y")
+    os.mkdir("other")
+    iomill.put(rows, "other", "z")
+    with pytest.raises(ValueError, match="name drives of one array"):
+        iomill.put(rows, [drives[0], "other"], "y")
+    assert iomill.put(rows, [drives[1], drives[0]], "y") == "y"
+    with iomill.Array(drives[0]) as array:
+        assert array.list() == ["x", "y"]
+
+
 def test_put_says_how_far_it_is(drives, capsys):
     iomill.put(np.zeros(1 << 20, "u1"), drives, "x", progress=True)
     assert "x: 100% of 1 MB" in capsys.readouterr().err
@@ -233,7 +254,7 @@ def test_put_says_how_far_it_is(drives, capsys):
 def test_an_array_is_opened_once(drives):
     iomill.put(np.arange(10), drives, "x")
     one, two = iomill.open(drives[0], "x"), iomill.open(drives[0], "x")
-    assert one.file._owner is two.file._owner
+    assert one.file._owner._native is two.file._owner._native
     with pytest.raises(ValueError, match="a cache of its own"):
         iomill.open(drives[0], "x", runtime=iomill.Runtime(cache_bytes=0))
 

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 
 import numpy as np
@@ -44,6 +45,43 @@ def test_rows_are_sent_to_workers(array, drives, method):
     with multiprocessing.get_context(method).Pool(2) as pool:
         for rows in (iomill.open("x.npy"), iomill.open(drives[0], "x")):
             check(pool.map(gather, [(rows, seed) for seed in range(8)]), array)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_pool_hears_of_rows_that_cannot_be_opened(array, drives, method):
+    """An OSError while a worker takes in its job would end the worker, and the pool would wait for ever."""
+    iomill.put("x.npy", drives, "x")
+    gone, in_use = iomill.open("x.npy"), iomill.open(drives[0], "x")
+    in_array = pickle.dumps(in_use)
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        os.rename("x.npy", "y.npy")
+        with pytest.raises(FileNotFoundError, match="x.npy"):
+            pool.apply_async(gather, [(gone, 1)]).get(timeout=60)
+        os.rename("y.npy", "x.npy")
+        check([pool.apply_async(gather, [(gone, 1)]).get(timeout=60)], array)
+        with iomill.Array(drives[0], "r+"), pytest.raises(OSError, match="in use"):
+            pool.apply_async(gather_pickled, [in_array]).get(timeout=60)
+        check([pool.apply_async(gather_pickled, [in_array]).get(timeout=60)], array)
+
+
+def gather_pickled(pickled):
+    return gather((pickle.loads(pickled), 1))
+
+
+def test_rows_are_opened_at_their_first_use(array):
+    rows = iomill.open("x.npy")
+    os.rename("x.npy", "y.npy")
+    copy = pickle.loads(pickle.dumps(rows))
+    with pytest.raises(FileNotFoundError):
+        len(copy)
+    again = pickle.loads(pickle.dumps(copy))
+    with pytest.raises(AttributeError, match="no attribute 'size_of'"):
+        copy.size_of()
+    os.rename("y.npy", "x.npy")
+    assert copy.shape == rows.shape and np.array_equal(copy[7], array[7]) and repr(again) == repr(rows)
+    files = pytest.importorskip("fsspec").filesystem("iomill", drive="none")
+    with pytest.raises(OSError, match="no array"):
+        pickle.loads(pickle.dumps(files)).exists("x")
 
 
 def test_forked_workers_have_the_rows(array, drives):

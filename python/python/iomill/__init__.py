@@ -20,11 +20,12 @@ if _sys.platform != "linux":
         f"iomill needs Linux, and this is {_sys.platform}: it reads drives by io_uring and libaio, which only Linux has"
     )
 
-from ._files import Array, Draft, File, Runtime, configure
+from ._arrays import Array, Draft, FileStat
+from ._files import File, Runtime, configure
 from ._formats import open
 from ._futures import Gather
 from ._put import put
 from ._rows import RowArray
 
 __version__ = "0.1.0"
-__all__ = ["Array", "Draft", "File", "Gather", "RowArray", "Runtime", "configure", "open", "put"]
+__all__ = ["Array", "Draft", "File", "FileStat", "Gather", "RowArray", "Runtime", "configure", "open", "put"]

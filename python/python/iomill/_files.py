@@ -1,15 +1,13 @@
-"""Arrays of drives, and bytes of files: `Array`, `File`, `Runtime`."""
+"""Bytes of files: `File`, `Runtime`. Arrays of drives are in `_arrays`."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
-import threading
-import weakref
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,9 +17,36 @@ from ._futures import Gather, begun
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from ._rows import RowArray
+    from ._arrays import Array
 
-Path = str | os.PathLike[str]
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+def path_of(path: Any) -> str:
+    """A path as text. TypeError for anything else, in words."""
+    if isinstance(path, (str, bytes, os.PathLike)):
+        return os.fsdecode(path)
+    if isinstance(path, int) or callable(getattr(path, "fileno", None)):
+        raise TypeError(f"{path!r} is a file object or a descriptor: give the path of the file")
+    raise TypeError(f"a path is text, bytes or has __fspath__, and {path!r} is of type {type(path).__name__}")
+
+
+def paths_of(paths: Any) -> list[str]:
+    """A path, or several."""
+    if isinstance(paths, (str, bytes, os.PathLike, int)) or not isinstance(paths, Iterable) or hasattr(paths, "fileno"):
+        return [path_of(paths)]
+    return [path_of(path) for path in paths]
+
+
+_said: set[str] = set()
+
+
+def tell(notices: Iterable[str]) -> None:
+    """Warns of each of these once in a process."""
+    for notice in notices:
+        if notice not in _said:
+            _said.add(notice)
+            warnings.warn(f"iomill: {notice}", RuntimeWarning, stacklevel=4)
 
 
 class Runtime:
@@ -104,7 +129,7 @@ def limit_worker_cache(cache_bytes: int) -> None:
         configure(cache_bytes=cache_bytes)
 
 
-def _writable(mode: str) -> bool:
+def is_writing(mode: str) -> bool:
     if mode not in ("r", "r+"):
         raise ValueError(f"mode must be one of ['r', 'r+'] (got {mode!r})")
     return mode == "r+"
@@ -128,20 +153,23 @@ class File(io.RawIOBase):
     def __init__(
         self, path: Path | Sequence[Path], mode: str = "r", *, create: bool = False, runtime: Runtime | None = None
     ) -> None:
-        paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
-        native = _iomill.open_plain(paths, _writable(mode), create, runtime._native if runtime else None)
+        native = _iomill.open_plain(paths_of(path), is_writing(mode), create, runtime._native if runtime else None)
         self._begin(native)
+        tell((runtime or Runtime.shared()).notices())
 
     def _begin(self, native: _iomill.File) -> None:
         self._native = native
         self._position = 0
         self._owner: Array | None = None
+        self._owns = False
 
     @classmethod
-    def _of(cls, native: _iomill.File, owner: Array | None) -> File:
+    def _of(cls, native: _iomill.File, owner: Array | None, *, owns: bool = False) -> File:
+        """A file of an array. One that owns its use of the array ends it when it is closed."""
         file = cls.__new__(cls)
         file._begin(native)
         file._owner = owner
+        file._owns = owns
         return file
 
     @property
@@ -244,8 +272,13 @@ class File(io.RawIOBase):
         """Closes this handle. What was written through it is durable then. A second time it does nothing."""
         super().close()
         # `__init__` may have failed before there was one.
-        if hasattr(self, "_native"):
+        if not hasattr(self, "_native"):
+            return
+        try:
             self._native.close()
+        finally:
+            if self._owner is not None and self._owns:
+                self._owner.close()
 
 
 def _split(joined: np.ndarray, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
@@ -254,170 +287,3 @@ def _split(joined: np.ndarray, ranges: Sequence[tuple[int, int]]) -> list[memory
         parts.append(view[start : start + size])
         start += size
     return parts
-
-
-class Array:
-    """A set of drives used together, with one catalog of files. `drive` is the directory of one of them.
-
-    >>> import iomill, os
-    >>> os.makedirs("ssd0"), os.makedirs("ssd1")
-    (None, None)
-    >>> with iomill.Array.create(["ssd0", "ssd1"]) as array:
-    ...     with array.create_file("words") as file:
-    ...         file.write_at(b"one two three", 0)
-    >>> with iomill.Array("ssd0") as array:
-    ...     print(array.list(), array.open("words").read())
-    ['words'] b'one two three'
-
-    `mode` is ``r``, or ``r+`` for writing. Several processes may have an array open for reading; a process that has it
-    open for writing has it alone. `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a
-    quarter of the memory that the process may use. OSError if a drive is missing or the array is in use.
-    """
-
-    def __init__(self, drive: Path, mode: str = "r", *, cache_bytes: int | None = None) -> None:
-        self._native = _iomill.open_array(drive, _writable(mode), cache_bytes)
-
-    @classmethod
-    def create(cls, drives: Sequence[Path], *, cache_bytes: int | None = None) -> Array:
-        """Makes directories into the drives of a new array, and opens it for writing."""
-        array = cls.__new__(cls)
-        array._native = _iomill.create_array(drives, cache_bytes)
-        return array
-
-    @property
-    def mode(self) -> str:
-        """``r`` or ``r+``."""
-        return "r+" if self._native.writable else "r"
-
-    def open(self, name: str) -> File:
-        """Opens a file for what the array is open for. FileNotFoundError if there is none."""
-        return File._of(self._native.open(name), self)
-
-    def rows(self, name: str, **how: Any) -> RowArray:
-        """Opens a file as rows. `how` has the arguments `dtype`, `shape` and `offset` of `iomill.open`."""
-        from ._formats import rows_of_file
-
-        return rows_of_file(self.open(name), [name], **how)
-
-    def create_file(self, name: str) -> File:
-        """Creates a file of length 0, durably. FileExistsError if the name exists."""
-        return File._of(self._native.create(name), self)
-
-    def draft(self) -> Draft:
-        """Begins a file that gets its name when its content is complete."""
-        return Draft(self)
-
-    def copy(self, old: str, new: str, *, replace: bool = True) -> None:
-        """Copies a file within the array, durably. The copy appears whole or not at all."""
-        self._native.copy(old, new, replace)
-
-    def delete(self, name: str) -> None:
-        """Deletes a file, durably. Its handles keep the content, and the space is free when the last one is closed."""
-        self._native.delete(name)
-
-    def rename(self, old: str, new: str) -> None:
-        """Renames a file, durably, and replaces the one with the new name."""
-        self._native.rename(old, new)
-
-    def list(self, prefix: str = "") -> list[str]:
-        """The names that begin with `prefix`, sorted."""
-        return self._native.list(prefix)
-
-    def __contains__(self, name: str) -> bool:
-        try:
-            self._native.len_of(name)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def size_of(self, name: str) -> int:
-        """The length of a file in bytes."""
-        return self._native.len_of(name)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory for cached pages, in bytes."""
-        return self._native.cache_bytes()
-
-    def drives(self) -> Any:
-        """The directories of the drives."""
-        return self._native.drives()
-
-    def notices(self) -> Any:
-        """What a user should know: fallbacks, repairs."""
-        return self._native.notices()
-
-    def metrics(self) -> str:
-        """All counters as a page that Prometheus reads."""
-        return self._native.metrics()
-
-    def close(self) -> None:
-        """Makes every open file durable, and closes the array. A second time it does nothing."""
-        self._native.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.list())
-
-    def __repr__(self) -> str:
-        return f"<iomill.Array on {', '.join(map(str, self.drives()))}>"
-
-
-_shared: weakref.WeakValueDictionary[tuple[int, int, str, int], Array] = weakref.WeakValueDictionary()
-_sharing = threading.Lock()
-
-
-def shared_array(drive: Path, mode: str, cache_bytes: int | None = None) -> Array:
-    """The array of a drive. All users in this process share it, and its cache, while one of them is there. The first sets the cache's size."""
-    # Not by the path: links of /proc lead elsewhere than their text says.
-    found = os.stat(drive)
-    key = (found.st_dev, found.st_ino, mode, os.getpid())
-    with _sharing:
-        array = _shared.get(key)
-        if array is None:
-            array = _shared[key] = Array(drive, mode, cache_bytes=cache_bytes)
-        return array
-
-
-class Draft:
-    """A file without a name, from `Array.draft`. `publish` gives it one: its content appears as a whole, or not at all.
-
-    A draft that is closed without a name gives its space back. `file` is the file.
-
-    >>> import iomill, os
-    >>> os.makedirs("disk")
-    >>> with iomill.Array.create(["disk"]) as array:
-    ...     with array.draft() as draft:
-    ...         _ = draft.file.write(b"whole")
-    ...         draft.publish("object")
-    ...     print(array.open("object").read())
-    b'whole'
-    """
-
-    def __init__(self, array: Array) -> None:
-        self._native = array._native.draft()
-        self.file = File._of(self._native.file(), array)
-
-    def publish(self, name: str, *, replace: bool = True) -> None:
-        """Makes the content durable, then the name. A file that has the name loses it at the same moment, and handles
-        of it keep its content. FileExistsError if it must not be replaced; then the draft is given up."""
-        self._native.publish(name, replace)
-        self.file.close()
-
-    def close(self) -> None:
-        """Gives the file up, unless it was published. A second time it does nothing."""
-        self.file._native.discard()
-        self._native.close()
-
-    def __enter__(self) -> Draft:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

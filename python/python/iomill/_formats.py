@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import multiprocessing
 import os
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ._files import File, Path, Runtime, limit_worker_cache, shared_array, worker_share
+from ._arrays import Array
+from ._files import File, Path, Runtime, limit_worker_cache, paths_of, worker_share
 from ._rows import RowArray
 
 _NPY = b"\x93NUMPY"
@@ -84,39 +86,46 @@ def _open(
     cache_bytes: int | None = None,
 ) -> RowArray:
     """`open`, and with `cache_bytes` the size of the cache of an array that this process has not open."""
-    if isinstance(path, (str, os.PathLike)):
-        paths = [os.fspath(path)]
-    else:
-        paths = [os.fspath(one) for one in path]
+    paths = paths_of(path)
     how: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset}
     if len(paths) == 1 and os.path.isdir(paths[0]):
         if name is None:
             raise ValueError(f"{paths[0]!r} is a directory: if it is a drive of an array, name a file of the array")
         if runtime is not None:
             raise ValueError("an array has a cache of its own, and no runtime")
-        array = shared_array(paths[0], mode, cache_bytes)
+        array = Array._shared(paths[0], mode, cache_bytes)
         used = array.cache_bytes
-        file = array.open(name)
-        rows = rows_of_file(file, [name], **how)
+        with _closed_on_error(array._open_alone(name)) as file:
+            rows = rows_of_file(file, [name], **how)
     else:
-        file = File(paths, mode, runtime=runtime)
-        try:
+        with _closed_on_error(File(paths, mode, runtime=runtime)) as file:
             rows = rows_of_file(file, paths, tensor=name, **how)
-        except BaseException:
-            file.close()
-            raise
         used = Runtime.shared().cache_bytes if runtime is None else 0
     if mode == "r" and runtime is None:
         rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_share(used)))
     return rows
 
 
-def _open_again(paths: list[str], name: str | None, how: dict[str, Any], cache_bytes: int) -> RowArray:
-    """Opens rows in another process. A worker that was not forked gets the share of its parent's cache that a forked one has."""
+@contextlib.contextmanager
+def _closed_on_error(file: File) -> Iterator[File]:
+    try:
+        yield file
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open_again(
+    paths: list[str], name: str | None, how: dict[str, Any], cache_bytes: int, *, now: bool = False
+) -> RowArray:
+    """Opens rows in another process, at their first use. A worker that was not forked gets the share of its parent's cache that
+    a forked one has."""
+    if not now:
+        return RowArray._later((_open_again, (paths, name, how, cache_bytes)))
     if multiprocessing.parent_process() is None:
         return open(paths, name, **how)
     limit_worker_cache(cache_bytes)
-    return _open(paths[0] if len(paths) == 1 else paths, name, cache_bytes=cache_bytes, **how)
+    return _open(paths, name, cache_bytes=cache_bytes, **how)
 
 
 def rows_of_file(

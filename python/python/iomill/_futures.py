@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
+import threading
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -28,6 +30,29 @@ class Gather(concurrent.futures.Future[T]):
     array([[6, 7, 8],
            [0, 1, 2]])
     """
+
+    def __init__(self) -> None:
+        self._home = os.getpid()
+        super().__init__()
+
+    # All methods of a future begin with this lock. At a fork a thread may have it that the child does not have.
+    @property
+    def _condition(self) -> threading.Condition:
+        if self._home != os.getpid():
+            self._leave_parent()
+        return self._lock
+
+    @_condition.setter
+    def _condition(self, lock: threading.Condition) -> None:
+        self._lock = lock
+
+    def _leave_parent(self) -> None:
+        """In a forked child a result that was there stays. No other one comes."""
+        self._home = os.getpid()
+        self._lock = threading.Condition()
+        if self._state != "FINISHED":
+            self._exception = RuntimeError("the gather was begun before this process was forked: begin it again")
+            self._state = "FINISHED"
 
     def __await__(self) -> Generator[Any, None, T]:
         return asyncio.wrap_future(self).__await__()

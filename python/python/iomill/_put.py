@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ._files import Array, File, Path
+from ._arrays import Array, is_drive
+from ._files import File, Path, path_of, paths_of
 from ._formats import rows_of_file
 
 _STEP_BYTES = 8 << 20
@@ -38,8 +39,8 @@ def put(
 ) -> str:
     """Copies a file, or an ndarray, into the array on `dirs`, and returns its name there.
 
-    `dirs` are directories, each on an SSD of its own. If the first one is a drive of an array, the file goes into that
-    array; else all of them become the drives of a new one. `name` is that of `src` by default.
+    `dirs` are directories, each on an SSD of its own. If they are drives of an array, the file goes into that array; one of
+    them is enough. If none is, all of them become the drives of a new one. `name` is that of `src` by default.
 
     The array gets a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
     of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte. A pipe, a disk and a file of
@@ -47,17 +48,20 @@ def put(
 
     `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
 
-    FileExistsError if the array has the name, OSError if a drive is full or the array is in use. After an error the
-    array has no such file.
+    FileExistsError if the array has the name, FileNotFoundError if a directory does not exist, ValueError if directories are
+    drives of several arrays, OSError if a drive is full or another process uses the array. After an error the array has no
+    such file.
 
-    >>> import numpy, iomill
+    >>> import numpy, iomill, os
+    >>> os.mkdir("fast0"), os.mkdir("fast1")
+    (None, None)
     >>> iomill.put(numpy.arange(12).reshape(4, 3), ["fast0", "fast1"], "graph/features")
     'graph/features'
     >>> iomill.open("fast0", "graph/features")[[3, 0]]
     array([[ 9, 10, 11],
            [ 0,  1,  2]])
     """
-    places = [dirs] if isinstance(dirs, (str, os.PathLike)) else list(dirs)
+    places = paths_of(dirs)
     if not places:
         raise ValueError("put: name at least one directory")
     if isinstance(src, np.ndarray):
@@ -65,7 +69,7 @@ def put(
             raise ValueError("put: an ndarray has no name: give one")
         header, total, pieces = _of_array(src)
     else:
-        path = os.fspath(src)
+        path = path_of(src)
         name = name or os.path.basename(path)
         header, total, pieces = _of_file(path, tensor, dtype, shape, offset)
     with _array_on(places) as array:
@@ -88,12 +92,26 @@ def _copy(file: File, header: bytes, pieces: Iterator[Any], total: int, report: 
         report(done, total)
 
 
-def _array_on(places: list[Path]) -> Array:
-    if os.path.isdir(os.path.join(places[0], "iomill")):
-        return Array(places[0], "r+")
+def _array_on(places: list[str]) -> Array:
+    """The array of these directories, open for writing: a new one if none of them is a drive."""
     for place in places:
-        os.makedirs(place, exist_ok=True)
-    return Array.create(places)
+        # A directory that is made here would be on the root disk, if a drive is not mounted or its name has a slip.
+        os.stat(place)
+    drives = [place for place in places if is_drive(place)]
+    if not drives:
+        return Array.create(places)
+    array = Array(drives[0], "r+")
+    try:
+        of_array = [os.stat(drive) for drive in array.drives()]
+        for place in places:
+            if not any(os.path.samestat(os.stat(place), drive) for drive in of_array):
+                raise ValueError(
+                    f"{place} is no drive of the array of {drives[0]}: name drives of one array, or directories that are none"
+                )
+    except BaseException:
+        array.close()
+        raise
+    return array
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _iomill
+from ._arrays import settle
 from ._files import File
 from ._futures import Gather, begun
 
@@ -46,13 +47,31 @@ class RowArray:
     # Otherwise `ndarray + x` would read all rows.
     __array_ufunc__ = None
 
+    @classmethod
+    def _later(cls, recipe: Recipe) -> RowArray:
+        """Rows that are opened at their first use. A worker that gets a `RowArray` must not fail while it takes it in: a pool
+        of processes would wait for its answer for ever."""
+        rows = cls.__new__(cls)
+        rows._recipe = recipe
+        return rows
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for what is not there: the parts of rows that are not open.
+        if name not in _PARTS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        open_now, arguments = object.__getattribute__(self, "_recipe")
+        opened = open_now(*arguments, now=True)
+        for part in _PARTS:
+            object.__setattr__(self, part, getattr(opened, part))
+        return getattr(self, name)
+
     def __init__(
         self,
         file: File,
         dtype: np.dtype[Any],
         shape: tuple[int, ...],
         parts: list[tuple[int, int]],
-        recipe: tuple[Callable[..., RowArray], tuple[Any, ...]] | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         """For `iomill.open`. `parts` has the number of rows of each part, and its first byte in the file."""
         row_bytes = dtype.itemsize
@@ -229,6 +248,7 @@ class RowArray:
 
     def __reduce__(self) -> tuple[Callable[..., RowArray], tuple[Any, ...]]:
         """Another process opens the file by its path. So a worker of any kind may get a `RowArray`."""
+        settle()
         if self._recipe is None:
             raise TypeError("only what `iomill.open` opened for reading, without a runtime of its own, can be pickled")
         return self._recipe
@@ -350,6 +370,13 @@ class RowArray:
         if isinstance(item, np.ndarray) and item.dtype.kind == "b" and item.shape == self._shape[:1]:
             return item.nonzero()[0]
         raise self._refusal(key)
+
+
+# How another process opens the rows.
+Recipe = tuple[Callable[..., RowArray], tuple[Any, ...]]
+
+# What rows that are not open lack.
+_PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_recipe"}
 
 
 def _item(item: Any) -> Any:

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import collections
+import datetime
+import errno
 import io
 import os
 from typing import Any
@@ -22,34 +24,70 @@ from typing import Any
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
-from ._files import Array, Draft, Path
+from ._arrays import Array, Lingering, settle
+from ._files import File, Path, path_of
+from ._writing import Buffered, Compressed, Text, Written
+
+_COPY_BYTES = 8 << 20
 
 
 class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """The files of an array. `drive` is the directory of one of its drives; `mode` is ``r`` or ``r+``.
+    """The files of an array. `drive` is the directory of one of its drives. With `mode` ``r`` nothing can be written.
 
-    Names with slashes look like files in directories. A directory is there while a file is in it. A file that is written
-    appears when it is closed, and replaces an older one at once. A file that is open keeps its content.
+    Names with slashes look like files in directories. A directory is there while a file is in it. A name may be a file and a
+    directory; then it is a file for `info`, and `ls` and `find` tell both.
+
+    A file that is written appears when it is closed, and replaces an older one at once. It does not appear after an error: if a write
+    failed, if an exception ended its ``with``, or if it was dropped without a close. A file that is open keeps its content.
+
+    The array is open for reading. A write opens it for writing, for a moment longer than the write takes.
     """
 
     protocol = "iomill"
     root_marker = ""
-    # An array that is open for writing belongs to one process.
     cachable = True
 
     def __init__(self, drive: Path, mode: str = "r+", **options: Any) -> None:
         super().__init__(**options)
-        self._array = Array(drive, mode)
+        if mode not in ("r", "r+"):
+            raise ValueError(f"mode must be one of ['r', 'r+'] (got {mode!r})")
+        self._drive = path_of(drive)
+        self._mode = mode
+        # It is opened at the first use: a worker that gets a file system must not fail while it takes it in.
+        self._opened: Array | None = None
+        self._is_closed = False
+        self._writing = Lingering(self._drive)
 
     @property
     def array(self) -> Array:
-        """The array."""
-        return self._array
+        """The array, open for reading."""
+        if self._is_closed:
+            raise ValueError("the file system is closed")
+        if self._opened is None:
+            self._opened = Array._shared(self._drive, "r")
+        return self._opened
+
+    def _check_writable(self) -> None:
+        if self._is_closed:
+            raise ValueError("the file system is closed")
+        if self._mode == "r":
+            raise OSError(errno.EROFS, 'the file system was made with mode="r"')
+
+    def _changing(self) -> Any:
+        self._check_writable()
+        return self._writing.array()
 
     def close(self) -> None:
-        """Closes the array. fsspec then makes a new file system for the same drive."""
-        self._array.close()
-        self._cache.pop(self._fs_token_, None)
+        """Ends this use of the array. fsspec then makes a new file system for the same drive."""
+        self._is_closed = True
+        self._writing.settle()
+        if self._opened is not None:
+            self._opened.close()
+        self._cache.pop(getattr(self, "_fs_token_", None), None)
+
+    def __reduce__(self) -> Any:
+        settle()
+        return super().__reduce__()
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -60,37 +98,74 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
         path = self._strip_protocol(path)
-        prefix = f"{path}/" if path else ""
-        entries: dict[str, dict[str, Any]] = {}
-        for name in self._array.list(prefix):
-            child = prefix + name[len(prefix) :].split("/", 1)[0]
-            if child == name:
-                entries[child] = self._file_info(name)
-            else:
-                entries.setdefault(child, {"name": child, "size": 0, "type": "directory"})
-        if not entries and path:
-            entries = {path: self._file_info(path)}
-        found = sorted(entries.values(), key=lambda entry: entry["name"])
-        return found if detail else [entry["name"] for entry in found]
+        found = [_info(entry) for entry in self.array._native.entries(f"{path}/" if path else "", "/")]
+        if not found and path:
+            found = [self._file_info(path)]
+        found.sort(key=lambda info: (info["name"], info["type"]))
+        return found if detail else sorted({info["name"] for info in found})
 
     def _file_info(self, name: str) -> dict[str, Any]:
-        return {"name": name, "size": self._array.size_of(name), "type": "file"}
+        native = self.array._native
+        try:
+            stat = native.stat(name)
+        except (FileNotFoundError, ValueError):
+            # No file has a name that the array refuses.
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+        return _info((name, stat["size"], stat["version"], stat["created_ns"], stat["modified_ns"]))
+
+    def _is_directory(self, path: str) -> bool:
+        return not path or bool(self.array._native.entries(f"{path}/", "/"))
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
         try:
             return self._file_info(path)
-        except (FileNotFoundError, ValueError):
-            if not path or self._array.list(f"{path}/"):
+        except FileNotFoundError:
+            if self._is_directory(path):
                 return {"name": path, "size": 0, "type": "directory"}
-            raise FileNotFoundError(path) from None
+            raise
 
     def exists(self, path: str, **options: Any) -> bool:
+        # Before the rest: an array that is not there is an error.
+        _ = self.array
         try:
             self.info(path)
         except FileNotFoundError:
             return False
         return True
+
+    def created(self, path: str) -> datetime.datetime:
+        return self._file_info(self._strip_protocol(path))["created"]  # type: ignore[no-any-return]
+
+    def modified(self, path: str) -> datetime.datetime:
+        return self._file_info(self._strip_protocol(path))["modified"]  # type: ignore[no-any-return]
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
+    ) -> Any:
+        """The files below a path, and the file of this name. A name that is a file and a directory is found as a file."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        path = self._strip_protocol(path)
+        prefix = f"{path}/" if path else ""
+        found: dict[str, dict[str, Any]] = {}
+        if withdirs and path and self._is_directory(path):
+            found[path] = {"name": path, "size": 0, "type": "directory"}
+        for entry in self.array._native.entries(prefix):
+            parts = entry[0][len(prefix) :].split("/")
+            depth = len(parts) if maxdepth is None else min(len(parts), maxdepth)
+            if withdirs:
+                for end in range(1, min(len(parts) - 1, depth) + 1):
+                    name = prefix + "/".join(parts[:end])
+                    found.setdefault(name, {"name": name, "size": 0, "type": "directory"})
+            if depth == len(parts):
+                found[entry[0]] = _info(entry)
+        if path:
+            try:
+                found[path] = self._file_info(path)
+            except FileNotFoundError:
+                pass
+        return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
         """Does nothing: a directory is there while a file is in it."""
@@ -99,34 +174,53 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def rmdir(self, path: str) -> None:
         """OSError if there is a file in it."""
-        if self._array.list(f"{self._strip_protocol(path)}/"):
-            raise OSError(f"directory not empty: {path!r}")
+        if self._is_directory(self._strip_protocol(path)):
+            raise OSError(errno.ENOTEMPTY, "directory not empty", path)
 
     def rm_file(self, path: str) -> None:
-        self._array.delete(self._strip_protocol(path))
+        name = self._strip_protocol(path)
+        self._file_info(name)
+        with self._changing() as array:
+            array.delete(name)
 
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
-        for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
-            if name in self._array:
-                self.rm_file(name)
-            elif not recursive:
-                raise IsADirectoryError(f"{name!r} is a directory: remove it with recursive=True")
+        names = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        with self._changing() as array:
+            for name in names:
+                if name in array:
+                    array.delete(name)
+                elif not self._is_directory(name):
+                    # A directory has gone with its last file.
+                    if not recursive:
+                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+                elif not recursive:
+                    raise IsADirectoryError(errno.EISDIR, "it is a directory: remove it with recursive=True", name)
 
     def cp_file(self, path1: str, path2: str, **options: Any) -> None:
-        if self.isdir(path1):
+        name = self._strip_protocol(path1)
+        if self.isdir(name):
             return
-        self._array.copy(self._strip_protocol(path1), self._strip_protocol(path2))
+        self._file_info(name)
+        with self._changing() as array:
+            array.copy(name, self._strip_protocol(path2))
 
     def mv_file(self, path1: str, path2: str, **options: Any) -> None:
         """Renames a file, durably."""
-        self._array.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+        with self._changing() as array:
+            array.rename(self._strip_protocol(path1), self._strip_protocol(path2))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        with self._array.open(self._strip_protocol(path)) as file:
+        with self._to_read(path) as file:
             first, last, _ = slice(start, end).indices(len(file))
             return file.read_at(first, max(0, last - first))
+
+    def _to_read(self, path: str) -> File:
+        name = self._strip_protocol(path)
+        # Its error is fsspec's.
+        self._file_info(name)
+        return self.array.open(name)
 
     def cat_ranges(
         self, paths: Any, starts: Any, ends: Any, max_gap: Any = None, on_error: str = "return", **options: Any
@@ -140,7 +234,7 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
         results: list[Any] = [None] * len(paths)
         for name, wanted in places.items():
             try:
-                with self._array.open(name) as file:
+                with self._to_read(name) as file:
                     bounds = [slice(starts[place], ends[place]).indices(len(file)) for place in wanted]
                     ranges = [(first, max(0, last - first)) for first, last, _ in bounds]
                     for place, read in zip(wanted, file.read_ranges(ranges)):
@@ -152,45 +246,74 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     results[place] = error
         return results
 
+    def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
+        with self.open(path, "xb" if mode == "create" else "wb") as file:
+            file.write(value)
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if "r" in mode and "+" not in mode:
+            return super().open(path, mode, **options)
+        if "b" not in mode:
+            text = {key: options.pop(key) for key in ("encoding", "errors", "newline") if key in options}
+            return Text(self.open(path, mode.replace("t", "") + "b", **options), **text)
+        compression = options.pop("compression", None)
+        file = super().open(path, mode, **options)
+        if compression is None:
+            return file
+        from fsspec.compression import compr
+        from fsspec.core import get_compression
+
+        kind = get_compression(path, compression)
+        return file if kind is None else Compressed(compr[kind](file, mode="w"), file)
+
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **options: Any
     ) -> Any:
-        name = self._strip_protocol(path)
         if mode == "rb":
-            return io.BufferedReader(self._array.open(name))
+            return io.BufferedReader(self._to_read(path))
         if mode not in ("wb", "xb", "ab"):
             raise ValueError(f"mode {mode!r}: a file is opened with rb, wb, xb or ab")
-        is_there = name in self._array
+        self._check_writable()
+        name = self._strip_protocol(path)
+        array = self._writing.begin()
+        try:
+            return Buffered(self._written(array, name, mode, autocommit))
+        except BaseException:
+            self._writing.end()
+            raise
+
+    def _written(self, array: Array, name: str, mode: str, autocommit: bool) -> Written:
+        is_there = name in array
         if mode == "xb" and is_there:
-            raise FileExistsError(name)
-        if mode == "ab" and is_there:
-            file = self._array.open(name)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        if mode == "ab" and is_there and autocommit:
+            file = array.open(name)
             file.seek(0, os.SEEK_END)
-            return io.BufferedWriter(file)
-        return io.BufferedWriter(_Written(self._array, name))
+            return Written(name, file, None, autocommit=True, replace=True, ended=self._writing.end)
+        draft = array.draft()
+        if mode == "ab" and is_there:
+            with array.open(name) as old:
+                while piece := old.read(_COPY_BYTES):
+                    draft.file.write(piece)
+        is_new = mode == "xb"
+        return Written(name, draft.file, draft, autocommit=autocommit, replace=not is_new, ended=self._writing.end)
 
 
-class _Written(io.RawIOBase):
-    """A file that gets its name when it is closed."""
+def _info(entry: tuple[str, int, int, int, int]) -> dict[str, Any]:
+    name, size, version, created_ns, modified_ns = entry
+    if name.endswith("/"):
+        return {"name": name[:-1], "size": 0, "type": "directory"}
+    return {
+        "name": name,
+        "size": size,
+        "type": "file",
+        # By it caches know whether a file has changed. A change within the file has the same one, but a later time.
+        "version": version,
+        "created": _time(created_ns),
+        "modified": _time(modified_ns),
+        "mtime": modified_ns / 1e9,
+    }
 
-    def __init__(self, array: Array, name: str) -> None:
-        self._name = name
-        self._draft: Draft | None = array.draft()
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        assert self._draft is not None
-        return self._draft.file.write(data)
-
-    def tell(self) -> int:
-        return self._draft.file.tell() if self._draft is not None else 0
-
-    def close(self) -> None:
-        draft, self._draft = self._draft, None
-        super().close()
-        if draft is not None:
-            # After an error the draft gives its space back at once.
-            with draft:
-                draft.publish(self._name)
+def _time(ns: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ns / 1e9, datetime.UTC)

@@ -1,0 +1,248 @@
+"""Files that appear when they are closed, for `iomill.fsspec`: `Written`, and `Buffered`, `Compressed` and `Text` over it.
+
+A file replaces an older one only by a close after writes that all went well. It is given up if a write failed, if an exception ended its
+``with``, and if it was dropped. Non-goals: names and directories, which are the file system's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ._arrays import Draft
+from ._files import File
+
+
+class Written(io.RawIOBase):
+    """A file that gets its name when it is closed, or at the end of a transaction. A file that is appended to has its name."""
+
+    def __init__(
+        self,
+        name: str,
+        file: File,
+        draft: Draft | None,
+        *,
+        autocommit: bool,
+        replace: bool,
+        ended: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._file: File | None = file
+        self._draft = draft
+        self._autocommit = autocommit
+        self._replace = replace
+        self._ended = ended
+        self._failure: BaseException | None = None
+        self._length = file.tell()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self._file is None:
+            raise ValueError("I/O operation on closed file")
+        self._check()
+        try:
+            count = self._file.write(data)
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        self._length += count
+        return count
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise OSError(errno.EIO, f"an earlier write of {self._name} failed: {self._failure}") from self._failure
+
+    def tell(self) -> int:
+        return self._length
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        super().close()
+        if self._failure is not None:
+            self.discard()
+            self._check()
+        elif self._autocommit:
+            self.commit()
+
+    def commit(self) -> None:
+        """Gives the file its name. After an error its space is free at once."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            if self._draft is None:
+                file.close()
+                return
+            with self._draft as draft:
+                draft.publish(self._name, replace=self._replace)
+        finally:
+            self._ended()
+
+    def discard(self) -> None:
+        """Gives the file up. What was appended stays."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            if self._draft is None:
+                file.close()
+            else:
+                self._draft.close()
+        finally:
+            self._ended()
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self.discard()
+
+
+class _Ends:
+    """How files over a `Written` end: by `_finish`, or by `_give_up`, which raises nothing."""
+
+    closed: bool
+
+    def _begin(self) -> None:
+        # An exception of before is none of this file's. Not the exception itself: it would hold the file.
+        self._before = id(sys.exc_info()[1])
+
+    def _finish(self) -> None:
+        raise NotImplementedError
+
+    def _give_up(self) -> None:
+        raise NotImplementedError
+
+    def commit(self) -> None:
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """Gives the file up."""
+        self._give_up()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        if self._is_ended_by_exception():
+            self._give_up()
+        else:
+            self._finish()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.closed:
+            return
+        if kind is None:
+            self._finish()
+        else:
+            self._give_up()
+
+    def __del__(self) -> None:
+        # A file that was dropped is not complete.
+        if hasattr(self, "_before") and not self.closed:
+            self._give_up()
+
+    def _is_ended_by_exception(self) -> bool:
+        """Whether an exception has called an `__exit__` that closes this. What wraps a file does not say so to the file."""
+        failure = sys.exc_info()[1]
+        if failure is None or id(failure) == self._before:
+            return False
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_name == "__exit__":
+                for value in frame.f_locals.values():
+                    if value is failure or (type(value) is tuple and any(part is failure for part in value)):
+                        return True
+            frame = frame.f_back  # type: ignore[assignment]
+        return False
+
+
+class Buffered(_Ends, io.BufferedWriter):
+    """A `Written` with a buffer."""
+
+    raw: Written
+
+    def __init__(self, raw: Written) -> None:
+        io.BufferedWriter.__init__(self, raw)
+        self._begin()
+
+    def _finish(self) -> None:
+        io.BufferedWriter.close(self)
+
+    def _give_up(self) -> None:
+        self.raw.discard()
+        # What waits in the buffer finds no file.
+        with contextlib.suppress(OSError, ValueError):
+            io.BufferedWriter.close(self)
+
+    def commit(self) -> None:
+        if not self.closed:
+            self._finish()
+        self.raw.commit()
+
+    def discard(self) -> None:
+        self.raw.discard()
+        super().discard()
+
+
+class Compressed(_Ends, io.BufferedIOBase):
+    """A stream that compresses into a `Buffered`, and ends with it."""
+
+    def __init__(self, stream: Any, file: Buffered) -> None:
+        self._stream = stream
+        self._file = file
+        self._begin()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._stream.write(data)  # type: ignore[no-any-return]
+
+    def flush(self) -> None:
+        if not self._stream.closed:
+            self._stream.flush()
+
+    def tell(self) -> int:
+        return self._stream.tell()  # type: ignore[no-any-return]
+
+    def _finish(self) -> None:
+        try:
+            self._stream.close()
+        except BaseException:
+            self._give_up()
+            raise
+        self._file._finish()
+        io.BufferedIOBase.close(self)
+
+    def _give_up(self) -> None:
+        self._file._give_up()
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
+        with contextlib.suppress(OSError, ValueError):
+            io.BufferedIOBase.close(self)
+
+
+class Text(_Ends, io.TextIOWrapper):
+    """Text that is encoded into a `Buffered` or a `Compressed`, and ends with it."""
+
+    def __init__(self, file: Any, **how: Any) -> None:
+        io.TextIOWrapper.__init__(self, file, **how)
+        self._begin()
+
+    def _finish(self) -> None:
+        try:
+            self.flush()
+        except BaseException:
+            self._give_up()
+            raise
+        self.buffer._finish()  # type: ignore[attr-defined]
+
+    def _give_up(self) -> None:
+        self.buffer._give_up()  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError, ValueError):
+            io.TextIOWrapper.close(self)

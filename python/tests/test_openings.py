@@ -1,0 +1,285 @@
+"""A process opens an array once, whoever asks, and for writing while it is written."""
+
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import iomill
+from iomill import _arrays
+
+VALUES = np.arange(40_000, dtype="i4").reshape(10_000, 4)
+
+
+@pytest.fixture
+def array(drives):
+    """Drives of an array with rows in it."""
+    iomill.put(VALUES, drives, "x")
+    return drives
+
+
+def mode(handle):
+    owner = handle if isinstance(handle, iomill.Array) else handle.file._owner
+    return owner._native.mode
+
+
+def test_a_notebook_reads_and_writes(array):
+    x = iomill.open(array[0], "x")
+    # A notebook keeps what a cell has shown.
+    shown = [x, x.file, iomill.Array(array[1])]
+    iomill.put(VALUES * 2, array[1], "y")
+    y = iomill.open(array[2], "y", mode="r+")
+    assert mode(x) == mode(y) == "r+" and x.file._owner._native is y.file._owner._native
+    y[3] = 7
+    assert np.array_equal(iomill.open(array[0], "y")[3], [7] * 4) and np.array_equal(x[:], VALUES)
+    with pytest.raises(ValueError, match="read-only"):
+        x[3] = 7
+    with pytest.raises(OSError, match="opened for reading"):
+        x.file.write_at(b"1", 0)
+    for change in (lambda one: one.delete("x"), lambda one: one.create_file("z"), lambda one: one.rename("x", "z")):
+        with pytest.raises(OSError, match='mode="r\\+"'):
+            change(shown[2])
+    y.close()
+    assert mode(x) == "r" and np.array_equal(x[[5, -1]], VALUES[[5, -1]])
+    assert shown[2].list() == ["x", "y"]
+
+
+def test_uses_that_are_dropped_end(array):
+    rows = iomill.open(array[0], "x")
+    writer = iomill.open(array[0], "x", mode="r+")
+    assert mode(rows) == "r+"
+    del writer
+    gc.collect()
+    assert mode(rows) == "r"
+    writing = iomill.Array(array[0], "r+")
+    file = writing.open("x")
+    del writing
+    gc.collect()
+    # The file has the array.
+    assert mode(rows) == "r+" and file.writable()
+    del file
+    gc.collect()
+    assert mode(rows) == "r"
+    del rows
+    gc.collect()
+    left = _arrays._openings.get(_arrays._key(array[0]))
+    assert left is None or left.native.mode is None
+
+
+def test_threads_read_while_the_mode_changes(array):
+    rows, wrong, stop = iomill.open(array[0], "x"), [], threading.Event()
+    rng = np.random.default_rng(1)
+    batches = [rng.integers(0, len(VALUES), 3000) for _ in range(20)]
+
+    def read(number):
+        out = np.empty((3000, 4), "i4")
+        turn = number
+        while not stop.is_set():
+            turn += 1
+            ids = batches[turn % 20]
+            how = turn % 3
+            try:
+                if how == 0:
+                    taken = rows[ids]
+                elif how == 1:
+                    taken = rows.take(ids, out=out)
+                else:
+                    rows.prefetch(ids)
+                    taken = rows.take_async(ids).result()
+                if not np.array_equal(taken, VALUES[ids]):
+                    wrong.append(ids)
+            except Exception as error:
+                wrong.append(error)
+                return
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for turn in range(15):
+            with iomill.Array(array[turn % 3], "r+") as writer:
+                writer.put("y", b"text %d" % turn)
+            assert mode(rows) == "r"
+            with iomill.Array(array[0]) as reader:
+                assert reader.open("y").read() == b"text %d" % turn
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_files_keep_what_they_are_through_changes_of_the_mode(array):
+    iomill.put(VALUES + 1, array[0], "y")
+    with iomill.Array(array[0], "r+") as writer:
+        x, y = iomill.open(array[1], "x"), iomill.open(array[1], "y")
+        writer.rename("x", "moved")
+        writer.copy("y", "x")
+    assert mode(x) == "r" and np.array_equal(x[:], VALUES) and np.array_equal(y[:], VALUES + 1)
+    with iomill.Array(array[0], "r+") as writer:
+        writer.delete("moved")
+        assert np.array_equal(x[7], VALUES[7])
+    # A file without a name would be lost, so the array stays open for writing until the file is closed.
+    assert mode(x) == "r+" and np.array_equal(x[:], VALUES)
+    x.close()
+    iomill.Array(array[0]).close()
+    assert mode(y) == "r" and np.array_equal(y[:], VALUES + 1)
+
+
+HOLD = """
+import iomill, sys
+array = iomill.Array(sys.argv[1], sys.argv[2])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_uses_is_refused_and_nothing_is_lost(array):
+    rows = iomill.open(array[0], "x")
+    other = subprocess.Popen([sys.executable, "-c", HOLD, array[1], "r"], stdin=-1, stdout=-1, text=True)
+    try:
+        assert other.stdout.readline() == "open\n"
+        for _ in range(2):
+            with pytest.raises(OSError, match="in use"):
+                iomill.put(VALUES, array[0], "y")
+            assert np.array_equal(rows[[1, 2]], VALUES[[1, 2]]) and mode(rows) == "r"
+    finally:
+        other.communicate("")
+    iomill.put(VALUES, array[0], "y")
+    assert np.array_equal(rows[[1, 2]], VALUES[[1, 2]])
+
+
+def test_a_cache_has_the_size_that_its_first_user_gave(array):
+    with iomill.Array(array[0], cache_bytes=8 << 20) as one:
+        with pytest.warns(UserWarning, match="open already, with a cache of 8388608 bytes"):
+            two = iomill.Array(array[1], cache_bytes=16 << 20)
+        assert two.cache_bytes == 8 << 20
+        with iomill.Array(array[0], "r+"):
+            assert one.cache_bytes == 8 << 20
+        two.close()
+
+
+def in_child(work):
+    """Whether a forked child ends well. One that hangs is ended by a signal."""
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def test_a_fork_while_another_thread_opens_an_array(array):
+    """The child has no thread that would give up a lock that one of its parent's held."""
+    stop = threading.Event()
+
+    def opens():
+        while not stop.is_set():
+            iomill.open(array[0], "x").close()
+            iomill.Array(array[1]).close()
+
+    threads = [threading.Thread(target=opens) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+
+    def use():
+        rows = iomill.open(array[0], "x")
+        assert np.array_equal(rows[[3, 9]], VALUES[[3, 9]])
+        rows.close()
+
+    try:
+        assert all([in_child(use) for _ in range(15)])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_child_has_no_lock_of_its_parents_threads(array):
+    rows = iomill.open(array[0], "x")
+    entered, leave = threading.Event(), threading.Event()
+
+    def holds():
+        with _arrays._lock:
+            entered.set()
+            leave.wait(1)
+
+    holder = threading.Thread(target=holds)
+    holder.start()
+    entered.wait()
+    assert in_child(lambda: iomill.open(array[0], "x").close())
+    holder.join()
+    gather = rows.take_async(np.arange(5000))
+
+    def waits():
+        with pytest.raises(RuntimeError, match="before this process was forked"):
+            gathers[0].result()
+
+    gather.result()
+    assert in_child(lambda: np.array_equal(gather.result()[7], VALUES[7]) or os._exit(3))
+    gathers = [iomill.Gather()]
+    gathers[0].set_running_or_notify_cancel()
+    # A lock that a thread of the parent has at the fork.
+    with gathers[0]._condition:
+        assert in_child(waits)
+
+
+def test_a_forked_child_reads_what_lingers_in_its_parent(array, monkeypatch):
+    # Nothing but the fork and the pickle ends it.
+    monkeypatch.setattr(_arrays, "_LINGER_S", 60)
+    fsspec = pytest.importorskip("fsspec")
+    files = fsspec.filesystem("iomill", drive=array[0])
+    rows = iomill.open(array[0], "x")
+    files.pipe_file("y", b"text")
+    assert mode(rows) == "r+"
+    assert in_child(lambda: np.array_equal(rows[7], VALUES[7]) or os._exit(3))
+    assert mode(rows) == "r"
+    files.pipe_file("y", b"text")
+    pickle.dumps(rows)
+    assert mode(rows) == "r"
+    files.close()
+
+
+def test_more_of_an_array(array):
+    with iomill.Array(array[0], "r+") as opened:
+        opened.put("a/b", b"one two")
+        with pytest.raises(FileExistsError):
+            opened.put("a/b", memoryview(b"three"), replace=False)
+        first = opened.stat("a/b")
+        assert (first.name, first.size, first.attributes) == ("a/b", 7, {})
+        opened.set_attribute("a/b", "language", "en")
+        assert opened.stat("a/b").attributes == {"language": "en"}
+        opened.set_attribute("a/b", "language", None)
+        opened.put("a/b", b"three")
+        again = opened.stat("a/b")
+        assert again.version != first.version and again.modified_ns >= first.modified_ns and again.attributes == {}
+        with opened.create_file("striped", layout="striping", block_bytes=1 << 20) as file:
+            file.write(b"x" * 100)
+        assert (opened.stat("striped").layout, opened.stat("striped").block_bytes) == ("striping", 1 << 20)
+        with opened.draft(layout="hash") as draft:
+            draft.set_attribute("kind", "draft")
+            draft.publish("drafted")
+        assert opened.stat("drafted").layout == "hash" and opened.stat("drafted").attributes == {"kind": "draft"}
+        with pytest.raises(ValueError, match="there are: striping, rotated, hash"):
+            opened.create_file("z", layout="mirrored")
+        opened.sync()
+        assert 0 < opened.free_bytes < opened.total_bytes
+        found = os.statvfs(array[0])
+        assert opened.total_bytes == found.f_blocks * found.f_frsize
+        with pytest.raises(FileNotFoundError):
+            opened.stat("none")
+    with pytest.raises(ValueError, match="closed"):
+        opened.stat("a/b")
+    assert repr(opened) == "<iomill.Array: closed>"
