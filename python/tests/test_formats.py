@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import struct
+import sys
 import threading
 
 import numpy as np
@@ -141,8 +142,8 @@ def test_lists():
     assert np.array_equal(rows[ids], whole[ids])
     assert np.array_equal(rows[3:40], whole[3:40]) and np.array_equal(rows.take_async(ids).result(), whole[ids])
     rows.prefetch(ids)
-    part = np.fromfile(names[0], "u1")
-    same(iomill.open([names[0]] * 2, dtype="u1"), np.concatenate([part, part]))
+    parts[0].tofile("raw.bin")
+    same(iomill.open(["raw.bin"] * 2, dtype="<i4", shape=(-1, 3)), np.concatenate([parts[0], parts[0]]))
     np.save("other.npy", np.zeros((2, 4), "<i4"))
     with pytest.raises(ValueError, match=r"other.npy: its rows have dtype int32 and shape \(4,\)"):
         iomill.open([names[0], "other.npy"])
@@ -266,3 +267,84 @@ def test_pickles(drives):
         assert pickle.loads(pickle.dumps(rows))[7] == rows[7]
     with pytest.raises(TypeError, match="pickled"):
         pickle.dumps(iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0)))
+
+
+def test_paths_of_all_kinds(drives):
+    class Bytes:
+        def __fspath__(self):
+            return b"x.npy"
+
+    np.save("x.npy", np.arange(10))
+    iomill.put(b"x.npy", [os.fsencode(drive) for drive in drives], "x")
+    for path in (b"x.npy", Bytes(), pathlib.Path("x.npy"), [b"x.npy"], (Bytes(),), np.str_("x.npy")):
+        assert iomill.open(path)[3] == 3
+        with iomill.File(path) as file:
+            assert len(file) == 208
+    assert iomill.open(os.fsencode(drives[0]), "x")[3] == 3
+    assert iomill.Array(pathlib.Path(drives[0])).list() == ["x"]
+    assert iomill.open(x for x in ["x.npy", b"x.npy"]).shape == (20,)
+    with open("x.npy", "rb") as file:
+        for wrong in (file, file.fileno(), True, [file], [3]):
+            for call in (iomill.open, iomill.File, iomill.Array, lambda path: iomill.put(path, drives)):
+                with pytest.raises(TypeError, match="give the path of the file|a path is text"):
+                    call(wrong)
+        with pytest.raises(TypeError, match="give the path of the file"):
+            iomill.open(file)
+    for wrong in (None, 2.5, [None]):
+        with pytest.raises(TypeError, match="a path is text"):
+            iomill.open(wrong)
+    with pytest.raises(TypeError, match="a path is text"):
+        iomill.Array(drives)
+    # A single one is no list of letters.
+    os.mkdir("abc")
+    iomill.Array.create("abc").close()
+    assert iomill.Array(b"abc").list() == []
+
+
+BITS = np.array([[0x3F80, 0xC000], [0x7F80, 0x0001]], "<u2")
+
+
+def save_bfloat16():
+    """A file with bfloat16: 1, -2, infinity, and the least value."""
+    header = {"w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}}
+    header |= {"f8": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [8, 12]}}
+    text = json.dumps(header).encode()
+    with open("m.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + BITS.tobytes() + b"\x38\xb8\x00\x7e")
+
+
+def test_types_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    save_bfloat16()
+    rows = iomill.open("m.safetensors", "w")
+    assert rows.dtype == ml_dtypes.bfloat16 and rows[0].tolist() == [1, -2]
+    assert iomill.open("m.safetensors", "f8").dtype == ml_dtypes.float8_e4m3fn
+    out = np.empty((1, 2), ml_dtypes.bfloat16)
+    assert rows.take([0], out=out) is out and out.tolist() == [[1, -2]]
+    # Its bits, and a file that does not know the name of its type.
+    bits = iomill.open("m.safetensors", "w", dtype="uint16")
+    assert bits.dtype == np.uint16 and np.array_equal(bits[:], BITS)
+    np.save("w.npy", rows[:])
+    assert iomill.open("w.npy").dtype == np.dtype("V2")
+    for dtype in ("bfloat16", ml_dtypes.bfloat16):
+        assert iomill.open("w.npy", dtype=dtype)[0].tolist() == [1, -2]
+    with pytest.raises(ValueError, match="its values have 2 bytes, and those of float32 4"):
+        iomill.open("w.npy", dtype="f4")
+    with pytest.raises(ValueError, match="the file says that its dtype is bfloat16"):
+        iomill.open("m.safetensors", "w", dtype="f2")
+    with open("raw", "wb") as file:
+        file.write(BITS.tobytes())
+    assert iomill.open("raw", dtype="bfloat16", shape=(-1, 2))[0].tolist() == [1, -2]
+
+
+def test_without_ml_dtypes_rows_are_bits(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    save_bfloat16()
+    with pytest.warns(UserWarning, match="numpy has no bfloat16: the rows are its bits, as uint16"):
+        rows = iomill.open("m.safetensors", "w")
+    assert rows.dtype == np.uint16 and np.array_equal(rows[[1, 0]], BITS[::-1])
+    with pytest.warns(UserWarning, match="float8_e4m3fn"):
+        assert iomill.open("m.safetensors", "f8")[:].tolist() == [0x38, 0xB8, 0, 0x7E]
+    np.save("w.npy", BITS.view("V2"))
+    with pytest.warns(UserWarning):
+        assert np.array_equal(iomill.open("w.npy", dtype="bfloat16")[:], BITS)

@@ -1,5 +1,9 @@
 """Datasets and loaders of torch."""
 
+import json
+import struct
+import sys
+
 import numpy as np
 import pytest
 
@@ -89,3 +93,28 @@ def test_loaders_refuse(table):
             wrong()
     with pytest.raises(IndexError):
         list(RowLoader(rows, batch_size=2, ids=np.array([1, 5000])))
+
+
+@pytest.mark.parametrize("has_ml_dtypes", [True, False])
+@pytest.mark.filterwarnings("ignore:iomill. numpy has no")
+def test_types_that_numpy_does_not_have(has_ml_dtypes, monkeypatch):
+    if has_ml_dtypes:
+        pytest.importorskip("ml_dtypes")
+    else:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    values = torch.arange(24, dtype=torch.float32).reshape(8, 3).to(torch.bfloat16)
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [8, 3], "data_offsets": [0, 48]}}).encode()
+    with open("m.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + values.view(torch.int16).numpy().tobytes())
+    rows = iomill.open("m.safetensors", "w")
+    batches = list(RowLoader(rows, batch_size=5))
+    assert batches[0].dtype == torch.bfloat16 and torch.equal(torch.cat(batches), values)
+    assert torch.equal(RowDataset(rows)[7], values[7])
+    out = torch.empty(2, 3, dtype=torch.bfloat16)
+    assert rows.take([7, 1], out=out) is out and torch.equal(out, values[[7, 1]])
+    strided = torch.zeros(2, 6, dtype=torch.bfloat16)[:, ::2]
+    assert torch.equal(rows.take([7, 1], out=strided), values[[7, 1]])
+    with pytest.raises(TypeError, match="float16"):
+        rows.take([7], out=torch.empty(1, 3, dtype=torch.float16))
+    for other in DataLoader(RowDataset(rows), 4, num_workers=1, multiprocessing_context="fork"):
+        assert other.dtype == torch.bfloat16

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
-import json
 import multiprocessing
+import operator
 import os
-import re
-import struct
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +16,9 @@ from numpy.typing import DTypeLike
 
 from ._arrays import Array
 from ._files import File, Path, Runtime, limit_worker_cache, paths_of, worker_share
-from ._rows import RowArray
-
-_NPY = b"\x93NUMPY"
+from ._npy import MAGIC, check_shape, header_of
+from ._rows import ELEMENTS, RowArray
+from ._safetensors import BITS, tensors_of
 
 _SAFETENSORS = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4", "U64": "<u8",
@@ -28,7 +26,10 @@ _SAFETENSORS = {
 }  # fmt: skip
 
 # Types that numpy has with the package ml_dtypes.
-_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+_ML_DTYPES = {
+    "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}  # fmt: skip
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Place:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+    # The type of the values, if numpy has none and `dtype` has their bits.
+    element: str | None = None
 
 
 def open(
@@ -58,6 +61,10 @@ def open(
     A file of numpy (``.npy``) says what is in it. So does a file of safetensors, which is known by its suffix. Any other
     file needs `dtype`; then its rows begin at `offset` bytes and have the shape ``shape[1:]``. Without `shape` the rows
     are single values. A first length of -1 takes as many rows as there are.
+
+    numpy has types such as bfloat16 only with the package ml_dtypes, and saves them without their names, as ``V2``. For such
+    a file `dtype` names the type. Without the package the rows are its bits, as uint16 or uint8; `iomill.torch` takes them
+    as what they are.
 
     `mode` is ``r``, or ``r+`` for writing. `runtime` has another cache than that of the process.
 
@@ -140,11 +147,15 @@ def rows_of_file(
     """The rows of an open file. `names` has the file's name, or the paths of the files that it is a list of."""
     # Reads will be at random places. Slices are read by large calls anyway.
     file._native.expect_random()
-    if dtype is not None:
+    named = None if dtype is None else _named(dtype)
+    offset = _length(offset, "offset")
+    if named is not None and (offset != 0 or not _says_what_it_is(file, names[0])):
         if tensor is not None:
-            raise ValueError(f"a name ({tensor!r}) and a dtype: a raw file has no tensors, and others know their dtype")
-        place = _raw(file, names[0], np.dtype(dtype), shape, offset)
-        return RowArray(file, place.dtype, place.shape, [(place.shape[0], place.offset)])
+            raise ValueError(f"a name ({tensor!r}) of a raw file, which has no tensors")
+        place = _raw(file, names[0], named, shape, offset)
+        return RowArray(file, place.dtype, place.shape, [(place.shape[0], place.offset)], element=place.element)
+    if named is not None and shape is not None:
+        raise ValueError(f"{names[0]}: the file says its shape: leave it out, or give the offset of a raw file")
     if shape is not None or offset != 0:
         raise ValueError("a shape or an offset without a dtype: a raw file needs its dtype")
     places = []
@@ -152,6 +163,8 @@ def rows_of_file(
     for name in names:
         length = len(file) if len(names) == 1 else os.stat(name).st_size
         place = _place(file, name, start, length, tensor)
+        if named is not None:
+            _view(name, place, named)
         if place.shape[0] * _row_bytes(place) > length - place.offset:
             raise ValueError(f"{name}: the file ends before its last row: it has {length} bytes")
         place.offset += start
@@ -166,7 +179,61 @@ def rows_of_file(
             )
     parts = [(place.shape[0], place.offset) for place in places]
     rows = sum(place.shape[0] for place in places)
-    return RowArray(file, first.dtype, (rows, *first.shape[1:]), parts)
+    return RowArray(file, first.dtype, (rows, *first.shape[1:]), parts, element=first.element)
+
+
+def _named(dtype: DTypeLike) -> tuple[np.dtype[Any], str | None]:
+    """A dtype by its name, also one of ml_dtypes; its bits and its name if that package is not there."""
+    if isinstance(dtype, str) and dtype in ELEMENTS:
+        return _of_element(dtype)
+    return np.dtype(dtype), None
+
+
+def _of_element(element: str) -> tuple[np.dtype[Any], str | None]:
+    try:
+        import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
+
+        return np.dtype(getattr(ml_dtypes, element)), None
+    except (ImportError, AttributeError):
+        bits = np.dtype(ELEMENTS[element])
+    warnings.warn(
+        f"iomill: numpy has no {element}: the rows are its bits, as {bits}; install the package ml_dtypes, or take them by torch",
+        stacklevel=6,
+    )
+    return bits, element
+
+
+def _view(name: str, place: Place, named: tuple[np.dtype[Any], str | None]) -> None:
+    """Takes the rows of a file as another type of the same bits. Only where the file does not know the type, or numpy has none."""
+    dtype, element = named
+    element_of_file = place.element or (place.dtype.name if place.dtype.name in ELEMENTS else None)
+    is_void = place.dtype.kind == "V" and place.dtype.names is None and place.dtype.subdtype is None
+    is_bits = element_of_file is not None and dtype == np.dtype(ELEMENTS[element_of_file])
+    if (is_void and element_of_file is None) or is_bits:
+        if dtype.itemsize != place.dtype.itemsize:
+            raise ValueError(
+                f"{name}: its values have {place.dtype.itemsize} bytes, and those of {dtype} {dtype.itemsize}"
+            )
+    elif (element or dtype) != (place.element or place.dtype):
+        raise ValueError(
+            f"{name}: the file says that its dtype is {element_of_file or place.dtype}: leave it out, or give the offset of a raw file"
+        )
+    place.dtype, place.element = _fixed(name, dtype), element if not is_bits else place.element
+
+
+def _length(value: Any, what: str) -> int:
+    """An integer of any kind as one of Python, which does not wrap."""
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{what}: {value!r} is no number")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what}: {value!r} is no integer") from None
+
+
+def _says_what_it_is(file: File, name: str) -> bool:
+    """Whether a file has a header with its dtype."""
+    return name.endswith(".safetensors") or file.read_at(0, len(MAGIC)) == MAGIC
 
 
 def _row_bytes(place: Place) -> int:
@@ -177,84 +244,63 @@ def _row_bytes(place: Place) -> int:
 
 
 def _place(file: File, name: str, start: int, length: int, tensor: str | None) -> Place:
-    magic = file.read_at(start, 8)
-    if name.endswith(".safetensors"):
-        return _safetensors(file, name, start, length, tensor)
-    if tensor is not None:
-        raise ValueError(f"{name}: only a file of safetensors has tensors with names; this has no such suffix")
-    if magic.startswith(_NPY):
-        return _npy(file, name, start, magic)
-    raise ValueError(f"{name}: it begins like no file of numpy or safetensors; give its dtype if it is a raw file")
+    def read(offset: int, count: int) -> bytes:
+        return file.read_at(start + offset, max(0, min(count, length - offset)))
 
-
-def _npy(file: File, name: str, start: int, magic: bytes) -> Place:
-    major = magic[6]
-    if major not in (1, 2, 3):
-        raise ValueError(f"{name}: version {major} of numpy's format is not known; there are 1, 2 and 3")
-    count, encoding = ("<H", "latin1") if major == 1 else ("<I", "utf8" if major == 3 else "latin1")
-    header_start = 8 + struct.calcsize(count)
-    (header_bytes,) = struct.unpack(count, file.read_at(start + 8, header_start - 8))
-    header = file.read_at(start + header_start, header_bytes)
     try:
-        text = header.decode(encoding)
-        # Python 2 wrote lengths like 10L.
-        said = ast.literal_eval(re.sub(r"(?<=\d)L\b", "", text) if major < 3 else text)
-        dtype = np.lib.format.descr_to_dtype(said["descr"])
-        shape = tuple(int(length) for length in said["shape"])
-        fortran = bool(said["fortran_order"])
-    except (ValueError, SyntaxError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name}: its header is none of numpy's: {error}") from error
-    if len(header) < header_bytes:
-        raise ValueError(f"{name}: the file ends within its header")
-    if fortran and len(shape) > 1:
+        if name.endswith(".safetensors"):
+            return _tensor(name, read, length, tensor)
+        if tensor is not None:
+            raise ValueError("only a file of safetensors has tensors with names; this has no such suffix")
+        if read(0, len(MAGIC)) != MAGIC:
+            raise ValueError("it begins like no file of numpy or safetensors; give its dtype if it is a raw file")
+        header = header_of(read)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    if header.fortran and len(header.shape) > 1:
         raise ValueError(
             f"{name}: the array is in Fortran order, so its rows are not together in the file; "
             "save it again in C order: numpy.save(path, numpy.ascontiguousarray(x))"
         )
-    return Place(_fixed(name, dtype), _with_rows(name, shape), header_start + header_bytes)
+    return Place(_fixed(name, header.dtype), _with_rows(name, header.shape), header.end)
 
 
-def _safetensors(file: File, name: str, start: int, length: int, tensor: str | None) -> Place:
-    try:
-        (header_bytes,) = struct.unpack("<Q", file.read_at(start, 8))
-        if header_bytes > length - 8:
-            raise ValueError("the file ends within it")
-        header = json.loads(file.read_at(start + 8, header_bytes))
-        header.pop("__metadata__", None)
-        names = sorted(header)
-    except (ValueError, struct.error, AttributeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name}: its header is none of safetensors': {error}") from error
+def _tensor(name: str, read: Callable[[int, int], bytes], length: int, tensor: str | None) -> Place:
+    tensors = tensors_of(read, length)
+    names = ", ".join(sorted(tensors))
     if tensor is None:
-        raise ValueError(f"{name}: name a tensor: iomill.open(path, name); there are {', '.join(names)}")
-    if tensor not in header:
-        raise ValueError(f"{name}: no tensor named {tensor!r}; there are {', '.join(names)}")
-    said = header[tensor]
-    kind = said["dtype"]
-    if kind in _SAFETENSORS:
-        dtype = np.dtype(_SAFETENSORS[kind])
-    elif kind in _ML_DTYPES:
-        try:
-            import ml_dtypes  # type: ignore[import-not-found, unused-ignore]
-        except ImportError:
-            raise ValueError(f"{name}: numpy has no {kind}; install the package ml_dtypes") from None
-        dtype = np.dtype(getattr(ml_dtypes, _ML_DTYPES[kind]))
+        raise ValueError(f"name a tensor: iomill.open(path, name); there are {names}")
+    found = tensors.get(tensor)
+    if found is None:
+        raise ValueError(f"no tensor named {tensor!r}; there are {names}")
+    element = None
+    if found.dtype in _SAFETENSORS:
+        dtype = np.dtype(_SAFETENSORS[found.dtype])
+    elif found.dtype in _ML_DTYPES:
+        dtype, element = _of_element(_ML_DTYPES[found.dtype])
     else:
-        raise ValueError(f"{name}: tensor {tensor!r} has the dtype {kind}, which numpy does not have")
-    begin, end = said["data_offsets"]
-    place = Place(dtype, _with_rows(f"{name}: {tensor!r}", tuple(said["shape"])), 8 + header_bytes + begin)
-    if place.shape[0] * _row_bytes(place) != end - begin:
-        raise ValueError(f"{name}: tensor {tensor!r} has {end - begin} bytes, and its shape is {place.shape}")
-    return place
+        raise ValueError(
+            f"tensor {tensor!r} has the dtype {found.dtype}, whose values have {BITS[found.dtype]} bits: they are no rows of bytes"
+        )
+    check_shape(dtype, found.shape)
+    return Place(dtype, _with_rows(repr(tensor), found.shape), found.start, element)
 
 
-def _raw(file: File, name: str, dtype: np.dtype[Any], shape: Sequence[int] | int | None, offset: int) -> Place:
+def _raw(
+    file: File,
+    name: str,
+    named: tuple[np.dtype[Any], str | None],
+    shape: Sequence[int] | int | None,
+    offset: int,
+) -> Place:
+    dtype, element = named
     _fixed(name, dtype)
-    lengths = (-1,) if shape is None else (shape,) if isinstance(shape, int) else tuple(shape)
+    lengths = _lengths(shape)
     if offset < 0 or offset > len(file):
         raise ValueError(f"{name}: offset {offset} is not within its {len(file)} bytes")
     if any(length < 0 for length in lengths[1:]):
         raise ValueError(f"{name}: shape {lengths}: only the first length may be -1")
-    place = Place(dtype, _with_rows(name, lengths), offset)
+    place = Place(dtype, _with_rows(name, lengths), offset, element)
     row_bytes, left = _row_bytes(place), len(file) - offset
     if lengths[0] == -1:
         if row_bytes == 0 or left % row_bytes != 0:
@@ -266,7 +312,19 @@ def _raw(file: File, name: str, dtype: np.dtype[Any], shape: Sequence[int] | int
         raise ValueError(f"{name}: shape {lengths}: negative dimensions are not allowed")
     elif lengths[0] * row_bytes > left:
         raise ValueError(f"{name}: the file has {left} bytes from offset {offset} on, too few for shape {lengths}")
+    try:
+        check_shape(dtype, place.shape)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     return place
+
+
+def _lengths(shape: Any) -> tuple[int, ...]:
+    if shape is None:
+        return (-1,)
+    if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__") or getattr(shape, "ndim", 1) == 0:
+        return (_length(shape, "shape"),)
+    return tuple(_length(length, "shape") for length in shape)
 
 
 def _fixed(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from types import EllipsisType, TracebackType
 from typing import Any, Self
@@ -18,7 +20,22 @@ from ._futures import Gather, begun
 # An iteration reads so many bytes at a time.
 _BLOCK_BYTES = 4 << 20
 
+# Code that is not the user's may turn rows into an ndarray. From so many bytes on it is told.
+_TOLD_BYTES = 256 << 20
+
 _WHOLE = slice(None)
+
+# Types that numpy has with the package ml_dtypes, as torch names them, too, and the type of their bits.
+ELEMENTS = {
+    "bfloat16": "<u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e8m0fnu": "u1", "float8_e4m3fnuz": "u1",
+    "float8_e5m2fnuz": "u1",
+}  # fmt: skip
+
+# Functions of numpy that need no rows: a shape and a dtype are enough.
+_OF_SHAPE = {
+    "shape", "ndim", "size", "empty_like", "zeros_like", "ones_like", "full_like", "result_type", "can_cast",
+    "min_scalar_type", "common_type", "iscomplexobj", "isrealobj",
+}  # fmt: skip
 
 
 class RowArray:
@@ -38,11 +55,13 @@ class RowArray:
     The first axis is read from the drives, and the others are indexed in memory. Integers, slices, boolean masks,
     arrays of integers of any shape and tuples of them work as in numpy; what numpy refuses is refused in its words.
 
-    It is no ndarray: operators and ufuncs refuse it. ``numpy.asarray(x)`` and ``x[:]`` read all of it. Calls may be made
-    from any number of threads. While a call waits, other threads run, and Ctrl-C ends it within about 16,384 rows.
+    It is no ndarray: operators, comparisons, ufuncs and functions of numpy refuse it, because they would read all rows.
+    ``numpy.take(x, ids, axis=0)`` is `take`. ``numpy.asarray(x)`` and ``x[:]`` read all of it. An iteration reads blocks of
+    rows. Calls may be made from any number of threads. While a call waits, other threads run, and Ctrl-C ends it within
+    about 16,384 rows.
     """
 
-    __slots__ = ("__weakref__", "_dtype", "_file", "_recipe", "_row_shape", "_rows", "_shape", "_start")
+    __slots__ = ("__weakref__", "_dtype", "_element", "_file", "_recipe", "_row_shape", "_rows", "_shape", "_start")
 
     # Otherwise `ndarray + x` would read all rows.
     __array_ufunc__ = None
@@ -72,6 +91,7 @@ class RowArray:
         shape: tuple[int, ...],
         parts: list[tuple[int, int]],
         recipe: Recipe | None = None,
+        element: str | None = None,
     ) -> None:
         """For `iomill.open`. `parts` has the number of rows of each part, and its first byte in the file."""
         row_bytes = dtype.itemsize
@@ -80,6 +100,8 @@ class RowArray:
         self._file = file
         self._rows = _iomill.Rows(file._native, row_bytes, parts)
         self._dtype = dtype
+        # The type of the values, if numpy has none of its own.
+        self._element = element or (dtype.name if dtype.name in ELEMENTS else None)
         self._shape = shape
         self._row_shape = shape[1:]
         self._recipe = recipe
@@ -125,15 +147,17 @@ class RowArray:
         name = self._file.name.rsplit("/", 1)[-1]
         return f"<iomill.RowArray {name!r}: shape {self._shape}, {self._dtype}>"
 
-    def take(self, ids: ArrayLike, out: Any = None, *, axis: int = 0) -> NDArray[Any]:
+    def take(self, ids: ArrayLike, out: Any = None, *, axis: int | None = 0, mode: str = "raise") -> NDArray[Any]:
         """The rows `ids`, in their order: an ndarray of shape ``ids.shape + x.shape[1:]``.
 
         `ids` has integers of any type and shape. Negative ones count from the end. With `out` the rows go into memory of
         yours, without a copy if it is in C order: an ndarray, a tensor of torch, anything with a buffer. It has the shape
         and the dtype of the result, and is returned.
 
+        `mode` is as in numpy: ``raise``, or ``wrap`` or ``clip`` for numbers that no row has. Only `axis` 0 is in the file.
+
         IndexError if there is no such row, ValueError if `out` has another shape, TypeError if it has another dtype.
-        After an error the contents of `out` are undefined. Only `axis` 0 is in the file.
+        After an error the contents of `out` are undefined.
 
         >>> import numpy, iomill
         >>> numpy.save("features.npy", numpy.arange(12).reshape(4, 3))
@@ -142,15 +166,17 @@ class RowArray:
         array([[6, 7, 8],
                [0, 1, 2]])
         """
-        if axis != 0 and axis + self.ndim != 0:
-            raise ValueError(f"take along axis {axis}: rows are along axis 0; take them, and the others in memory")
+        if axis != 0:
+            self._check_axis(axis)
         numbers = _integers(ids)
+        if mode != "raise":
+            numbers = self._in_bounds(numbers, mode)
         shape = numbers.shape + self._row_shape
         if out is None:
             result = np.empty(shape, self._dtype)
             self._rows.take(numbers, result)
             return result
-        target = out if type(out) is np.ndarray else _memory_of(out)
+        target = out if type(out) is np.ndarray else self._memory_of(out)
         if target.shape != shape:
             raise ValueError(
                 f"output array does not match result of take: it has shape {target.shape}, and the rows have {shape}"
@@ -164,6 +190,41 @@ class RowArray:
         else:
             target[...] = self.take(numbers)
         return out  # type: ignore[no-any-return]
+
+    def _check_axis(self, axis: int | None) -> None:
+        if axis is None and self.ndim == 1:
+            return
+        if axis is None or operator.index(axis) + self.ndim != 0:
+            raise ValueError(f"take along axis {axis}: rows are along axis 0; take them, and the others in memory")
+
+    def _in_bounds(self, numbers: NDArray[Any], mode: str) -> NDArray[Any]:
+        if mode not in ("wrap", "clip"):
+            raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got {mode!r})")
+        if len(self) == 0:
+            if numbers.size > 0:
+                raise IndexError("cannot do a non-empty take from an empty axes.")
+            return numbers
+        if mode == "wrap":
+            bounded: NDArray[Any] = np.remainder(numbers, len(self))
+        else:
+            bounded = np.clip(numbers, 0, len(self) - 1)
+        return bounded.astype(np.intp)
+
+    def _memory_of(self, out: Any) -> NDArray[Any]:
+        """An ndarray over the memory of `out`."""
+        if isinstance(out, np.ndarray):
+            return out
+        if self._element is not None and str(getattr(out, "dtype", "")) == f"torch.{self._element}":
+            import torch
+
+            # numpy has no such tensors.
+            bits = out.view(torch.int16 if self._dtype.itemsize == 2 else torch.uint8)
+            return np.asarray(bits.numpy()).view(self._dtype)
+        if hasattr(out, "__dlpack__"):
+            # `from_dlpack` of numpy gives memory for reading only. torch's own way does not.
+            tensor = out.numpy() if callable(getattr(out, "numpy", None)) else np.from_dlpack(out)
+            return np.asarray(tensor)
+        return np.asarray(memoryview(out))
 
     def take_async(self, ids: ArrayLike) -> Gather[NDArray[Any]]:
         """`take` as a future. The gather has begun when this returns. Errors in `ids` are raised at once.
@@ -257,8 +318,44 @@ class RowArray:
         """All rows, for ``numpy.asarray(x)``."""
         if copy is False:
             raise ValueError("Unable to avoid copy while creating an array as requested: the rows are in a file")
+        if sys._getframe(1).f_globals.get("__name__", "").split(".")[0] == "numpy":
+            # The user has called a function of numpy that does not ask `__array_function__`.
+            raise self._too_much("this function of numpy")
+        if self.nbytes > _TOLD_BYTES:
+            warnings.warn(
+                f"iomill: reads all {self.nbytes} bytes of {self!r} into memory; x[:] does so without this warning",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         rows = self._slice(_WHOLE)
         return rows if dtype is None else rows.astype(dtype, copy=False)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        """Functions of numpy: `take`, and those that need no rows. The others would read all rows, and are refused."""
+        name = function.__name__
+        if function is np.take and isinstance(options.get("a", *arguments[:1]), RowArray):
+            return _numpy_take(*arguments, **options)
+        if name in _OF_SHAPE and function is getattr(np, name):
+            arguments = [one._stand_in() if isinstance(one, RowArray) else one for one in arguments]
+            options = {key: one._stand_in() if isinstance(one, RowArray) else one for key, one in options.items()}
+            return function(*arguments, **options)
+        raise self._too_much(f"numpy.{name}")
+
+    def _too_much(self, what: str) -> TypeError:
+        return TypeError(
+            f"{what} would read all {self.nbytes} bytes of {self!r} into memory: give it the rows that it needs, or x[:]"
+        )
+
+    def _stand_in(self) -> NDArray[Any]:
+        """An array of this shape and dtype that takes no memory. Its values mean nothing."""
+        return np.broadcast_to(np.empty((), self._dtype), self._shape)
+
+    def _compare(self, other: object) -> Any:
+        raise self._too_much("a comparison")
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
+    # It is the same as itself only, as for other objects.
+    __hash__ = object.__hash__
 
     def __iter__(self) -> Iterator[Any]:
         row_bytes = max(1, self.nbytes // max(1, len(self)))
@@ -346,7 +443,7 @@ class RowArray:
 
     def _in_numpy(self, key: Any) -> Any:
         """What numpy does with a key: over an array of this shape that takes no memory, so the values mean nothing."""
-        return np.broadcast_to(np.empty((), self._dtype), self._shape)[key]
+        return self._stand_in()[key]
 
     def _refusal(self, key: Any) -> Exception:
         """numpy's error for a key."""
@@ -370,6 +467,11 @@ class RowArray:
         if isinstance(item, np.ndarray) and item.dtype.kind == "b" and item.shape == self._shape[:1]:
             return item.nonzero()[0]
         raise self._refusal(key)
+
+
+def _numpy_take(a: RowArray, indices: ArrayLike, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
+    """`numpy.take`."""
+    return a.take(indices, out, axis=axis, mode=mode)
 
 
 # How another process opens the rows.
@@ -407,14 +509,3 @@ def _integers(ids: ArrayLike) -> NDArray[Any]:
     if not numbers.flags.c_contiguous or not numbers.dtype.isnative:
         return numbers.astype(numbers.dtype.newbyteorder("="), order="C")
     return numbers
-
-
-def _memory_of(out: Any) -> NDArray[Any]:
-    """An ndarray over the memory of `out`."""
-    if isinstance(out, np.ndarray):
-        return out
-    if hasattr(out, "__dlpack__"):
-        # `from_dlpack` of numpy gives memory for reading only. torch's own way does not.
-        tensor = out.numpy() if callable(getattr(out, "numpy", None)) else np.from_dlpack(out)
-        return np.asarray(tensor)
-    return np.asarray(memoryview(out))

@@ -46,7 +46,7 @@ class RowDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         ids = np.asarray(indices, dtype=np.int64)
-        taken = [torch.from_numpy(rows.take(ids)).unbind(0) for rows in self.arrays]
+        taken = [_tensor(rows, ids).unbind(0) for rows in self.arrays]
         return list(taken[0]) if len(taken) == 1 else list(zip(*taken))
 
 
@@ -117,8 +117,8 @@ class RowLoader:
 
     def _take(self, rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
         if not self._pin:
-            return torch.from_numpy(rows.take(ids))
-        dtype = torch.from_numpy(np.empty(0, rows.dtype)).dtype
+            return _tensor(rows, ids)
+        dtype = _dtype(rows)
         pinned = torch.empty((*ids.shape, *rows.shape[1:]), dtype=dtype, pin_memory=True)
         rows.take(ids, out=pinned)
         return pinned
@@ -136,6 +136,25 @@ class RowLoader:
             finally:
                 for gather in begun:
                     gather.cancel()
+
+
+def _dtype(rows: RowArray) -> torch.dtype:
+    """The type of the tensors of rows: also one that numpy does not have, such as bfloat16."""
+    if rows._element is None:
+        return torch.from_numpy(np.empty(0, rows.dtype)).dtype
+    dtype = getattr(torch, rows._element, None)
+    if dtype is None:
+        raise TypeError(f"torch {torch.__version__} has no {rows._element}: install a later one")
+    return dtype
+
+
+def _tensor(rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
+    taken = rows.take(ids)
+    if rows._element is None:
+        return torch.from_numpy(taken)
+    # By its bits, because torch takes no such ndarray.
+    bits = np.int16 if taken.dtype.itemsize == 2 else np.uint8
+    return torch.from_numpy(taken.view(bits)).view(_dtype(rows))
 
 
 def _of_one_length(arrays: tuple[RowArray, ...]) -> tuple[RowArray, ...]:

@@ -1,0 +1,124 @@
+"""Headers of numpy's files: `header_of`. What numpy refuses is refused, as ValueError. Non-goals: what is done with the rows."""
+
+from __future__ import annotations
+
+import ast
+import io
+import struct
+import tokenize
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"\x93NUMPY"
+
+# numpy reads no longer ones, unless it is told to: a parser of Python takes much memory, and may fail badly, for them.
+_MOST_BYTES = 10_000
+
+# How long the length of the header is, and how the text is encoded, by version.
+_VERSIONS = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
+
+
+@dataclass
+class Header:
+    """What a header says, and where the rows begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran: bool
+    end: int
+
+
+def header_of(read: Callable[[int, int], bytes]) -> Header:
+    """The header of a file. `read` takes an offset and a length, and returns less only at the end of the file."""
+    start = read(0, len(MAGIC) + 2)
+    if len(start) < len(MAGIC) + 2:
+        raise ValueError("the file ends within its header")
+    major, minor = start[-2:]
+    if major not in _VERSIONS or minor != 0:
+        raise ValueError(f"version {major}.{minor} of numpy's format is not known; there are 1.0, 2.0 and 3.0")
+    count, encoding = _VERSIONS[major]
+    text_start = len(start) + struct.calcsize(count)
+    said = read(len(start), text_start - len(start))
+    if len(said) < text_start - len(start):
+        raise ValueError("the file ends within its header")
+    (length,) = struct.unpack(count, said)
+    if length > _MOST_BYTES:
+        raise ValueError(f"its header has {length} bytes, and numpy reads up to {_MOST_BYTES}")
+    encoded = read(text_start, length)
+    if len(encoded) < length:
+        raise ValueError("the file ends within its header")
+    try:
+        values = _evaluated(encoded.decode(encoding), may_be_old=major < 3)
+        dtype, shape, fortran = _parts(values)
+    # The parser of Python has these for text that is nested too deeply, and dtypes may be anything.
+    except (
+        ValueError,
+        SyntaxError,
+        TypeError,
+        KeyError,
+        IndexError,
+        MemoryError,
+        RecursionError,
+        OverflowError,
+    ) as error:
+        raise ValueError(f"its header is none of numpy's: {error or type(error).__name__}") from error
+    return Header(dtype, shape, fortran, text_start + length)
+
+
+def _evaluated(text: str, *, may_be_old: bool) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except SyntaxError:
+        if not may_be_old:
+            raise
+    # Python 2 wrote lengths like 10L.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.literal_eval(_without_l(text))
+
+
+def _without_l(text: str) -> str:
+    tokens = []
+    after_number = False
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if not (after_number and token.type == tokenize.NAME and token.string == "L"):
+                tokens.append(token)
+            after_number = token.type == tokenize.NUMBER
+    except tokenize.TokenError as error:
+        raise ValueError(str(error)) from error
+    return tokenize.untokenize(tokens)
+
+
+def _parts(values: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    if not isinstance(values, dict) or values.keys() != {"descr", "fortran_order", "shape"}:
+        raise ValueError("it is no dictionary with descr, fortran_order and shape")
+    shape, fortran = values["shape"], values["fortran_order"]
+    # True is an int of Python, but no length.
+    if not isinstance(shape, tuple) or not all(type(length) is int for length in shape):
+        raise ValueError(f"shape is not valid: {shape!r}")
+    if not isinstance(fortran, bool):
+        raise ValueError(f"fortran_order is not a valid bool: {fortran!r}")
+    dtype = np.lib.format.descr_to_dtype(values["descr"])
+    check_shape(dtype, shape)
+    return dtype, shape, fortran
+
+
+def check_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """ValueError if numpy has no array of this shape."""
+    if any(length < 0 for length in shape):
+        raise ValueError("negative dimensions are not allowed")
+    try:
+        # It takes no memory.
+        np.broadcast_to(np.empty((), dtype), shape)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"shape {shape}: {error}") from error
+    size = dtype.itemsize
+    for length in shape:
+        size *= max(1, length)
+    if size > np.iinfo(np.intp).max:
+        raise ValueError(f"shape {shape}: the array is too big")
