@@ -284,7 +284,7 @@ BAD = {
     "a hole": '{"a":' + I8 % "0,2" + ',"b":' + I8 % "3,5" + "}",
     "a hole in front": '{"a":' + I8 % "2,4" + "}",
     "backwards": '{"a":' + I8 % "2,0" + "}",
-    "byte order mark": "\ufeff{}",
+    "byte order mark": '\ufeff{"a":' + I8 % "0,2" + "}",
     "UTF-16": '{"a":1}'.encode("utf-16"),
     "no UTF-8": b'{"\xff":1}',
     "half of a pair": '{"\\ud800":' + I8 % "0,2" + "}",

@@ -18,7 +18,8 @@ from zarr.core.sync import sync  # noqa: E402
 from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine  # noqa: E402
 from zarr.testing.store import StoreTests  # noqa: E402
 
-from iomill.zarr import IomillStore, _open_files  # noqa: E402
+import iomill  # noqa: E402
+from iomill.zarr import ArrayStore, IomillStore, _open_files  # noqa: E402
 
 
 class TestIomillStore(StoreTests[IomillStore, cpu.Buffer]):
@@ -38,13 +39,56 @@ class TestIomillStore(StoreTests[IomillStore, cpu.Buffer]):
         return {"root": str(tmp_path)}
 
     def test_store_repr(self, store: IomillStore) -> None:
-        assert repr(store) == f"IomillStore('iomill://{store.root.as_posix()}')"
+        assert repr(store) == f"IomillStore('file://{store.root.as_posix()}')"
 
     def test_store_supports_writes(self, store: IomillStore) -> None:
         assert store.supports_writes
 
     def test_store_supports_listing(self, store: IomillStore) -> None:
         assert store.supports_listing
+
+
+class TestArrayStore(StoreTests[ArrayStore, cpu.Buffer]):
+    store_cls = ArrayStore
+    buffer_cls = cpu.Buffer
+
+    async def get(self, store: ArrayStore, key: str) -> Buffer:
+        return self.buffer_cls.from_bytes(store.array.open(f"volumes/{key}").read())
+
+    async def set(self, store: ArrayStore, key: str, value: Buffer) -> None:
+        with iomill.Array(store._drive, "r+") as array:
+            array.put(f"volumes/{key}", value.to_bytes())
+
+    @pytest.fixture
+    def store_kwargs(self, drives):
+        iomill.Array.create(drives).close()
+        return {"drive": drives[0], "prefix": "volumes"}
+
+    def test_store_repr(self, store: ArrayStore) -> None:
+        assert repr(store) == f"ArrayStore({store._drive!r}, 'volumes')" and str(store) == "iomill://volumes"
+
+    def test_store_supports_writes(self, store: ArrayStore) -> None:
+        assert store.supports_writes
+
+    def test_store_supports_listing(self, store: ArrayStore) -> None:
+        assert store.supports_listing
+
+
+def test_a_drive_is_no_place_for_plain_files(drives):
+    iomill.Array.create(drives).close()
+    with pytest.raises(ValueError, match="is a drive of an array.*ArrayStore"):
+        IomillStore(drives[1])
+    assert os.listdir(drives[1]) == ["iomill"]
+    first, second = ArrayStore(drives[0], "a"), ArrayStore(drives[2], "b")
+    for store, value in ((first, 1), (second, 2)):
+        made = zarr.create_array(store, shape=(100, 8), chunks=(10, 8), dtype="i4")
+        made[:] = value
+    copy = pickle.loads(pickle.dumps(first))
+    assert copy == first and copy != second
+    assert zarr.open_array(copy, mode="r")[99, 7] == 1 and zarr.open_array(second, mode="r")[0, 0] == 2
+    with iomill.Array(drives[0]) as array:
+        assert len(array.list("a/c/")) == 10 and array.list("c/") == []
+    assert all(os.listdir(drive) == ["iomill"] for drive in drives)
 
 
 QUICK = hypothesis.settings(max_examples=15, stateful_step_count=20, deadline=None)

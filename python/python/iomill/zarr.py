@@ -1,4 +1,4 @@
-"""A store for Zarr whose reads go through iomill's cache and engines.
+"""Stores for Zarr whose reads go through iomill's cache and engines: of a directory, and of an array of drives.
 
 >>> import numpy, zarr, iomill.zarr
 >>> store = iomill.zarr.IomillStore("volume.zarr")
@@ -6,6 +6,17 @@
 >>> volume[:] = numpy.arange(6400).reshape(100, 64)
 >>> zarr.open_array(store, mode="r").oindex[[7, 99], 0]
 array([ 448, 6336], dtype=int32)
+
+In an array the chunks are spread over all drives:
+
+>>> import os, iomill
+>>> os.mkdir("ssd0")
+>>> iomill.Array.create(["ssd0"]).close()
+>>> spread = iomill.zarr.ArrayStore("ssd0", "volumes/one")
+>>> volume = zarr.create_array(spread, shape=(100, 64), chunks=(10, 64), dtype="i4")
+>>> volume[:] = 7
+>>> int(zarr.open_array(spread, mode="r")[99, 63])
+7
 """
 
 from __future__ import annotations
@@ -16,14 +27,15 @@ import os
 import pathlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
-from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from ._files import File
+from ._arrays import Array, Lingering, is_drive, settle
+from ._files import File, Path, path_of
 
 # So many files stay open, those that were used last, of all stores of a process together.
 _OPEN_FILES = 64
@@ -113,14 +125,18 @@ class IomillStore(LocalStore):
     All that a call asks of one file is one gather, and files are read together. So a Zarr with shards serves random
     chunks best. Writes, deletes and lists are those of LocalStore. `root` is the directory.
 
-    It may be used from several threads, and sent to other processes.
+    It may be used from several threads, and sent to other processes. ValueError if `root` is a drive of an array: its files are in
+    the array, where `ArrayStore` has them.
     """
 
     def __init__(self, root: pathlib.Path | str, *, read_only: bool = False) -> None:
-        super().__init__(root, read_only=read_only)
-
-    def __str__(self) -> str:
-        return f"iomill://{self.root.as_posix()}"
+        place = path_of(root)
+        if is_drive(place):
+            raise ValueError(
+                f"{place} is a drive of an array: files beside the array's would be on this drive alone; "
+                "use iomill.zarr.ArrayStore(drive, prefix), or another directory"
+            )
+        super().__init__(place, read_only=read_only)
 
     def __repr__(self) -> str:
         return f"IomillStore('{self}')"
@@ -166,27 +182,219 @@ class IomillStore(LocalStore):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        wanted = list(key_ranges)
-        places: dict[str, list[int]] = collections.defaultdict(list)
-        for place, (key, _) in enumerate(wanted):
-            places[key].append(place)
-        values: list[Buffer | None] = [None] * len(wanted)
-
-        async def gather(key: str) -> None:
-            try:
-                file = self._file(key)
-            except _ABSENT:
-                return
-            ranges = [_range(len(file), wanted[place][1]) for place in places[key]]
-            for place, read in zip(places[key], await file.read_ranges_async(ranges)):
-                values[place] = prototype.buffer.from_bytes(read)
-
-        await asyncio.gather(*(gather(key) for key in places))
-        return values
+        return await _gathered(self._file, prototype, key_ranges)
 
     def close(self) -> None:
         _open_files.forget(os.fspath(self.root))
         super().close()
+
+
+class ArrayStore(Store):
+    """A store in an array of drives: each key is a file of the array, with a name that begins with `prefix`.
+
+    `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears whole or not at
+    all, and is durable. All that a call asks of one file is one gather, and files are read together.
+
+    It may be used from several threads, and sent to other processes. The array is open for reading; a write opens it for writing,
+    for a moment longer than the write takes.
+    """
+
+    supports_writes = True
+    supports_deletes = True
+    supports_listing = True
+
+    def __init__(self, drive: Path, prefix: str = "", *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only)
+        self._drive = path_of(drive)
+        self._prefix = prefix.strip("/")
+        # It is opened at the first use, and by each process for itself.
+        self._array: Array | None = None
+        self._writing: Lingering | None = None
+
+    def with_read_only(self, read_only: bool = False) -> ArrayStore:
+        return ArrayStore(self._drive, self._prefix, read_only=read_only)
+
+    def __str__(self) -> str:
+        return f"iomill://{self._prefix}"
+
+    def __repr__(self) -> str:
+        return f"ArrayStore({self._drive!r}, {self._prefix!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ArrayStore) and self._what() == other._what()
+
+    def __hash__(self) -> int:
+        return hash(self._what())
+
+    def _what(self) -> tuple[Any, ...]:
+        return (os.path.realpath(self._drive), self._prefix, self.read_only)
+
+    def __reduce__(self) -> Any:
+        settle()
+        return _array_store, (self._drive, self._prefix, self.read_only)
+
+    @property
+    def array(self) -> Array:
+        """The array, open for reading."""
+        if self._array is None:
+            self._array = Array._shared(self._drive, "r")
+        return self._array
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}/{key}".strip("/")
+
+    def _file(self, key: str) -> File:
+        return self.array.open(self._name(key))
+
+    def _change(self, change: Callable[[Array], None]) -> None:
+        if self._writing is None:
+            self._writing = Lingering(self._drive)
+        with self._writing.array() as array:
+            change(array)
+
+    def get_sync(
+        self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        try:
+            with self._file(key) as file:
+                read = file.read_at(*_range(len(file), byte_range))
+        except _ABSENT:
+            return None
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(read)
+
+    def set_sync(self, key: str, value: Buffer) -> None:
+        self._check_value(value)
+        self._change(lambda array: array.put(self._name(key), value.as_buffer_like()))
+
+    def delete_sync(self, key: str) -> None:
+        self._check_writable()
+
+        def delete(array: Array) -> None:
+            if self._name(key) in array:
+                array.delete(self._name(key))
+
+        self._change(delete)
+
+    def _check_value(self, value: Buffer) -> None:
+        self._check_writable()
+        if not isinstance(value, Buffer):
+            raise TypeError(
+                f"ArrayStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead."
+            )
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        await self._ensure_open()
+        values = await self.get_partial_values(prototype or default_buffer_prototype(), [(key, byte_range)])
+        return values[0]
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        return await _gathered(self._file, prototype, key_ranges)
+
+    async def exists(self, key: str) -> bool:
+        return self._name(key) in self.array
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_value(value)
+        await self._ensure_open()
+        await asyncio.to_thread(self.set_sync, key, value)
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        self._check_value(value)
+        await self._ensure_open()
+
+        def put(array: Array) -> None:
+            try:
+                array.put(self._name(key), value.as_buffer_like(), replace=False)
+            except FileExistsError:
+                pass
+
+        await asyncio.to_thread(self._change, put)
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+        await self._ensure_open()
+        await asyncio.to_thread(self.delete_sync, key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        self._check_writable()
+        await self._ensure_open()
+        below = self._name(prefix) + "/" if self._name(prefix) else ""
+
+        def delete(array: Array) -> None:
+            for name in array.list(below):
+                array.delete(name)
+
+        await asyncio.to_thread(self._change, delete)
+
+    async def clear(self) -> None:
+        await self.delete_dir("")
+
+    def _keys(self, below: str) -> list[str]:
+        cut = len(self._prefix) + 1 if self._prefix else 0
+        start = f"{self._prefix}/{below}" if self._prefix else below
+        return [name[cut:] for name in self.array.list(start)]
+
+    async def is_empty(self, prefix: str) -> bool:
+        return not self._keys(prefix.rstrip("/") + "/" if prefix else "")
+
+    async def list(self) -> AsyncIterator[str]:
+        for key in self._keys(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        for key in self._keys(prefix):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        below = self._name(prefix)
+        start = f"{below}/" if below else ""
+        found = {entry[0][len(start) :].rstrip("/") for entry in self.array._native.entries(start, "/")}
+        for name in sorted(found):
+            yield name
+
+    async def getsize(self, key: str) -> int:
+        return self.array.size_of(self._name(key))
+
+    def close(self) -> None:
+        if self._writing is not None:
+            self._writing.settle()
+        if self._array is not None:
+            self._array.close()
+            self._array = None
+        super().close()
+
+
+def _array_store(drive: str, prefix: str, read_only: bool) -> ArrayStore:
+    return ArrayStore(drive, prefix, read_only=read_only)
+
+
+async def _gathered(
+    open_file: Callable[[str], File],
+    prototype: BufferPrototype,
+    key_ranges: Iterable[tuple[str, ByteRequest | None]],
+) -> list[Buffer | None]:
+    """One gather for each file, all of them at once."""
+    wanted = list(key_ranges)
+    places: dict[str, list[int]] = collections.defaultdict(list)
+    for place, (key, _) in enumerate(wanted):
+        places[key].append(place)
+    values: list[Buffer | None] = [None] * len(wanted)
+
+    async def gather(key: str) -> None:
+        try:
+            file = open_file(key)
+        except _ABSENT:
+            return
+        ranges = [_range(len(file), wanted[place][1]) for place in places[key]]
+        for place, read in zip(places[key], await file.read_ranges_async(ranges)):
+            values[place] = prototype.buffer.from_bytes(read)
+
+    await asyncio.gather(*(gather(key) for key in places))
+    return values
 
 
 def _range(size: int, wanted: ByteRequest | None) -> tuple[int, int]:
