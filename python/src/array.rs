@@ -90,19 +90,45 @@ fn options(cache_bytes: Option<u64>) -> ArrayOptions {
     }
 }
 
-/// Opens the array that a drive belongs to.
+/// Opens the array that a drive belongs to. Without a size its cache is the default one, divided by `share`.
 #[pyfunction]
-#[pyo3(signature = (drive, writable=false, cache_bytes=None))]
-pub fn open_array(py: Python<'_>, drive: PathBuf, writable: bool, cache_bytes: Option<u64>) -> PyResult<NativeArray> {
-    let array = py.detach(|| options(cache_bytes).read_only(!writable).open(drive)).or_raise()?;
+#[pyo3(signature = (drive, writable=false, cache_bytes=None, share=1))]
+pub fn open_array(
+    py: Python<'_>,
+    drive: PathBuf,
+    writable: bool,
+    cache_bytes: Option<u64>,
+    share: u64,
+) -> PyResult<NativeArray> {
+    let opened = py.detach(|| {
+        let array = options(cache_bytes).read_only(!writable).open(drive)?;
+        divide(array, cache_bytes, share)
+    });
+    let (array, cache_bytes) = opened.or_raise()?;
     Ok(NativeArray::new(array, writable, cache_bytes))
+}
+
+/// Divides the cache of an array, unless its size was given.
+fn divide(array: Array, cache_bytes: Option<u64>, share: u64) -> iomill::Result<(Array, Option<u64>)> {
+    if cache_bytes.is_some() || share <= 1 {
+        return Ok((array, cache_bytes));
+    }
+    let bytes = array.counters().cache_bytes / share;
+    array.resize_cache(bytes)?;
+    Ok((array, Some(bytes)))
 }
 
 /// Makes directories into the drives of a new array.
 #[pyfunction]
-#[pyo3(signature = (drives, cache_bytes=None))]
-pub fn create_array(py: Python<'_>, drives: Vec<PathBuf>, cache_bytes: Option<u64>) -> PyResult<NativeArray> {
-    let array = py.detach(|| options(cache_bytes).create(drives)).or_raise()?;
+#[pyo3(signature = (drives, cache_bytes=None, share=1))]
+pub fn create_array(
+    py: Python<'_>,
+    drives: Vec<PathBuf>,
+    cache_bytes: Option<u64>,
+    share: u64,
+) -> PyResult<NativeArray> {
+    let created = py.detach(|| divide(options(cache_bytes).create(drives)?, cache_bytes, share));
+    let (array, cache_bytes) = created.or_raise()?;
     Ok(NativeArray::new(array, true, cache_bytes))
 }
 

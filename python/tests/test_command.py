@@ -1,5 +1,6 @@
 """The command ``python -m iomill``, and the examples."""
 
+import os
 import pathlib
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import iomill
+from iomill import _bench
 from iomill.__main__ import main
 
 EXAMPLES = sorted((pathlib.Path(__file__).parents[1] / "examples").glob("*.py"))
@@ -19,6 +21,29 @@ def test_bench(capsys):
     assert "cold" in said and "warm" in said and said.count("iomill x.take(ids, out=)") == 2
     np.save("x.npy", np.zeros((1000, 3)))
     assert main(["bench", "x.npy", "--rows", "10", "--rounds", "1"]) == 0
+
+
+def test_bench_ends_in_time_and_keeps_to_the_memory_that_there_is(monkeypatch, capsys):
+    np.save("x.npy", np.zeros((100_000, 128)))
+    caches, made = [], iomill.Runtime.__init__
+
+    def runtime(self, cache_bytes=None, **options):
+        caches.append(cache_bytes)
+        made(self, cache_bytes, **options)
+
+    monkeypatch.setattr(iomill.Runtime, "__init__", runtime)
+    monkeypatch.setattr(_bench, "_memory_bytes", lambda: 64 << 20)
+    assert main(["bench", "x.npy", "--rounds", "1000000", "--seconds", "0.5"]) == 0
+    # A quarter of the memory, and the room that sets of the cache need.
+    assert caches == [0, 20 << 20]
+    assert "warm, 16384 rows" in capsys.readouterr().out
+    monkeypatch.setattr(_bench, "_memory_bytes", lambda: 1 << 20)
+    assert main(["bench", "x.npy", "--rounds", "1"]) == 0
+    assert "64 rows of 1024 bytes" in capsys.readouterr().out
+
+
+def test_bench_knows_the_memory_of_its_cgroup():
+    assert 0 < _bench._memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_bench_draws():

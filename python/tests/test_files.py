@@ -1,5 +1,6 @@
 """`File` and `Array` as bytes, errors, and what happens while other threads run."""
 
+import ast
 import asyncio
 import concurrent.futures
 import errno
@@ -378,3 +379,42 @@ def test_a_file_that_was_only_read_is_closed_without_a_sync(drives):
         with array.open("x") as file:
             file.write(b"new")
         assert syncs() > 0
+
+
+# The kernel of this process refuses io_uring and libaio, as in many containers.
+REFUSES = """
+import ctypes, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+load, equal, answer = 0x20, 0x15, 0x06
+steps = [(load, 0, 0, 0)]
+for number in (425, 206):
+    steps += [(equal, 0, 1, number), (answer, 0, 0, 0x00050000 | 1)]
+steps += [(answer, 0, 0, 0x7FFF0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+program = Program(len(steps), ctypes.cast(code, ctypes.c_void_p))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0
+"""
+
+TELLS = """
+import warnings, iomill
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        assert iomill.open("x.npy")[3] == 3
+        assert iomill.open(sys.argv[1], "x")[3] == 3
+print([str(one.message) for one in told if "posix" in str(one.message)])
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls are those of x86-64")
+def test_a_fallback_is_told_once(drives):
+    np.save("x.npy", np.arange(10))
+    iomill.put("x.npy", drives[:1], "x")
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSES + TELLS, drives[0]], capture_output=True, text=True, timeout=120
+    )
+    told = ast.literal_eval(done.stdout or done.stderr)
+    # One for the disk of plain files, and one for the drive.
+    assert len(told) == 2 and all(text.startswith("iomill: ") for text in told), told

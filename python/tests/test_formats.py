@@ -348,3 +348,50 @@ def test_without_ml_dtypes_rows_are_bits(monkeypatch):
     np.save("w.npy", BITS.view("V2"))
     with pytest.warns(UserWarning):
         assert np.array_equal(iomill.open("w.npy", dtype="bfloat16")[:], BITS)
+
+
+def test_rows_batch_by_batch(drives):
+    values = np.arange(5000 * 6, dtype="f8").reshape(5000, 2, 3)
+    with iomill.Array.create(drives) as array:
+        with array.row_writer("x", "<f4", (2, 3)) as writer:
+            for start in range(0, 5000, 700):
+                writer.append(values[start : start + 700])
+            writer.append(values[7])
+            writer.append(np.empty((0, 2, 3)))
+            assert len(writer) == 5001 and array.list() == []
+        whole = np.concatenate([values, values[7:8]]).astype("<f4")
+        same(array.rows("x"), whole)
+        # It is a file of numpy.
+        held = array.open("x").read()
+        assert held[4096 : 4096 + 24] == whole[0].tobytes()
+        with open("back.npy", "wb") as file:
+            file.write(held)
+        assert np.array_equal(np.load("back.npy"), whole)
+        with pytest.raises(KeyError), array.row_writer("y", "i4") as writer:
+            writer.append([1, 2, 3])
+            raise KeyError
+        dropped = array.row_writer("y", "i4")
+        dropped.append([1, 2, 3])
+        del dropped
+        assert array.list() == ["x"]
+        with pytest.raises(FileExistsError), array.row_writer("x", "i4") as writer:
+            writer.append([1])
+        with array.row_writer("x", "i4", replace=True) as writer:
+            writer.append(1)
+            writer.append([2, 3])
+            for wrong in (np.zeros((2, 2)), [[1]]):
+                with pytest.raises(ValueError, match="rows of shape"):
+                    writer.append(wrong)
+        same(array.rows("x"), np.array([1, 2, 3], "i4"))
+        with pytest.raises(ValueError, match="closed"):
+            writer.append([4])
+        with array.row_writer("none", "i4", (3,)):
+            pass
+        assert array.rows("none").shape == (0, 3)
+        with pytest.raises(ValueError, match="no bytes"):
+            array.row_writer("z", object)
+        wide = [(f"a rather long name of a field {number}", "f4") for number in range(300)]
+        with pytest.raises(ValueError, match="numpy reads up to 10000"):
+            array.row_writer("z", wide)
+        with pytest.raises(ValueError, match="numpy reads up to 10000"):
+            iomill.put(np.zeros(3, wide), drives, "z")

@@ -150,6 +150,8 @@ def test_what_reads_all_rows_says_so(rows, monkeypatch):
     assert np.array_equal(np.asarray(rows), VALUES) and np.array_equal(np.array(rows, "f8"), VALUES)
     with pytest.raises(TypeError, match="this function of numpy would read all 240 bytes"):
         np.polynomial.polynomial.polyval(2, rows)
+    # To compare all of two things is what a test asks for.
+    np.testing.assert_array_equal(rows, VALUES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         np.asarray(rows)

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -156,3 +158,58 @@ def rows_cache_bytes(rows):
 
 def cache_bytes():
     return iomill.Runtime.shared().cache_bytes
+
+
+CACHES = """
+import iomill, sys
+x = iomill.open("x.npy")
+print(iomill.Runtime.shared().cache_bytes, iomill.Array(sys.argv[1]).cache_bytes)
+with iomill.Array(sys.argv[1], "r+") as array:
+    print(array.cache_bytes)
+"""
+
+
+def caches(drive, **environment):
+    """The sizes of the caches of a process that was not forked: of plain files, and of an array."""
+    clean = {name: text for name, text in os.environ.items() if name not in SIZES}
+    done = subprocess.run(
+        [sys.executable, "-c", CACHES, drive], env=clean | environment, capture_output=True, text=True, check=True
+    )
+    return [int(number) for number in done.stdout.split()]
+
+
+SIZES = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", "RAY_RAYLET_PID"]
+
+
+def test_processes_of_a_launcher_share_the_default_cache(array, drives):
+    iomill.put("x.npy", drives, "x")
+    whole = caches(drives[0])
+    assert whole[1] == whole[2]
+    for environment, count in [
+        ({"LOCAL_WORLD_SIZE": "4"}, 4),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, 8),
+        ({"SLURM_NTASKS_PER_NODE": "2(x3)"}, 2),
+        ({"RAY_RAYLET_PID": "1"}, len(os.sched_getaffinity(0))),
+        ({"LOCAL_WORLD_SIZE": "many"}, 1),
+        ({"LOCAL_WORLD_SIZE": "0"}, 1),
+    ]:
+        for size, of_all in zip(caches(drives[0], **environment), whole):
+            assert abs(size * count - of_all) <= of_all * 0.05, environment
+
+
+def test_a_size_that_is_given_is_not_divided(array, drives, monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    iomill.put("x.npy", drives, "x")
+    with iomill.Array(drives[0], cache_bytes=64 << 20) as one:
+        assert one.cache_bytes == 64 << 20
+    assert iomill.Runtime(cache_bytes=64 << 20).cache_bytes == 64 << 20
+
+
+def own_cache_bytes(_):
+    return iomill.Runtime.shared().cache_bytes
+
+
+def test_a_worker_that_opens_for_itself_has_a_share(array):
+    whole = iomill.Runtime.shared().cache_bytes
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.map(own_cache_bytes, [1])[0] <= whole // len(os.sched_getaffinity(0)) * 1.05

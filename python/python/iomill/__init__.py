@@ -24,8 +24,20 @@ from ._arrays import Array, Draft, FileStat
 from ._files import File, Runtime, configure
 from ._formats import open
 from ._futures import Gather
-from ._put import put
+from ._put import RowWriter, put
 from ._rows import RowArray
 
 __version__ = "0.1.0"
-__all__ = ["Array", "Draft", "File", "FileStat", "Gather", "RowArray", "Runtime", "configure", "open", "put"]
+__all__ = [
+    "Array",
+    "Draft",
+    "File",
+    "FileStat",
+    "Gather",
+    "RowArray",
+    "RowWriter",
+    "Runtime",
+    "configure",
+    "open",
+    "put",
+]

@@ -25,11 +25,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from . import _iomill
-from ._files import File, Path, is_writing, path_of, paths_of, tell
+from ._files import File, Path, is_writing, path_of, paths_of, sharers, tell
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
     from typing_extensions import Buffer
 
+    from ._put import RowWriter
     from ._rows import RowArray
 
 Key = tuple[int, ...]
@@ -142,12 +144,12 @@ def _opened(drive: str, writes: bool, cache_bytes: int | None) -> _iomill.Array:
     """Opens an array. A reader waits a moment for a process that has it open for writing: it may only linger."""
     for _ in range(0 if writes else _READER_TRIES):
         try:
-            return _iomill.open_array(drive, writes, cache_bytes)
+            return _iomill.open_array(drive, writes, cache_bytes, sharers())
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
         time.sleep(_READER_WAIT_S)
-    return _iomill.open_array(drive, writes, cache_bytes)
+    return _iomill.open_array(drive, writes, cache_bytes, sharers())
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ class Array:
         array = cls.__new__(cls)
         array._begin(True)
         with _lock:
-            opening = _Opening(_iomill.create_array(paths_of(drives), cache_bytes))
+            opening = _Opening(_iomill.create_array(paths_of(drives), cache_bytes, sharers()))
             opening.use(True)
         array._opening = opening
         tell(array.notices())
@@ -275,6 +277,26 @@ class Array:
         size, a power of two.
         """
         return self._hold(File._of(self._to_write.create(name, layout, block_bytes), self))
+
+    def row_writer(self, name: str, dtype: DTypeLike, shape: Sequence[int] = (), *, replace: bool = False) -> RowWriter:
+        """Writes rows batch by batch, into a file in numpy's format that appears when the writer is closed.
+
+        `shape` is that of a row. FileExistsError at the end if the array has the name, unless `replace`.
+
+        >>> import iomill, numpy, os
+        >>> os.mkdir("batches")
+        >>> iomill.Array.create("batches").close()
+        >>> with iomill.Array("batches", "r+") as array:
+        ...     with array.row_writer("features", "f4", (3,)) as writer:
+        ...         for start in range(0, 6, 2):
+        ...             writer.append(numpy.full((2, 3), start))
+        >>> iomill.open("batches", "features")[[0, 5]]
+        array([[0., 0., 0.],
+               [4., 4., 4.]], dtype=float32)
+        """
+        from ._put import RowWriter
+
+        return RowWriter(self, name, dtype, shape, replace=replace)
 
     def draft(self, *, layout: str | None = None, block_bytes: int | None = None) -> Draft:
         """Begins a file that gets its name when its content is complete. The options are those of `create_file`."""

@@ -1,7 +1,8 @@
 """``python -m iomill bench``: rows gathered by iomill and by ``numpy.memmap``, in turns, with the same numbers.
 
 The file is made for the run, or given. Cold, the kernel is asked to forget the file before each turn, and iomill has no cache.
-Warm, all rows are in memory, and iomill's cache has room for them. The figures are medians.
+Warm, the first rows of the file are in memory, and iomill's cache has room for them: up to ``--mib``, and less where the process may not use
+much memory. The figures are medians. A run ends after about ``--seconds``, with the turns that there were.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import mmap
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +30,10 @@ Way = tuple[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", help="a file of numpy; by default one is made")
     parser.add_argument("--dir", default=".", help="where the file is made (default: here)")
-    parser.add_argument("--mib", type=int, default=256, help="its size in MiB (default: 256)")
+    parser.add_argument(
+        "--mib", type=int, default=256, help="its size in MiB, and that of the warm rows (default: 256)"
+    )
+    parser.add_argument("--seconds", type=float, default=60, help="end after so long (default: 60)")
     parser.add_argument("--row-bytes", type=int, default=512, help="the length of its rows (default: 512)")
     parser.add_argument("--rows", type=int, default=4096, help="rows of one gather (default: 4096)")
     parser.add_argument("--rounds", type=int, default=15, help="gathers of each way (default: 15)")
@@ -54,20 +59,79 @@ def _make(path: str, size: int, row_bytes: int) -> None:
     made.flush()
 
 
+def _memory_bytes() -> int:
+    """How much memory this process may use more: by the machine, and by its cgroups."""
+    with open("/proc/meminfo") as told:
+        lines = dict(line.split(":") for line in told)
+    least = int(lines["MemAvailable"].split()[0]) << 10
+    with open("/proc/self/cgroup") as told:
+        groups = [line.rstrip("\n").split(":", 2) for line in told]
+    for _, kinds, group in groups:
+        root, limit, used = "/sys/fs/cgroup", "memory.max", "memory.current"
+        if kinds:
+            root, limit, used = "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            if "memory" not in kinds.split(","):
+                continue
+        while True:
+            try:
+                with open(f"{root}{group}/{limit}") as most, open(f"{root}{group}/{used}") as now:
+                    said = most.read().strip()
+                    # Pages of files count, and are given up. So half of the limit is there at least, for a process that is alone.
+                    if said != "max":
+                        least = min(least, max(int(said) - int(now.read()), int(said) // 2))
+            except OSError:
+                pass
+            if group in ("", "/"):
+                break
+            group = os.path.dirname(group)
+    return least
+
+
+class _Clock:
+    """When a run ends, and how far it is."""
+
+    def __init__(self, seconds: float) -> None:
+        self._begun = time.monotonic()
+        self._seconds = seconds
+        self._is_shown = sys.stderr.isatty()
+
+    def is_over(self, share: float) -> bool:
+        return time.monotonic() - self._begun > self._seconds * share
+
+    def show(self, what: str) -> None:
+        if self._is_shown:
+            print(f"\r\x1b[K{what}, {time.monotonic() - self._begun:.0f} s", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def _measure(path: str, chosen: argparse.Namespace) -> int:
+    clock = _Clock(chosen.seconds)
     mapped = np.load(path, mmap_mode="r")
+    row_bytes = max(1, mapped[:1].nbytes)
+    # The results of two gathers, and what is compared, are in memory as well.
+    chosen.rows = max(1, min(chosen.rows, _memory_bytes() // 16 // row_bytes))
     cold = open_rows(path, runtime=Runtime(cache_bytes=0))
     print(
-        f"{chosen.rows} rows of {mapped[:1].nbytes} bytes, {len(mapped)} in the file, medians of {chosen.rounds} turns"
+        f"{chosen.rows} rows of {mapped[:1].nbytes} bytes, {len(mapped)} in the file, medians of up to {chosen.rounds} turns"
     )
-    results = {"cold": _turns(path, mapped, cold, chosen, forget=True)}
+    results = {"cold": _turns(path, mapped, cold, len(mapped), chosen, clock, forget=True)}
+    # iomill and the kernel both keep them.
+    warm_bytes = min(int(mapped.nbytes), chosen.mib << 20, _memory_bytes() // 4)
+    warm_rows = max(1, min(len(mapped), warm_bytes // row_bytes))
     # Sets of the cache are not all filled alike, so it needs a little more than the data.
-    warm = open_rows(path, runtime=Runtime(cache_bytes=max(8 << 20, 5 * int(mapped.nbytes) // 4)))
-    step = max(1, (16 << 20) // max(1, mapped[:1].nbytes))
-    for start in range(0, len(mapped), step):
-        warm.take(np.arange(start, min(len(mapped), start + step)))
-        mapped[start : start + step].sum()
-    results["warm"] = _turns(path, mapped, warm, chosen, forget=False)
+    warm = open_rows(path, runtime=Runtime(cache_bytes=max(8 << 20, 5 * warm_bytes // 4)))
+    step = max(1, (4 << 20) // row_bytes)
+    for start in range(0, warm_rows, step):
+        end = min(warm_rows, start + step)
+        warm.take(np.arange(start, end))
+        mapped[start:end].sum()
+        clock.show(f"fills the caches: {100 * end // warm_rows}%")
+    name = "warm" if warm_rows == len(mapped) else f"warm, {warm_rows} rows"
+    results[name] = _turns(path, mapped, warm, warm_rows, chosen, clock, forget=False)
+    clock.end()
     for name, rows in results.items():
         print(f"\n{name:28}{'ms':>10}{'rows/s':>12}{'of memmap':>12}")
         for way, seconds in rows.items():
@@ -79,7 +143,14 @@ def _measure(path: str, chosen: argparse.Namespace) -> int:
 
 
 def _turns(
-    path: str, mapped: NDArray[Any], rows: RowArray, chosen: argparse.Namespace, *, forget: bool
+    path: str,
+    mapped: NDArray[Any],
+    rows: RowArray,
+    count: int,
+    chosen: argparse.Namespace,
+    clock: _Clock,
+    *,
+    forget: bool,
 ) -> dict[str, float]:
     """The median seconds of each way."""
     ways: list[Way] = [
@@ -91,8 +162,12 @@ def _turns(
     rng = np.random.default_rng(2)
     times: dict[str, list[float]] = {name: [] for name, _ in ways}
     out = np.empty((chosen.rows, *mapped.shape[1:]), mapped.dtype)
-    for _ in range(chosen.rounds):
-        ids = rng.integers(0, len(mapped), chosen.rows)
+    for turn in range(chosen.rounds):
+        # Half of the time is for the warm ones. One turn there is always.
+        if turn > 0 and clock.is_over(0.5 if forget else 1):
+            break
+        clock.show(f"{'cold' if forget else 'warm'} turn {turn + 1} of {chosen.rounds}")
+        ids = rng.integers(0, count, chosen.rows)
         for name, gather in ways:
             if forget:
                 _forget(path, mapped)

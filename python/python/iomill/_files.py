@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import multiprocessing
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +40,48 @@ def paths_of(paths: Any) -> list[str]:
     return [path_of(path) for path in paths]
 
 
+# How many processes a launcher has started on this machine, this one among them: torchrun and accelerate, Open MPI, MPICH and Intel MPI,
+# MVAPICH, Slurm.
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "PMI_LOCAL_SIZE",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE",
+)
+
+# Workers of Ray have one of these, and are usually as many as there are CPUs. Those of Dask are multiprocessing's.
+_WORKER_MARKS = ("RAY_RAYLET_PID", "RAY_WORKER_ID")
+
+
+def sharers() -> int:
+    """How many processes probably share the memory of this machine or container with equal rights, this one among them."""
+    for name in _LOCAL_SIZES:
+        # Slurm writes `4(x2)` for two nodes with four each.
+        said = re.match(r"[0-9]+", os.environ.get(name, ""))
+        if said is not None and int(said[0]) > 0:
+            return int(said[0])
+    is_worker = multiprocessing.parent_process() is not None or any(name in os.environ for name in _WORKER_MARKS)
+    return len(os.sched_getaffinity(0)) if is_worker else 1
+
+
+# Whether the cache of the shared runtime has its size.
+_is_sized = False
+
+
+def _shared() -> _iomill.Runtime:
+    """The shared runtime. Its cache is divided once, unless its size was set."""
+    global _is_sized
+    native = _iomill.shared_runtime()
+    if not _is_sized:
+        _is_sized = True
+        count = sharers()
+        if count > 1:
+            native.resize_cache(native.counters()[2] // count)
+    return native
+
+
 _said: set[str] = set()
 
 
@@ -60,7 +104,8 @@ class Runtime:
     >>> x = iomill.open("features.npy", runtime=own)
 
     `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a quarter of the memory that the
-    process may use. `cache_bytes_max` is how far `resize_cache` may grow it. `engine` demands one for all devices:
+    process may use, by its cgroup, too. The default is divided among the processes that a launcher has started here, as
+    ``LOCAL_WORLD_SIZE`` and its like say, and by the number of CPUs in workers. `cache_bytes_max` is how far `resize_cache` may grow it. `engine` demands one for all devices:
     ``io_uring``, ``libaio``, ``posix`` or ``mmap``.
     """
 
@@ -72,7 +117,7 @@ class Runtime:
     @classmethod
     def shared(cls) -> Runtime:
         """The runtime that plain files use unless told otherwise."""
-        return cls._of(_iomill.shared_runtime())
+        return cls._of(_shared())
 
     @classmethod
     def _of(cls, native: _iomill.Runtime) -> Runtime:
@@ -115,7 +160,10 @@ def configure(
 
     ValueError if there is one already. `Runtime.shared().resize_cache` changes the size of its cache.
     """
-    return Runtime._of(_iomill.start_runtime(True, cache_bytes, cache_bytes_max, engine))
+    global _is_sized
+    native = _iomill.start_runtime(True, cache_bytes, cache_bytes_max, engine)
+    _is_sized = _is_sized or cache_bytes is not None
+    return Runtime._of(native)
 
 
 def worker_share(cache_bytes: int) -> int:
@@ -153,9 +201,9 @@ class File(io.RawIOBase):
     def __init__(
         self, path: Path | Sequence[Path], mode: str = "r", *, create: bool = False, runtime: Runtime | None = None
     ) -> None:
-        native = _iomill.open_plain(paths_of(path), is_writing(mode), create, runtime._native if runtime else None)
-        self._begin(native)
-        tell((runtime or Runtime.shared()).notices())
+        paths, used = paths_of(path), _shared() if runtime is None else runtime._native
+        self._begin(_iomill.open_plain(paths, is_writing(mode), create, used))
+        tell(used.notices())
 
     def _begin(self, native: _iomill.File) -> None:
         self._native = native

@@ -16,7 +16,7 @@ import numpy as np
 MAGIC = b"\x93NUMPY"
 
 # numpy reads no longer ones, unless it is told to: a parser of Python takes much memory, and may fail badly, for them.
-_MOST_BYTES = 10_000
+MOST_BYTES = 10_000
 
 # How long the length of the header is, and how the text is encoded, by version.
 _VERSIONS = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
@@ -46,8 +46,8 @@ def header_of(read: Callable[[int, int], bytes]) -> Header:
     if len(said) < text_start - len(start):
         raise ValueError("the file ends within its header")
     (length,) = struct.unpack(count, said)
-    if length > _MOST_BYTES:
-        raise ValueError(f"its header has {length} bytes, and numpy reads up to {_MOST_BYTES}")
+    if length > MOST_BYTES:
+        raise ValueError(f"its header has {length} bytes, and numpy reads up to {MOST_BYTES}")
     encoded = read(text_start, length)
     if len(encoded) < length:
         raise ValueError("the file ends within its header")

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import builtins
 import errno
+import operator
 import os
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ._arrays import Array, is_drive
+from ._arrays import Array, Draft, is_drive
 from ._files import File, Path, path_of, paths_of
 from ._formats import rows_of_file
+from ._npy import MOST_BYTES
 
 _STEP_BYTES = 8 << 20
 
@@ -114,8 +117,8 @@ def _array_on(places: list[str]) -> Array:
     return array
 
 
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """A header of numpy's format that ends with a page."""
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...], least: int = 0) -> bytes:
+    """A header of numpy's format that ends with a page, and has so many bytes at least."""
     said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     text = repr(said)
     try:
@@ -124,9 +127,79 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
         encoded, version = text.encode("utf8"), 3
     start = b"\x93NUMPY" + bytes([version, 0])
     taken = len(start) + 4 + len(encoded) + 1
-    padding = -taken % _HEADER_BYTES
+    padding = max(0, least - taken)
+    padding += -(taken + padding) % _HEADER_BYTES
+    if taken + padding > MOST_BYTES:
+        raise ValueError(f"a header of {taken + padding} bytes for dtype {dtype}: numpy reads up to {MOST_BYTES}")
     length = len(encoded) + padding + 1
     return start + length.to_bytes(4, "little") + encoded + b" " * padding + b"\n"
+
+
+class RowWriter:
+    """Rows that are written batch by batch: `Array.row_writer`. They appear when it is closed, unless an exception ends its ``with``."""
+
+    def __init__(self, array: Array, name: str, dtype: DTypeLike, shape: Sequence[int], *, replace: bool) -> None:
+        self._name = name
+        self._dtype = np.dtype(dtype)
+        self._shape = tuple(operator.index(length) for length in shape)
+        self._replace = replace
+        self._count = 0
+        if self._dtype.hasobject or self._dtype.itemsize == 0:
+            raise ValueError(f"values of dtype {self._dtype} have no bytes of one length")
+        # The longest one, because the number of rows is not known.
+        self._start = len(_header(self._dtype, (1 << 62, *self._shape)))
+        self._end = self._start
+        self._draft: Draft | None = array.draft()
+
+    def __len__(self) -> int:
+        """The number of rows so far."""
+        return self._count
+
+    def append(self, rows: ArrayLike) -> None:
+        """Appends rows, which are cast as in ``ndarray[...] = rows``. A single row is one of them."""
+        if self._draft is None:
+            raise ValueError("the writer is closed")
+        given = np.asarray(rows)
+        if given.shape == self._shape:
+            given = given[np.newaxis]
+        if given.shape[1:] != self._shape or given.ndim != len(self._shape) + 1:
+            raise ValueError(f"rows of shape {given.shape[1:]}, and those of the file have {self._shape}")
+        values = np.empty(given.shape, self._dtype)
+        values[...] = given
+        if values.nbytes:
+            self._draft.file.write_at(values.reshape(-1).view(np.uint8), self._end)
+        self._end += values.nbytes
+        self._count += len(values)
+
+    def close(self) -> None:
+        """Makes the rows durable, and gives them their name. A second time it does nothing."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            with draft:
+                header = _header(self._dtype, (self._count, *self._shape), self._start)
+                draft.file.write_at(header, 0)
+                draft.publish(self._name, replace=self._replace)
+
+    def discard(self) -> None:
+        """Gives the rows up."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            draft.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_draft", None) is not None:
+            self.discard()
 
 
 def _of_array(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
