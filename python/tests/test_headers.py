@@ -175,7 +175,14 @@ def test_integers_of_numpy_do_not_wrap():
     assert iomill.open("big.bin", dtype="f8", shape=(-1, np.uint8(32))).shape == ((5 << 30) // 256, 32)
     assert iomill.open("big.bin", dtype="f8", shape=np.int64(5)).shape == (5,)
     assert iomill.open("big.bin", dtype="f8", shape=np.array([5, 2])).shape == (5, 2)
-    for wrong in (True, 2.0, "5", (5, True), (2.5, 1), None if False else [np.bool_(True)]):
+    with iomill.File("big.bin") as file:
+        assert file.seek(np.uint32(4_000_000_000)) == 4_000_000_000
+        assert file.seek(np.int32(2_000_000_000), os.SEEK_CUR) == 6_000_000_000
+        assert len(file.read_at(np.uint32(5), np.int16(3))) == 3
+        ranges = [(np.uint32(16), np.int8(100))] * 3
+        assert [len(part) for part in file.read_ranges(ranges)] == [100] * 3
+        assert [len(part) for part in file.read_ranges_async(ranges).result()] == [100] * 3
+    for wrong in (True, 2.0, "5", (5, True), (2.5, 1), [np.bool_(True)]):
         with pytest.raises(TypeError, match="shape: "):
             iomill.open("big.bin", dtype="f8", shape=wrong)
     with pytest.raises(TypeError, match="offset: "):

@@ -249,6 +249,17 @@ def test_a_forked_child_reads_what_lingers_in_its_parent(array, monkeypatch):
     files.pipe_file("y", b"text")
     pickle.dumps(rows)
     assert mode(rows) == "r"
+    # A file that is being written at a fork is its parent's.
+    file = files.open("z", "wb")
+    file.write(b"text")
+
+    def gives_up():
+        file.discard()
+        assert files._writing._needs == 0
+
+    assert in_child(gives_up)
+    file.close()
+    assert files.cat("z") == b"text"
     files.close()
 
 

@@ -64,6 +64,7 @@ def test_row_loader(table):
     again = RowLoader(rows, labels, batch_size=64, shuffle=True, seed=1)
     assert torch.cat([part for _, part in again]).tolist() == orders[0].tolist()
     assert len(RowLoader(rows, batch_size=64, drop_last=True)) == 15
+    assert [len(batch) for batch in RowLoader(rows, batch_size=np.int8(100))] == [100] * 10
     picked = RowLoader(rows, batch_size=None, ids=[[3, 1], [2]])
     assert [batch[:, 0].tolist() for batch in picked] == [[12, 4], [8]] and len(picked) == 2
     for batch in RowLoader(rows, batch_size=10, ids=np.arange(20)):

@@ -89,6 +89,9 @@ def test_a_drive_is_no_place_for_plain_files(drives):
     with iomill.Array(drives[0]) as array:
         assert len(array.list("a/c/")) == 10 and array.list("c/") == []
     assert all(os.listdir(drive) == ["iomill"] for drive in drives)
+    # A directory that has one of this name is no drive by that.
+    os.makedirs("project/iomill")
+    zarr.create_array(IomillStore("project"), shape=(10,), chunks=(10,), dtype="i4")
 
 
 QUICK = hypothesis.settings(max_examples=15, stateful_step_count=20, deadline=None)

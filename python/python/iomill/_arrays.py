@@ -124,7 +124,8 @@ def _key(drive: str) -> Key:
 
 def is_drive(place: str) -> bool:
     """Whether a directory is a drive of an array."""
-    return os.path.isdir(os.path.join(place, "iomill"))
+    # Other directories are named so, too.
+    return os.path.isfile(os.path.join(place, "iomill", "label"))
 
 
 def _used(drive: str, writes: bool, cache_bytes: int | None) -> tuple[_Opening, bool]:
@@ -450,6 +451,9 @@ class Lingering:
     def end(self) -> None:
         """Ends one need."""
         with _lock:
+            if self._needs == 0:
+                # The need was its parent's, and this is a child.
+                return
             self._needs -= 1
             if self._needs == 0 and self._array is not None:
                 # It is no daemon: the interpreter waits for it before it ends.

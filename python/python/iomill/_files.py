@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import multiprocessing
+import operator
 import os
 import re
 import warnings
@@ -247,13 +248,14 @@ class File(io.RawIOBase):
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Gathers ranges, (offset, size) in bytes each, by one call. ValueError if one ends beyond the file."""
+        ranges = [(operator.index(offset), operator.index(size)) for offset, size in ranges]
         joined = np.empty(sum(size for _, size in ranges), np.uint8)
         self._native.readinto_ranges(joined, ranges)
         return _split(joined, ranges)
 
     def read_ranges_async(self, ranges: Sequence[tuple[int, int]]) -> Gather[list[memoryview]]:
         """`read_ranges` as a future."""
-        ranges = list(ranges)
+        ranges = [(operator.index(offset), operator.index(size)) for offset, size in ranges]
         return begun(lambda done: self._native.begin_ranges(ranges, done), lambda read: _split(read, ranges))
 
     def write_at(self, data: Buffer, offset: int) -> None:
@@ -297,7 +299,8 @@ class File(io.RawIOBase):
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self)}
         if whence not in bases:
             raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
-        position = bases[whence] + offset
+        # Integers of numpy would wrap.
+        position = bases[whence] + operator.index(offset)
         if position < 0:
             raise ValueError(f"negative seek value {position}")
         self._position = position
@@ -309,7 +312,7 @@ class File(io.RawIOBase):
     def truncate(self, size: int | None = None) -> int:
         if not self._native.writable:
             raise io.UnsupportedOperation("truncate")
-        size = self._position if size is None else size
+        size = self._position if size is None else operator.index(size)
         self._native.set_len(size)
         return size
 

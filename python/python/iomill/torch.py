@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -80,6 +81,8 @@ class RowLoader:
         ahead: int = 2,
         pin_memory: bool | None = None,
     ) -> None:
+        # Integers of numpy would wrap.
+        batch_size = None if batch_size is None else operator.index(batch_size)
         if ahead < 1:
             raise ValueError(f"ahead={ahead}: at least one batch is gathered ahead")
         if batch_size is not None and batch_size < 1:
