@@ -36,10 +36,28 @@ def test_bench_ends_in_time_and_keeps_to_the_memory_that_there_is(monkeypatch, c
     assert main(["bench", "x.npy", "--rounds", "1000000", "--seconds", "0.5"]) == 0
     # A quarter of the memory, and the room that sets of the cache need.
     assert caches == [0, 20 << 20]
-    assert "warm, 16384 rows" in capsys.readouterr().out
+    assert "warm, 4096 rows of the first 16384" in capsys.readouterr().out
     monkeypatch.setattr(_bench, "_memory_bytes", lambda: 1 << 20)
     assert main(["bench", "x.npy", "--rounds", "1"]) == 0
-    assert "64 rows of 1024 bytes" in capsys.readouterr().out
+    assert "warm, 64 rows of the first 256" in capsys.readouterr().out
+
+
+def test_bench_gathers_fewer_rows_where_a_mapping_is_slow(monkeypatch, capsys):
+    class Slow:
+        """Each look at the clock finds that a second has gone."""
+
+        def __init__(self):
+            self.now = 0
+
+        def __call__(self):
+            self.now += 1
+            return self.now
+
+    np.save("x.npy", np.zeros((10_000, 4)))
+    monkeypatch.setattr(_bench.time, "perf_counter", Slow())
+    assert main(["bench", "x.npy", "--rounds", "1", "--seconds", "60"]) == 0
+    # 64 rows took a second, and a gather may take three.
+    assert "cold, 192 rows" in capsys.readouterr().out
 
 
 def test_bench_knows_the_memory_of_its_cgroup():

@@ -24,6 +24,10 @@ from ._files import Runtime
 from ._formats import open as open_rows
 from ._rows import RowArray
 
+# A cold gather of so many rows is tried. In the time of a run a mapping is to make so many gathers.
+_TRIED_ROWS = 64
+_LEAST_COLD_GATHERS = 20
+
 Way = tuple[str, Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]]
 
 
@@ -114,10 +118,9 @@ def _measure(path: str, chosen: argparse.Namespace) -> int:
     # The results of two gathers, and what is compared, are in memory as well.
     chosen.rows = max(1, min(chosen.rows, _memory_bytes() // 16 // row_bytes))
     cold = open_rows(path, runtime=Runtime(cache_bytes=0))
-    print(
-        f"{chosen.rows} rows of {mapped[:1].nbytes} bytes, {len(mapped)} in the file, medians of up to {chosen.rounds} turns"
-    )
-    results = {"cold": _turns(path, mapped, cold, len(mapped), chosen, clock, forget=True)}
+    print(f"rows of {mapped[:1].nbytes} bytes, {len(mapped)} in the file, medians of up to {chosen.rounds} turns")
+    few = _affordable(path, mapped, chosen)
+    results = {f"cold, {few} rows": (few, _turns(path, mapped, cold, len(mapped), few, chosen, clock, forget=True))}
     # iomill and the kernel both keep them.
     warm_bytes = min(int(mapped.nbytes), chosen.mib << 20, _memory_bytes() // 4)
     warm_rows = max(1, min(len(mapped), warm_bytes // row_bytes))
@@ -129,17 +132,29 @@ def _measure(path: str, chosen: argparse.Namespace) -> int:
         warm.take(np.arange(start, end))
         mapped[start:end].sum()
         clock.show(f"fills the caches: {100 * end // warm_rows}%")
-    name = "warm" if warm_rows == len(mapped) else f"warm, {warm_rows} rows"
-    results[name] = _turns(path, mapped, warm, warm_rows, chosen, clock, forget=False)
+    of = "" if warm_rows == len(mapped) else f" of the first {warm_rows}"
+    turns = _turns(path, mapped, warm, warm_rows, chosen.rows, chosen, clock, forget=False)
+    results[f"warm, {chosen.rows} rows{of}"] = (chosen.rows, turns)
     clock.end()
-    for name, rows in results.items():
-        print(f"\n{name:28}{'ms':>10}{'rows/s':>12}{'of memmap':>12}")
+    for name, (gathered, rows) in results.items():
+        print(f"\n{name:36}{'ms':>10}{'rows/s':>12}{'of memmap':>12}")
         for way, seconds in rows.items():
             ratio = seconds / rows["memmap[ids]" if "[ids]" in way else "take(memmap, ids, out=)"]
-            print(f"{way:28}{seconds * 1e3:10.2f}{chosen.rows / seconds:12.0f}{ratio:11.2f}x")
+            print(f"{way:36}{seconds * 1e3:10.2f}{gathered / seconds:12.0f}{ratio:11.3f}x")
     if chosen.plot:
-        _plot(results, chosen.plot)
+        _plot({name: turns for name, (_, turns) in results.items()}, chosen.plot)
     return 0
+
+
+def _affordable(path: str, mapped: NDArray[Any], chosen: argparse.Namespace) -> int:
+    """How many rows a cold gather may have. With little memory the kernel reads many pages for each row of a mapping."""
+    ids = np.random.default_rng(3).integers(0, len(mapped), min(_TRIED_ROWS, chosen.rows))
+    _forget(path, mapped)
+    begun = time.perf_counter()
+    _ = mapped[ids]
+    seconds = (time.perf_counter() - begun) / len(ids)
+    most: int = chosen.rows
+    return max(len(ids), min(most, int(chosen.seconds / _LEAST_COLD_GATHERS / max(seconds, 1e-9))))
 
 
 def _turns(
@@ -147,6 +162,7 @@ def _turns(
     mapped: NDArray[Any],
     rows: RowArray,
     count: int,
+    gathered: int,
     chosen: argparse.Namespace,
     clock: _Clock,
     *,
@@ -161,20 +177,23 @@ def _turns(
     ]
     rng = np.random.default_rng(2)
     times: dict[str, list[float]] = {name: [] for name, _ in ways}
-    out = np.empty((chosen.rows, *mapped.shape[1:]), mapped.dtype)
+    out = np.empty((gathered, *mapped.shape[1:]), mapped.dtype)
     for turn in range(chosen.rounds):
         # Half of the time is for the warm ones. One turn there is always.
         if turn > 0 and clock.is_over(0.5 if forget else 1):
             break
         clock.show(f"{'cold' if forget else 'warm'} turn {turn + 1} of {chosen.rounds}")
-        ids = rng.integers(0, count, chosen.rows)
+        ids = rng.integers(0, count, gathered)
+        expected = None
         for name, gather in ways:
             if forget:
                 _forget(path, mapped)
             begun = time.perf_counter()
             taken = gather(ids, out)
             times[name].append(time.perf_counter() - begun)
-            if not np.array_equal(taken, mapped[ids]):
+            # Not another time by the mapping, which would read it all again.
+            expected = np.array(taken) if expected is None else expected
+            if not np.array_equal(taken, expected):
                 raise RuntimeError(f"{name} gave other bytes")
     return {name: statistics.median(all_times) for name, all_times in times.items()}
 
