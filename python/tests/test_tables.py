@@ -1,6 +1,9 @@
 """Tables of other libraries on `iomill://`, by fsspec: pandas, pyarrow, polars and DuckDB."""
 
+import errno
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -49,6 +52,33 @@ def test_pandas(files, where):
     with pytest.raises(Exception, match="x"):
         pandas.DataFrame({"x": [1, "mixed", object()]}).to_parquet("iomill://t/a.parquet", storage_options=where)
     pandas.testing.assert_frame_equal(pandas.read_parquet("iomill://t/a.parquet", storage_options=where), table)
+
+
+FULL = """
+import resource, sys
+import numpy, pandas
+where = {"drive": sys.argv[1]}
+# As a full drive: files of this process end at 4 MiB.
+resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
+try:
+    numbers = numpy.random.default_rng(1)
+    pandas.DataFrame({f"c{i}": numbers.random(200_000) for i in range(10)}).to_parquet("iomill://t.parquet", storage_options=where)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def test_a_table_that_does_not_fit_leaves_the_old_one(files, where):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame(COLUMNS)
+    table.to_parquet("iomill://t.parquet", storage_options=where)
+    files.close()
+    done = subprocess.run([sys.executable, "-c", FULL, where["drive"]], capture_output=True, text=True, timeout=120)
+    assert done.stdout == f"{errno.EFBIG}\n", done.stderr
+    pandas.testing.assert_frame_equal(pandas.read_parquet("iomill://t.parquet", storage_options=where), table)
+    with iomill.Array(where["drive"]) as array:
+        assert array.list() == ["t.parquet"]
 
 
 def test_pyarrow(files):
