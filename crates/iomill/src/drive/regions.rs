@@ -57,8 +57,9 @@ impl Regions {
         ranges.remove(&(start as usize));
     }
 
-    /// Adds a slab. Each engine registers a chunk of it when a piece first lies in that chunk. Registration fills the chunk with
-    /// real memory. A buffer that lies in two chunks counts as not registered.
+    /// Adds a slab. Each engine registers a chunk of it when as many bytes of pieces have lain in that chunk as it has. Then its pages have
+    /// real memory: to register memory that nothing has touched takes the kernel several times as long as to touch it. A buffer that lies in
+    /// two chunks counts as not registered.
     ///
     /// # Panics
     /// When `chunk_bytes` is not a power of two.
@@ -131,9 +132,25 @@ pub struct Known {
 #[derive(Debug)]
 struct KnownSlab {
     slab: RegisteredSlab,
-    /// The engine's number for each chunk, and the address up to which it is registered. The number is [`NO_REGION`] where the
-    /// engine refused the chunk. `None` before its first use.
-    chunks: Vec<Option<(u16, usize)>>,
+    chunks: Vec<Chunk>,
+}
+
+/// What an engine has of a chunk.
+#[derive(Clone, Copy, Debug)]
+enum Chunk {
+    /// It is not registered. So many bytes of pieces have lain in it.
+    Used(usize),
+    /// The engine's number for it, and the address up to which it is registered. The number is [`NO_REGION`] where the engine refused it.
+    Registered(u16, usize),
+}
+
+impl Chunk {
+    fn number(self) -> Option<u16> {
+        match self {
+            Chunk::Used(_) => None,
+            Chunk::Registered(number, _) => Some(number),
+        }
+    }
 }
 
 impl Default for Known {
@@ -178,15 +195,20 @@ impl Known {
             return;
         }
         let used_end = chunk_end.min(known.slab.used_end);
-        let (number, registered_end) = match known.chunks[chunk] {
-            Some(known) => known,
+        let (number, registered_end) = match &mut known.chunks[chunk] {
+            Chunk::Registered(number, end) => (*number, *end),
             // Not in use any more, or not yet.
-            None if used_end < start + len => (NO_REGION, chunk_end),
-            None => {
+            Chunk::Used(_) if used_end < start + len => (NO_REGION, chunk_end),
+            Chunk::Used(bytes) if *bytes < used_end - at => {
+                *bytes += len;
+                (NO_REGION, chunk_end)
+            }
+            Chunk::Used(_) => {
                 // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of this
                 // piece (rule 1). After that the engine still holds it for a while, as in `number`.
                 let number = unsafe { engine.register(at as *mut u8, used_end - at) }.unwrap_or(NO_REGION);
-                *known.chunks[chunk].insert((number, used_end))
+                known.chunks[chunk] = Chunk::Registered(number, used_end);
+                (number, used_end)
             }
         };
         *region = if start + len <= registered_end { number } else { NO_REGION };
@@ -239,7 +261,7 @@ impl Known {
         self.slabs.retain(|known| {
             let stays = slabs.iter().any(|slab| slab.id == known.slab.id);
             if !stays {
-                known.chunks.iter().flatten().for_each(|&(number, _)| unregister(number));
+                known.chunks.iter().filter_map(|chunk| chunk.number()).for_each(&mut unregister);
             }
             stays
         });
@@ -247,13 +269,14 @@ impl Known {
             if let Some(known) = self.slabs.iter_mut().find(|known| known.slab.id == slab.id) {
                 for (chunk, (now, before)) in slab.dropped.iter().zip(&known.slab.dropped).enumerate() {
                     if now != before {
-                        known.chunks[chunk].take().into_iter().for_each(|(number, _)| unregister(number));
+                        let before = std::mem::replace(&mut known.chunks[chunk], Chunk::Used(0));
+                        before.number().into_iter().for_each(&mut unregister);
                     }
                 }
                 known.slab = slab.clone();
             } else {
                 let chunks = slab.addresses.len().div_ceil(1 << slab.chunk_shift);
-                self.slabs.push(KnownSlab { slab: slab.clone(), chunks: vec![None; chunks] });
+                self.slabs.push(KnownSlab { slab: slab.clone(), chunks: vec![Chunk::Used(0); chunks] });
             }
         }
     }

@@ -49,6 +49,13 @@ fn number(regions: &Regions, known: &mut Known, table: &mut Table, at: usize, le
     region
 }
 
+/// Pieces lie in a chunk of this length, until the next one registers it.
+fn use_chunk(regions: &Regions, known: &mut Known, table: &mut Table, at: usize, len: usize) {
+    for page in (at..at + len).step_by(MIB) {
+        assert_eq!(number(regions, known, table, page, MIB as u32), NO_REGION, "its memory may not be there yet");
+    }
+}
+
 fn at(address: usize) -> *mut u8 {
     std::ptr::without_provenance_mut(address)
 }
@@ -57,13 +64,15 @@ const MIB: usize = 1 << 20;
 const SLAB: usize = 100 * MIB;
 
 #[test]
-fn chunks_of_a_slab_are_registered_at_first_use() {
+fn chunks_of_a_slab_are_registered_once_their_pages_were_used() {
     let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
     regions.add(at(MIB), MIB);
     regions.add_slab(at(SLAB), 10 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (at(MIB), 4096));
     assert_eq!(table.asked, [(MIB, MIB)], "a slab is not registered before it is used");
     assert_eq!(number(&regions, &mut known, &mut table, MIB, 4096), 10);
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4 * MIB);
+    use_chunk(&regions, &mut known, &mut table, SLAB + 8 * MIB, 2 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 9 * MIB, 4096), 12);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4096), 11);
@@ -98,6 +107,8 @@ fn a_refusal_is_remembered() {
     let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(1));
     regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    use_chunk(&regions, &mut known, &mut table, SLAB, 4 * MIB);
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4 * MIB);
     for _ in 0..3 {
         assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 10);
         assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
@@ -114,6 +125,9 @@ fn a_slab_that_is_gone_is_let_go_before_its_addresses_are_used_again() {
     regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
     regions.add_slab(at(2 * SLAB), 8 * MIB, 8 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    use_chunk(&regions, &mut known, &mut table, SLAB, 4 * MIB);
+    use_chunk(&regions, &mut known, &mut table, 2 * SLAB, 8 * MIB);
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 10);
     assert_eq!(number(&regions, &mut known, &mut table, 2 * SLAB, 1), 11);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), 12);
@@ -121,6 +135,7 @@ fn a_slab_that_is_gone_is_let_go_before_its_addresses_are_used_again() {
     regions.add_slab(at(SLAB), 4 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     assert_eq!(table.taken_back, [10, 12]);
+    use_chunk(&regions, &mut known, &mut table, SLAB, 4 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 13, "new memory, new number");
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), NO_REGION);
     assert_eq!(number(&regions, &mut known, &mut table, 2 * SLAB, 1), 11, "the other stays as it was");
@@ -132,12 +147,14 @@ fn chunks_that_are_dropped_are_let_go_and_the_others_stay() {
     regions.add_slab(at(SLAB), 16 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     for (chunk, expected) in [(0, 10), (1, 11), (2, 12)] {
+        use_chunk(&regions, &mut known, &mut table, SLAB + chunk * 4 * MIB, 4 * MIB);
         assert_eq!(number(&regions, &mut known, &mut table, SLAB + chunk * 4 * MIB, 1), expected);
     }
     regions.drop_chunks(at(SLAB), 4 * MIB..16 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     assert_eq!(table.taken_back, [11, 12]);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB, 1), 10, "it was not dropped");
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), 13, "new memory, new number");
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     assert_eq!(table.taken_back, [11, 12], "once");
@@ -149,6 +166,7 @@ fn only_what_is_in_use_is_registered() {
     regions.add_slab(at(SLAB), 16 * MIB, 4 * MIB);
     regions.use_slab(at(SLAB), 6 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 2 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 4 * MIB, 1), 10);
     assert_eq!(table.asked, [(SLAB + 4 * MIB, 2 * MIB)]);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 6 * MIB, 1), NO_REGION);
@@ -160,6 +178,7 @@ fn only_what_is_in_use_is_registered() {
         NO_REGION,
         "beyond what is registered of the chunk"
     );
+    use_chunk(&regions, &mut known, &mut table, SLAB + 12 * MIB, 4 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 12 * MIB, 1), 11);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 1), 10);
 }
@@ -170,8 +189,10 @@ fn a_batch_hears_of_memory_that_changes() {
     let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(100));
     regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 10);
     regions.drop_chunks(at(SLAB), 4 * MIB..8 * MIB);
+    use_chunk(&regions, &mut known, &mut table, SLAB + 4 * MIB, 4 * MIB);
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
     assert_eq!(table.taken_back, [10]);
 }
