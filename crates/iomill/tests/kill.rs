@@ -6,20 +6,20 @@
 //! that the last begun one takes. Now and then a second writer is killed while it corrects what the first left.
 //!
 //! Non-goals: what a power failure leaves. The kernel outlives a kill, and writes what it was given. The simulator (`iomill-sim`)
-//! covers power failures.
+//! covers power failures, and `shutdown.rs` file systems that fail under the writer.
 //!
 //! `IOMILL_ROUNDS=100` lets it kill a hundred times as often, and `IOMILL_SEED` chooses the operations. A seed does not repeat a failure exactly, since
 //! the time of a kill varies. After a failure the array is kept as it was found.
 
 mod model;
 mod plan;
-mod writer;
+pub mod writer;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -63,7 +63,13 @@ fn a_killed_writer_breaks_no_promise() {
         let lanes: Vec<_> = (0..LANES)
             .map(|lane| {
                 let share = rounds / LANES + u64::from(lane < rounds % LANES);
-                scope.spawn(move || Lane::new(seed, lane).run(share))
+                scope.spawn(move || {
+                    let mut root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+                    let drives = directories(root.path(), 3 + (lane % 2) as usize);
+                    let tally = Lane::new(seed << 3 | lane, drives).run(share);
+                    root.disable_cleanup(tally.is_err());
+                    tally
+                })
             })
             .collect();
         let tallies: Vec<_> = lanes.into_iter().map(|lane| lane.join().unwrap()).collect();
@@ -81,10 +87,10 @@ fn a_killed_writer_breaks_no_promise() {
 
 /// What the kills have hit.
 #[derive(Clone, Debug, Default)]
-struct Tally {
+pub struct Tally {
     kills: u64,
     /// By kind.
-    interrupted: BTreeMap<String, u64>,
+    pub interrupted: BTreeMap<String, u64>,
     /// How many interrupted changes had not, and had, come about.
     changes: [u64; 2],
 }
@@ -94,7 +100,7 @@ impl Tally {
         *self.interrupted.entry(kind.to_owned()).or_default() += 1;
     }
 
-    fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &Tally) {
         self.kills += other.kills;
         for (kind, count) in &other.interrupted {
             *self.interrupted.entry(kind.clone()).or_default() += count;
@@ -104,33 +110,30 @@ impl Tally {
 }
 
 /// One array, and its state during the test.
-struct Lane {
+pub struct Lane {
     seed: u64,
-    rng: Rng,
+    pub rng: Rng,
     platform: Arc<dyn Platform>,
-    drives: Vec<PathBuf>,
-    root: tempfile::TempDir,
+    pub drives: Vec<PathBuf>,
     models: Vec<Model>,
     /// About how long an operation of each kind takes.
     usual: HashMap<String, Duration>,
     /// The last lines of the writer.
     trace: VecDeque<String>,
-    tally: Tally,
+    pub tally: Tally,
 }
 
 /// Why a lane stopped.
-type Outcome<T> = Result<T, String>;
+pub type Outcome<T> = Result<T, String>;
 
-fn text(error: impl std::fmt::Display) -> String {
+pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 impl Lane {
-    fn new(seed: u64, lane: u64) -> Lane {
-        let seed = seed << 3 | lane;
+    /// With a new array on these drives.
+    pub fn new(seed: u64, drives: Vec<PathBuf>) -> Lane {
         let mut rng = Rng::with_seed(seed);
-        let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let drives = directories(root.path(), 3 + (lane % 2) as usize);
         let weights: Vec<u32> = drives.iter().map(|_| rng.u32(1..4)).collect();
         ArrayOptions::new().weights(weights).create(&drives).unwrap().close().unwrap();
         Lane {
@@ -138,7 +141,6 @@ impl Lane {
             rng,
             platform: Arc::new(RealPlatform::default()),
             drives,
-            root,
             models: vec![Model::default(); WORKERS],
             usual: HashMap::new(),
             trace: VecDeque::new(),
@@ -150,31 +152,30 @@ impl Lane {
         let mut round = 0;
         while self.tally.kills < kills {
             round += 1;
-            if let Err(why) = self.round(round) {
-                self.root.disable_cleanup(true);
-                let trace = self.trace.iter().map(|line| format!("\n  {line}")).collect::<String>();
-                let (seed, root) = (self.seed, self.root.path().display());
-                let how = self.job(round, false).options().1;
-                return Err(format!(
-                    "lane {seed:#x}, round {round} ({how}): {why}\nthe writer said last:{trace}\nthe array is {root}"
-                ));
-            }
+            self.round(round).map_err(|why| self.tell(round, &why))?;
         }
         Ok(self.tally)
     }
 
-    fn job(&self, round: u64, only_opens: bool) -> Job {
+    /// A failure, with what is known of it.
+    pub fn tell(&self, round: u64, why: &str) -> String {
+        let trace = self.trace.iter().map(|line| format!("\n  {line}")).collect::<String>();
+        let (seed, drives) = (self.seed, &self.drives);
+        let how = self.job(round, false).options().1;
+        format!(
+            "lane {seed:#x}, round {round} ({how}): {why}\nthe writer said last:{trace}\nthe array is on {drives:?}"
+        )
+    }
+
+    pub fn job(&self, round: u64, only_opens: bool) -> Job {
         let drive = self.drives[(round as usize) % self.drives.len()].clone();
-        Job { seed: self.seed, round, only_opens, drive }
+        Job { seed: self.seed, round, only_opens, goes_on: false, drive }
     }
 
     /// A kill, sometimes another, and the check.
     fn round(&mut self, round: u64) -> Outcome<()> {
         let lines = if self.rng.u8(..20) == 0 { self.rng.usize(1..4) } else { self.rng.usize(4..32) };
-        let job = self.job(round, false);
-        let tears = job.options().1.contains("Mmap");
-        self.models.iter_mut().for_each(|model| model.tears = tears);
-        self.kill(&job, lines)?;
+        self.kill(&self.job(round, false), lines)?;
         if self.rng.u8(..4) == 0 {
             let lines = self.rng.usize(1..6);
             self.kill(&self.job(round, true), lines)?;
@@ -184,6 +185,26 @@ impl Lane {
 
     /// Starts a writer. Kills it after so many lines and a part of the time that the last begun operation takes.
     fn kill(&mut self, job: &Job, lines: usize) -> Outcome<()> {
+        let status = self.interrupt(job, lines, &mut |writer| writer.kill().map_err(text))?;
+        let ended = job.only_opens && status.success();
+        if status.signal() == Some(libc::SIGKILL) {
+            self.tally.kills += 1;
+        } else if !ended {
+            return Err(format!("the writer ended by itself: {status}"));
+        }
+        Ok(())
+    }
+
+    /// Starts a writer, and calls `blow` after so many lines and a part of the time that the last begun operation takes. The
+    /// writer has to end by it.
+    pub fn interrupt(
+        &mut self,
+        job: &Job,
+        lines: usize,
+        blow: &mut dyn FnMut(&mut Child) -> Outcome<()>,
+    ) -> Outcome<ExitStatus> {
+        let tears = job.options().1.contains("Mmap");
+        self.models.iter_mut().for_each(|model| model.tears |= tears);
         let mut command = alone::command(TEST);
         command.env(JOB, job.to_text()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -205,7 +226,9 @@ impl Lane {
         }
         let pause = follower.pause();
         std::thread::sleep(pause);
-        child.kill().unwrap();
+        result = result.and(blow(&mut child));
+        // It has ended, unless it hangs.
+        child.kill().map_err(text)?;
         let status = child.wait().unwrap();
         for line in said {
             result = result.and_then(|()| follower.line(&line));
@@ -214,18 +237,11 @@ impl Lane {
         if !complaint.is_empty() {
             return Err(format!("the writer complains, and ended with {status}:\n{complaint}"));
         }
-        result?;
-        let ended = job.only_opens && status.success();
-        if status.signal() == Some(libc::SIGKILL) {
-            self.tally.kills += 1;
-        } else if !ended {
-            return Err(format!("the writer ended by itself: {status}"));
-        }
-        Ok(())
+        result.map(|()| status)
     }
 
     /// Opens the array as a reader, then as a writer. Both must see the same, and only what the models allow.
-    fn check(&mut self) -> Outcome<()> {
+    pub fn check(&mut self) -> Outcome<()> {
         let drive = &self.drives[self.rng.usize(..self.drives.len())].clone();
         let reader = open_when_free(|| ArrayOptions::new().read_only(true).open(drive)).map_err(text)?;
         let seen = find(&reader).map_err(|error| format!("as a reader: {error}"))?;
@@ -239,7 +255,7 @@ impl Lane {
                 files.map(|(name, found)| (name.clone(), found.clone())).collect()
             };
             model.clone().check(&of_worker(&seen)).map_err(|why| format!("as a reader: {why}"))?;
-            if let Some(change) = model.check(&of_worker(&found))? {
+            for change in model.check(&of_worker(&found))? {
                 self.tally.changes[usize::from(change)] += 1;
             }
         }
@@ -283,7 +299,7 @@ impl Lane {
 }
 
 /// All files of an array.
-fn find(array: &Array) -> iomill::Result<BTreeMap<String, Found>> {
+pub fn find(array: &Array) -> iomill::Result<BTreeMap<String, Found>> {
     let mut all = BTreeMap::new();
     for name in array.list("") {
         let file = array.open_file(&name)?;
@@ -352,9 +368,16 @@ impl<'a> Follower<'a> {
             }
             return Ok(());
         }
+        if what.starts_with("failed") {
+            if let (Some((kind, _)), true) = (self.begun[worker].take(), worker != ITSELF) {
+                self.lane.tally.interrupted(&kind);
+                self.planners[worker].forget(&self.lane.models[worker].failed());
+            }
+            return Ok(());
+        }
         let mut kind = what.to_owned();
         if worker != ITSELF {
-            let op = self.planners[worker].next();
+            let op = self.planners[worker].next().ok_or("an operation beyond the plan")?;
             if what != format!("begin {op:?}") {
                 return Err(format!("the writer says {what}, but its plan says {op:?}"));
             }

@@ -34,6 +34,7 @@ mod nodes;
 mod policies;
 mod polls;
 mod resize;
+mod shutdown;
 mod threads;
 
 use std::time::Duration;

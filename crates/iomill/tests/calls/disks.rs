@@ -18,11 +18,22 @@ pub struct Disk {
 impl Disk {
     /// An ext4 file system of so many MiB, which `mkfs.ext4` makes with these options, too.
     pub fn ext4(mib: u64, options: &[&str]) -> Option<Disk> {
+        Disk::made(mib, Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(options))
+    }
+
+    /// An XFS file system of so many MiB, 16 at least.
+    pub fn xfs(mib: u64) -> Option<Disk> {
+        // Below 300 MiB the program makes one only for the tests of XFS itself, which set these variables.
+        let tested = ["TEST_DIR", "TEST_DEV", "QA_CHECK_FS"].map(|name| (name, "1"));
+        Disk::made(mib, Command::new("mkfs.xfs").arg("-q").envs(tested))
+    }
+
+    /// With an image of which this command makes a file system.
+    fn made(mib: u64, command: &mut Command) -> Option<Disk> {
         let dir = beside();
         let image = dir.path().join("image");
         std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
-        let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(options).arg(&image));
-        made.then(|| Disk::mount(dir, true))?
+        run(command.arg(&image)).then(|| Disk::mount(dir, true))?
     }
 
     /// A file system that needs no device.
@@ -46,6 +57,11 @@ impl Disk {
     /// The same, for reading only.
     pub fn mount_again_read_only(&self) -> bool {
         run(Command::new("mount").args(["-o", "loop,ro"]).arg(self.image()).arg(&self.at))
+    }
+
+    /// Leaves the image where it is when this is dropped.
+    pub fn keep(&mut self) {
+        self.dir.disable_cleanup(true);
     }
 
     /// The file that holds it.

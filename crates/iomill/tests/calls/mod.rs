@@ -8,7 +8,7 @@ mod async_cursor;
 mod begun;
 mod child;
 mod counters;
-mod disks;
+pub mod disks;
 mod drafts;
 mod edges;
 mod futures;

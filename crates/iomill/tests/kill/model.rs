@@ -65,6 +65,8 @@ pub struct Model {
     /// Whether the writer's engine copies to mapped parts, so that a kill may end it within a page.
     pub tears: bool,
     in_progress: Option<Op>,
+    /// Operations that failed, so that they may have come about or not. Each name is in one at most.
+    failed: Vec<Op>,
 }
 
 impl FileModel {
@@ -256,6 +258,13 @@ impl Model {
         self.in_progress = Some(op.clone());
     }
 
+    /// The writer reports that the operation in progress has failed.
+    pub fn failed(&mut self) -> Op {
+        let op = self.in_progress.take().unwrap();
+        self.failed.push(op.clone());
+        op
+    }
+
     /// The writer reports that the operation in progress is done.
     pub fn done(&mut self) {
         let op = self.in_progress.take().unwrap();
@@ -279,36 +288,38 @@ impl Model {
         }
     }
 
-    /// Checks what a kill has left, and continues from there. Returns whether the change of the catalog in progress, if any, has
+    /// Checks what a kill has left, and continues from there. Returns for each interrupted change of the catalog whether it has
     /// come about.
-    pub fn check(&mut self, found: &BTreeMap<String, Found>) -> Result<Option<bool>, String> {
-        let op = self.in_progress.take();
-        let names = |files: &BTreeMap<String, FileModel>| files.keys().cloned().collect::<Vec<_>>();
-        let there: Vec<String> = found.keys().cloned().collect();
-        let mut outcome = None;
-        let mut allowed = vec![names(&self.files)];
-        if let Some(op @ (Op::Create { .. } | Op::Put { .. } | Op::Delete { .. } | Op::Rename { .. })) = &op {
+    pub fn check(&mut self, found: &BTreeMap<String, Found>) -> Result<Vec<bool>, String> {
+        let ops: Vec<Op> = self.failed.drain(..).chain(self.in_progress.take()).collect();
+        let mut outcomes = Vec::new();
+        for op in &ops {
+            if !matches!(op, Op::Create { .. } | Op::Put { .. } | Op::Delete { .. } | Op::Rename { .. }) {
+                continue;
+            }
             let mut after = self.files.clone();
             change(&mut after, op);
-            allowed.push(names(&after));
-            outcome = Some(match op {
+            let has_come_about = match op {
                 // The names may be the same before and after it.
                 Op::Put { name, .. } => found.get(name).is_some_and(|found| found.attribute == after[name].attribute),
-                _ => there == names(&after),
-            });
-            if outcome == Some(true) {
+                _ => op.names().iter().all(|name| found.contains_key(*name) == after.contains_key(*name)),
+            };
+            outcomes.push(has_come_about);
+            if has_come_about {
                 self.files = after;
             }
         }
-        if !allowed.contains(&there) {
-            return Err(format!("the files are {there:?}, which is none of {allowed:?}"));
+        if !found.keys().eq(self.files.keys()) {
+            let (there, names) = (found.keys(), self.files.keys());
+            return Err(format!("the files are {there:?}, not {names:?}; interrupted were {ops:?}"));
         }
         for (name, file) in &self.files {
-            let of_file = op.as_ref().filter(|op| touches(op, name));
+            let of_file = ops.iter().find(|op| touches(op, name));
             file.check(of_file, &found[name], self.tears).map_err(|why| format!("{name:?} has {why}"))?;
         }
         self.files = found.iter().map(|(name, found)| (name.clone(), FileModel::found(found))).collect();
-        Ok(outcome)
+        self.tears = false;
+        Ok(outcomes)
     }
 
     /// Names and lengths.

@@ -1,7 +1,7 @@
 //! The operations of a writer, from a seed. The writer performs them, and the test that kills it follows. Each has a planner of
 //! its own, so a line through a pipe need only say how far the writer has come.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fastrand::Rng;
 use iomill::engine::EngineKind;
@@ -119,6 +119,23 @@ pub enum Op {
 }
 
 impl Op {
+    /// The names that it concerns.
+    pub fn names(&self) -> Vec<&String> {
+        match self {
+            Op::Rename { from, to, .. } => vec![from, to],
+            Op::Create { name, .. }
+            | Op::Open { name }
+            | Op::Close { name }
+            | Op::Delete { name }
+            | Op::Put { name, .. }
+            | Op::Attribute { name, .. }
+            | Op::SetLen { name, .. }
+            | Op::Write { name, .. }
+            | Op::Race { name, .. }
+            | Op::Sync { name } => vec![name],
+        }
+    }
+
     /// The kind, for the count of interrupted operations.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -201,6 +218,8 @@ pub struct Planner {
     version: u64,
     drives: u16,
     files: BTreeMap<String, Entry>,
+    /// Names that are not used any more.
+    forgotten: BTreeSet<String>,
     /// Operations that must come first.
     queue: VecDeque<Op>,
 }
@@ -212,19 +231,29 @@ impl Planner {
         let rng =
             Rng::with_seed(seed ^ (round * WORKERS as u64 + worker as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let version = 1 + (round << 32 | (worker as u64) << 24);
-        Planner { rng, worker, version, drives, files, queue: VecDeque::new() }
+        Planner { rng, worker, version, drives, files, forgotten: BTreeSet::new(), queue: VecDeque::new() }
     }
 
-    /// The next operation. The planner takes it as done: a worker that fails stops.
-    pub fn next(&mut self) -> Op {
+    /// The next operation, as long as there are names. The planner takes it as done. If it fails, its names are not used any more.
+    pub fn next(&mut self) -> Option<Op> {
         let op = loop {
             match self.queue.pop_front() {
                 Some(op) => break op,
+                None if self.files.is_empty() && self.forgotten.len() == NAMES.len() => return None,
                 None => self.plan(),
             }
         };
         self.take(&op);
-        op
+        Some(op)
+    }
+
+    /// The operation has failed, so what became of its files is not known.
+    pub fn forget(&mut self, op: &Op) {
+        self.queue.clear();
+        for name in op.names() {
+            self.files.remove(name);
+            self.forgotten.insert(name.clone());
+        }
     }
 
     fn take(&mut self, op: &Op) {
@@ -253,7 +282,7 @@ impl Planner {
         let free: Vec<String> = NAMES
             .iter()
             .map(|name| format!("w{}/{name}", self.worker))
-            .filter(|name| !self.files.contains_key(name))
+            .filter(|name| !self.files.contains_key(name) && !self.forgotten.contains(name))
             .collect();
         let names: Vec<String> = self.files.keys().cloned().collect();
         let dice = if names.len() < 2 { 0 } else { self.rng.u32(..100) };

@@ -1,5 +1,6 @@
 //! The process that is killed. It opens the array, performs the operations of its plan, and reports on its error output when it
-//! begins and ends each. Any other output there is a failure.
+//! begins and ends each. Any other output there is a failure. So is an operation that fails, except where the drives are made to fail: the
+//! writer then says so, and goes on with other files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{IoSlice, Write as _};
@@ -26,22 +27,26 @@ pub struct Job {
     pub round: u64,
     /// Only opens the array and all files, and closes them: the first work of every writer after a kill.
     pub only_opens: bool,
+    /// Goes on after operations that fail, until there is no file left that none has failed on.
+    pub goes_on: bool,
     /// One drive of the array.
     pub drive: PathBuf,
 }
 
 impl Job {
     pub fn to_text(&self) -> String {
-        format!("{} {} {} {}", self.seed, self.round, self.only_opens, self.drive.display())
+        let Job { seed, round, only_opens, goes_on, drive } = self;
+        format!("{seed} {round} {only_opens} {goes_on} {}", drive.display())
     }
 
     pub fn from_text(text: &str) -> Job {
-        let parts: Vec<&str> = text.splitn(4, ' ').collect();
+        let parts: Vec<&str> = text.splitn(5, ' ').collect();
         Job {
             seed: parts[0].parse().unwrap(),
             round: parts[1].parse().unwrap(),
             only_opens: parts[2].parse().unwrap(),
-            drive: parts[3].into(),
+            goes_on: parts[3].parse().unwrap(),
+            drive: parts[4].into(),
         }
     }
 
@@ -71,6 +76,10 @@ fn say(worker: usize, text: &str) {
     std::io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
+fn failed(error: &Error) -> String {
+    format!("failed: {error}").replace('\n', " ")
+}
+
 /// Runs until it is killed, or to the end of a job that has one.
 pub fn run(job: &Job) {
     let report = std::panic::take_hook();
@@ -79,25 +88,46 @@ pub fn run(job: &Job) {
         // The other workers would go on for ever.
         std::process::abort();
     }));
+    if let Err(error) = run_job(job) {
+        assert!(job.goes_on, "{error}");
+        say(ITSELF, &failed(&error));
+    }
+}
+
+fn run_job(job: &Job) -> iomill::Result<()> {
     say(ITSELF, "begin open");
-    let array = open_when_free(|| job.options().0.open(&job.drive)).unwrap();
-    say(ITSELF, "done");
+    let array = open_when_free(|| job.options().0.open(&job.drive))?;
     if job.only_opens {
+        say(ITSELF, "done");
         say(ITSELF, "begin open all");
-        let files: Vec<File> = array.list("").iter().map(|name| array.open_file(name).unwrap()).collect();
+        let files: Vec<File> =
+            array.list("").iter().map(|name| array.open_file(name)).collect::<iomill::Result<_>>()?;
         say(ITSELF, "done");
         say(ITSELF, "begin close");
         drop(files);
-        array.close().unwrap();
+        array.close()?;
         say(ITSELF, "done");
-        return;
+        return Ok(());
     }
+    let drives = array.info()?.drives.len() as u16;
+    let mut workers = Vec::new();
+    for number in 0..WORKERS {
+        let names = array.list(&format!("w{number}/")).into_iter();
+        let lengths = names.map(|name| Ok((name.clone(), array.stat(&name)?.len_bytes)));
+        let lengths = lengths.collect::<iomill::Result<BTreeMap<String, u64>>>()?;
+        let planner = Planner::new(job.seed, job.round, number, drives, lengths);
+        workers.push((Worker { array: &array, number, files: HashMap::new() }, planner));
+    }
+    // The test does not interrupt before this line, so all plans begin with what the array holds.
+    say(ITSELF, "done");
     std::thread::scope(|scope| {
-        for worker in 0..WORKERS {
-            let array = &array;
-            scope.spawn(move || Worker { array, number: worker, files: HashMap::new() }.run(job));
-        }
-    });
+        let started = |(worker, planner)| scope.spawn(move || Worker::run(worker, planner, job.goes_on));
+        let running: Vec<_> = workers.into_iter().map(started).collect();
+        // Files that an operation has failed on stay open, because their end would sync them.
+        let _open: Vec<HashMap<String, File>> = running.into_iter().map(|worker| worker.join().unwrap()).collect();
+        say(ITSELF, "begin end");
+        std::process::exit(0)
+    })
 }
 
 struct Worker<'a> {
@@ -108,18 +138,20 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run(&mut self, job: &Job) {
-        let names = self.array.list(&format!("w{}/", self.number));
-        let lengths: BTreeMap<String, u64> =
-            names.into_iter().map(|name| (name.clone(), self.array.stat(&name).unwrap().len_bytes)).collect();
-        let drives = self.array.info().unwrap().drives.len() as u16;
-        let mut planner = Planner::new(job.seed, job.round, self.number, drives, lengths);
-        loop {
-            let op = planner.next();
+    /// Returns the open files when its plan is at its end.
+    fn run(mut self, mut planner: Planner, goes_on: bool) -> HashMap<String, File> {
+        while let Some(op) = planner.next() {
             say(self.number, &format!("begin {op:?}"));
-            self.perform(&op).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-            say(self.number, "done");
+            match self.perform(&op) {
+                Ok(()) => say(self.number, "done"),
+                Err(error) => {
+                    assert!(goes_on, "{op:?}: {error}");
+                    say(self.number, &failed(&error));
+                    planner.forget(&op);
+                }
+            }
         }
+        self.files
     }
 
     fn perform(&mut self, op: &Op) -> iomill::Result<()> {

@@ -1,0 +1,232 @@
+//! File systems that are shut down under a writer, as if the power failed: several on loop devices, ext4 and XFS, all at the same moment or one
+//! before the others. Or one becomes read-only, as after an error, or the writer is killed. Then they are mounted again, and the array must
+//! hold what was promised: for a reader, for a writer, and for a reader after it.
+//!
+//! The writer and the model are those of `kill.rs`. Here operations may fail. The writer says so, leaves the files of the operation alone, and
+//! goes on with others. The model takes such an operation for one that has come about, or not.
+//!
+//! All is mounted in a namespace of the test's own. So nothing is left, whatever ends the test: the last process takes mounts and loop devices
+//! with it.
+//!
+//! Non-goals: drives that lose what they acknowledged, or reorder it (`iomill-sim`).
+//!
+//! Each round has a seed, which is printed: `IOMILL_SEED=7 cargo test -p iomill --test all shutdown:: -- --nocapture` begins with the round of
+//! seed 7. A seed does not repeat a failure exactly, since times vary. After a failure the images are kept.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use iomill::ArrayOptions;
+
+use crate::calls::disks::{Disk, skipped};
+use crate::kill::writer::open_when_free;
+use crate::kill::{Lane, Outcome, Tally, find, text};
+use crate::{PATIENCE, alone};
+
+/// Arrays, times `IOMILL_ROUNDS`.
+const ROUNDS: u64 = 1;
+
+/// How often the file systems of an array fail.
+const BLOWS: u64 = 4;
+
+/// `EXT4_IOC_SHUTDOWN` and `XFS_IOC_GOINGDOWN`: one number and the same flags.
+const SHUT_DOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
+
+#[test]
+fn a_file_system_that_is_shut_down_breaks_no_promise() {
+    let test = alone::test_name!();
+    if !alone::is_child(test) {
+        if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
+            return skipped("only root has mounts of its own");
+        }
+        let mut command = alone::command(test);
+        own_mounts(&mut command);
+        alone::run(command);
+        return;
+    }
+    // The line that names the test ends, so that others begin where a reader looks for them.
+    println!();
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
+    let first = number("IOMILL_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let mut total = Tally::default();
+    for seed in (0..crate::rounds(ROUNDS)).map(|round| first + round) {
+        let Some(disks) = disks(&mut Rng::with_seed(seed)) else {
+            return skipped("no ext4 or XFS on loop devices here");
+        };
+        let drives = disks.iter().map(|disk| disk.0.path().to_owned()).collect();
+        let mut site = Site { disks, lane: Lane::new(seed, drives) };
+        for blow in 0..BLOWS {
+            if let Err(why) = site.blow(blow) {
+                site.disks.iter_mut().for_each(|disk| disk.0.keep());
+                let again = format!("IOMILL_SEED={seed} cargo test -p iomill --test all shutdown:: -- --nocapture");
+                panic!("{}\nto run the like again: {again}", site.lane.tell(blow, &why));
+            }
+        }
+        total.add(&site.lane.tally);
+    }
+    println!("interrupted or failed: {:?}", total.interrupted);
+}
+
+/// Gives a process mounts of its own, which no other sees. They go with its last child.
+fn own_mounts(command: &mut Command) {
+    // SAFETY: two system calls between fork and exec. They read constants.
+    unsafe {
+        command.pre_exec(|| {
+            let (none, flags) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+            if libc::unshare(libc::CLONE_NEWNS) == 0 && libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) == 0
+            {
+                return Ok(());
+            }
+            Err(io::Error::last_os_error())
+        });
+    }
+}
+
+/// Two to four file systems, each with whether it is XFS.
+fn disks(rng: &mut Rng) -> Option<Vec<(Disk, bool)>> {
+    let mut disks = Vec::new();
+    for _ in 0..rng.usize(2..5) {
+        let is_xfs = rng.u8(..3) == 0;
+        let disk = if is_xfs { Disk::xfs(rng.u64(24..160))? } else { Disk::ext4(rng.u64(11..160), &[])? };
+        disks.push((disk, is_xfs));
+    }
+    Some(disks)
+}
+
+/// An array on file systems that fail.
+struct Site {
+    /// In the order of the drives, each with whether it is XFS.
+    disks: Vec<(Disk, bool)>,
+    lane: Lane,
+}
+
+/// How a file system fails.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// Nothing is written any more. The flag says what is before: 0 all, 1 the log of the file system, 2 nothing.
+    ShutDown(u32),
+    /// It becomes read-only, as after an error.
+    ReadOnly,
+}
+
+impl Site {
+    /// Lets a writer begin, file systems fail, and the writer end. Then all is mounted again, and the array is verified.
+    fn blow(&mut self, round: u64) -> Outcome<()> {
+        let rng = &mut self.lane.rng;
+        let lines = if rng.u8(..6) == 0 { rng.usize(2..6) } else { rng.usize(6..160) };
+        let mut job = self.lane.job(round, false);
+        job.goes_on = true;
+        self.fail(&job, lines)?;
+        if self.lane.rng.u8(..3) == 0 {
+            // The next writer, in the middle of putting right what was left.
+            let lines = self.lane.rng.usize(1..6);
+            job.only_opens = true;
+            self.fail(&job, lines)?;
+        }
+        // A reader, then a writer.
+        self.lane.check()?;
+        let drive = &self.lane.drives[0];
+        let reader = open_when_free(|| ArrayOptions::new().read_only(true).open(drive)).map_err(text)?;
+        find(&reader).map_err(|error| format!("as the last reader: {error}"))?;
+        reader.close().map_err(text)
+    }
+
+    /// Starts a writer, lets file systems fail under it, and mounts them again when it has ended.
+    fn fail(&mut self, job: &crate::kill::writer::Job, lines: usize) -> Outcome<()> {
+        let Site { disks, lane } = self;
+        let (faults, kill) = plan(&mut lane.rng, disks);
+        println!("seed {:#x}, blow {}: {faults:?}, kill {kill:?}", job.seed, job.round);
+        let status = lane.interrupt(job, lines, &mut |writer| {
+            for (disk, fault, pause) in &faults {
+                sleep(*pause);
+                fault.strike(disks[*disk].0.path()).map_err(|error| format!("{fault:?}: {error}"))?;
+            }
+            match kill {
+                Some(pause) => {
+                    sleep(pause);
+                    writer.kill().map_err(text)
+                }
+                None => wait(writer),
+            }
+        })?;
+        if kill.is_none() && !status.success() {
+            return Err(format!("the writer ended with {status}"));
+        }
+        for (disk, _) in disks.iter() {
+            mount_again(disk)?;
+        }
+        Ok(())
+    }
+}
+
+/// Which file systems fail, each some time after the one before, and after which time the writer is killed. If it is not, it ends by itself
+/// when each of its files has met an error.
+fn plan(rng: &mut Rng, disks: &[(Disk, bool)]) -> (Vec<(usize, Fault, Duration)>, Option<Duration>) {
+    let mut order: Vec<usize> = (0..disks.len()).collect();
+    rng.shuffle(&mut order);
+    // Writers are killed where some drives live on, since they could go on for ever.
+    let some = rng.usize(..order.len());
+    let all = rng.u8(..3) > 0;
+    if !all {
+        order.truncate(some);
+    }
+    let kill = (!all || rng.u8(..4) == 0).then(|| Duration::from_micros(rng.u64(..200_000)));
+    let at_once = rng.bool();
+    let flag = rng.u32(..3);
+    let strike = |(index, disk): (usize, usize)| {
+        let is_read_only = !disks[disk].1 && rng.u8(..5) == 0;
+        let fault = if is_read_only { Fault::ReadOnly } else { Fault::ShutDown(flag) };
+        let pause = if at_once || index == 0 { 0 } else { rng.u64(..100_000) };
+        (disk, fault, Duration::from_micros(pause))
+    };
+    (order.into_iter().enumerate().map(strike).collect(), kill)
+}
+
+impl Fault {
+    fn strike(self, at: &Path) -> io::Result<()> {
+        match self {
+            Fault::ShutDown(flag) => {
+                use std::os::fd::AsRawFd;
+                let directory = std::fs::File::open(at)?;
+                // SAFETY: the call reads the flag, which lives on.
+                match unsafe { libc::ioctl(directory.as_raw_fd(), SHUT_DOWN, &raw const flag) } {
+                    0 => Ok(()),
+                    _ => Err(io::Error::last_os_error()),
+                }
+            }
+            Fault::ReadOnly => {
+                // It ends with an error, because the file system is not writable after it.
+                Command::new("mount").args(["-o", "remount,abort"]).arg(at).output().map(drop)
+            }
+        }
+    }
+}
+
+/// Waits until the writer has ended by itself.
+fn wait(writer: &mut Child) -> Outcome<()> {
+    let patience = Instant::now() + PATIENCE;
+    while writer.try_wait().map_err(text)?.is_none() {
+        if Instant::now() > patience {
+            return Err("the writer hangs".to_owned());
+        }
+        sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Mounts a file system as after a power failure. The rings of a process that has ended hold it for a moment.
+fn mount_again(disk: &Disk) -> Outcome<()> {
+    let patience = Instant::now() + PATIENCE;
+    while !disk.unmount() {
+        if Instant::now() > patience {
+            return Err(format!("{:?} is held by something", disk.path()));
+        }
+        sleep(Duration::from_millis(5));
+    }
+    if disk.mount_again() { Ok(()) } else { Err(format!("{:?} cannot be mounted again", disk.path())) }
+}
