@@ -3,8 +3,9 @@
 
 use std::thread;
 
-use iomill::{ArrayOptions, EngineKind, Layout, Mode, Topology};
+use iomill::{Advice, ArrayOptions, EngineKind, Layout, Mode, Topology};
 
+use crate::executor::block_on;
 use crate::forbid;
 
 const FORBIDDEN: [libc::c_long; 7] = [
@@ -69,5 +70,55 @@ fn an_array_works_without_them_and_says_so() {
             drop(file);
             array.close().unwrap();
         }
+    }
+}
+
+/// A sandbox may be closed when its files are open already. The engine that a thread has by then fails what is asked of it, and the process goes
+/// on.
+#[test]
+fn a_ring_that_is_refused_later_fails_its_requests() {
+    alone!();
+    for cache_bytes in [0, 1 << 20] {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let options = ArrayOptions::new().mode(Mode::Inline).cache_bytes(cache_bytes);
+        let array = options.create([place.path()]).unwrap();
+        if array.info().unwrap().drives[0].engine != EngineKind::Uring {
+            println!("skipped: io_uring does not work here in any case");
+            return;
+        }
+        let file = array.create_file("file", Layout::default()).unwrap();
+        file.write_at(&[7; 100 * PAGE], 0).unwrap();
+        file.sync().unwrap();
+        file.advise(.., Advice::DontNeed).unwrap();
+        thread::scope(|scope| {
+            let file = &file;
+            scope.spawn(move || {
+                let mut page = [0; PAGE];
+                file.read_at(&mut page, 0).unwrap();
+                block_on(file.read(50 * PAGE as u64, PAGE)).unwrap();
+                forbid::install(&forbid::filter(&[libc::SYS_io_uring_enter], libc::EPERM)).unwrap();
+                for number in 20..30 {
+                    let refused = file.read_at(&mut page, number * PAGE as u64).unwrap_err();
+                    assert_eq!(refused.errno(), Some(libc::EPERM), "{refused}");
+                }
+                let mut many = [0; 5 * PAGE];
+                file.read_many(&mut many, &[33, 31, 35, 39, 37].map(|number| number * PAGE as u64), PAGE).unwrap_err();
+                // Another thread may bring it.
+                if let Err(refused) = block_on(file.read(60 * PAGE as u64, PAGE)) {
+                    assert_eq!(refused.errno(), Some(libc::EPERM), "{refused}");
+                }
+                if cache_bytes == 0 {
+                    file.write_at(&[8; PAGE], 0).unwrap_err();
+                }
+            });
+        });
+        // Other threads have engines of their own.
+        let mut bytes = vec![0; 100 * PAGE];
+        assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+        assert!(bytes == [7; 100 * PAGE]);
+        file.write_at(&[9; PAGE], 0).unwrap();
+        file.sync().unwrap();
+        file.close().unwrap();
+        array.close().unwrap();
     }
 }

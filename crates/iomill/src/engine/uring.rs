@@ -35,8 +35,11 @@ pub struct UringEngine {
     armed: bool,
     /// Whether one poll may report many wakes (5.13).
     multishot: bool,
-    /// Why requests could not be handed to the kernel. Every further `wait` answers this.
+    /// Why requests could not be handed to the kernel. If that was an errno of the kernel, each further request ends with it, and the rings are
+    /// entered no more: see `refuse`. Otherwise every further `wait` answers this.
     broken: Option<io::Error>,
+    /// Requests that ended because the kernel refused them.
+    refused: Vec<Completion>,
 }
 
 /// The polling ring.
@@ -69,6 +72,7 @@ impl UringEngine {
             armed: false,
             multishot: true,
             broken: None,
+            refused: Vec::new(),
         })
     }
 
@@ -83,18 +87,67 @@ impl UringEngine {
 
     /// # Safety
     /// As for `Engine::push`.
-    unsafe fn try_push(&mut self, requests: &[IoRequest]) -> io::Result<()> {
+    unsafe fn try_push(&mut self, requests: &[IoRequest], pushed: &mut usize) -> io::Result<()> {
         self.awaken()?;
         let Some(polled) = &mut self.polled else {
             // SAFETY: the caller's promise.
-            return unsafe { self.main.push(requests) };
+            return unsafe { self.main.push(requests, pushed) };
         };
         for request in requests {
             let ring = if polled.takes(request) { &mut polled.ring } else { &mut self.main };
             // SAFETY: the caller's promise.
-            unsafe { ring.push(std::slice::from_ref(request)) }?;
+            unsafe { ring.push(std::slice::from_ref(request), pushed) }?;
         }
         Ok(())
+    }
+
+    /// The kernel does not let the rings be entered. A filter of system calls may have been set after the engine was made. What the kernel has not
+    /// taken ends with its error. What it has taken goes on.
+    fn refuse(&mut self, error: io::Error) {
+        if let Some(errno) = error.raw_os_error() {
+            for ring in
+                [Some(&mut self.main), self.polled.as_mut().map(|polled| &mut polled.ring)].into_iter().flatten()
+            {
+                let slots = ring.take_back().into_iter().filter(|data| *data != WAKE);
+                let before = self.refused.len();
+                self.refused.extend(slots.map(|slot| Completion { slot: slot as u32, result: -errno }));
+                ring.in_flight -= (self.refused.len() - before) as u32;
+            }
+        }
+        self.broken = Some(error);
+    }
+
+    /// The errno with which each request ends, once the kernel has refused one.
+    fn refusal(&self) -> Option<i32> {
+        self.broken.as_ref().and_then(io::Error::raw_os_error)
+    }
+
+    /// Waits until `done` has so many ends, without entering the rings: what the kernel has taken shows its end by itself.
+    fn wait_outside(&mut self, wanted: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let errno = self.refusal().unwrap_or(libc::EIO);
+        let mut deadline = Deadline::new(timeout);
+        let mut is_readable = false;
+        loop {
+            let before = done.len();
+            done.append(&mut self.refused);
+            self.reap(done)?;
+            if let Some(polled) = &mut self.polled {
+                polled.reap(done);
+                // The plain ring takes no more.
+                done.extend(polled.unpolled.drain(..).map(|request| Completion { slot: request.slot, result: -errno }));
+            }
+            let left = deadline.left();
+            let can_end = self.in_flight() > 0 || EventWake::is_shared(&self.wake);
+            if done.len() >= wanted || left == Some(Duration::ZERO) || !can_end || self.wake.take() {
+                return Ok(());
+            }
+            if is_readable && done.len() == before && self.in_flight() > 0 {
+                // The ends are there, and the ring shows them only where it is entered.
+                return Err(io::Error::other("the kernel shows no ends of I/O that it has taken"));
+            }
+            is_readable = self.main.is_readable(self.wake.event(), left)?;
+            self.wake.drain()?;
+        }
     }
 
     fn awaken(&mut self) -> io::Result<()> {
@@ -141,9 +194,10 @@ impl UringEngine {
         let Some(polled) = &mut self.polled else { return Ok(()) };
         polled.ring.submit()?;
         polled.reap(done);
+        let mut taken = 0;
         // SAFETY: these requests were pushed under the promise of `Engine::push` and have not completed.
-        let pushed = unsafe { self.main.push(&polled.unpolled) };
-        polled.unpolled.clear();
+        let pushed = unsafe { self.main.push(&polled.unpolled, &mut taken) };
+        polled.unpolled.drain(..taken);
         pushed
     }
 
@@ -224,17 +278,31 @@ impl Engine for UringEngine {
     }
 
     unsafe fn push(&mut self, requests: &[IoRequest]) {
+        let mut pushed = 0;
         if self.broken.is_none() {
             // SAFETY: the caller's promise.
-            self.broken = unsafe { self.try_push(requests) }.err();
+            if let Err(error) = unsafe { self.try_push(requests, &mut pushed) } {
+                self.refuse(error);
+            }
+        }
+        if let Some(errno) = self.refusal() {
+            let rest = requests[pushed..].iter();
+            self.refused.extend(rest.map(|request| Completion { slot: request.slot, result: -errno }));
         }
     }
 
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let wanted = done.len().saturating_add(min);
         if self.broken.is_none() {
-            self.broken = self.try_wait(min, timeout, done).err();
+            match self.try_wait(min, timeout, done) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.refuse(error),
+            }
         }
-        self.broken.as_ref().map_or(Ok(()), |error| Err(copy(error)))
+        match &self.broken {
+            Some(error) if error.raw_os_error().is_none() => Err(copy(error)),
+            _ => self.wait_outside(wanted, timeout, done),
+        }
     }
 
     fn waker(&self) -> Arc<dyn EngineWake> {
@@ -281,8 +349,7 @@ impl Drop for UringEngine {
     /// be freed next.
     fn drop(&mut self) {
         let mut done = Vec::new();
-        while self.in_flight() > 0 && self.broken.is_none() {
-            self.broken = self.try_wait(self.in_flight() as usize, None, &mut done).err();
+        while self.in_flight() > 0 && self.wait(self.in_flight() as usize, None, &mut done).is_ok() {
             done.clear();
         }
     }
@@ -359,6 +426,44 @@ mod tests {
                 assert!(begun.elapsed() >= Duration::from_millis(10), "{name}");
                 assert!(done.is_empty(), "{name}");
             }
+        }
+    }
+
+    /// Requests that the kernel has are brought. Those that wait in the queue, and all others, end with its errno. Wakes and timeouts go on.
+    #[test]
+    fn what_the_kernel_refuses_ends_with_its_errno() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
+        for (name, mut engine) in lesser_engines(false) {
+            let waker = engine.waker();
+            let mut memory = PageBuf::new(8 * 4096).unwrap();
+            let mut request = |slot: u32| {
+                let buf = memory.as_mut_slice()[slot as usize * 4096..].as_mut_ptr();
+                IoRequest { slot, op: Op::Read, len: 4096, file, offset: 0, memory: Memory::one(buf) }
+            };
+            let (taken, queued, late) = ([0, 1, 2].map(&mut request), [3, 4].map(&mut request), [5].map(&mut request));
+            let mut done = Vec::new();
+            // SAFETY: memory and file stay until all requests have completed.
+            unsafe { engine.push(&taken) };
+            engine.wait(0, None, &mut done).unwrap();
+            // SAFETY: as above.
+            unsafe { engine.push(&queued) };
+            engine.refuse(io::Error::from_raw_os_error(libc::EPERM));
+            // SAFETY: as above.
+            unsafe { engine.push(&late) };
+            while done.len() < 6 {
+                engine.wait(6 - done.len(), Some(LONG), &mut done).unwrap();
+            }
+            done.sort_by_key(|completion| completion.slot);
+            let results: Vec<i32> = done.drain(..).map(|completion| completion.result).collect();
+            assert_eq!(results, [4096, 4096, 4096, -libc::EPERM, -libc::EPERM, -libc::EPERM], "{name}");
+            assert_eq!(engine.in_flight(), 0, "{name}");
+            std::thread::scope(|scope| {
+                scope.spawn(|| waker.wake());
+                engine.wait(1, Some(LONG), &mut done).unwrap();
+            });
+            engine.wait(1, Some(Duration::from_millis(10)), &mut done).unwrap();
+            assert!(done.is_empty(), "{name}");
         }
     }
 

@@ -35,6 +35,11 @@ impl EventWake {
         self.event.as_fd().as_raw_fd()
     }
 
+    /// What a waker sets.
+    pub(super) fn event(&self) -> &Event {
+        &self.event
+    }
+
     /// Rules 2 and 3: whether a waker wanted a wake. The wake counts as delivered now.
     pub(super) fn take(&self) -> bool {
         // AcqRel: pairs with the same in `wake`.

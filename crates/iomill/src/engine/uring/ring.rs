@@ -4,7 +4,7 @@
 //! and a second ring, which are the engine's.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::files::{FileTable, Target};
 use crate::engine::{IoRequest, Memory, NO_REGION, Op};
 use crate::sys::descriptor::made_above;
+use crate::sys::event::Event;
 use crate::sys::fs::Handle;
 
 /// The largest number of entries in the submission queue. A larger queue would only touch more memory.
@@ -46,6 +47,8 @@ pub(super) struct Ring {
     refusals: u32,
     /// Requests that were pushed and not yet reaped.
     pub(super) in_flight: u32,
+    /// The user data of the entries that were pushed since the queue was empty. The last ones may wait in the queue.
+    queued: Vec<u64>,
 }
 
 /// Which places for registered memory are free.
@@ -72,6 +75,7 @@ impl Ring {
         let files = FileTable::new(&ring.submitter(), hold)?;
         let deferred = kind == Kind::Deferred;
         let timed = ring.params().is_feature_ext_arg();
+        let entries = ring.params().sq_entries() as usize;
         Ok(Ring {
             ring,
             files,
@@ -81,12 +85,18 @@ impl Ring {
             timed,
             refusals: 0,
             in_flight: 0,
+            queued: Vec::with_capacity(entries),
         })
     }
 
     /// Its descriptor, which is readable while completions are there.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.ring.as_raw_fd()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the ring's, which outlives the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
     /// Makes the calling thread the one that serves the ring. Called before every other use.
@@ -111,11 +121,11 @@ impl Ring {
         Ok(())
     }
 
-    /// Queues requests. It submits in between when the queue is full.
+    /// Queues requests, and counts them in `pushed`. It submits in between when the queue is full.
     ///
     /// # Safety
     /// As for [`crate::engine::Engine::push`].
-    pub(super) unsafe fn push(&mut self, requests: &[IoRequest]) -> io::Result<()> {
+    pub(super) unsafe fn push(&mut self, requests: &[IoRequest], pushed: &mut usize) -> io::Result<()> {
         let mut rest = requests;
         while !rest.is_empty() {
             let (submitter, mut queue, _) = self.ring.split();
@@ -127,10 +137,15 @@ impl Ring {
                 if unsafe { queue.push(&entry(request, target)) }.is_err() {
                     break;
                 }
+                if !queued {
+                    self.queued.clear();
+                }
+                self.queued.push(u64::from(request.slot));
                 taken += 1;
             }
             drop(queue);
             self.in_flight += taken as u32;
+            *pushed += taken;
             rest = &rest[taken..];
             if !rest.is_empty() {
                 self.submit()?;
@@ -150,7 +165,17 @@ impl Ring {
             // SAFETY: the caller's promise.
             unsafe { self.ring.submission().push(entry) }.map_err(|_| io::Error::from(io::ErrorKind::WouldBlock))?;
         }
+        if self.ring.submission().len() == 1 {
+            self.queued.clear();
+        }
+        self.queued.push(entry.get_user_data());
         Ok(())
+    }
+
+    /// The user data of the entries that the kernel has not taken. The kernel never takes them, because the caller does not enter the ring again.
+    pub(super) fn take_back(&mut self) -> Vec<u64> {
+        let left = self.ring.submission().len();
+        self.queued.split_off(self.queued.len().saturating_sub(left))
     }
 
     /// Passes every completion that is there to `each`.
@@ -221,11 +246,23 @@ impl Ring {
     /// Waiting with a timeout on kernels before 5.11.
     fn submit_and_poll(&mut self, timeout: Duration) -> io::Result<()> {
         self.submit()?;
-        // SAFETY: the descriptor is the ring's, which outlives the borrow.
-        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(self.raw_fd()) };
+        let fd = self.fd();
         let time = rustix::event::Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sleeps until completions are there, the event is set, or the time is over. Whether completions are there.
+    pub(super) fn is_readable(&self, event: &Event, timeout: Option<Duration>) -> io::Result<bool> {
+        let time =
+            timeout.map(rustix::event::Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
+        let fd = self.fd();
+        let mut polled = [PollFd::new(&fd, PollFlags::IN), PollFd::new(event, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, time.as_ref()) {
+            Ok(_) => Ok(polled[0].revents().contains(PollFlags::IN)),
+            Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
