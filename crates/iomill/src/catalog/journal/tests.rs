@@ -190,6 +190,32 @@ fn a_crash_leaves_what_was_acknowledged_and_a_prefix_of_the_rest() {
     });
 }
 
+/// Two lives of one log make a checkpoint of the same group. A drive that has the one of the other life was apart, and nothing else shows it.
+#[test]
+fn a_checkpoint_of_another_life_is_refused() {
+    let mut ours = Machine::new(2);
+    ours.open().unwrap().close().unwrap();
+    let log = TestLog { world: ours.log.world.fork(), labels: ours.log.labels.clone(), drives: 2 };
+    let mut theirs = Machine { labels: SharedLabels(Arc::new(Mutex::new(log.labels.clone()))), log };
+    let [kept, other] = [(&mut ours, 1), (&mut theirs, 2)].map(|(machine, name)| {
+        // Salts are random.
+        machine.log.world.platform().random(&mut vec![0; 1000 * usize::from(name)]).unwrap();
+        let journal = machine.open().unwrap();
+        change(&journal, &Step::Create(name), true).unwrap();
+        (0..30).for_each(|_| change(&journal, &Step::Attribute(name, 900), true).unwrap());
+        journal.close().unwrap();
+        LogFiles::list(&*machine.log.voter(1).fs).unwrap().checkpoints
+    });
+    assert_eq!((kept.len(), &kept), (1, &other));
+    let path = crate::catalog::log::place::checkpoint_path(kept[0]);
+    let checkpoint = theirs.log.world.read(1, &path).unwrap();
+    ours.log.world.put(1, &path, Some(&checkpoint));
+    let before = [0, 1].map(|disk| ours.log.world.everything(disk));
+    let told = ours.open().err().expect("the drive is refused").to_string();
+    assert!(told.contains("went apart") && told.contains("different checkpoints"), "{told}");
+    assert!(before == [0, 1].map(|disk| ours.log.world.everything(disk)), "something was changed");
+}
+
 /// Many changes pass over many checkpoints. Old segments and checkpoints go.
 #[test]
 fn checkpoints_keep_the_log_short() {
