@@ -52,7 +52,34 @@ pub enum Error {
         missing: u64,
     },
 
-    /// A drive is not there, is not a drive of this array, or cannot be used as it is.
+    /// There is no directory where a drive was named.
+    #[error("drive {}: there is no such directory; check the path, or make the directory and mount the drive there", path.display())]
+    NoDirectory {
+        /// What was named.
+        path: PathBuf,
+    },
+
+    /// The directory is there, and no array has a drive in it: no array has been made yet, or the drive is not mounted.
+    #[error("drive {}: {why}", path.display())]
+    NoArray {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        why: String,
+    },
+
+    /// The array is there, and one of its drives is not: it has failed, or is not mounted.
+    #[error("drive {}: {why}", path.display())]
+    DriveMissing {
+        /// Where the drive was last seen.
+        path: PathBuf,
+        /// Its index in the array.
+        index: u16,
+        /// What is in its place and what to do.
+        why: String,
+    },
+
+    /// A drive is not a drive of this array, or cannot be used as it is.
     #[error("drive {}: {why}", path.display())]
     Drive {
         /// The drive's directory.
@@ -302,9 +329,13 @@ impl Error {
         self.errno().is_some_and(passes)
     }
 
-    /// The kernel's error number behind this error, where there is one.
+    /// The kernel's error number behind this error, where there is one. What is missing of an array has a number of its own: ENOENT is no
+    /// directory, ENODATA no array, and ENODEV a drive that is missing.
     pub fn errno(&self) -> Option<i32> {
         match self {
+            Error::NoDirectory { .. } => Some(libc::ENOENT),
+            Error::NoArray { .. } => Some(libc::ENODATA),
+            Error::DriveMissing { .. } => Some(libc::ENODEV),
             Error::Io { source, .. } => number(source),
             Error::Memory { source, .. }
             | Error::MemoryKept { source }
@@ -341,7 +372,7 @@ impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
             Error::Io { source, .. } => source.kind(),
-            Error::NotFound { .. } => io::ErrorKind::NotFound,
+            Error::NotFound { .. } | Error::NoDirectory { .. } => io::ErrorKind::NotFound,
             Error::Exists { .. } => io::ErrorKind::AlreadyExists,
             Error::Invalid { .. } => io::ErrorKind::InvalidInput,
             Error::Corrupt { .. } => io::ErrorKind::InvalidData,

@@ -80,6 +80,11 @@ impl Array {
         ArrayOptions::new().open(drive)
     }
 
+    /// Opens the array of these drives, or makes it: [`ArrayOptions::open_or_create`] with the defaults.
+    pub fn open_or_create<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        ArrayOptions::new().open_or_create(drives)
+    }
+
     pub(crate) fn create_with(options: ArrayOptions, drives: Vec<PathBuf>) -> Result<Array> {
         let weights = match &options.weights {
             Some(weights) => weights.clone(),
@@ -339,6 +344,26 @@ impl ArrayOptions {
     /// Makes directories into the drives of a new array, and opens it.
     pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
         Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect())
+    }
+
+    /// Opens the array that these drives belong to, or makes a new one of them where none of them has an array.
+    ///
+    /// A drive that is not mounted is no reason for a new array. So it makes one only where each directory is on another file system than
+    /// `/`: the empty mount point of a drive is on that. [`Error::NoArray`] tells where one is not, and [`ArrayOptions::create`] makes
+    /// an array there all the same. If some of the drives have an array and others have none, it is an error, too.
+    ///
+    /// ```no_run
+    /// # fn main() -> iomill::Result<()> {
+    /// let array = iomill::Array::open_or_create(["/mnt/ssd0", "/mnt/ssd1"])?;
+    /// # Ok(()) }
+    /// ```
+    pub fn open_or_create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        check_may_block("open_or_create")?;
+        let drives: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
+        match Catalog::are_new(&*self.platform, &drives)? {
+            true => Array::create_with(self, drives),
+            false => Array::open_with(self, drives),
+        }
     }
 
     /// Opens the array that a drive belongs to. The labels on the drive name the others.

@@ -43,7 +43,7 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
 ///
 /// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct File {
     pub(super) state: OpenRef,
     pub(super) class: Class,
@@ -59,7 +59,6 @@ pub(super) trait Origin: std::fmt::Debug + Send + Sync {
 }
 
 /// What the clones of a handle have in common.
-#[derive(Debug)]
 struct SharedHandle {
     ahead: ReadAhead,
     position: Position,

@@ -6,6 +6,7 @@ use std::vec;
 use super::array::Array;
 use crate::catalog::{Catalog, Found, Position};
 use crate::error::Result;
+use crate::layout::LayoutKind;
 
 /// So many names are looked at under the lock of the catalog.
 const BATCH: usize = 256;
@@ -73,6 +74,12 @@ pub struct ListedFile {
     pub modified_ns: u64,
     /// The version of the name, as in [`FileStat`](super::FileStat).
     pub version: u64,
+    /// Kind of layout.
+    pub layout: LayoutKind,
+    /// Block size in bytes.
+    pub block_bytes: u32,
+    /// Its drives, by index in the array, in the layout's order.
+    pub drives: Arc<[u16]>,
 }
 
 impl Array {
@@ -129,10 +136,10 @@ impl Listing {
 
     /// An entry as users see it. An open file has the length that `stat` tells.
     fn listed(&self, found: Found) -> Result<Listed> {
-        let (name, number, length, created_ns, modified_ns) = match found {
+        let (name, number, length, created_ns, modified_ns, layout) = match found {
             Found::Prefix(prefix) => return Ok(Listed::Prefix(prefix)),
-            Found::File { name, number, length, created_ns, modified_ns } => {
-                (name, number, length, created_ns, modified_ns)
+            Found::File { name, number, length, created_ns, modified_ns, layout } => {
+                (name, number, length, created_ns, modified_ns, layout)
             }
         };
         let open = match &self.source {
@@ -140,7 +147,16 @@ impl Listing {
             Source::Peek(_) => None,
         };
         let len_bytes = open.map_or(length, |open| open.file.len());
-        Ok(Listed::File(ListedFile { name, len_bytes, created_ns, modified_ns, version: number }))
+        Ok(Listed::File(ListedFile {
+            name,
+            len_bytes,
+            created_ns,
+            modified_ns,
+            version: number,
+            layout: layout.kind,
+            block_bytes: layout.block_bytes,
+            drives: Arc::clone(&layout.drives),
+        }))
     }
 }
 

@@ -18,6 +18,7 @@ mod durable_tests;
 mod file;
 mod future;
 mod gather;
+mod holes;
 mod info;
 mod listing;
 mod names;

@@ -1,5 +1,5 @@
 //! What the compiler checks of the public types: which of them may go to other threads, and which may move after a poll. A type that
-//! loses one of these traits does not compile. It has no types of its own.
+//! loses one of these traits does not compile. Also what a [`File`] shows in a log. It has no types of its own.
 
 use super::*;
 use crate::{Counters, DriveCounters, EngineKind, Error, Latency};
@@ -66,3 +66,9 @@ const _: () = {
     may_cross::<PinnedPage<'_>>();
     may_cross::<PinnedRange<'_>>();
 };
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

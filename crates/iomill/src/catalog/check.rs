@@ -42,6 +42,8 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of deleted small files that a repair has given back to the drives.
     pub given_back_bytes: u64,
+    /// What is worth knowing and no problem, such as drives that have moved.
+    pub notices: Vec<String>,
 }
 
 impl Report {
@@ -53,7 +55,9 @@ impl Report {
     /// Notes what keeps the array from being put together.
     fn fault(&mut self, error: Error) -> Result<()> {
         let (path, what) = match error {
-            Error::Drive { path, why } => (path, why),
+            Error::Drive { path, why } | Error::NoArray { path, why } | Error::DriveMissing { path, why, .. } => {
+                (path, why)
+            }
             Error::Corrupt { path, why } => (path, why),
             other => return Err(other),
         };
@@ -138,6 +142,10 @@ fn check_as_user(
         }
     };
     report.drives = array.found.len();
+    if array.found_places() != array.label.drives {
+        let then = if repair { "they were written anew" } else { "the next opening for writing writes them anew" };
+        report.notices.push(format!("the drives are in other places than their labels say, as in a container: {then}"));
+    }
     let labels = label_faults(&array);
     let mut opening = match Opening::new(platform, mode, array, locks, signature) {
         Ok(opening) => opening,
@@ -148,7 +156,7 @@ fn check_as_user(
     };
     opening.compares_all = repair;
     for (drive, what) in labels {
-        let found = problem(opening.drives(), drive, LABEL, &what, Severity::Note);
+        let found = repairable(opening.drives(), drive, LABEL, &what, Severity::Note);
         report.problems.push(Problem { repaired: opening.labels_agree, ..found });
     }
     check_opened(opening, part_extent, watch, report)
@@ -301,16 +309,13 @@ fn repairable(drives: &[Drive], drive: usize, path: &str, what: &str, severity: 
     Problem { advice: REPAIR_ADVICE.to_owned(), ..problem(drives, drive, path, what, severity) }
 }
 
-/// What is wrong with the labels of an array, by drive.
+/// What is wrong with the labels of an array, by drive. Places that have changed are no fault: they are only hints.
 fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
-    let moved = array.found_places() != array.label.drives;
     let fault = |(drive, found): (usize, &FoundDrive)| {
         let what = if !found.signed {
             "the label was mended by hand and is not signed".to_owned()
         } else if found.label.epoch != array.label.epoch {
             format!("the label was left at epoch {} of {}", found.label.epoch, array.label.epoch)
-        } else if moved {
-            "the label gives other places than those where the drives are now".to_owned()
         } else {
             return None;
         };

@@ -12,7 +12,7 @@ use super::id::Id;
 use super::label::{LABEL_MAX_BYTES, Label, LabelDrive, parse_label_as};
 use super::store::{Drive, LABEL, full_path, read_whole};
 use super::text::{Signature, TextError};
-use crate::engine::platform::Platform;
+use crate::engine::platform::{Footing, Platform};
 use crate::error::{Error, Result};
 use crate::sys::fs::DriveFs;
 
@@ -80,11 +80,10 @@ pub(super) fn hint(fs: &dyn DriveFs) -> String {
 /// Attaches to a drive. An error says what to do.
 pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Result<Arc<dyn DriveFs>> {
     platform.attach(path, create).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound if create => Error::Drive {
-            path: path.to_owned(),
-            why: "there is no such directory; make it or mount the drive there first".to_owned(),
-        },
-        io::ErrorKind::NotFound => Error::Drive {
+        io::ErrorKind::NotFound if create || platform.footing(path).is_err() => {
+            Error::NoDirectory { path: path.to_owned() }
+        }
+        io::ErrorKind::NotFound => Error::NoArray {
             path: path.to_owned(),
             why: "no array has a drive here (there is no directory `iomill`); mount the drive, or make an array with \
                   `iomill init`"
@@ -96,6 +95,37 @@ pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Resu
         },
         _ => Error::io(if create { "make a drive in" } else { "attach to the drive in" }, path, error),
     })
+}
+
+/// Whether an array that holds something has a drive in this directory. An error if there is no such directory, or its label cannot be read.
+fn has_array(platform: &dyn Platform, path: &Path) -> Result<bool> {
+    match attach(platform, path, false) {
+        Ok(fs) => Ok(read_label(&fs, Signature::Required)?.is_some_and(|(label, _)| label.epoch > 0)),
+        Err(Error::NoArray { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the drives are to become a new array: none of them has an array. Where one has, the array is to be opened, and a drive that
+/// is missing is missed then. An error if a directory may be the empty mount point of a drive that is not mounted.
+pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<bool> {
+    for path in drives {
+        if has_array(platform, path)? {
+            return Ok(false);
+        }
+    }
+    for path in drives {
+        match platform.footing(path) {
+            Ok(Footing::Drive) => {}
+            Ok(Footing::Root) => {
+                let why = "no array has a drive here, and the directory is on the file system of `/`, as the mount point of a drive \
+                           that is not mounted: mount the drive, or make the array with `iomill init` if this is its place";
+                return Err(Error::NoArray { path: path.clone(), why: why.to_owned() });
+            }
+            Err(error) => return Err(Error::io("examine", path, error)),
+        }
+    }
+    Ok(true)
 }
 
 /// Reads a drive's label; `None` where it has none.
@@ -134,7 +164,7 @@ impl Search<'_> {
         let mut array: Option<(Id, PathBuf)> = None;
         for path in self.starts {
             let fs = attach(self.platform, path, false)?;
-            let (label, signed) = read_label(&fs, self.signature)?.ok_or_else(|| Error::Drive {
+            let (label, signed) = read_label(&fs, self.signature)?.ok_or_else(|| Error::NoArray {
                 path: path.clone(),
                 why: "no array has a drive here (it has no label; was `iomill init` interrupted?); make one with \
                       `iomill init`"
@@ -302,7 +332,7 @@ impl Search<'_> {
             });
         }
         if best.epoch == 0 {
-            return Err(Error::Drive {
+            return Err(Error::NoArray {
                 path: drives.first().map(|found| found.fs.location().to_owned()).unwrap_or_default(),
                 why:
                     "the making of this array was interrupted, and it holds nothing yet; run `iomill init` again with \
@@ -343,8 +373,9 @@ fn missing(listed: &LabelDrive, at_hint: Result<Option<FoundDrive>>) -> Error {
         Ok(Some(other)) => format!(" (now drive {} of array {} is there)", other.label.index, other.label.array),
         Ok(None) => String::new(),
     };
-    Error::Drive {
+    Error::DriveMissing {
         path: PathBuf::from(&listed.path),
+        index: listed.index,
         why: format!(
             "drive {} (id {}) of the array is missing; it was last seen here{instead}: mount it, or name its new place \
              with -a",

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::discovery::{FoundArray, FoundDrive, attach, hint, read_label};
+use super::discovery::{FoundArray, FoundDrive, are_new, attach, hint, read_label};
 use super::id::Id;
 use super::label::{COPIES_MAX, DRIVES_MAX, DriveState, LabelBody, LabelDrive, LabelFeatures, WEIGHT_MAX};
 use super::log::group::OpeningId;
@@ -25,9 +25,14 @@ use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
 const WEIGHT_DEFAULT: u32 = 10;
 
 impl Catalog {
+    /// Whether these drives are to become a new array, because none of them has one. An error if one of them may be an empty mount point.
+    pub fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<bool> {
+        are_new(platform, drives)
+    }
+
     /// Makes an array of the given drives, with one weight for each, or none for equal drives. The directories must
     /// exist and be no drives yet. The log is on the first `copies` drives, by default on up to three. The catalog that comes back is the
-    /// array's writer.
+    /// array's writer. After an error a directory `<drive>/iomill` that it has made is gone again.
     pub fn create(
         platform: &Arc<dyn Platform>,
         drives: &[PathBuf],
@@ -37,47 +42,80 @@ impl Catalog {
         let weights = check_arguments(drives, weights)?;
         let copies = check_copies(copies, drives.len())?;
         let mut fses = Vec::new();
-        for path in drives {
-            fses.push(attach(&**platform, path, true)?);
+        let made = make_array(platform, drives, &weights, copies, &mut fses);
+        if made.is_err() {
+            fses.iter().for_each(|fs| remove_made(&**fs));
         }
-        refuse_doubles(&fses)?;
-        for fs in &fses {
-            refuse_other_content(&**fs)?;
-            make_lock(fs)?;
+        made
+    }
+}
+
+/// Makes an array of the drives, to which it attaches one by one.
+fn make_array(
+    platform: &Arc<dyn Platform>,
+    drives: &[PathBuf],
+    weights: &[u32],
+    copies: u16,
+    fses: &mut Vec<Arc<dyn DriveFs>>,
+) -> Result<Catalog> {
+    for path in drives {
+        fses.push(attach(&**platform, path, true)?);
+    }
+    refuse_doubles(fses)?;
+    for fs in &*fses {
+        refuse_other_content(&**fs)?;
+        make_lock(fs)?;
+    }
+    let locks = Locks::take(&**platform, &*fses, Lock::Exclusive)?;
+    refuse_drives_in_use(fses)?;
+    for fs in &*fses {
+        prepare(fs)?;
+    }
+    let mut listed = Vec::new();
+    for ((index, fs), weight) in (0u16..).zip(&*fses).zip(weights) {
+        let id = Id::random(&**platform)?;
+        listed.push(LabelDrive { id, index, path: hint(&**fs), weight: *weight, state: DriveState::In });
+    }
+    let body = LabelBody {
+        array: Id::random(&**platform)?,
+        epoch: 0,
+        copies,
+        voters: (0..copies).collect(),
+        features: LabelFeatures::default(),
+        drives: listed,
+    };
+    let first = LabelBody { epoch: 1, ..body.clone() };
+    let made = write_labels(&**platform, fses, &body)
+        .and_then(|()| make_log(platform, fses, &body))
+        .and_then(|()| write_labels(&**platform, fses, &first));
+    if let Err(error) = made {
+        return Err(take_back(fses, error));
+    }
+    let found = (0u16..).zip(&*fses).map(|(index, fs)| FoundDrive {
+        fs: Arc::clone(fs),
+        label: first.label_of(index),
+        signed: true,
+        moved: false,
+    });
+    let array = FoundArray { label: first.label_of(0), found: found.collect() };
+    Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?.into_catalog()
+}
+
+/// Removes the directory `<drive>/iomill` if this attempt has made it, and nothing is in it but the empty frame of an array. Its lock keeps
+/// another attempt out meanwhile.
+fn remove_made(fs: &dyn DriveFs) {
+    let frame = [LOCK, LOG, PARTS, SHARED];
+    let is_frame = || {
+        let is_empty = |name: &String| name == LOCK || fs.list(name).is_ok_and(|names| names.is_empty());
+        fs.list("").is_ok_and(|names| names.iter().all(|name| frame.contains(&name.as_str()) && is_empty(name)))
+    };
+    if fs.is_new() && fs.lock_directory(Lock::Exclusive).unwrap_or(false) {
+        if is_frame() {
+            // The error of the attempt is what counts. A directory that stays holds nothing, and the next attempt takes it.
+            let _ = absent_is_none(fs.unlink(LOCK));
+            [LOG, PARTS, SHARED, ""].into_iter().for_each(|dir| drop(fs.remove_dir(dir)));
         }
-        let locks = Locks::take(&**platform, &fses, Lock::Exclusive)?;
-        refuse_drives_in_use(&fses)?;
-        for fs in &fses {
-            prepare(fs)?;
-        }
-        let mut listed = Vec::new();
-        for ((index, fs), weight) in (0u16..).zip(&fses).zip(weights) {
-            let id = Id::random(&**platform)?;
-            listed.push(LabelDrive { id, index, path: hint(&**fs), weight, state: DriveState::In });
-        }
-        let body = LabelBody {
-            array: Id::random(&**platform)?,
-            epoch: 0,
-            copies,
-            voters: (0..copies).collect(),
-            features: LabelFeatures::default(),
-            drives: listed,
-        };
-        let first = LabelBody { epoch: 1, ..body.clone() };
-        let made = write_labels(&**platform, &fses, &body)
-            .and_then(|()| make_log(platform, &fses, &body))
-            .and_then(|()| write_labels(&**platform, &fses, &first));
-        if let Err(error) = made {
-            return Err(take_back(&fses, error));
-        }
-        let found = (0u16..).zip(fses).map(|(index, fs)| FoundDrive {
-            fs,
-            label: first.label_of(index),
-            signed: true,
-            moved: false,
-        });
-        let array = FoundArray { label: first.label_of(0), found: found.collect() };
-        Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?.into_catalog()
+        let _ = fs.unlock_directory();
     }
 }
 

@@ -5,10 +5,14 @@
 //!    shows no entry twice, whatever changes meanwhile.
 //! 2. The entries are in order, common prefixes among the names. A common prefix is skipped by one search for what is behind it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use super::Catalog;
-use super::log::record::FileRecord;
+use super::log::record::{FileRecord, PAGE_BYTES};
 use super::state::files::Files;
 use crate::error::Result;
+use crate::layout::LayoutKind;
 
 /// Where a listing goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,15 +51,46 @@ pub enum Found {
         created_ns: u64,
         /// When a change of it was last synced, in nanoseconds since 1970.
         modified_ns: u64,
+        /// How it is laid out.
+        layout: Arc<FoundLayout>,
     },
     /// What several names have in common, the delimiter included.
     Prefix(String),
 }
 
-impl Found {
-    fn file(file: &FileRecord<'_>) -> Found {
+/// The layout that many files have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundLayout {
+    /// The function.
+    pub kind: LayoutKind,
+    /// Unit of placement in bytes.
+    pub block_bytes: u32,
+    /// The drives by index, in the order of the layout.
+    pub drives: Arc<[u16]>,
+}
+
+/// The layouts of one look, each made once.
+#[derive(Default)]
+struct Layouts(BTreeMap<u32, Arc<FoundLayout>>);
+
+impl Layouts {
+    fn of(&mut self, files: &Files, number: u32) -> Arc<FoundLayout> {
+        let make = || {
+            // As `Record::of`: the log has no file without its layout.
+            let layout = files.layout(number);
+            Arc::new(FoundLayout {
+                kind: layout.map_or(LayoutKind::Striping, |layout| layout.kind),
+                block_bytes: layout.map_or(PAGE_BYTES, |layout| layout.block_bytes),
+                drives: layout.map_or(&[][..], |layout| &layout.drives).iter().map(|(drive, _)| *drive).collect(),
+            })
+        };
+        Arc::clone(self.0.entry(number).or_insert_with(make))
+    }
+
+    fn found(&mut self, files: &Files, file: &FileRecord<'_>) -> Found {
         let FileRecord { number, length, created_ns, modified_ns, .. } = *file;
-        Found::File { name: file.name.to_owned(), number, length, created_ns, modified_ns }
+        let layout = self.of(files, file.layout);
+        Found::File { name: file.name.to_owned(), number, length, created_ns, modified_ns, layout }
     }
 }
 
@@ -80,7 +115,7 @@ pub(super) fn entries_of(
     mut position: Position,
     most: usize,
 ) -> (Vec<Found>, Option<Position>) {
-    let (mut found, mut seen) = (Vec::new(), 0);
+    let (mut found, mut seen, mut layouts) = (Vec::new(), 0, Layouts::default());
     'search: loop {
         let mut last = None;
         for file in files.ordered_from(&|name| position.is_behind(name)) {
@@ -98,7 +133,7 @@ pub(super) fn entries_of(
                 position = Position::Behind(common.to_owned());
                 continue 'search;
             }
-            found.push(Found::file(&file));
+            found.push(layouts.found(files, &file));
             last = Some(file.name);
         }
         return (found, None);
@@ -110,7 +145,6 @@ mod tests {
     use super::*;
     use crate::catalog::log::record::{LayoutRecord, LogRecord};
     use crate::catalog::record::new_file;
-    use crate::layout::LayoutKind;
     use crate::sys::property::{check, list, maybe, text};
 
     fn files(names: &[String]) -> Files {

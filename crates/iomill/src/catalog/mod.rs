@@ -101,7 +101,6 @@ pub enum OpenMode {
 }
 
 /// The catalog of an open array. Drop it after [`Catalog::close`]; a drop alone is like the end of the process.
-#[derive(Debug)]
 pub struct Catalog {
     platform: Arc<dyn Platform>,
     mode: OpenMode,
@@ -125,6 +124,17 @@ pub struct Catalog {
     /// Held for reading by what writes to the drives (rule 8).
     is_closed: RwLock<bool>,
     locks: Mutex<Locks>,
+}
+
+impl std::fmt::Debug for Catalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (id, mode, drives) = (self.id.to_string(), self.mode, self.drives().len());
+        f.debug_struct("Catalog")
+            .field("array", &id)
+            .field("mode", &mode)
+            .field("drives", &drives)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Where the files are known.

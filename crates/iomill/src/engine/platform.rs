@@ -41,10 +41,25 @@ pub struct DurableWrite<'a> {
     pub offset: u64,
 }
 
+/// What a directory is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Footing {
+    /// A file system of its own, or at least not that of `/`.
+    Drive,
+    /// The file system of `/`: it may be the mount point of a drive that is not mounted.
+    Root,
+}
+
 /// The world in which an array lives.
 pub trait Platform: Send + Sync + fmt::Debug {
     /// Attaches to the drive in directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>>;
+
+    /// What a directory is on. An error if there is no such directory.
+    fn footing(&self, path: &Path) -> io::Result<Footing> {
+        let _there_are_only_drives = path;
+        Ok(Footing::Drive)
+    }
 
     /// Finds and opens a plain file. With `access.create` it makes an empty one if there is none, durably. An error says what the path is, if
     /// it is no file.

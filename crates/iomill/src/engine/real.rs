@@ -5,8 +5,10 @@
 
 mod durably;
 
+use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -19,7 +21,7 @@ use self::durably::Flusher;
 use super::aio::AioEngine;
 use super::mmap::{self, MappedParts, MmapEngine};
 use super::null::NullEngine;
-use super::platform::{Choice, DurableWrite, PlainPlace, Platform};
+use super::platform::{Choice, DurableWrite, Footing, PlainPlace, Platform};
 use super::posix::PosixEngine;
 use super::uring::UringEngine;
 use super::{Engine, EngineConfig, EngineKind};
@@ -51,6 +53,11 @@ pub struct RealPlatform {
 impl Platform for RealPlatform {
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
         Ok(Arc::new(RealFs::attach(path, create)?))
+    }
+
+    fn footing(&self, path: &Path) -> io::Result<Footing> {
+        let found = fs::metadata(path)?;
+        Ok(if found.dev() == fs::metadata("/")?.dev() { Footing::Root } else { Footing::Drive })
     }
 
     fn plain(&self, path: &Path, access: Access) -> io::Result<PlainPlace> {

@@ -167,6 +167,11 @@ impl FileState {
         (&self.parts()[place.part], place)
     }
 
+    /// Whether its bytes lie in a part that other files share.
+    pub fn is_small(&self) -> bool {
+        self.backing.is_small()
+    }
+
     /// Whether it is several plain files, which need not begin at a page's edge.
     #[inline]
     pub fn is_list(&self) -> bool {

@@ -73,6 +73,22 @@ pub fn allocated(handle: Handle) -> io::Result<u64> {
     Ok(u64::try_from(sys::fstat(borrow(handle))?.st_blocks).unwrap_or(0).saturating_mul(512))
 }
 
+/// The first range at or after an offset that may hold data: its start and its end. What is beyond the end of the file counts as data. The
+/// offset of the descriptor moves, which no other call uses.
+pub fn next_data(handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
+    let start = match sys::seek(borrow(handle), sys::SeekFrom::Data(offset)) {
+        Ok(start) => start,
+        Err(Errno::NXIO) => {
+            let len = u64::try_from(sys::fstat(borrow(handle))?.st_size).unwrap_or(0);
+            return Ok((offset.max(len), u64::MAX));
+        }
+        // A file system that knows no holes.
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((offset, u64::MAX)),
+        Err(errno) => return Err(errno.into()),
+    };
+    Ok((start, sys::seek(borrow(handle), sys::SeekFrom::Hole(start))?))
+}
+
 /// Whether an open file has the mode of one of an array.
 pub fn is_of_array(handle: Handle) -> io::Result<bool> {
     Ok(Mode::from_raw_mode(sys::fstat(borrow(handle))?.st_mode) == FILE_MODE)

@@ -137,6 +137,14 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     }
     /// Makes one directory (mode 0700). If it exists already, that is not an error.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
+    /// Whether [`Platform::attach`](crate::engine::platform::Platform::attach) has made the directory `<drive>/iomill` for this value.
+    fn is_new(&self) -> bool {
+        false
+    }
+    /// Removes an empty directory (`""` is `<drive>/iomill` itself).
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, format!("this drive keeps its directories ({dir:?})")))
+    }
     /// The names in a directory, without `.` and `..`, in no order.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
     /// Opens a file.
@@ -193,6 +201,12 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// Bytes of the drive that an open file takes.
     fn allocated(&self, handle: Handle) -> io::Result<u64>;
+    /// The first range at or after an offset that may hold data: its start and its end in bytes. Before it all bytes read as zero. What is
+    /// beyond the end of the file counts as data, so that a read tells.
+    fn next_data(&self, handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
+        let _no_holes_are_known = handle;
+        Ok((offset, u64::MAX))
+    }
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
     /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).

@@ -344,6 +344,10 @@ impl DriveFs for PlainFs {
         calls::punch(handle, offset, len)
     }
 
+    fn next_data(&self, handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
+        calls::next_data(handle, offset)
+    }
+
     fn allocated(&self, handle: Handle) -> io::Result<u64> {
         calls::allocated(handle)
     }

@@ -43,6 +43,8 @@ pub struct RealFs {
     flush_failures: Arc<FlushFailures>,
     /// The user and the group of the directory, if root makes files for them.
     owner: Option<(Uid, Gid)>,
+    /// Whether the directory was made for this value.
+    is_new: bool,
 }
 
 impl RealFs {
@@ -53,13 +55,13 @@ impl RealFs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // The user chose the symbolic links up to here.
         let parent = descriptor::openat(CWD, &location, flags, Mode::empty())?;
+        let is_new = create && make_dir_at(&parent, DIRECTORY)?;
         if create {
-            make_dir_at(&parent, DIRECTORY)?;
             sys::fsync(&parent)?;
         }
         let directory = descriptor::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let root = location.join(DIRECTORY);
-        RealFs::new(location, root, directory)
+        Ok(RealFs { is_new, ..RealFs::new(location, root, directory)? })
     }
 
     /// As if no other directory were on the same device.
@@ -75,7 +77,7 @@ impl RealFs {
         let is_array = root != location;
         let owner = (is_array && geteuid().is_root() && stat.st_uid != 0)
             .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
-        Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures, owner })
+        Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures, owner, is_new: false })
     }
 
     /// Opens a path below the drive's directory. It follows no symbolic link at any step.
@@ -186,6 +188,20 @@ impl DriveFs for RealFs {
         Ok(())
     }
 
+    fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    fn remove_dir(&self, dir: &str) -> io::Result<()> {
+        if dir.is_empty() {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let parent = descriptor::openat(CWD, &self.location, flags, Mode::empty())?;
+            return Ok(sys::unlinkat(parent, DIRECTORY, AtFlags::REMOVEDIR)?);
+        }
+        let (parent, name) = self.parent(dir)?;
+        Ok(sys::unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+    }
+
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         let directory = self.open_below(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let mut names = Vec::new();
@@ -292,6 +308,10 @@ impl DriveFs for RealFs {
 
     fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
         calls::punch(handle, offset, len)
+    }
+
+    fn next_data(&self, handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
+        calls::next_data(handle, offset)
     }
 
     fn allocated(&self, handle: Handle) -> io::Result<u64> {

@@ -45,6 +45,7 @@ fn a_listing_has_names_lengths_and_common_prefixes() {
         let (found, stat) = (listed(array.entries("b")), array.stat("b").unwrap());
         assert_eq!((found.len_bytes, found.version), (10_000, stat.version));
         assert_eq!((found.created_ns, found.modified_ns), (stat.created_ns, stat.modified_ns));
+        assert_eq!((found.layout, found.block_bytes, &*found.drives), (stat.layout, stat.block_bytes, &*stat.drives));
         let peek = ArrayOptions::new().peek([dir.path()]).unwrap();
         assert_eq!(listed(peek.entries("b")).len_bytes, 1, "a look beside the writer sees what is durable");
 

@@ -81,3 +81,43 @@ fn a_part_of_an_unknown_file_is_kept() {
     array.close().unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
 }
+
+/// Opens or makes an array, and does not take the empty mount point of a drive for a new one.
+#[test]
+fn an_array_is_opened_or_made_but_not_where_a_drive_may_be_missing() {
+    use std::os::unix::fs::MetadataExt;
+    let root = std::fs::metadata("/").unwrap().dev();
+    for place in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {
+        let Ok(dir) = tempfile::tempdir_in(place) else { continue };
+        let drives = ["a", "b"].map(|name| dir.path().join(name));
+        let Err(error) = Array::open_or_create(&drives) else { panic!("there are no directories") };
+        assert!(matches!(error, Error::NoDirectory { .. }) && error.errno() == Some(libc::ENOENT), "{error}");
+        drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+        let made = Array::open_or_create(&drives);
+        if std::fs::metadata(dir.path()).unwrap().dev() == root {
+            let Err(error) = made else { panic!("{place} is on the file system of `/`") };
+            assert!(matches!(error, Error::NoArray { .. }) && error.errno() == Some(libc::ENODATA), "{error}");
+            assert!(error.to_string().contains("not mounted"), "{error}");
+            assert_eq!(std::fs::read_dir(&drives[0]).unwrap().count(), 0);
+            Array::create(&drives).unwrap().close().unwrap();
+        } else {
+            made.unwrap().close().unwrap();
+        }
+        let array = Array::open_or_create(&drives).unwrap();
+        array.create_file("kept", iomill::Layout::default()).unwrap();
+        array.close().unwrap();
+        let array = Array::open_or_create([&drives[1]]).unwrap();
+        assert_eq!(array.list(""), ["kept"]);
+        array.close().unwrap();
+        // One drive is away, and its mount point is empty.
+        std::fs::create_dir_all(dir.path().join("deep/er")).unwrap();
+        std::fs::rename(&drives[1], dir.path().join("deep/er/away")).unwrap();
+        std::fs::create_dir(&drives[1]).unwrap();
+        let Err(error) = Array::open_or_create(&drives) else { panic!("a drive is missing") };
+        assert!(matches!(&error, Error::NoArray { path, .. } if *path == drives[1]), "{error}");
+        let Err(error) = Array::open_or_create([&drives[0]]) else { panic!("a drive is missing") };
+        let is_known = matches!(&error, Error::DriveMissing { index: 1, path, .. } if *path == drives[1]);
+        assert!(is_known && error.errno() == Some(libc::ENODEV), "{error}");
+        assert_eq!(std::fs::read_dir(&drives[1]).unwrap().count(), 0);
+    }
+}

@@ -17,7 +17,9 @@ fn relabel(world: &World, disk: usize, from: &str, to: &str) {
 
 fn drive_error(result: Result<Catalog>) -> (String, String) {
     match result {
-        Err(Error::Drive { path, why }) => (path.display().to_string(), why),
+        Err(Error::Drive { path, why } | Error::NoArray { path, why } | Error::DriveMissing { path, why, .. }) => {
+            (path.display().to_string(), why)
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -37,7 +37,10 @@ fn refusal(world: &World, context: &str) -> String {
             Ok(catalog) => panic!("{context}: {mode:?} opened: {:?}", catalog.list("")),
             Err(error) => error,
         };
-        assert!(matches!(error, Error::Drive { .. } | Error::Corrupt { .. }), "{context}, {mode:?}: {error}");
+        assert!(
+            matches!(error, Error::Drive { .. } | Error::DriveMissing { .. } | Error::Corrupt { .. }),
+            "{context}, {mode:?}: {error}"
+        );
         told = error.to_string();
     }
     assert!(export(&world.platform(), &places(1)).is_err(), "{context}");

@@ -1,0 +1,84 @@
+//! [`File::next_data`]: what of a file needs no copy. Non-goals: making holes.
+
+use std::ops::Range;
+
+use super::file::File;
+use crate::error::{Error, Result};
+use crate::exec::pools;
+use crate::file::Entered;
+use crate::file::backing::Part;
+
+/// What is known of a part: a range that may hold data, and from where on that is known, in bytes of the part. Before the range is a hole.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    from: u64,
+    start: u64,
+    end: u64,
+}
+
+impl Known {
+    /// Whether the part may hold data in a range.
+    fn has_data(&mut self, part: &Part, range: Range<u64>) -> Result<bool> {
+        if range.start < self.from || range.start >= self.end {
+            let (start, end) = match &part.open {
+                // It is not there, or empty. A read tells which.
+                None => (range.start, u64::MAX),
+                Some(open) => open
+                    .fs()
+                    .next_data(open.handle(), range.start)
+                    .map_err(|error| Error::io("look for holes in", part.path(), error))?,
+            };
+            *self = Known { from: range.start, start, end };
+        }
+        Ok(range.end > self.start)
+    }
+}
+
+impl File {
+    /// The first range at or after `offset` that may hold other bytes than zeros, of at most `most` bytes. Between `offset` and the range all
+    /// bytes read as zero, and take no space on the drives. `None` if no such range follows. So a copy skips holes:
+    ///
+    /// ```no_run
+    /// # fn main() -> iomill::Result<()> {
+    /// # let file = iomill::Array::open("/mnt/ssd0")?.open_file("sparse")?;
+    /// # let mut buffer = vec![0; 1 << 20];
+    /// let mut at = 0;
+    /// while let Some(data) = file.next_data(at, buffer.len() as u64)? {
+    ///     let len = (data.end - data.start) as usize;
+    ///     file.read_at(&mut buffer[..len], data.start)?;
+    ///     at = data.end;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// It brings what the cache has to the drives first. Its steps are blocks, and drives that know no holes have only data. Of writes at the same
+    /// time it may see some or none.
+    pub fn next_data(&self, offset: u64, most: u64) -> Result<Option<Range<u64>>> {
+        pools::check_may_block("next_data")?;
+        let here = self.here()?;
+        here.state.write_back(&here.reported)?;
+        let file = &here.state.file;
+        let _entered = Entered::enter(file)?;
+        let len = file.len();
+        if offset >= len || most == 0 {
+            return Ok(None);
+        }
+        if file.is_list() || file.is_small() || file.parts().is_empty() {
+            return Ok(Some(offset..len.min(offset.saturating_add(most))));
+        }
+        let mut known = vec![Known::default(); file.parts().len()];
+        let (mut at, mut found): (u64, Option<u64>) = (offset, None);
+        let end = |start: u64| len.min(start.saturating_add(most));
+        while at < found.map_or(len, end) {
+            let (part, place) = file.locate(at);
+            let left = place.left.min(len - at);
+            match (known[place.part].has_data(part, place.offset..place.offset + left)?, found) {
+                (true, None) => found = Some(at),
+                (false, Some(_)) => break,
+                _ => {}
+            }
+            at += left;
+        }
+        Ok(found.map(|start| start..end(start).min(at)))
+    }
+}
