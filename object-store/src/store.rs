@@ -14,7 +14,7 @@ use crate::tree::Tree;
 use crate::uploads::Uploads;
 
 /// See the module. Clones are the same store.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Store {
     pub source: Arc<Source>,
     /// What each name begins with: nothing, or segments that end with `/`.
@@ -31,6 +31,13 @@ impl fmt::Display for Store {
             Source::Array(_) => write!(f, "IomillStore(array, {prefix:?})"),
             Source::Plain(tree) => write!(f, "IomillStore({}, {prefix:?})", tree.root().display()),
         }
+    }
+}
+
+/// The same in few words: what is below is of no use in a log.
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -55,6 +62,14 @@ impl Store {
             self.uploads = Arc::default();
         }
         self
+    }
+
+    /// The array, if the objects are its files.
+    pub fn as_array(&self) -> Option<&Array> {
+        match &*self.source {
+            Source::Array(objects) => Some(objects.array()),
+            Source::Plain(_) => None,
+        }
     }
 
     /// The name of a location in the source.

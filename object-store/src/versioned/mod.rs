@@ -41,8 +41,14 @@ const DELETES_IN_FLIGHT: usize = 64;
 ///
 /// It works on any executor. No poll waits for a drive. Bytes that are in the cache are copied when a read is first polled, and the
 /// chunks of a payload are joined when a put is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct IomillStore(Store);
+
+impl fmt::Debug for IomillStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
 
 impl IomillStore {
     /// The files of an array. What the array is opened with counts here, too: the size of its cache, its engines, its mode. Close it by
@@ -78,6 +84,12 @@ impl IomillStore {
     pub fn with_layout(mut self, layout: Layout) -> IomillStore {
         self.0.layout = layout;
         self
+    }
+
+    /// The array, for what the trait has no call: its size, its counters, its cache, rows. `None` for a store of ordinary files. Names of its
+    /// files begin with the store's prefix.
+    pub fn as_array(&self) -> Option<&Array> {
+        self.0.as_array()
     }
 
     /// The object as it is now, open, after the conditions of a get.

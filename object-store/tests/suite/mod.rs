@@ -20,6 +20,7 @@ mod integration;
 mod plain;
 mod ranges;
 mod uploads;
+mod views;
 
 /// The directories of four drives.
 pub fn drives(dir: &TempDir) -> Vec<PathBuf> {
