@@ -5,6 +5,7 @@
 
 mod bench;
 mod catalog;
+mod copying;
 mod cp;
 mod nodes;
 mod platform;
@@ -14,7 +15,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use iomill::LayoutKind;
 use iomill::engine::EngineKind;
@@ -23,6 +24,7 @@ use crate::human::parse_size;
 
 pub use bench::{Bench, BenchQuick, BenchWhat};
 pub use catalog::{Catalog, CatalogWhat, Check};
+pub use copying::{Get, Names, Put};
 pub use cp::Cp;
 pub use nodes::Nodes;
 pub use platform::{Probe, Tune};
@@ -76,7 +78,7 @@ pub struct Global {
     pub mode: Option<Mode>,
     /// Use the settings that `iomill probe --profile FILE` measured as best: depth, plug, mode, weights of new files. Options on
     /// the command line take precedence
-    #[arg(long, value_name = "FILE", global = true, help_heading = "Global options")]
+    #[arg(long, value_name = "FILE", value_parser = file(), global = true, help_heading = "Global options")]
     pub profile: Option<PathBuf>,
     /// How the drives' queues work.
     #[command(flatten)]
@@ -130,8 +132,21 @@ pub fn definition() -> clap::Command {
         })
     };
     hide(command).mut_subcommands(|command| match IO_COMMANDS.contains(&command.get_name()) {
-        true => command,
+        true => in_full_help(command),
         false => hide(command),
+    })
+}
+
+/// Leaves the options of I/O to `--help`. `-h` has what most need, and says where the others are.
+fn in_full_help(command: clap::Command) -> clap::Command {
+    let full = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let name = command.get_bin_name().unwrap_or("iomill").to_owned();
+    let short = format!("{full}\n\n`{name} --help` has the options of I/O, too.");
+    let command = command.after_help(short.trim_start().to_owned()).after_long_help(full);
+    let command = command.mut_subcommands(in_full_help);
+    command.mut_args(|option| {
+        let is_io = IO_OPTIONS.contains(&option.get_id().as_str());
+        if is_io { option.hide_short_help(true) } else { option }
     })
 }
 
@@ -221,17 +236,30 @@ pub enum Command {
     /// List files
     #[command(after_help = "Example:\n  iomill ls graph/ -l")]
     Ls(Ls),
-    /// Copy a file into the array
-    #[command(after_help = "Example:\n  iomill put edges.bin graph/edges --layout hash\n  \
-                            zstd -dc edges.zst | iomill put - graph/edges\n\n\
-                            The file appears whole or not at all. What a killed put leaves is removed when the array is next \
-                            opened for writing.")]
+    /// Copy files into the array
+    #[command(
+        override_usage = "iomill put [OPTIONS] SOURCE [NAME]\n       iomill put [OPTIONS] [-r] SOURCE... PREFIX/\n       \
+                          iomill put [OPTIONS] [-r] --to PREFIX/ SOURCE...",
+        after_help = "Example:\n  iomill put edges.bin graph/edges --layout hash\n  \
+                      zstd -dc edges.zst | iomill put - graph/edges\n  iomill put -r images labels.csv train/\n\n\
+                      Each file appears whole or not at all. What a killed put leaves is removed when the array is next opened for \
+                      writing. If one of several files fails, the others are copied all the same."
+    )]
     Put(Put),
-    /// Copy a file out of the array
-    #[command(after_help = "Example:\n  iomill get graph/edges edges.bin\n  iomill get graph/edges - | sha256sum")]
+    /// Copy files out of the array
+    #[command(
+        override_usage = "iomill get [OPTIONS] NAME [DEST]\n       iomill get [OPTIONS] [-r] NAME... DIR\n       \
+                          iomill get [OPTIONS] [-r] --to DIR NAME...",
+        after_help = "Example:\n  iomill get graph/edges edges.bin\n  iomill get graph/edges - | sha256sum\n  \
+                      iomill get -r train copy/\n  iomill get train/*.csv --to tables\n\n\
+                      In names, * stands for any characters but /, ** for any, ? and [a-z] for one; quote them in a shell."
+    )]
     Get(Get),
     /// Delete files
-    #[command(after_help = "Example:\n  iomill rm graph/edges graph/nodes")]
+    #[command(
+        after_help = "Example:\n  iomill rm graph/edges graph/nodes\n  iomill rm -r train\n  iomill rm tmp/*.bin\n\n\
+                            In names, * stands for any characters but /, ** for any, ? and [a-z] for one; quote them in a shell."
+    )]
     Rm(Names),
     /// Rename a file
     #[command(after_help = "Example:\n  iomill mv graph/edges graph/edges.old")]
@@ -340,48 +368,6 @@ pub struct Ls {
     pub long: bool,
 }
 
-/// Arguments of `put`.
-#[derive(Debug, Args)]
-pub struct Put {
-    /// The file to copy; `-` is standard input
-    pub source: PathBuf,
-    /// Its name in the array. After a name that ends with `/`, the source's file name is appended [default: the source's file name]
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
-    pub name: Option<String>,
-    /// How the file's blocks are spread over the drives
-    #[arg(long, value_enum, default_value = "striping")]
-    pub layout: Layout,
-    /// Unit of placement: a multiple of 4 KiB, at most 64 MiB
-    #[arg(long, value_name = "SIZE", default_value = "64KiB", value_parser = block_size)]
-    pub block_size: u32,
-    /// Use only these drives, by index [default: all]
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
-    pub drives: Option<Vec<u16>>,
-    /// Replace a file of that name, once everything is written
-    #[arg(short, long)]
-    pub force: bool,
-}
-
-/// Arguments of `get`.
-#[derive(Debug, Args)]
-pub struct Get {
-    /// The file in the array
-    pub name: String,
-    /// Where to write it: a file, a directory, or `-` for standard output [default: the last part of NAME]
-    pub dest: Option<PathBuf>,
-    /// Replace DEST if it exists
-    #[arg(short, long)]
-    pub force: bool,
-}
-
-/// Arguments of `rm` and `stat`.
-#[derive(Debug, Args)]
-pub struct Names {
-    /// The files
-    #[arg(required = true, value_name = "NAME")]
-    pub names: Vec<String>,
-}
-
 /// Arguments of `mv`.
 #[derive(Debug, Args)]
 pub struct Mv {
@@ -445,6 +431,14 @@ pub struct Man {
     /// Write the pages of all commands into this directory, which must exist
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+}
+
+/// Parses the path of a file that is no standard stream.
+pub fn file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path == Path::new("-") {
+        true => Err("a standard stream cannot be used here: name a file, `./-` if its name is `-`"),
+        false => Ok(path),
+    })
 }
 
 /// Parses a size; see [`parse_size`].
@@ -514,6 +508,15 @@ mod tests {
         };
         assert!(help(&["get"]).contains("I/O options") && help(&["bench", "quick"]).contains("--engine"));
         assert!(!help(&["ls"]).contains("--engine") && !help(&[]).contains("--engine"));
+        let short = |words: &[&str]| parse([&["iomill"], words, &["-h"]].concat()).unwrap_err().to_string();
+        for words in [&["get"][..], &["put"], &["check"], &["info"], &["bench", "quick"], &["probe"]] {
+            let (short, full) = (short(words), help(words));
+            assert!(!short.contains("--engine") && !short.contains("I/O options"), "{short}");
+            assert!(short.contains("--help` has the options of I/O, too"), "{short}");
+            assert!(full.contains("--engine") && !full.contains("has the options of I/O"), "{full}");
+            // What the command is for comes before what it has in common with others.
+            assert!(full.find("I/O options:") > full.find("Global options:"), "{full}");
+        }
         assert!(parse(["iomill", "ls", "--engine", "posix"]).is_ok());
         let asked = |words: &[&str]| parse([&["iomill", "help"], words].concat()).unwrap_err().to_string();
         assert!(asked(&["get"]) == help(&["get"]) && asked(&["ls"]) == help(&["ls"]) && asked(&[]) == help(&[]));
@@ -563,6 +566,9 @@ mod tests {
             vec!["--cache-nodes", "", "info"],
             vec!["--io-nodes", "0,x", "info"],
             vec!["rm"],
+            vec!["probe", "--html", "-"],
+            vec!["tune", "--record", "-"],
+            vec!["--profile", "-", "info"],
             vec![],
         ] {
             let line = std::iter::once("iomill").chain(bad.iter().copied());

@@ -2,8 +2,6 @@
 
 use std::cell::RefCell;
 use std::env;
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use iomill::{Array, ArrayOptions, Peek, Profile, RuntimeOptions, Topology};
@@ -13,20 +11,6 @@ use crate::failure::{Failure, Result};
 
 /// Names a drive of the array, unless an option does.
 const ARRAY_VARIABLE: &str = "IOMILL_ARRAY";
-
-/// Refuses places that cannot be drives.
-fn existing(places: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
-    for place in &places {
-        let why = match fs::metadata(place) {
-            Ok(found) if !found.is_dir() => "it is no directory; name the directory where a drive is mounted",
-            Err(error) if error.kind() == ErrorKind::NotFound => "there is no such directory",
-            // Opening the array reports every other problem.
-            _ => continue,
-        };
-        return Err(iomill::Error::Drive { path: place.clone(), why: why.to_owned() }.into());
-    }
-    Ok(places)
-}
 
 /// What every command works with: the global options, the profile, and the notices so far.
 #[derive(Debug)]
@@ -81,10 +65,10 @@ impl<'a> Context<'a> {
     /// The drives that name the array.
     pub fn starts(&self) -> Result<Vec<PathBuf>> {
         if !self.global.array.is_empty() {
-            return existing(self.global.array.clone());
+            return Ok(self.global.array.clone());
         }
         if let Some(drive) = env::var_os(ARRAY_VARIABLE).filter(|value| !value.is_empty()) {
-            return existing(vec![drive.into()]);
+            return Ok(vec![drive.into()]);
         }
         if Path::new("iomill/label").is_file() {
             return Ok(vec![PathBuf::from(".")]);
@@ -150,7 +134,12 @@ impl<'a> Context<'a> {
         self.cut_short.take()
     }
 
-    /// The notices so far.
+    /// The notices so far, for a command that prints its own document.
+    pub fn notices(&self) -> Vec<String> {
+        self.notices.borrow().clone()
+    }
+
+    /// The notices so far, which are given once.
     pub fn take_notices(&self) -> Vec<String> {
         self.notices.take()
     }

@@ -2,7 +2,7 @@
 //! report of a measurement can be written.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,9 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
 use crate::naming;
+
+/// The names of the standard output. By a path the kernel would open it anew, which a socket refuses, and at its start.
+const STDOUT: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
 
 /// An open destination. If it is dropped before [`Destination::finish`], it leaves nothing behind.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ struct NewFile {
 impl Destination {
     /// Whether this path means the standard output.
     pub fn is_stdout(path: Option<&Path>) -> bool {
-        path == Some(Path::new("-"))
+        path.is_some_and(|path| STDOUT.iter().any(|name| path == Path::new(name)))
     }
 
     /// Opens the destination of the file `name`. In a directory it is named by the last part of `name`.
@@ -98,6 +101,36 @@ impl Destination {
         }
     }
 
+    /// Whether what is not written to it reads as zero, so that holes need no copy.
+    pub fn takes_holes(&self) -> bool {
+        self.new.is_some()
+    }
+
+    /// Sets the length of a file that may end with a hole.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len).map_err(self.failed("set the length of"))
+    }
+
+    /// The device of the file system that has the file.
+    pub fn device(&self) -> Result<u64> {
+        Ok(self.file.metadata().map_err(self.failed("examine"))?.dev())
+    }
+
+    /// Writes bytes at the present offset.
+    pub fn write(&self, bytes: &[u8]) -> Result<()> {
+        (&self.file).write_all(bytes).map_err(self.failed("write to"))
+    }
+
+    /// Makes all durable that was written to the file system of the file.
+    pub fn sync_file_system(&self) -> Result<()> {
+        rustix::fs::syncfs(&self.file).map_err(|errno| self.failed("sync")(errno.into()))
+    }
+
+    fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> Failure {
+        let place = self.place.clone();
+        move |source| Failure::Local { action, place, source }
+    }
+
     /// A descriptor to write to, and its name in messages.
     pub fn sink(&self) -> Result<(File, String)> {
         let cloned = self.file.try_clone();
@@ -105,10 +138,18 @@ impl Destination {
         Ok((file, self.place.clone()))
     }
 
-    /// Makes the written file durable and gives it its name. Returns the place for messages.
-    pub fn finish(mut self) -> Result<String> {
+    /// Makes the written file durable and gives it its name, durably. Returns the place for messages.
+    pub fn finish(self) -> Result<String> {
+        let Some(path) = self.new.as_ref().map(|new| new.path.clone()) else { return Ok(self.place.clone()) };
+        self.file.sync_all().map_err(Failure::local("sync", &path))?;
+        let place = self.publish()?;
+        sync_directory(&path)?;
+        Ok(place)
+    }
+
+    /// Gives the written file its name. The caller makes the file durable before, and the name afterwards. Returns the place for messages.
+    pub fn publish(mut self) -> Result<String> {
         let Some(new) = &mut self.new else { return Ok(self.place.clone()) };
-        self.file.sync_all().map_err(Failure::local("sync", &new.path))?;
         if let Some(permissions) = new.replaces.take() {
             self.file.set_permissions(permissions).map_err(Failure::local("set the mode of", &new.path))?;
             fs::rename(&new.temporary, &new.path).map_err(Failure::local("replace", &new.path))?;
@@ -116,7 +157,6 @@ impl Destination {
             rename_new(&new.temporary, &new.path)?;
         }
         new.finished = true;
-        sync_directory(&new.path)?;
         Ok(self.place.clone())
     }
 }
@@ -196,7 +236,6 @@ fn sync_directory(path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
 
     fn names(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap();

@@ -95,6 +95,28 @@ impl Failure {
         }
     }
 
+    /// Whether it concerns one file of several, so that the others may succeed.
+    pub fn is_of_one_file(&self) -> bool {
+        let is_full = |source: &io::Error| {
+            matches!(
+                Errno::from_io_error(source),
+                Some(Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::IO)
+            )
+        };
+        match self {
+            Failure::Library(error) => {
+                matches!(
+                    error,
+                    Error::NotFound { .. } | Error::Exists { .. } | Error::Busy { .. } | Error::PartCut { .. }
+                )
+            }
+            Failure::Exists { .. } => true,
+            Failure::Local { source, .. } => !is_full(source),
+            Failure::Undone { cause, .. } => cause.is_of_one_file(),
+            _ => false,
+        }
+    }
+
     /// A stable word for programs (`docs/json.md`).
     pub fn kind(&self) -> &'static str {
         match self {
@@ -117,6 +139,9 @@ fn library_kind(error: &Error) -> &'static str {
         Error::Io { .. } => "io",
         Error::PartCut { .. } => "part_cut",
         Error::FileCut { .. } => "file_cut",
+        Error::NoDirectory { .. } => "no_directory",
+        Error::NoArray { .. } => "no_array",
+        Error::DriveMissing { .. } => "drive_missing",
         Error::Drive { .. } => "drive",
         Error::Corrupt { .. } => "corrupt",
         Error::Locked { .. } => "locked",

@@ -6,10 +6,11 @@ use iomill::catalog::check_name;
 use iomill::{Array, Error};
 
 use crate::failure::{Failure, Result, shown};
+use crate::source::Source;
 
 /// The name that `put` gives: the one in the arguments, or the source's file name.
 pub fn for_source(source: &Path, name: Option<&str>) -> Result<String> {
-    let is_stream = source == Path::new("-");
+    let is_stream = Source::is_stdin(source);
     let prefix = match name {
         Some(name) if !name.ends_with('/') => return checked(name.to_owned()),
         other => other.unwrap_or(""),

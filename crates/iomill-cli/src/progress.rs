@@ -107,6 +107,14 @@ impl Progress {
         self.show();
     }
 
+    /// Says how many files are done of how many. The line is drawn as often as before.
+    pub fn count(&mut self, files: usize, of: usize) {
+        if self.shows == Shows::Line {
+            self.state.message = format!("{files} of {of} files");
+        }
+        self.show();
+    }
+
     /// Says what is being done, such as waiting for the drives.
     pub fn say(&mut self, what: impl Into<String>) {
         let what = what.into();

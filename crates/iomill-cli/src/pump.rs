@@ -10,12 +10,14 @@
 use std::fs;
 use std::io::Write;
 use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use iomill::{Array, Buffer, Error, File};
 
+use crate::destination::Destination;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
@@ -30,10 +32,11 @@ const BUFFERS: usize = 4;
 /// Longest wait between two checks for signals.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A buffer, and how many bytes at its start are filled.
+/// A buffer, how many bytes at its start are filled, and where they belong.
 struct Chunk {
     buffer: Buffer,
     len: usize,
+    offset: u64,
 }
 
 /// Copies a source into a file, from its start. Returns the number of bytes.
@@ -42,42 +45,61 @@ pub fn fill(array: &Array, file: &File, source: Source, progress: &mut Progress,
     let (give_full, take_full) = sync_channel(BUFFERS);
     hand_out(array, &give_free)?;
     let reader = start("source", move || read_source(source, &take_free, &give_full))?;
-    let mut offset = 0;
-    while let Some(Chunk { buffer, len }) = wait(&take_full, interrupt)? {
+    let mut end = 0;
+    while let Some(Chunk { buffer, len, offset }) = wait(&take_full, interrupt)? {
         file.write_at(&buffer[..len], offset)?;
-        offset += len as u64;
-        progress.advance(len as u64);
+        progress.advance(offset + len as u64 - end);
+        end = offset + len as u64;
         give(&give_free, buffer);
     }
-    join(reader)?;
-    Ok(offset)
+    let len = join(reader)?;
+    if len != file.len() {
+        // The source ends with a hole, or has become shorter.
+        file.set_len(len)?;
+    }
+    progress.advance(len.saturating_sub(end));
+    Ok(len)
 }
 
-/// Copies a file to a sink that messages call `place`. Returns the number of bytes.
+/// Copies a file to its destination. Returns the number of bytes.
 pub fn drain(
     array: &Array,
     file: &File,
-    (sink, place): (fs::File, String),
+    destination: &Destination,
     progress: &mut Progress,
     interrupt: &Interrupt,
 ) -> Result<u64> {
+    let (len, takes_holes) = (file.len(), destination.takes_holes());
+    let is_sparse = takes_holes && len > 0 && file.next_data(0, len)? != Some(0..len);
+    if !is_sparse {
+        destination.reserve(len)?;
+    }
+    let (sink, place) = destination.sink()?;
     let (give_free, take_free) = sync_channel(BUFFERS);
     let (give_full, take_full) = sync_channel(BUFFERS);
     hand_out(array, &give_free)?;
-    let writer = start("destination", move || write_sink(sink, place, &take_full, &give_free))?;
+    let writer = start("destination", move || write_sink(sink, place, takes_holes, &take_full, &give_free))?;
     let mut offset = 0;
     while let Some(mut buffer) = wait(&take_free, interrupt)? {
-        let len = file.read_at(&mut buffer, offset)?;
-        if len == 0 {
+        let most = buffer.len();
+        let data = if is_sparse { file.next_data(offset, most as u64)? } else { Some(offset..offset + most as u64) };
+        let Some(data) = data else { break };
+        let read = file.read_at(&mut buffer[..(data.end - data.start) as usize], data.start)?;
+        if read == 0 {
             break;
         }
-        offset += len as u64;
-        give(&give_full, Chunk { buffer, len });
-        progress.advance(len as u64);
+        give(&give_full, Chunk { buffer, len: read, offset: data.start });
+        progress.advance(data.start + read as u64 - offset);
+        offset = data.start + read as u64;
     }
     drop(give_full);
     while wait(&take_free, interrupt)?.is_some() {}
     join(writer)?;
+    if is_sparse {
+        destination.set_len(len)?;
+        progress.advance(len - offset);
+        offset = len;
+    }
     Ok(offset)
 }
 
@@ -88,20 +110,31 @@ fn hand_out(array: &Array, free: &SyncSender<Buffer>) -> Result<()> {
     Ok(())
 }
 
-fn read_source(mut source: Source, free: &Receiver<Buffer>, full: &SyncSender<Chunk>) -> Result<()> {
+/// Returns where the source ends.
+fn read_source(mut source: Source, free: &Receiver<Buffer>, full: &SyncSender<Chunk>) -> Result<u64> {
     while let Ok(mut buffer) = free.recv() {
-        match source.read_full(&mut buffer)? {
-            0 => break,
-            len => give(full, Chunk { buffer, len }),
+        match source.read_next(&mut buffer)? {
+            None => break,
+            Some((offset, len)) => give(full, Chunk { buffer, len, offset }),
         }
     }
-    Ok(())
+    source.end()
 }
 
-fn write_sink(mut sink: fs::File, place: String, full: &Receiver<Chunk>, free: &SyncSender<Buffer>) -> Result<()> {
-    let mut offset = 0;
-    while let Ok(Chunk { buffer, len }) = full.recv() {
-        if let Err(source) = sink.write_all(&buffer[..len]) {
+/// Writes each chunk at its offset, or one after the other.
+fn write_sink(
+    mut sink: fs::File,
+    place: String,
+    at_offsets: bool,
+    full: &Receiver<Chunk>,
+    free: &SyncSender<Buffer>,
+) -> Result<()> {
+    while let Ok(Chunk { buffer, len, offset }) = full.recv() {
+        let written = match at_offsets {
+            true => sink.write_all_at(&buffer[..len], offset),
+            false => sink.write_all(&buffer[..len]),
+        };
+        if let Err(source) = written {
             if source.kind() == std::io::ErrorKind::BrokenPipe {
                 return Err(Failure::BrokenPipe);
             }
@@ -110,7 +143,6 @@ fn write_sink(mut sink: fs::File, place: String, full: &Receiver<Chunk>, free: &
         // Makes the kernel start writing to the disk now, beside our reads, instead of all at once during the sync.
         // A pipe refuses this and does not need it.
         let _ = rustix::fs::fadvise(&sink, offset, NonZeroU64::new(len as u64), rustix::fs::Advice::DontNeed);
-        offset += len as u64;
         give(free, buffer);
     }
     Ok(())
@@ -133,12 +165,15 @@ fn wait<T>(channel: &Receiver<T>, interrupt: &Interrupt) -> Result<Option<T>> {
     }
 }
 
-fn start(name: &str, work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<JoinHandle<Result<()>>> {
+fn start<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<JoinHandle<Result<T>>> {
     let started = thread::Builder::new().name(name.to_owned()).spawn(work);
     started.map_err(|error| machine(name, &error.to_string()))
 }
 
-fn join(thread: JoinHandle<Result<()>>) -> Result<()> {
+fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
     let name = thread.thread().name().unwrap_or("copying").to_owned();
     thread.join().unwrap_or_else(|_| Err(machine(&name, "it panicked")))
 }

@@ -4,16 +4,20 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::num::NonZeroU64;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{Advice, fadvise};
+use rustix::fs::{Advice, fadvise, seek};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
 
 /// How far ahead of the reader the kernel is asked to read, and the size of each request to it, in bytes.
 const AHEAD_BYTES: u64 = 16 << 20;
 const ASK_BYTES: u64 = 2 << 20;
+
+/// The names of the standard input. By a path the kernel would open it anew, which a socket refuses.
+const STDIN: [&str; 4] = ["-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
 
 /// An open source.
 #[derive(Debug)]
@@ -26,12 +30,21 @@ pub struct Source {
     /// Offset of the next byte, and the end of what the kernel was asked to read. Used for sources of known length.
     at: u64,
     asked: u64,
+    /// Where the copy begins.
+    start: u64,
+    /// The end of the data at `at`, if the source has holes. From there on a hole or the end follows.
+    data_end: Option<u64>,
 }
 
 impl Source {
+    /// Whether this path means the standard input.
+    pub fn is_stdin(path: &Path) -> bool {
+        STDIN.iter().any(|name| path == Path::new(name))
+    }
+
     /// Opens a source; `-` is the standard input.
     pub fn open(path: &Path) -> Result<Source> {
-        if path == Path::new("-") {
+        if Source::is_stdin(path) {
             let place = "standard input".to_owned();
             // A descriptor of our own avoids the buffer and the lock of `std::io::stdin`.
             let opened = io::stdin().as_fd().try_clone_to_owned();
@@ -50,7 +63,68 @@ impl Source {
             let _ = fadvise(&file, 0, None, Advice::Sequential);
         }
         let at = measured.map_or(0, |(at, _)| at);
-        Ok(Source { file, place, len_bytes: measured.map(|(_, len)| len), at, asked: at })
+        let has_holes = file.metadata().is_ok_and(|found| found.is_file() && found.blocks() * 512 < found.len());
+        let data_end = has_holes.then_some(at);
+        Ok(Source { file, place, len_bytes: measured.map(|(_, len)| len), at, asked: at, start: at, data_end })
+    }
+
+    /// Whether it may have holes, which need no copy.
+    pub fn has_holes(&self) -> bool {
+        self.data_end.is_some()
+    }
+
+    /// All of a source of known length.
+    pub fn read_all(&mut self) -> Result<Vec<u8>> {
+        let mut content = Vec::with_capacity(self.len_bytes.unwrap_or(0) as usize);
+        self.file.read_to_end(&mut content).map_err(self.failed())?;
+        Ok(content)
+    }
+
+    /// Reads the next data into the buffer. Returns where it is from the start of the copy, and its length. `None` at the end.
+    pub fn read_next(&mut self, buffer: &mut [u8]) -> Result<Option<(u64, usize)>> {
+        let mut most = buffer.len();
+        if let Some(end) = self.data_end {
+            if self.at >= end && !self.skip_hole()? {
+                return Ok(None);
+            }
+            most = most.min((self.data_end.unwrap_or(u64::MAX) - self.at).min(usize::MAX as u64) as usize);
+        }
+        let offset = self.at - self.start;
+        let len = self.read_full(&mut buffer[..most])?;
+        // A source that has become shorter ends here.
+        Ok((len > 0).then_some((offset, len)))
+    }
+
+    /// Where the source ends, from the start of the copy, after all was read.
+    pub fn end(&self) -> Result<u64> {
+        let end = match self.data_end {
+            None => self.at,
+            Some(_) => self.file.metadata().map_err(self.failed())?.len().max(self.at),
+        };
+        Ok(end - self.start)
+    }
+
+    /// Goes on to the next data. Returns false if only a hole follows.
+    fn skip_hole(&mut self) -> Result<bool> {
+        let data = match seek(&self.file, rustix::fs::SeekFrom::Data(self.at)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(false),
+            // A file system that knows no holes. All is data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                self.data_end = Some(u64::MAX);
+                return Ok(true);
+            }
+            Err(errno) => return Err(self.failed()(errno.into())),
+        };
+        let end = seek(&self.file, rustix::fs::SeekFrom::Hole(data)).map_err(|errno| self.failed()(errno.into()))?;
+        seek(&self.file, rustix::fs::SeekFrom::Start(data)).map_err(|errno| self.failed()(errno.into()))?;
+        (self.at, self.asked, self.data_end) = (data, self.asked.max(data), Some(end));
+        Ok(true)
+    }
+
+    fn failed(&self) -> impl FnOnce(io::Error) -> Failure + use<> {
+        let place = self.place.clone();
+        move |source| Failure::Local { action: "read", place, source }
     }
 
     /// Its length in bytes, if it is known. The source may grow or shrink while it is read.
@@ -59,7 +133,7 @@ impl Source {
     }
 
     /// Reads until the buffer is full or the source ends. Returns the number of bytes.
-    pub fn read_full(&mut self, buffer: &mut [u8]) -> Result<usize> {
+    fn read_full(&mut self, buffer: &mut [u8]) -> Result<usize> {
         self.read_ahead();
         let mut len = 0;
         while len < buffer.len() {
@@ -80,7 +154,8 @@ impl Source {
         if self.len_bytes.is_none() {
             return;
         }
-        while self.asked < self.at + AHEAD_BYTES {
+        let end = self.data_end.unwrap_or(u64::MAX).min(self.at + AHEAD_BYTES);
+        while self.asked < end {
             // Only advice, as above.
             let _ = fadvise(&self.file, self.asked, NonZeroU64::new(ASK_BYTES), Advice::WillNeed);
             self.asked += ASK_BYTES;
@@ -93,7 +168,7 @@ fn measure(file: &mut File) -> io::Result<Option<(u64, u64)>> {
     let metadata = file.metadata()?;
     let kind = metadata.file_type();
     if kind.is_dir() {
-        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory; put takes one file at a time"));
+        return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory; `-r` copies all files in it"));
     }
     if !kind.is_file() && !kind.is_block_device() {
         return Ok(None);

@@ -28,6 +28,8 @@ struct Column {
     is_spare: bool,
     /// The character after which its text may wrap.
     breaks_at: Option<char>,
+    /// Characters of its longest cell, the heading included.
+    width: usize,
 }
 
 impl Column {
@@ -37,7 +39,8 @@ impl Column {
         let mut broken = rest.strip_prefix('~').unwrap_or_default().chars();
         let breaks_at = broken.next();
         let head = if breaks_at.is_some() { broken.as_str() } else { rest };
-        Column { head: head.to_owned(), is_right: right.is_some(), is_spare: spare.is_some(), breaks_at }
+        let width = head.chars().count();
+        Column { head: head.to_owned(), is_right: right.is_some(), is_spare: spare.is_some(), breaks_at, width }
     }
 }
 
@@ -57,7 +60,27 @@ impl Table {
 
     /// Adds a row, with one cell for each heading.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().collect());
+        let cells: Vec<String> = cells.into_iter().collect();
+        self.fit(&cells);
+        self.rows.push(cells);
+    }
+
+    /// Makes room for a row that is not kept: [`Lines::push`] gets it again later.
+    pub fn fit(&mut self, cells: &[String]) {
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            column.width = column.width.max(cell.chars().count());
+        }
+    }
+
+    /// The lines of the table, one row after the other, as wide as the terminal allows.
+    pub fn lines(&self) -> Lines<'_> {
+        self.lines_for(terminal::width())
+    }
+
+    fn lines_for(&self, terminal_width: Option<usize>) -> Lines<'_> {
+        let shown = self.shown(terminal_width);
+        let widths = self.widths(&shown, terminal_width.or(self.usual_width).unwrap_or(usize::MAX));
+        Lines { table: self, shown, widths }
     }
 
     /// The lines of the table, as wide as the terminal allows. Where the output is no terminal, the table is as wide as its cells.
@@ -67,22 +90,10 @@ impl Table {
 
     /// The lines of the table, for a terminal with that many columns or for none.
     pub fn render_for(&self, terminal_width: Option<usize>) -> String {
-        let shown = self.shown(terminal_width);
-        let widths = self.widths(&shown, terminal_width.or(self.usual_width).unwrap_or(usize::MAX));
-        let heads: Vec<String> = self.columns.iter().map(|column| column.head.clone()).collect();
-        let mut text = String::new();
-        for row in std::iter::once(&heads).chain(&self.rows) {
-            let cells: Vec<String> = shown.iter().zip(&widths).map(|(&at, &width)| self.cell(row, at, width)).collect();
-            self.push_row(&mut text, &cells, &shown, &widths);
-        }
-        let left_out: Vec<&str> = (0..self.columns.len())
-            .filter(|index| !shown.contains(index))
-            .map(|index| self.columns[index].head.as_str())
-            .collect();
-        if !left_out.is_empty() {
-            text.push_str(&format!("No room for {}: use a wider terminal, or --json.\n", left_out.join(", ")));
-        }
-        text
+        let lines = self.lines_for(terminal_width);
+        let mut text = lines.head();
+        self.rows.iter().for_each(|row| lines.push(&mut text, row));
+        text + &lines.foot()
     }
 
     /// The text of a cell, in lines that fit its column.
@@ -146,8 +157,43 @@ impl Table {
     }
 
     fn width_whole(&self, index: usize) -> usize {
-        let cells = self.rows.iter().map(|row| row[index].chars().count());
-        cells.max().unwrap_or(0).max(self.columns[index].head.chars().count())
+        self.columns[index].width
+    }
+}
+
+/// A table line by line, so that it takes no memory for its rows.
+#[derive(Debug)]
+pub struct Lines<'a> {
+    table: &'a Table,
+    shown: Vec<usize>,
+    widths: Vec<usize>,
+}
+
+impl Lines<'_> {
+    /// The line of the headings.
+    pub fn head(&self) -> String {
+        let heads: Vec<String> = self.table.columns.iter().map(|column| column.head.clone()).collect();
+        let mut text = String::new();
+        self.push(&mut text, &heads);
+        text
+    }
+
+    /// Adds the line of a row. If it takes more lines than one, all of them.
+    pub fn push(&self, text: &mut String, row: &[String]) {
+        let (table, shown, widths) = (self.table, &self.shown, &self.widths);
+        let cells: Vec<String> = shown.iter().zip(widths).map(|(&at, &width)| table.cell(row, at, width)).collect();
+        table.push_row(text, &cells, shown, widths);
+    }
+
+    /// What is said of columns that do not fit.
+    pub fn foot(&self) -> String {
+        let columns = &self.table.columns;
+        let left_out = (0..columns.len()).filter(|index| !self.shown.contains(index));
+        let left_out: Vec<&str> = left_out.map(|index| columns[index].head.as_str()).collect();
+        if left_out.is_empty() {
+            return String::new();
+        }
+        format!("No room for {}: use a wider terminal, or --json.\n", left_out.join(", "))
     }
 }
 

@@ -18,6 +18,12 @@ fn a_catalog_goes_out_as_text_and_comes_back() {
     assert_eq!(site.run(["ls"]).good().text(), "kept\n");
     assert_eq!(site.run(["get", "kept", "-"]).good().text(), "content");
     site.run(["check"]).good();
+    // `-` is a stream. Seen to fail when it was a file.
+    assert_eq!(site.run(["catalog", "export", "-"]).good().text(), text);
+    assert!(!site.path("-").exists());
+    site.run(["mv", "kept", "renamed"]).good();
+    site.feed(["catalog", "import", "-"], text.as_bytes()).good();
+    assert_eq!(site.run(["ls"]).good().text(), "kept\n");
     site.file("wrong", text.replace(" live ", " alive ").as_bytes());
     site.run(["catalog", "import", "wrong"]).failed(2, &["line ", "alive"]);
     site.run(["catalog", "import", "nowhere"]).failed(1, &["nowhere"]);

@@ -35,6 +35,41 @@ fn init_refuses_what_cannot_be_an_array() {
     site.run_bare(["init", "ssd0", "ssd1"]).failed(1, &["ssd0", "array"]);
 }
 
+/// Seen to fail when each attempt left a directory `iomill`.
+#[test]
+fn a_refused_init_leaves_the_directories_as_they_were() {
+    let site = Site::bare(3);
+    let names = |drive| fs::read_dir(site.drive(drive)).unwrap().map(|entry| entry.unwrap().file_name());
+    site.run_bare(["init", "ssd2"]).good();
+    site.file("plain", b"");
+    fs::create_dir(site.path("copy")).unwrap();
+    fs::create_dir(site.path("copy/iomill")).unwrap();
+    site.file("copy/iomill/README", b"something else");
+    for other in ["nowhere", "ssd0", "plain", "copy", "ssd2"] {
+        site.run_bare(["init", "ssd0", "ssd1", other]).failed(1, &[other]);
+        for drive in 0..2 {
+            assert_eq!(names(drive).collect::<Vec<_>>(), Vec::<std::ffi::OsString>::new(), "{other}");
+        }
+    }
+    site.run_bare(["-a", "ssd2", "check"]).good();
+    // What was there before the attempt stays.
+    fs::create_dir(site.drive(0).join("iomill")).unwrap();
+    site.run_bare(["init", "ssd0", "ssd1", "nowhere"]).failed(1, &["nowhere"]);
+    assert_eq!((names(0).count(), names(1).count()), (1, 0));
+    site.run_bare(["init", "ssd0", "ssd1"]).good();
+}
+
+#[test]
+fn init_says_which_drives_are_one_device() {
+    let site = Site::bare(2);
+    let made = site.run_bare(["init", "ssd0", "ssd1"]).good();
+    assert!(made.err.contains("ssd0 and ") && made.err.contains("ssd1 are on one device"), "{}", made.err);
+    assert_eq!(Site::bare(1).run_bare(["init", "ssd0"]).good().err.matches("one device").count(), 0);
+    let site = Site::bare(2);
+    let made = site.run_bare(["init", "ssd0", "ssd1", "--json"]).good().json();
+    assert!(made["notices"].to_string().contains("one device"), "{made}");
+}
+
 #[test]
 fn the_array_is_named_by_option_environment_or_directory() {
     let site = Site::new(2);
@@ -79,6 +114,36 @@ fn notes_go_to_the_standard_error_unless_quiet() {
     assert!(loud.err.contains("note: "), "{}", loud.err);
     assert_eq!(site.run(["info", "--engine", "posix", "--quiet"]).good().err, "");
     assert_eq!(site.run(["info", "--engine", "posix", "--json"]).good().err, "");
+}
+
+/// The table and the document are written file by file. Seen to fail when each row was kept: 30,000 files took 86 MiB.
+#[test]
+fn a_long_list_takes_no_memory() {
+    let site = Site::bare(2);
+    let options = iomill::ArrayOptions::new().sync_changes(false).cache_bytes(0);
+    let array = options.create(site.drives()).unwrap();
+    for index in 0..30_000 {
+        array
+            .draft(iomill::Layout::hash())
+            .unwrap()
+            .publish(&format!("folder/{index:05}"), iomill::When::Absent)
+            .unwrap();
+    }
+    array.close().unwrap();
+    let (names, least) = site.peak(["ls"]);
+    assert_eq!(names.text().lines().count(), 30_000);
+    let (long, peak) = site.peak(["ls", "-l"]);
+    let lines: Vec<&str> = long.text().lines().collect();
+    assert_eq!(
+        (lines.len(), lines[0], lines[1]),
+        (30_001, "size  layout   block  drives  name", " 0 B  hash    64 KiB       2  folder/00000",)
+    );
+    assert!(peak < least + (24 << 20), "{peak} bytes, and {least} for the names");
+    let (document, peak) = site.peak(["ls", "-l", "--json"]);
+    let document = document.json();
+    assert_eq!(document["files"].as_array().unwrap().len(), 30_000);
+    assert_eq!(document["files"][29_999]["name"], "folder/29999");
+    assert!(peak < least + (24 << 20), "{peak} bytes, and {least} for the names");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -68,6 +69,37 @@ fn streams_go_through_dashes() {
     site.run(["get", "a", "-", "--json"]).failed(2, &["--json"]);
     site.feed(["put", "-", "empty"], b"").good();
     assert_eq!(site.content("empty"), b"");
+}
+
+/// A standard stream may be a socket, which has no path that can be opened. A file keeps what was written to it before.
+#[test]
+fn streams_have_paths_of_their_own() {
+    use std::os::unix::net::UnixStream;
+    let site = Site::new(2);
+    let data = bytes(10_000);
+    for name in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let child =
+            site.command(["put", "--force", name, "a"]).stdin(OwnedFd::from(theirs)).stderr(Stdio::piped()).spawn();
+        ours.write_all(&data).unwrap();
+        drop(ours);
+        Ended::of(child.unwrap().wait_with_output().unwrap()).good();
+        assert!(site.content("a") == data, "{name}");
+    }
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let child = site.command(["get", "a", name]).stdout(OwnedFd::from(theirs)).stderr(Stdio::piped()).spawn();
+        let mut got = Vec::new();
+        ours.read_to_end(&mut got).unwrap();
+        Ended::of(child.unwrap().wait_with_output().unwrap()).good();
+        assert!(got == data, "{name}");
+        assert!(site.run(["get", "a", name]).good().out == data, "a pipe, {name}");
+        let mut file = File::create(site.path("out")).unwrap();
+        file.write_all(b"before").unwrap();
+        Ended::of(site.command(["get", "a", name]).stdout(file).output().unwrap()).good();
+        assert!(fs::read(site.path("out")).unwrap() == [b"before", &data[..]].concat(), "{name}");
+        site.run(["get", "a", name, "--json"]).failed(2, &["--json"]);
+    }
 }
 
 #[test]

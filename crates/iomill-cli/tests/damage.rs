@@ -16,6 +16,72 @@ fn places_that_are_no_drives() {
     site.run_bare(["-a", "plain", "ls"]).failed(1, &["plain"]);
 }
 
+/// A program that makes arrays where there are none must tell these apart.
+#[test]
+fn each_thing_that_can_be_missing_has_its_kind() {
+    let site = Site::new(2);
+    fs::create_dir(site.path("empty")).unwrap();
+    fs::create_dir_all(site.path("half/iomill")).unwrap();
+    site.file("plain", b"");
+    fs::create_dir_all(site.path("deep/er")).unwrap();
+    fs::rename(site.drive(1), site.path("deep/er/away")).unwrap();
+    let kinds = [
+        ("nowhere", "no_directory"),
+        ("empty", "no_array"),
+        ("half", "no_array"),
+        ("plain", "drive"),
+        ("ssd0", "drive_missing"),
+    ];
+    for (place, kind) in kinds {
+        for command in [vec!["ls"], vec!["info"], vec!["put", "plain"], vec!["get", "a"]] {
+            let ended = site.run_bare([&["-a", place, "--json"], command.as_slice()].concat());
+            assert_eq!(ended.code, 1, "{place} {command:?}");
+            let said: serde_json::Value = serde_json::from_str(&ended.err).unwrap();
+            assert_eq!(said["error"]["kind"], kind, "{place} {command:?}: {said}");
+        }
+    }
+    let said: serde_json::Value =
+        serde_json::from_str(&site.run_bare(["init", "nowhere", "--json"]).failed(1, &[]).err).unwrap();
+    assert_eq!(said["error"]["kind"], "no_directory");
+}
+
+/// In a container the drives often have other paths. Seen to fail when each such label was a problem.
+#[test]
+fn a_drive_in_another_place_is_no_problem() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"x").good();
+    let moved = site.path("moved");
+    fs::create_dir(&moved).unwrap();
+    (0..2).for_each(|drive| fs::rename(site.drive(drive), moved.join(format!("ssd{drive}"))).unwrap());
+    let check = site.run_bare(["-a", "moved/ssd0", "check"]).good();
+    assert!(check.err.contains("note: the drives are in other places"), "{}", check.err);
+    assert_eq!(check.text(), "2 drives, 1 file, 1 B: all is well\n");
+    let check = site.run_bare(["-a", "moved/ssd0", "-q", "check"]).good();
+    assert_eq!((check.text(), check.err.as_str()), ("2 drives, 1 file, 1 B: all is well\n", ""));
+    let check = site.run_bare(["-a", "moved/ssd0", "check", "--json"]).good().json();
+    assert_eq!((&check["clean"], check["notices"].as_array().unwrap().len()), (&true.into(), 1), "{check}");
+    site.run_bare(["-a", "moved/ssd0", "check", "--repair"]).good();
+    assert_eq!(site.run_bare(["-a", "moved/ssd0", "check"]).good().err, "");
+}
+
+/// A label that was left behind is a note with an advice, which `-q` leaves out. No line ends in the middle.
+#[test]
+fn lines_of_check_are_whole_and_quiet_ones_have_no_notes() {
+    let site = Site::new(2);
+    let old = fs::read(site.drive(1).join("iomill/label")).unwrap();
+    let moved = site.path("moved");
+    fs::create_dir(&moved).unwrap();
+    (0..2).for_each(|drive| fs::rename(site.drive(drive), moved.join(format!("ssd{drive}"))).unwrap());
+    site.run_bare(["-a", "moved/ssd0", "check", "--repair"]).good();
+    fs::write(moved.join("ssd1/iomill/label"), old).unwrap();
+    let check = site.run_bare(["-a", "moved/ssd0", "check"]).failed(1, &["1 problem found"]);
+    let line = check.text().lines().next().unwrap();
+    assert!(line.starts_with("note: ") && line.contains(": run `iomill check --repair`"), "{line}");
+    assert!(check.text().lines().all(|line| !line.trim_end().ends_with(':')), "{}", check.text());
+    let quiet = site.run_bare(["-a", "moved/ssd0", "-q", "check"]).failed(1, &["1 problem found"]);
+    assert!(!quiet.text().contains("note: "), "{}", quiet.text());
+}
+
 #[test]
 fn a_missing_drive_is_named() {
     let site = Site::new(3);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod advice;
+mod bulk;
 mod catalog;
 mod commands;
 mod common;

@@ -25,13 +25,13 @@ pub struct Catalog {
 pub enum CatalogWhat {
     /// Write all that the catalog says, as text
     Export {
-        /// The file that gets the text; an old one is replaced [default: the standard output]
+        /// The file that gets the text; an old one is replaced; `-` is the standard output [default: the standard output]
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
     /// Replace the whole catalog by what a text says, after a check of all of it
     Import {
-        /// The text
+        /// The text; `-` is the standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{seconds, size};
+use super::{file, seconds, size};
 use crate::tune::findings::{Coalescing, NAMES};
 
 /// Arguments of `tune`.
@@ -27,7 +27,7 @@ pub struct Tune {
     pub dir: PathBuf,
     /// Where the old values are saved; required with --root [default: /var/lib/iomill/tune.json; without root
     /// $XDG_STATE_HOME/iomill/tune.json]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     pub state: Option<PathBuf>,
     /// Look only at these settings, such as `scheduler,nomerges`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
@@ -42,10 +42,10 @@ pub struct Tune {
     #[arg(long, value_name = "DIR", default_value = iomill_platform::tree::MACHINE)]
     pub root: PathBuf,
     /// Write everything that was read of the machine into a file, for a bug report; `iomill tune --unpack` makes a directory of it
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     pub record: Option<PathBuf>,
     /// Unpack a recorded machine into the directory of --root, create that directory, and look at it
-    #[arg(long, value_name = "FILE", requires = "root")]
+    #[arg(long, value_name = "FILE", value_parser = file(), requires = "root")]
     pub unpack: Option<PathBuf>,
 }
 
@@ -72,7 +72,7 @@ pub struct Probe {
     #[arg(long, value_name = "FILE", help_heading = "Global options")]
     pub profile: Option<PathBuf>,
     /// Also write a page with charts into this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = file())]
     pub html: Option<PathBuf>,
     /// Write the results into this file as one JSON document. Without FILE, or with `-`, print it instead of the tables
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]

@@ -1,6 +1,8 @@
 //! `iomill catalog`: the catalog as text, and a text as the catalog.
 
 use std::fs;
+use std::io;
+use std::path::Path;
 
 use serde_json::json;
 
@@ -13,12 +15,17 @@ pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
     match &arguments.what {
         CatalogWhat::Export { file } => {
             let text = context.options().export_catalog(context.starts()?)?;
-            let Some(file) = file else { return Ok(Answer::new(text.clone(), json!({ "catalog": text }))) };
+            let Some(file) = file.as_deref().filter(|file| *file != Path::new("-")) else {
+                return Ok(Answer::new(text.clone(), json!({ "catalog": text })));
+            };
             fs::write(file, &text).map_err(Failure::local("write", file))?;
             Ok(Answer::new(String::new(), json!({ "bytes": text.len() })))
         }
         CatalogWhat::Import { file } => {
-            let text = fs::read_to_string(file).map_err(Failure::local("read", file))?;
+            let text = match file == Path::new("-") {
+                true => io::read_to_string(io::stdin()).map_err(Failure::local("read", Path::new("standard input")))?,
+                false => fs::read_to_string(file).map_err(Failure::local("read", file))?,
+            };
             let files = context.options().import_catalog(context.starts()?, &text)?;
             let said = format!("{files} files; run `iomill check` to compare them with what is on the drives\n");
             Ok(Answer::new(said, json!({ "files": files })))

@@ -1,7 +1,7 @@
 //! `iomill check`: the problems of an array, and what to do about each.
 
 use crate::human;
-use iomill::Report;
+use iomill::{Report, Severity};
 use serde_json::{Value, json};
 
 use crate::arguments::Check;
@@ -15,9 +15,10 @@ pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
     let watch = &mut |done, all| progress.set(done as u64, all as u64);
     let report = context.options().check_watched(context.starts()?, arguments.repair, watch)?;
     drop(progress);
+    context.note(report.notices.iter().cloned());
     let is_clean = report.is_clean();
     let failures = if is_clean { Vec::new() } else { vec![verdict(&report, arguments.repair)] };
-    Ok(Answer { failures, ..Answer::new(text(&report), document(&report)) })
+    Ok(Answer { failures, ..Answer::new(text(&report, context.global.quiet), document(&report)) })
 }
 
 fn verdict(report: &Report, repair: bool) -> Failure {
@@ -30,12 +31,14 @@ fn verdict(report: &Report, repair: bool) -> Failure {
     })
 }
 
-fn text(report: &Report) -> String {
+/// A line for each problem. A quiet one has no notes.
+fn text(report: &Report, quiet: bool) -> String {
     let mut text = String::new();
-    for problem in &report.problems {
-        let end = if problem.repaired { "repaired".to_owned() } else { problem.advice.clone() };
+    for problem in report.problems.iter().filter(|problem| !quiet || problem.severity > Severity::Note) {
+        let end = if problem.repaired { "repaired" } else { &problem.advice };
         let (severity, path) = (problem.severity.name(), problem.path.display());
-        text.push_str(&format!("{severity}: {path}: {}: {end}\n", problem.what));
+        let words: Vec<&str> = [problem.what.as_str(), end].into_iter().filter(|words| !words.is_empty()).collect();
+        text.push_str(&format!("{severity}: {path}: {}\n", words.join(": ")));
     }
     if report.drives > 0 {
         let (drives, files) = (counted(report.drives, "drive"), counted(report.files, "file"));

@@ -1,5 +1,8 @@
 //! `iomill init`: directories become the drives of a new array.
 
+use std::collections::BTreeMap;
+
+use iomill::DriveInfo;
 use serde_json::json;
 
 use super::info;
@@ -7,6 +10,24 @@ use crate::arguments::Init;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+
+/// A note for each device that has several of the drives: they share its speed and its fate.
+fn shared_devices(drives: &[DriveInfo]) -> Vec<String> {
+    let mut by_device: BTreeMap<u64, Vec<&DriveInfo>> = BTreeMap::new();
+    for drive in drives {
+        by_device.entry(drive.ground.device_id).or_default().push(drive);
+    }
+    let note = |drives: &Vec<&DriveInfo>| {
+        let paths: Vec<String> = drives.iter().map(|drive| drive.path.display().to_string()).collect();
+        let device = match drives[0].ground.device.as_str() {
+            "" => "one device".to_owned(),
+            name => format!("one device, {name}"),
+        };
+        let why = "together they are as fast as one, and are lost together; an array of several SSDs has one directory on each";
+        format!("{} are on {device}: {why}", paths.join(" and "))
+    };
+    by_device.values().filter(|drives| drives.len() > 1).map(note).collect()
+}
 
 pub fn run(context: &Context<'_>, arguments: &Init) -> Result<Answer> {
     if !context.global.array.is_empty() {
@@ -23,6 +44,7 @@ pub fn run(context: &Context<'_>, arguments: &Init) -> Result<Answer> {
     let array = options.create(&arguments.drives)?;
     context.with(array, |array| {
         let info = array.info()?;
+        context.note(shared_devices(&info.drives));
         let (count, first) = (info.drives.len(), info.drives[0].path.display());
         let drives = if count == 1 { "drive" } else { "drives" };
         let text = format!("array {} of {count} {drives}; name it by any of them, as in `-a {first}`\n", info.id);

@@ -7,6 +7,7 @@ mod check;
 mod completions;
 mod cp;
 mod get;
+mod get_many;
 mod info;
 mod init;
 mod ls;
@@ -14,6 +15,8 @@ mod man;
 mod mv;
 mod probe;
 mod put;
+mod put_many;
+mod put_one;
 mod rm;
 mod stat;
 mod top;
@@ -25,7 +28,7 @@ use serde_json::{Value, json};
 use crate::arguments::Command;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// Runs a command.
 pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
@@ -54,6 +57,18 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
 
 /// The JSON document of `put` and `get`.
 fn copied(name: &str, bytes: u64, seconds: f64) -> Value {
-    let rate = if seconds > 0.0 { (bytes as f64 / seconds).round() } else { 0.0 };
-    json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": rate as u64 })
+    json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": rate_of(bytes, seconds) })
+}
+
+fn rate_of(bytes: u64, seconds: f64) -> u64 {
+    if seconds > 0.0 { (bytes as f64 / seconds).round() as u64 } else { 0 }
+}
+
+/// After a failure of one file the others follow. After another failure they do not: it would repeat itself.
+fn several(result: Result<()>, failures: &mut Vec<Failure>) -> Result<()> {
+    match result {
+        Err(failure) if failure.is_of_one_file() => failures.push(failure),
+        other => return other,
+    }
+    Ok(())
 }

@@ -2,21 +2,36 @@
 
 use serde_json::json;
 
+use super::several;
 use crate::arguments::Names;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::progress::Progress;
+use crate::selection;
 
 pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
-    context.with_writer(|array| {
-        let mut removed = Vec::new();
-        let mut failures = Vec::new();
+    // One flush of the log makes all deletions durable.
+    let array = context.options().sync_changes(false).open_at(context.starts()?)?;
+    context.with(array, |array| {
+        let (mut names, mut failures) = (Vec::new(), Vec::new());
         for name in &arguments.names {
-            match array.delete(name) {
-                Ok(()) => removed.push(name),
-                Err(error) => failures.push(error.into()),
+            match selection::select(&|prefix| array.entries(prefix), name, arguments.recursive) {
+                Ok(selection) => names.extend(selection.files.into_iter().map(|selected| selected.file.name)),
+                Err(failure) => failures.push(failure),
             }
         }
+        let mut progress = Progress::of_files(context.global);
+        let (all, mut removed) = (names.len() as u64, Vec::new());
+        for name in names {
+            let deleted = array.delete(&name).map_err(Failure::from);
+            if deleted.is_ok() {
+                removed.push(name);
+            }
+            several(deleted, &mut failures)?;
+            progress.set(removed.len() as u64, all);
+        }
+        array.sync()?;
         Ok(Answer { failures, ..Answer::new("", json!({ "removed": removed })) })
     })
 }

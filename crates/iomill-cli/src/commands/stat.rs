@@ -8,6 +8,7 @@ use crate::arguments::Names;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::Result;
+use crate::selection;
 
 pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
     let peek = context.peek()?;
@@ -16,12 +17,21 @@ pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
     let mut files = Vec::new();
     let mut failures = Vec::new();
     for name in &arguments.names {
-        match peek.stat(name) {
-            Ok(stat) => {
-                texts.push(text(&stat));
-                files.push(document(&stat));
+        let selected = match selection::select(&|prefix| peek.entries(prefix), name, arguments.recursive) {
+            Ok(selection) => selection.files,
+            Err(failure) => {
+                failures.push(failure);
+                continue;
             }
-            Err(error) => failures.push(error.into()),
+        };
+        for selected in selected {
+            match peek.stat(&selected.file.name) {
+                Ok(stat) => {
+                    texts.push(text(&stat));
+                    files.push(document(&stat));
+                }
+                Err(error) => failures.push(error.into()),
+            }
         }
     }
     Ok(Answer { failures, ..Answer::new(texts.join("\n"), json!({ "files": files })) })

@@ -139,6 +139,20 @@ impl Site {
         Ended::of(self.bare_command(arguments).output().unwrap())
     }
 
+    /// Runs the command. Returns the most memory that it had, too, in bytes.
+    pub fn peak<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> (Ended, u64) {
+        let out = self.path("peak.out");
+        let mut command = self.command(arguments);
+        let child = command.stdout(fs::File::create(&out).unwrap()).spawn().unwrap();
+        let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());
+        // SAFETY: the child is ours and is waited for only here. Both places live until the call returns.
+        let waited = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, usage.as_mut_ptr()) };
+        assert_eq!((waited, status), (child.id() as i32, 0));
+        // SAFETY: the call has filled it, and zeroes are a valid value, too.
+        let kib = unsafe { usage.assume_init() }.ru_maxrss;
+        (Ended { code: 0, out: fs::read(out).unwrap(), err: String::new() }, kib as u64 * 1024)
+    }
+
     /// Runs the command with bytes on the standard input.
     pub fn feed<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>, bytes: &[u8]) -> Ended {
         let mut command = self.command(arguments);

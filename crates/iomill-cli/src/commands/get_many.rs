@@ -1,0 +1,176 @@
+//! `iomill get` of several files.
+//!
+//! Rules:
+//! 1. Each file appears whole or not at all: its name follows when its bytes are durable. Small files share the flush before it.
+//! 2. A file that fails keeps no other one out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use iomill::{Array, Buffer};
+use serde_json::{Value, json};
+
+use super::{rate_of, several};
+use crate::arguments::Get;
+use crate::console::Answer;
+use crate::context::Context;
+use crate::destination::Destination;
+use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
+use crate::progress::Progress;
+use crate::pump;
+use crate::selection::{Selected, Selection};
+
+/// A file up to this length is copied by one read, and shares its flush.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// So many small files share a flush. Each has a descriptor until then.
+const TOGETHER: usize = 100;
+
+pub fn run(
+    context: &Context<'_>,
+    array: &Array,
+    arguments: &Get,
+    selections: Vec<Result<Selection>>,
+    dest: &Path,
+    interrupt: Interrupt,
+) -> Result<Answer> {
+    let (mut files, mut failures, mut has_root) = (Vec::new(), Vec::new(), false);
+    for selection in selections {
+        match selection {
+            Ok(selection) => {
+                has_root = selection.has_root;
+                files.extend(selection.files);
+            }
+            Err(failure) => failures.push(failure),
+        }
+    }
+    // As with `cp -r`: what one name stands for gets the name of a destination that is not there yet.
+    let is_alone = arguments.to.is_none() && arguments.operands.len() == 2;
+    let is_renamed = is_alone && has_root && !is_directory(dest);
+    let work = Work {
+        array,
+        force: arguments.force,
+        dest,
+        is_renamed,
+        progress: Progress::new(context.global, Some(files.iter().map(|file| file.file.len_bytes).sum())),
+        interrupt,
+        buffer: array.buffer(SMALL_BYTES as usize)?,
+        waiting: Vec::new(),
+        directories: BTreeMap::new(),
+        done: Vec::new(),
+        bytes: 0,
+        failures,
+    };
+    Ok(work.answer(&files))
+}
+
+fn is_directory(dest: &Path) -> bool {
+    dest.is_dir() || dest.as_os_str().as_encoded_bytes().ends_with(b"/")
+}
+
+struct Work<'a> {
+    array: &'a Array,
+    force: bool,
+    dest: &'a Path,
+    /// Whether the first part of each relative path is left out.
+    is_renamed: bool,
+    progress: Progress,
+    interrupt: Interrupt,
+    buffer: Buffer,
+    /// Small files that are written, and wait for the flush and their names (rule 1).
+    waiting: Vec<(String, u64, Destination)>,
+    /// A directory of each file system that got a file, by its device.
+    directories: BTreeMap<u64, PathBuf>,
+    done: Vec<Value>,
+    bytes: u64,
+    failures: Vec<Failure>,
+}
+
+impl Work<'_> {
+    fn answer(mut self, files: &[Selected]) -> Answer {
+        let copied = self.run(files);
+        // What is written gets its names also after a failure.
+        let named = self.name_waiting().and_then(|()| self.sync_names());
+        if let Err(failure) = copied.and(named) {
+            self.failures.push(failure.and(format!("{} of {} files are copied", self.done.len(), files.len())));
+        }
+        let seconds = self.progress.seconds();
+        let document = json!({
+            "files": self.done, "bytes": self.bytes, "seconds": seconds,
+            "bytes_per_second": rate_of(self.bytes, seconds),
+        });
+        Answer { failures: self.failures, ..Answer::new("", document) }
+    }
+
+    fn run(&mut self, files: &[Selected]) -> Result<()> {
+        for file in files {
+            let copied = self.interrupt.check().and_then(|()| self.copy(file));
+            several(copied, &mut self.failures)?;
+            if self.waiting.len() == TOGETHER {
+                self.name_waiting()?;
+            }
+            self.progress.count(self.done.len(), files.len());
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, selected: &Selected) -> Result<()> {
+        let relative = match (self.is_renamed, selected.relative.split_once('/')) {
+            (true, Some((_, rest))) => rest,
+            _ => &selected.relative,
+        };
+        let (name, path) = (&selected.file.name, self.dest.join(relative));
+        let directory = path.parent().unwrap_or(self.dest).to_owned();
+        fs::create_dir_all(&directory).map_err(Failure::local("make the directory", &directory))?;
+        let file = self.array.open_file(name)?;
+        let destination = Destination::open(Some(&path), name, self.force)?;
+        self.directories.entry(destination.device()?).or_insert(directory);
+        if file.len() > SMALL_BYTES {
+            let bytes = pump::drain(self.array, &file, &destination, &mut self.progress, &self.interrupt)?;
+            let place = destination.finish()?;
+            self.note(name, bytes, place);
+            return Ok(());
+        }
+        let len = file.read_at(&mut self.buffer, 0)?;
+        destination.write(&self.buffer[..len])?;
+        self.waiting.push((name.clone(), len as u64, destination));
+        Ok(())
+    }
+
+    /// Makes the bytes of small files durable, and gives the files their names.
+    fn name_waiting(&mut self) -> Result<()> {
+        let mut synced = BTreeMap::new();
+        for (_, _, destination) in &self.waiting {
+            if let std::collections::btree_map::Entry::Vacant(first) = synced.entry(destination.device()?) {
+                destination.sync_file_system()?;
+                first.insert(());
+            }
+        }
+        for (name, bytes, destination) in std::mem::take(&mut self.waiting) {
+            match destination.publish() {
+                Ok(place) => {
+                    self.progress.advance(bytes);
+                    self.note(&name, bytes, place);
+                }
+                failed => several(failed.map(drop), &mut self.failures)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the names durable.
+    fn sync_names(&self) -> Result<()> {
+        for directory in self.directories.values() {
+            let synced = fs::File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(opened)?));
+            synced.map_err(Failure::local("sync", directory))?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, name: &str, bytes: u64, place: String) {
+        self.done.push(json!({ "name": name, "bytes": bytes, "destination": place }));
+        self.bytes += bytes;
+    }
+}
