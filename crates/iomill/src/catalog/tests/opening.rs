@@ -17,6 +17,7 @@ fn relabel(world: &World, disk: usize, from: &str, to: &str) {
 
 fn drive_error(result: Result<Catalog>) -> (String, String) {
     match result {
+        Err(Error::NoDirectory { path }) => (path.display().to_string(), "there is no such directory".to_owned()),
         Err(Error::Drive { path, why } | Error::NoArray { path, why } | Error::DriveMissing { path, why, .. }) => {
             (path.display().to_string(), why)
         }
