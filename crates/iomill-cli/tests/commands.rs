@@ -116,7 +116,7 @@ fn notes_go_to_the_standard_error_unless_quiet() {
     assert_eq!(site.run(["info", "--engine", "posix", "--json"]).good().err, "");
 }
 
-/// The table and the document are written file by file. Seen to fail when each row was kept: 30,000 files took 86 MiB.
+/// The table and the document are written file by file.
 #[test]
 fn a_long_list_takes_no_memory() {
     let site = Site::bare(2);

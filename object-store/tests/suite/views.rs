@@ -2,7 +2,7 @@
 
 use super::{IomillStore, fresh_array};
 
-/// Programs print the stores that they have, and need the array for what the trait has no call. Seen to fail: the text had 3 KB.
+/// Programs print the stores that they have, and need the array for what the trait has no call.
 #[test]
 fn a_store_is_short_in_logs_and_gives_its_array() {
     let (dir, array) = fresh_array();

@@ -140,6 +140,7 @@ impl Site {
     }
 
     /// Runs the command. Returns the most memory that it had, too, in bytes.
+    #[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
     pub fn peak<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> (Ended, u64) {
         let out = self.path("peak.out");
         let mut command = self.command(arguments);

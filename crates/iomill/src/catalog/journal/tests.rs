@@ -211,7 +211,7 @@ fn a_checkpoint_of_another_life_is_refused() {
     let checkpoint = theirs.log.world.read(1, &path).unwrap();
     ours.log.world.put(1, &path, Some(&checkpoint));
     let before = [0, 1].map(|disk| ours.log.world.everything(disk));
-    let told = ours.open().err().expect("the drive is refused").to_string();
+    let told = ours.open().expect_err("the drive is refused").to_string();
     assert!(told.contains("went apart") && told.contains("different checkpoints"), "{told}");
     assert!(before == [0, 1].map(|disk| ours.log.world.everything(disk)), "something was changed");
 }
