@@ -49,6 +49,8 @@ pub struct CheckpointWriter {
     unsynced: u64,
     /// All bytes.
     written: u64,
+    /// The highest number of a layout that was copied. 0 before the first. Numbers rise, and a layout never goes.
+    last_layout: u32,
 }
 
 /// What comes next.
@@ -98,6 +100,7 @@ impl CheckpointWriter {
             group: Vec::new(),
             unsynced: 0,
             written: 0,
+            last_layout: 0,
         };
         (writer, failures)
     }
@@ -106,8 +109,10 @@ impl CheckpointWriter {
     /// the files.
     pub fn copy(&mut self, files: &Files, bytes: usize) -> bool {
         let bytes = bytes.min(GROUP_MAX_BYTES / 2);
+        // A file that is copied now may have a layout that came since the last instalment. A reader must know it before the file.
+        self.copy_layouts(files);
         if self.stage == Stage::Small {
-            self.copy_small(files);
+            self.copy_shared(files);
             self.stage = Stage::Files(0);
             return false;
         }
@@ -138,10 +143,14 @@ impl CheckpointWriter {
         true
     }
 
-    fn copy_small(&mut self, files: &Files) {
-        for layout in files.layouts() {
+    fn copy_layouts(&mut self, files: &Files) {
+        for layout in files.layouts_above(self.last_layout) {
             self.push(&LogRecord::Layout(layout.clone()));
+            self.last_layout = layout.number;
         }
+    }
+
+    fn copy_shared(&mut self, files: &Files) {
         for ((drive, shared), pages) in files.shared() {
             self.push(&LogRecord::Shared { drive, shared, pages });
         }

@@ -358,6 +358,11 @@ impl Files {
         self.layouts.values()
     }
 
+    /// The layouts with higher numbers than this one, in rising order.
+    pub fn layouts_above(&self, number: u32) -> impl Iterator<Item = &LayoutRecord> {
+        self.layouts.range(number.saturating_add(1)..).map(|(_, layout)| layout)
+    }
+
     /// The layout that is like `wanted`, whatever its number.
     pub fn layout_like(&self, wanted: &LayoutRecord) -> Option<&LayoutRecord> {
         self.layouts.values().find(|layout| LayoutRecord { number: wanted.number, ..(*layout).clone() } == *wanted)

@@ -274,3 +274,35 @@ fn a_checkpoint_takes_files_and_layouts_of_any_size() {
     // What was before the checkpoint is gone, so the log is short again.
     assert!(log_of(&machine).segments.len() < 4, "{:?}", log_of(&machine));
 }
+
+/// A file that is made beside a checkpoint, of a layout that came since its last instalment: a reader of the checkpoint knows both.
+#[test]
+fn a_checkpoint_has_layouts_that_come_beside_it() {
+    let mut machine = Machine::new(2);
+    let journal = machine.open().unwrap();
+    for at in 0..1000_u32 {
+        let add = |files: &Files, change: &mut super::super::Change| {
+            let layout = LayoutRecord { number: at + 1, block_bytes: (at + 1) * 4096, ..layout() };
+            change.push(&LogRecord::Layout(layout));
+            change.push(&LogRecord::File(FileRecord {
+                number: files.next_number(),
+                length: 0,
+                created_ns: 1,
+                modified_ns: 2,
+                key: 3,
+                layout: at + 1,
+                life: FileLife::Live,
+                has_parts: false,
+                name: &format!("file {at}"),
+                extent: None,
+            }));
+            Ok(())
+        };
+        let ((), ticket) = journal.change(true, add).unwrap();
+        journal.commit(ticket).unwrap();
+    }
+    let before = view(&journal.files());
+    drop(journal);
+    assert!(LogFiles::list(&*machine.log.voter(0).fs).unwrap().checkpoints.last().is_some_and(|number| *number > 1));
+    assert_eq!(view(&machine.read().unwrap()), before);
+}
