@@ -73,26 +73,22 @@ class Written(io.RawIOBase):
 
     def commit(self) -> None:
         """Gives the file its name. After an error its space is free at once."""
-        file, self._file = self._file, None
-        if file is None:
-            return
-        try:
-            if self._draft is None:
-                file.close()
-                return
-            with self._draft as draft:
-                draft.publish(self._name, replace=self._replace)
-        finally:
-            self._ended()
+        self._end(publishes=True)
 
     def discard(self) -> None:
         """Gives the file up. What was appended stays."""
+        self._end(publishes=False)
+
+    def _end(self, *, publishes: bool) -> None:
         file, self._file = self._file, None
         if file is None:
             return
         try:
             if self._draft is None:
                 file.close()
+            elif publishes:
+                with self._draft as draft:
+                    draft.publish(self._name, replace=self._replace)
             else:
                 self._draft.close()
         finally:
