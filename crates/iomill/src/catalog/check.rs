@@ -324,7 +324,7 @@ fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
     array.found.iter().enumerate().filter_map(fault).collect()
 }
 
-/// Drives of which the directory is locked, until this is dropped.
+/// Locked directories of drives. A drop unlocks them.
 struct Held(Vec<Arc<dyn DriveFs>>);
 
 impl Drop for Held {

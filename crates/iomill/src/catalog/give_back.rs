@@ -1,7 +1,7 @@
 //! Space of deleted small files: given back to the drives, and taken again (C50).
 //!
 //! Goals: pages that stay free do not keep other files from their drive, and no call hears of a full drive while such pages would do. Non-goals:
-//! which pages are free (`journal::space`), and large files, of which the parts are unlinked (`remove`).
+//! which pages are free (`journal::space`), and the parts of large files (`remove`).
 //!
 //! Rules:
 //! 1. Pages are *ready* or *cold*. Ready ones have space and are given out. Cold ones are holes. They are filled with zeros, durably, before they

@@ -193,7 +193,7 @@ impl Drop for Staged {
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     files: Vec<DriveFile>,
-    /// Drives of which the directory is locked, too: the file `lock` may be removed and made anew.
+    /// Drives with a locked directory, too: the file `lock` may be removed and made anew.
     directories: Vec<Arc<dyn DriveFs>>,
 }
 

@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// Leaves the drives behind on which something failed (C13). Returns whether the checkpoint can go on. It cannot when a drive is full, when the
-    /// process lacks something, or when the last voter fails, of which the log may still be good.
+    /// process lacks something, or when the last voter fails: its log may still be good.
     fn outlives(&self, failures: Failures) -> bool {
         let mut goes_on = true;
         for (drive, error) in failures {

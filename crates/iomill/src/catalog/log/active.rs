@@ -26,7 +26,7 @@ pub struct ActiveVoter {
 }
 
 impl ActiveVoter {
-    /// A voter of which the active segment is open.
+    /// A voter and its open active segment.
     pub fn new(voter: &Voter, file: DriveFile) -> ActiveVoter {
         ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None }
     }

@@ -479,7 +479,7 @@ impl LogWriter {
         self.leave_failed_behind(labels)
     }
 
-    /// Goes to the next segment, of which the log says that it goes on there.
+    /// Goes to the next segment. The log names it first (C46).
     fn enter_next(&mut self) {
         let Some(next) = self.next.take() else { return };
         for voter in &mut self.voters {
