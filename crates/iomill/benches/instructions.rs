@@ -26,6 +26,8 @@ const PAGE: usize = 4096;
 const RECORD: usize = 128;
 /// Drives of the array.
 const DRIVES: usize = 4;
+/// The directory of the array, by a path of one length wherever the checkout lies: paths are joined and copied.
+const HERE: &str = "/proc/self/cwd";
 /// Records of a call that takes several.
 const BATCH: usize = 256;
 
@@ -87,23 +89,26 @@ fn main() {
         println!("usage: instructions copy|hit|pin|batched-hit|row-hit|future-hit|miss|create DIR");
         return;
     };
-    let dir = tempfile::tempdir_in(dir).unwrap();
-    if let Err(error) = try_engine(&dir.path().join("tried")) {
+    let made = tempfile::tempdir_in(dir).unwrap();
+    std::env::set_current_dir(made.path()).unwrap();
+    let dir = Path::new(HERE);
+    if let Err(error) = try_engine(&dir.join("tried")) {
         println!("unavailable the operations that are counted take io_uring: {error}");
         return;
     }
     let operations = match kind.as_str() {
-        "copy" => copies(dir.path()),
-        "hit" => hits(dir.path()),
-        "pin" => pins(dir.path()),
-        "batched-hit" => batched_hits(dir.path()),
-        "row-hit" => row_hits(dir.path()),
-        "future-hit" => future_hits(dir.path()),
-        "miss" => misses(dir.path()),
-        "create" => creates(dir.path()),
+        "copy" => copies(dir),
+        "hit" => hits(dir),
+        "pin" => pins(dir),
+        "batched-hit" => batched_hits(dir),
+        "row-hit" => row_hits(dir),
+        "future-hit" => future_hits(dir),
+        "miss" => misses(dir),
+        "create" => creates(dir),
         other => panic!("no operation is called {other}"),
     };
     println!("operations {operations}");
+    made.close().unwrap();
 }
 
 /// An error if the engine that the budgets are for is not available.
