@@ -200,3 +200,19 @@ def test_files_of_all_stores_have_a_bound_and_deleted_ones_are_closed(tmp_path):
     assert not [path for path in opened_below(tmp_path) if "(deleted)" in path]
     stores[4].close()
     assert not opened_below(tmp_path / "4")
+
+
+def test_files_that_another_program_deletes_are_closed_without_a_further_call(tmp_path):
+    for key in range(10):
+        (tmp_path / str(key)).write_bytes(b"x" * 5000)
+    store = IomillStore(tmp_path)
+    time.sleep(0.2)
+    for key in range(10):
+        assert store.get_sync(str(key)) is not None
+    for key in range(9):
+        (tmp_path / str(key)).unlink()
+    patience = time.monotonic() + 600
+    while len(opened_below(tmp_path)) > 1:
+        assert time.monotonic() < patience
+        time.sleep(0.1)
+    assert opened_below(tmp_path) == [os.fspath(tmp_path / "9")]

@@ -22,7 +22,9 @@ In an array the chunks are spread over all drives:
 from __future__ import annotations
 
 import asyncio
+import atexit
 import collections
+import contextlib
 import os
 import pathlib
 import threading
@@ -46,11 +48,18 @@ _SETTLED_NS = 100_000_000
 _COARSE_NS = 2_100_000_000
 _ROUND_NS = 10_000_000
 
+# A second after a file was opened, its process looks which ones another program has deleted or replaced. Then it looks less and less often.
+_FIRST_LOOK_S = 1.0
+_LAST_LOOK_S = 60.0
+
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 class _Files:
-    """The open files of all stores of this process. Those that were replaced or deleted are closed when another one is opened."""
+    """The open files of all stores of this process.
+
+    Those that were replaced or deleted are closed when another one is opened, and otherwise some time later.
+    """
 
     def __init__(self) -> None:
         self.forget_all()
@@ -58,6 +67,8 @@ class _Files:
     def forget_all(self) -> None:
         self._files: collections.OrderedDict[str, tuple[Any, File]] = collections.OrderedDict()
         self._lock = threading.Lock()
+        self._look: threading.Timer | None = None
+        self._is_ending = False
 
     def open(self, path: str) -> File:
         version = _version(os.stat(path))
@@ -80,14 +91,49 @@ class _Files:
         with self._lock:
             self._files[path] = (version, file)
             self._files.move_to_end(path)
-            others = list(self._files.items())
-        # A read that still uses one keeps it open.
-        for other, (was, _) in others:
-            if _version_now(other) != was:
-                self.forget(other)
-        with self._lock:
             while len(self._files) > _OPEN_FILES:
                 self._files.popitem(last=False)
+            self._look_in(_FIRST_LOOK_S)
+        self._forget_changed()
+
+    def _forget_changed(self) -> None:
+        with self._lock:
+            all_files = list(self._files.items())
+        # A read that still uses one keeps it open.
+        for path, (was, _) in all_files:
+            if _version_now(path) != was:
+                self.forget(path)
+
+    def _look_in(self, seconds: float) -> None:
+        """Looks after so long or earlier, if files are open. The caller has the lock."""
+        if self._look is not None:
+            if self._look.interval <= seconds:
+                return
+            self._look.cancel()
+            self._look = None
+        if self._files and not self._is_ending:
+            self._look = threading.Timer(seconds, self._look_now, [seconds])
+            self._look.daemon = True
+            # Where no thread can be started, the next opening looks.
+            with contextlib.suppress(RuntimeError):
+                self._look.start()
+
+    def _look_now(self, waited: float) -> None:
+        self._forget_changed()
+        with self._lock:
+            if self._look is threading.current_thread():
+                self._look = None
+                self._look_in(min(waited * 2, _LAST_LOOK_S))
+
+    def end(self) -> None:
+        """Waits for a look. A thread that closes a file while the interpreter ends would end the process."""
+        with self._lock:
+            self._is_ending = True
+            look, self._look = self._look, None
+        if look is not None:
+            look.cancel()
+            with contextlib.suppress(RuntimeError):
+                look.join()
 
     def forget(self, path: str) -> None:
         """Lets go of what is at a path, and below it."""
@@ -117,6 +163,7 @@ def _is_settled(found: os.stat_result) -> bool:
 _open_files = _Files()
 # A forked child opens its own: a thread that the child does not have may hold the lock.
 os.register_at_fork(after_in_child=_open_files.forget_all)
+atexit.register(_open_files.end)
 
 
 class IomillStore(LocalStore):
