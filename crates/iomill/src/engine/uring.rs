@@ -352,6 +352,12 @@ impl Drop for UringEngine {
         while self.in_flight() > 0 && self.wait(self.in_flight() as usize, None, &mut done).is_ok() {
             done.clear();
         }
+        // The kernel takes a ring down a good tenth of a second after it is closed. The files would be held until then, and so would their
+        // file system. With requests in flight the array's lock has to be held that long.
+        if self.in_flight() == 0 {
+            self.main.let_go();
+            self.polled.iter_mut().for_each(|polled| polled.ring.let_go());
+        }
     }
 }
 

@@ -4,6 +4,7 @@ mod abandoned;
 mod ahead;
 mod answers;
 mod array_files;
+mod array_held;
 mod async_cursor;
 mod begun;
 mod child;

@@ -289,6 +289,12 @@ impl Ring {
         }
     }
 
+    /// Gives up all registered files. Nothing is in flight, and nothing comes any more.
+    pub(super) fn let_go(&mut self) {
+        // The kernel refuses this to a thread that is not the ring's. It then lets go of the files some time after it has closed the ring.
+        let _done_at_once = self.ring.submitter().unregister_files();
+    }
+
     pub(super) fn forget(&mut self, key: u64) {
         self.files.forget(&self.ring.submitter(), key);
     }
