@@ -15,8 +15,10 @@ mod model;
 mod plan;
 pub mod writer;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::{BufRead, BufReader};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
@@ -28,7 +30,7 @@ use iomill::catalog::{Record, check};
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
 use iomill::layout::Map;
-use iomill::{Array, ArrayOptions};
+use iomill::{Array, ArrayOptions, Error};
 
 use self::model::{Found, Model};
 use self::plan::{KINDS, Planner, Shape, WORKERS};
@@ -123,6 +125,29 @@ pub struct Lane {
     pub tally: Tally,
 }
 
+/// Ends a writer, or lets it fail.
+pub struct Blow<'a> {
+    pub writer: &'a mut Child,
+    /// The pipe that the writer says its lines to, to read from.
+    said: OwnedFd,
+}
+
+impl Blow<'_> {
+    /// Does something during which the kernel may acknowledge what it loses. Files that are used meanwhile are in doubt.
+    pub fn in_doubt<T>(&mut self, strike: impl FnOnce() -> T) -> io::Result<T> {
+        // Both write to one pipe, so their lines have one order. This end is open only here, since the pipe's end says that the writer is dead.
+        let mut said = File::options().write(true).open(format!("/proc/self/fd/{}", self.said.as_raw_fd()))?;
+        said.write_all(format!("{MARK} {ITSELF} {DOUBT}\n").as_bytes())?;
+        let struck = strike();
+        said.write_all(format!("{MARK} {ITSELF} {CERTAIN}\n").as_bytes())?;
+        Ok(struck)
+    }
+}
+
+/// Lines of the test itself.
+const DOUBT: &str = "the test begins something during which the kernel may acknowledge what it loses";
+const CERTAIN: &str = "the test has done it";
+
 /// Why a lane stopped.
 pub type Outcome<T> = Result<T, String>;
 
@@ -185,7 +210,7 @@ impl Lane {
 
     /// Starts a writer. Kills it after so many lines and a part of the time that the last begun operation takes.
     fn kill(&mut self, job: &Job, lines: usize) -> Outcome<()> {
-        let status = self.interrupt(job, lines, &mut |writer| writer.kill().map_err(text))?;
+        let status = self.interrupt(job, lines, &mut |blow| blow.writer.kill().map_err(text))?;
         let ended = job.only_opens && status.success();
         if status.signal() == Some(libc::SIGKILL) {
             self.tally.kills += 1;
@@ -201,14 +226,16 @@ impl Lane {
         &mut self,
         job: &Job,
         lines: usize,
-        blow: &mut dyn FnMut(&mut Child) -> Outcome<()>,
+        blow: &mut dyn FnMut(&mut Blow<'_>) -> Outcome<()>,
     ) -> Outcome<ExitStatus> {
         let tears = job.options().1.contains("Mmap");
         self.models.iter_mut().for_each(|model| model.tears |= tears);
         let mut command = alone::command(TEST);
         command.env(JOB, job.to_text()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let said = listen(child.stderr.take().unwrap());
+        let pipe = child.stderr.take().unwrap();
+        let to_read = pipe.as_fd().try_clone_to_owned().unwrap();
+        let said = listen(pipe);
         let mut follower = Follower::new(self, job);
         let mut result = Ok(());
         let mut left = lines;
@@ -226,7 +253,7 @@ impl Lane {
         }
         let pause = follower.pause();
         std::thread::sleep(pause);
-        result = result.and(blow(&mut child));
+        result = result.and(blow(&mut Blow { writer: &mut child, said: to_read }));
         // It has ended, unless it hangs.
         child.kill().map_err(text)?;
         let status = child.wait().unwrap();
@@ -244,10 +271,11 @@ impl Lane {
     pub fn check(&mut self) -> Outcome<()> {
         let drive = &self.drives[self.rng.usize(..self.drives.len())].clone();
         let reader = open_when_free(|| ArrayOptions::new().read_only(true).open(drive)).map_err(text)?;
-        let seen = find(&reader).map_err(|error| format!("as a reader: {error}"))?;
+        let in_doubt: BTreeSet<String> = self.models.iter().flat_map(Model::in_doubt).cloned().collect();
+        let seen = find(&reader, &in_doubt).map_err(|error| format!("as a reader: {error}"))?;
         reader.close().map_err(text)?;
         let array = open_when_free(|| Array::open(drive)).map_err(text)?;
-        let found = find(&array).map_err(text)?;
+        let mut found = find(&array, &in_doubt).map_err(text)?;
         for (worker, model) in self.models.iter_mut().enumerate() {
             let prefix = format!("w{worker}/");
             let of_worker = |files: &BTreeMap<String, Found>| -> BTreeMap<String, Found> {
@@ -265,6 +293,12 @@ impl Lane {
         let known: usize = self.models.iter().map(|model| model.lengths().len()).sum();
         if known != found.len() {
             return Err(format!("a file that belongs to no worker among {:?}", found.keys()));
+        }
+        let cut: Vec<String> = found.iter().filter(|(_, found)| found.is_cut).map(|(name, _)| name.clone()).collect();
+        for name in cut {
+            array.delete(&name).map_err(text)?;
+            found.remove(&name);
+            self.models.iter_mut().for_each(|model| model.forget(&name));
         }
         self.grow(&array, &found)?;
         array.close().map_err(text)?;
@@ -298,17 +332,25 @@ impl Lane {
     }
 }
 
-/// All files of an array.
-pub fn find(array: &Array) -> iomill::Result<BTreeMap<String, Found>> {
+/// All files of an array. Parts may be too short of files in doubt.
+pub fn find(array: &Array, in_doubt: &BTreeSet<String>) -> iomill::Result<BTreeMap<String, Found>> {
     let mut all = BTreeMap::new();
     for name in array.list("") {
-        let file = array.open_file(&name)?;
         let stat = array.stat(&name)?;
-        let mut bytes = vec![1; file.len() as usize];
-        let read = file.read_at(&mut bytes, 0)?;
-        assert_eq!((read, stat.len_bytes), (bytes.len(), file.len()));
+        let read = || {
+            let file = array.open_file(&name)?;
+            let mut bytes = vec![1; file.len() as usize];
+            let read = file.read_at(&mut bytes, 0)?;
+            assert_eq!((read, stat.len_bytes), (bytes.len(), file.len()));
+            Ok(bytes)
+        };
+        let (bytes, is_cut) = match read() {
+            Err(Error::PartCut { .. }) if in_doubt.contains(&name) => (vec![0; stat.len_bytes as usize], true),
+            read => (read?, false),
+        };
         let shape = Shape { kind: stat.layout, block_bytes: stat.block_bytes, drives: stat.drives };
-        all.insert(name, Found { shape, attribute: stat.attributes.get("version").cloned(), bytes });
+        let attribute = stat.attributes.get("version").cloned();
+        all.insert(name, Found { shape, attribute, bytes, is_cut });
     }
     Ok(all)
 }
@@ -336,6 +378,8 @@ struct Follower<'a> {
     last: String,
     /// Other output of the writer.
     complaint: String,
+    /// Whether operations are in doubt that are in progress.
+    is_in_doubt: bool,
 }
 
 impl<'a> Follower<'a> {
@@ -345,7 +389,8 @@ impl<'a> Follower<'a> {
         let planner =
             |(worker, model): (usize, &Model)| Planner::new(job.seed, job.round, worker, drives, model.lengths());
         let planners = lane.models.iter().enumerate().map(planner).collect();
-        Follower { lane, planners, begun: vec![None; WORKERS + 1], last: "start".to_owned(), complaint: String::new() }
+        let (begun, last) = (vec![None; WORKERS + 1], "start".to_owned());
+        Follower { lane, planners, begun, last, complaint: String::new(), is_in_doubt: false }
     }
 
     fn line(&mut self, line: &str) -> Outcome<()> {
@@ -359,6 +404,11 @@ impl<'a> Follower<'a> {
             return Ok(());
         };
         let worker: usize = worker.parse().map_err(text)?;
+        if [DOUBT, CERTAIN].contains(&what) {
+            self.is_in_doubt = what == DOUBT;
+            self.doubt();
+            return Ok(());
+        }
         if what == "done" {
             let (kind, since) = self.begun[worker].take().ok_or("an end without a beginning")?;
             let usual = self.lane.usual.entry(kind).or_insert(since.elapsed());
@@ -382,11 +432,18 @@ impl<'a> Follower<'a> {
                 return Err(format!("the writer says {what}, but its plan says {op:?}"));
             }
             self.lane.models[worker].begin(&op);
+            self.doubt();
             kind = op.kind().to_owned();
         }
         self.last.clone_from(&kind);
         self.begun[worker] = Some((kind, Instant::now()));
         Ok(())
+    }
+
+    fn doubt(&mut self) {
+        if self.is_in_doubt {
+            self.lane.models.iter_mut().for_each(Model::doubt);
+        }
     }
 
     /// How long to wait before the kill.

@@ -8,14 +8,16 @@
 //! All is mounted in a namespace of the test's own. So nothing is left, whatever ends the test: the last process takes mounts and loop devices
 //! with it.
 //!
-//! Known: about one blow in 200 leaves a page of zeros in a file that was written to, and the reason is not found. So it is no check yet, and
-//! runs where it is asked for.
+//! A file system that is shut down may acknowledge an `fdatasync` that is in progress, and lose its bytes: ext4 and XFS do, also without iomill
+//! (docs/durability.md has the figures). So files with an operation in progress at that moment are in doubt, and may hold any bytes. All others
+//! must hold what was promised. File systems have blocks of a page. In shorter ones a page may come in part.
 //!
 //! Non-goals: drives that lose what they acknowledged, or reorder it (`iomill-sim`).
 //!
 //! Each round has a seed, which is printed: `IOMILL_SEED=7 cargo test -p iomill --test all shutdown:: -- --nocapture` begins with the round of
 //! seed 7. A seed does not repeat a failure exactly, since times vary. After a failure the images are kept.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -51,10 +53,6 @@ fn a_file_system_that_is_shut_down_breaks_no_promise() {
         own_mounts(&mut command);
         alone::run(command);
         return;
-    }
-    let is_asked = ["IOMILL_ROUNDS", "IOMILL_SEED"].iter().any(|name| std::env::var_os(name).is_some());
-    if !is_asked {
-        return skipped("it runs where IOMILL_ROUNDS or IOMILL_SEED asks for it");
     }
     // The line that names the test ends, so that others begin where a reader looks for them.
     println!();
@@ -99,7 +97,7 @@ fn disks(rng: &mut Rng) -> Option<Vec<(Disk, bool)>> {
     let mut disks = Vec::new();
     for _ in 0..rng.usize(2..5) {
         let is_xfs = rng.u8(..3) == 0;
-        let disk = if is_xfs { Disk::xfs(rng.u64(24..160))? } else { Disk::ext4(rng.u64(11..160), &[])? };
+        let disk = if is_xfs { Disk::xfs(rng.u64(24..160))? } else { Disk::ext4(rng.u64(16..160), &["-b", "4096"])? };
         disks.push((disk, is_xfs));
     }
     Some(disks)
@@ -139,7 +137,7 @@ impl Site {
         self.lane.check()?;
         let drive = &self.lane.drives[0];
         let reader = open_when_free(|| ArrayOptions::new().read_only(true).open(drive)).map_err(text)?;
-        find(&reader).map_err(|error| format!("as the last reader: {error}"))?;
+        find(&reader, &BTreeSet::new()).map_err(|error| format!("as the last reader: {error}"))?;
         reader.close().map_err(text)
     }
 
@@ -148,17 +146,19 @@ impl Site {
         let Site { disks, lane } = self;
         let (faults, kill) = plan(&mut lane.rng, disks);
         println!("seed {:#x}, blow {}: {faults:?}, kill {kill:?}", job.seed, job.round);
-        let status = lane.interrupt(job, lines, &mut |writer| {
+        let status = lane.interrupt(job, lines, &mut |blow| {
             for (disk, fault, pause) in &faults {
                 sleep(*pause);
-                fault.strike(disks[*disk].0.path()).map_err(|error| format!("{fault:?}: {error}"))?;
+                let strike = || fault.strike(disks[*disk].0.path());
+                let struck = blow.in_doubt(strike).map_err(text)?;
+                struck.map_err(|error| format!("{fault:?}: {error}"))?;
             }
             match kill {
                 Some(pause) => {
                     sleep(pause);
-                    writer.kill().map_err(text)
+                    blow.writer.kill().map_err(text)
                 }
-                None => wait(writer),
+                None => wait(blow.writer),
             }
         })?;
         if kill.is_none() && !status.success() {

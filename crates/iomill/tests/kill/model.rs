@@ -10,10 +10,13 @@
 //! 4. Bytes that no write has reached since the file grew over them are zero.
 //! 5. A put gives a name a content as a whole, or leaves the name as it was.
 //!
+//! A file is in doubt if an operation on it was in progress while a file system failed, which may then acknowledge what it loses
+//! (`shutdown.rs`). Its name, attribute and length are those that were promised, and its bytes may be any.
+//!
 //! A kill leaves what the kernel holds. So data that was acknowledged but not synced is there in fact. That is not promised, and
 //! not checked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Op, PAGE, Shape, Write, stamp};
 
@@ -22,7 +25,10 @@ use super::plan::{Op, PAGE, Shape, Write, stamp};
 pub struct Found {
     pub shape: Shape,
     pub attribute: Option<String>,
+    /// Zeros if a part is missing.
     pub bytes: Vec<u8>,
+    /// Whether a part is shorter than the length needs, which is right only of a file in doubt.
+    pub is_cut: bool,
 }
 
 /// What pages must hold in one of the allowed states.
@@ -65,6 +71,8 @@ pub struct Model {
     /// Whether the writer's engine copies to mapped parts, so that a kill may end it within a page.
     pub tears: bool,
     in_progress: Option<Op>,
+    /// Files in doubt.
+    in_doubt: BTreeSet<String>,
     /// Operations that failed, so that they may have come about or not. Each name is in one at most.
     failed: Vec<Op>,
 }
@@ -145,7 +153,7 @@ impl FileModel {
         states
     }
 
-    fn check(&self, op: Option<&Op>, found: &Found, tears: bool) -> Result<(), String> {
+    fn check(&self, op: Option<&Op>, found: &Found, (tears, is_in_doubt): (bool, bool)) -> Result<(), String> {
         let attribute_in_progress = match op {
             Some(Op::Attribute { value, .. }) => Some(value.to_string()),
             _ => None,
@@ -163,6 +171,9 @@ impl FileModel {
         let of_len: Vec<Expect> = states.iter().filter(|state| state.0 == len).map(|state| state.1).collect();
         if of_len.is_empty() {
             return Err(format!("length {len}, which is none of {states:?}"));
+        }
+        if is_in_doubt {
+            return Ok(());
         }
         let mut first = Ok(());
         for expect in of_len {
@@ -252,10 +263,29 @@ impl Model {
     /// The writer reports that it begins an operation.
     pub fn begin(&mut self, op: &Op) {
         assert_eq!(self.in_progress, None);
-        if let Op::Write { name, write } | Op::Race { name, write } = op {
-            self.files.get_mut(name).unwrap().begin_write(write);
+        match op {
+            Op::Write { name, write } | Op::Race { name, write } => {
+                self.files.get_mut(name).unwrap().begin_write(write);
+            }
+            Op::Rename { from, to, .. } if self.in_doubt.contains(from) => drop(self.in_doubt.insert(to.clone())),
+            _ => {}
         }
         self.in_progress = Some(op.clone());
+    }
+
+    /// The file systems fail during the operation in progress.
+    pub fn doubt(&mut self) {
+        self.in_doubt.extend(self.in_progress.iter().flat_map(Op::names).cloned());
+    }
+
+    /// The files in doubt.
+    pub fn in_doubt(&self) -> &BTreeSet<String> {
+        &self.in_doubt
+    }
+
+    /// A file that was found has been deleted since.
+    pub fn forget(&mut self, name: &str) {
+        self.files.remove(name);
     }
 
     /// The writer reports that the operation in progress has failed.
@@ -315,10 +345,12 @@ impl Model {
         }
         for (name, file) in &self.files {
             let of_file = ops.iter().find(|op| touches(op, name));
-            file.check(of_file, &found[name], self.tears).map_err(|why| format!("{name:?} has {why}"))?;
+            let leniency = (self.tears, self.in_doubt.contains(name));
+            file.check(of_file, &found[name], leniency).map_err(|why| format!("{name:?} has {why}"))?;
         }
         self.files = found.iter().map(|(name, found)| (name.clone(), FileModel::found(found))).collect();
         self.tears = false;
+        self.in_doubt.clear();
         Ok(outcomes)
     }
 
@@ -336,7 +368,10 @@ fn change(files: &mut BTreeMap<String, FileModel>, op: &Op) {
         }
         Op::Put { name, shape, version, len, .. } => {
             let (attribute, bytes) = (Some(version.to_string()), stamp(*version, 0, *len));
-            files.insert(name.clone(), FileModel::found(&Found { shape: shape.clone(), attribute, bytes }));
+            files.insert(
+                name.clone(),
+                FileModel::found(&Found { shape: shape.clone(), attribute, bytes, is_cut: false }),
+            );
         }
         Op::Delete { name } => {
             files.remove(name);
