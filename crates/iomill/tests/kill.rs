@@ -332,7 +332,7 @@ impl Lane {
     }
 }
 
-/// All files of an array. Parts may be too short of files in doubt.
+/// All files of an array. Parts of files in doubt may be too short or missing.
 pub fn find(array: &Array, in_doubt: &BTreeSet<String>) -> iomill::Result<BTreeMap<String, Found>> {
     let mut all = BTreeMap::new();
     for name in array.list("") {
@@ -345,7 +345,9 @@ pub fn find(array: &Array, in_doubt: &BTreeSet<String>) -> iomill::Result<BTreeM
             Ok(bytes)
         };
         let (bytes, is_cut) = match read() {
-            Err(Error::PartCut { .. }) if in_doubt.contains(&name) => (vec![0; stat.len_bytes as usize], true),
+            Err(Error::PartCut { .. } | Error::Corrupt { .. }) if in_doubt.contains(&name) => {
+                (vec![0; stat.len_bytes as usize], true)
+            }
             read => (read?, false),
         };
         let shape = Shape { kind: stat.layout, block_bytes: stat.block_bytes, drives: stat.drives };

@@ -25,9 +25,9 @@ use super::plan::{Op, PAGE, Shape, Write, stamp};
 pub struct Found {
     pub shape: Shape,
     pub attribute: Option<String>,
-    /// Zeros if a part is missing.
+    /// Zeros if it is cut.
     pub bytes: Vec<u8>,
-    /// Whether a part is shorter than the length needs, which is right only of a file in doubt.
+    /// Whether a part is missing, or shorter than the length needs. That is right only of a file in doubt.
     pub is_cut: bool,
 }
 
