@@ -324,8 +324,8 @@ impl Array {
     }
 
     /// Makes a file with the content, the layout and the attributes of another one, durably and as a whole. It moves 8 MiB at a time, through
-    /// the cache if there is one. The copy has the length that the file has when the call begins. Writes to it meanwhile may be in the
-    /// copy or not.
+    /// the cache if there is one. Holes stay holes, as [`File::next_data`] finds them. The copy has the length that the file has when the call
+    /// begins. Writes to it meanwhile may be in the copy or not.
     ///
     /// [`Error::NotFound`] if there is no file `from`, whatever the condition. [`Error::Exists`] and [`Error::Conflict`] if that does not hold for `to`.
     pub fn copy(&self, from: &str, to: &str, when: When) -> Result<FileStat> {
@@ -344,19 +344,32 @@ fn copy_content(source: &File, copy: &File) -> Result<()> {
     if len == 0 {
         return Ok(());
     }
-    copy.preallocate(len)?;
-    let piece = len.min(PIECE_BYTES);
-    let mut buffer = PageBuf::new(piece as usize).map_err(Error::memory("copying a file", piece))?;
+    let is_sparse = source.next_data(0, len)? != Some(0..len);
+    if is_sparse {
+        // Holes stay holes within the length. Writes beyond it would take space for what they skip.
+        copy.set_len(len)?;
+    } else {
+        copy.preallocate(len)?;
+    }
+    let most = len.min(PIECE_BYTES);
+    let mut buffer = PageBuf::new(most as usize).map_err(Error::memory("copying a file", most))?;
     let mut at = 0;
-    while at < len {
-        let piece = &mut buffer.as_mut_slice()[..(len - at).min(PIECE_BYTES) as usize];
-        let read = source.read_at(piece, at)?;
-        if read == 0 {
-            // It was made shorter meanwhile.
+    while let Some(data) = if is_sparse { source.next_data(at, most)? } else { Some(at..at + most) } {
+        let end = data.end.min(len);
+        if data.start >= end {
             break;
         }
-        copy.write_at(&piece[..read], at)?;
-        at += read as u64;
+        let piece = &mut buffer.as_mut_slice()[..(end - data.start) as usize];
+        let read = source.read_at(piece, data.start)?;
+        if read == 0 {
+            break;
+        }
+        copy.write_at(&piece[..read], data.start)?;
+        at = data.start + read as u64;
     }
-    Ok(())
+    match source.len() {
+        // It was made shorter meanwhile.
+        left if is_sparse && left < len => copy.set_len(left),
+        _ => Ok(()),
+    }
 }

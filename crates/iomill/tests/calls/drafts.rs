@@ -1,5 +1,6 @@
 //! Drafts, puts and copies on real files.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Barrier;
 
 use iomill::{Array, ArrayOptions, Draft, Error, Layout, PutOptions, When};
@@ -172,4 +173,48 @@ fn a_copy_has_content_layout_and_attributes() {
     }
     array.close().unwrap();
     assert_clean(&drives);
+}
+
+/// Bytes that the parts of a file take.
+fn taken(array: &Array, name: &str) -> u64 {
+    let parts = array.stat(name).unwrap().parts;
+    parts.iter().map(|(path, _)| path.metadata().unwrap().blocks() * 512).sum()
+}
+
+/// A copy takes as much of the drives as the file does. Seen to fail when holes were copied as data: 4 GiB were taken.
+#[test]
+fn a_copy_keeps_holes() {
+    const MIB: u64 = 1 << 20;
+    for cache_bytes in [0, 4 * MIB] {
+        let (_dir, drives) = drives(3);
+        let array = ArrayOptions::new().cache_bytes(cache_bytes).create(&drives).unwrap();
+        let len = 4096 * MIB + 5;
+        for layout in [Layout::striping(), Layout::rotated(), Layout::hash().block_bytes(8192)] {
+            for data in
+                [&[(0, 1), (3 * MIB + 7, 100_000), (2000 * MIB, 9 << 20), (4000 * MIB, 5)][..], &[(len - 3, 3)], &[]]
+            {
+                let file = array.create_file("from", layout.clone()).unwrap();
+                file.set_len(len).unwrap();
+                // The last writes are in the cache alone.
+                data.iter().for_each(|&(at, bytes)| file.write_at(&random(bytes, at), at).unwrap());
+                let copied = array.copy("from", "to", When::Absent).unwrap();
+                assert_eq!(copied.len_bytes, len);
+                let (before, after) = (taken(&array, "from"), taken(&array, "to"));
+                assert!(after <= before + MIB && after < 32 * MIB, "{after} bytes are taken, and {before} by the file");
+                let copy = array.open_file("to").unwrap();
+                for &(at, bytes) in data {
+                    let mut read = vec![1; bytes + 5000];
+                    let there = copy.read_at(&mut read, at).unwrap();
+                    assert!(there >= bytes && read[..bytes] == random(bytes, at), "{at}");
+                    assert!(read[bytes..there].iter().all(|byte| *byte == 0), "behind {at}");
+                }
+                let mut hole = vec![1; 9 << 20];
+                assert_eq!(copy.read_at(&mut hole, 1000 * MIB).unwrap(), hole.len());
+                assert!(hole.iter().all(|byte| *byte == 0));
+                ["from", "to"].iter().for_each(|name| array.delete(name).unwrap());
+            }
+        }
+        array.close().unwrap();
+        assert_clean(&drives);
+    }
 }
