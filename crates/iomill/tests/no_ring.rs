@@ -103,6 +103,48 @@ fn another_engine_serves_where_locked_memory_lacks() {
     }
 }
 
+/// The real machine, of which one drive has no engine.
+#[derive(Debug)]
+struct Picky(RealPlatform, &'static str);
+
+impl Platform for Picky {
+    forward!(0);
+    fn choose(&self, drive: &dyn DriveFs, probe: Handle, wish: Option<EngineKind>) -> io::Result<Choice> {
+        if drive.location().ends_with(self.1) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "it is refused here"));
+        }
+        self.0.choose(drive, probe, wish)
+    }
+    fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
+        self.0.engine(kind, config)
+    }
+}
+
+/// Seen to fail when engines and cache were made after the array: the drives then belonged to an array that nothing had opened.
+#[test]
+fn an_array_that_cannot_be_served_is_not_made() {
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let drives = ["a", "b", "c"].map(|name| place.path().join(name));
+    drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+    let names = || drives.iter().flat_map(|drive| std::fs::read_dir(drive).unwrap()).count();
+    for refusing in ["a", "b", "c"] {
+        let platform = Arc::new(Picky(RealPlatform::default(), refusing));
+        let error = ArrayOptions::new().platform(platform).create(&drives).unwrap_err().to_string();
+        assert!(error.contains("no engine for it: it is refused here"), "{error}");
+        assert_eq!(names(), 0, "something is left after {refusing} was refused");
+    }
+    let error = ArrayOptions::new().cache_bytes(1 << 55).create(&drives).unwrap_err().to_string();
+    assert!(error.contains("a cache of ") && names() == 0, "{error}");
+    // What was there before stays.
+    std::fs::create_dir(drives[0].join("iomill")).unwrap();
+    let platform = Arc::new(Picky(RealPlatform::default(), "b"));
+    assert!(ArrayOptions::new().platform(platform).create(&drives).is_err());
+    assert_eq!(names(), 1);
+    let array = ArrayOptions::new().create(&drives).unwrap();
+    array.create_file("file", Layout::default()).unwrap().write_at(&[7; 100_000], 5).unwrap();
+    array.close().unwrap();
+}
+
 /// The real machine, which makes only so many more engines.
 #[derive(Debug)]
 struct Few(RealPlatform, AtomicUsize);

@@ -12,8 +12,9 @@ use super::file::{File, Origin};
 use super::info::{ArrayInfo, FileStat};
 use super::options::ArrayOptions;
 use super::setup;
-use crate::catalog::{self, Catalog, Record};
-use crate::counters::{Counters, Meter};
+use crate::catalog::{self, Catalog, Drive, EMPTY_FILE, Id, Record};
+use crate::counters::{Board, Counters, Meter};
+use crate::drive::inline::Service;
 use crate::drive::regions::Regions;
 use crate::error::{Error, Result};
 use crate::exec::pools::{Pool, check_may_block};
@@ -94,52 +95,46 @@ impl Array {
             return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
         }
         check_may_block("create")?;
-        // Before anything is on the drives: files there would make a second try fail.
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
-        let catalog = Catalog::create(&options.platform, &drives, &weights, options.copies)?;
-        Array::start(options, catalog)
+        // Before anything is on the drives: files there would make a second try fail.
+        let ready = |id: Id, drives: &[Drive]| Ready::new(&options, id, drives, EMPTY_FILE, true);
+        let (catalog, ready) = Catalog::create_with(&options.platform, &drives, &weights, options.copies, ready)?;
+        Ok(Array::start(options, catalog, ready))
     }
 
     pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
         check_may_block("open")?;
         let mode = if options.read_only { crate::catalog::OpenMode::Reader } else { crate::catalog::OpenMode::Writer };
         let catalog = Catalog::open(&options.platform, &starts, mode)?;
-        Array::start(options, catalog)
+        let ready = Ready::new(&options, catalog.id(), catalog.drives(), setup::PROBED, catalog.is_writer())?;
+        Ok(Array::start(options, catalog, ready))
     }
 
-    fn start(options: ArrayOptions, mut catalog: Catalog) -> Result<Array> {
-        let roles = Arc::new(setup::check(&options, &setup::depths(&options, &catalog), catalog.is_writer())?);
+    fn start(options: ArrayOptions, mut catalog: Catalog, ready: Ready) -> Array {
         let mut notices = Vec::new();
         options.note_misfits(&catalog, &mut notices);
-        let mut services = setup::services(&options, &catalog, &mut notices)?;
-        let (board, clock) = (setup::board(&options, &catalog, &mut notices)?, options.platform.clock());
-        for (drive, service) in services.iter_mut().enumerate() {
-            service.meter = Some(Meter::new(&board, drive as u16, &clock));
-        }
-        let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
-        let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
-        notices.into_iter().for_each(|notice| catalog.notices().push(notice));
+        notices.into_iter().chain(ready.notices).for_each(|notice| catalog.notices().push(notice));
         catalog.set_syncs_changes(options.sync_changes);
-        let catalog = Arc::new(catalog);
+        let (catalog, roles, pager) = (Arc::new(catalog), ready.roles, ready.pager);
         let exec = Arc::new(Exec::new(exec::Setup {
             platform: Arc::clone(&options.platform),
-            most_drives: services.len(),
-            services,
+            most_drives: ready.services.len(),
+            services: ready.services,
             may_change_engines: options.engine.is_none(),
             mode: options.mode_in_force(),
             is_apart: pager.is_some() && roles.are_apart(),
             has_nodes: roles.nodes.len() > 1,
             cpus: setup::cpus_later(&options, &catalog, &roles),
             hold: catalog.lock_handles(),
-            regions,
-            board,
+            regions: ready.regions,
+            board: ready.board,
             notices: Arc::clone(catalog.notices()),
-            instance,
+            instance: ready.instance,
         }));
         let files = OpenFiles::new(&exec);
         events::opened(catalog.drives().len(), catalog.count());
         let inner = Arc::new(ArrayInner { options, catalog, roles, exec, pager, files, again: Again::empty() });
-        Ok(Array { inner: ManuallyDrop::new(inner) })
+        Array { inner: ManuallyDrop::new(inner) }
     }
 
     /// This array, or the one that a forked child has opened in its place.
@@ -337,6 +332,33 @@ impl Array {
             Ok(_ends_by_itself) => Answer::later(promised),
             Err(source) => Answer::now(Err(Error::Thread { name, drive: None, source })),
         }
+    }
+}
+
+/// What an array needs besides its catalog, and what can be refused. A new array has it before its drives are an array.
+struct Ready {
+    roles: Arc<NodeRoles>,
+    services: Vec<Service>,
+    board: Arc<Board>,
+    regions: Arc<Regions>,
+    instance: u64,
+    pager: Option<Arc<Pager>>,
+    notices: Vec<String>,
+}
+
+impl Ready {
+    /// `probed` is a file that each drive has.
+    fn new(options: &ArrayOptions, array: Id, drives: &[Drive], probed: &str, writer: bool) -> Result<Ready> {
+        let roles = Arc::new(setup::check(options, &setup::depths(options, drives), writer)?);
+        let mut notices = Vec::new();
+        let mut services = setup::services(options, drives, probed, &mut notices)?;
+        let (board, clock) = (setup::board(options, array, drives, &mut notices)?, options.platform.clock());
+        for (drive, service) in services.iter_mut().enumerate() {
+            service.meter = Some(Meter::new(&board, drive as u16, &clock));
+        }
+        let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
+        let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
+        Ok(Ready { roles, services, board, regions, instance, pager, notices })
     }
 }
 

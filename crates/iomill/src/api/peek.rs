@@ -33,7 +33,7 @@ impl Peek {
     pub fn info(&self) -> Result<ArrayInfo> {
         let mut notices = self.notices();
         self.options.note_misfits(&self.catalog, &mut notices);
-        let services = setup::services(&self.options, &self.catalog, &mut notices)?;
+        let services = setup::services(&self.options, self.catalog.drives(), setup::PROBED, &mut notices)?;
         ArrayInfo::new(&self.catalog, &self.options, services.iter(), &self.options.roles()?, notices)
     }
 

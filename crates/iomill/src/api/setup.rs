@@ -6,7 +6,7 @@ use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
 use super::options::{ArrayOptions, Layout, Mode};
-use crate::catalog::{Catalog, Drive, FileSpec};
+use crate::catalog::{Catalog, Drive, FileSpec, Id};
 use crate::counters::{Board, Subject};
 use crate::drive::inline::Service;
 use crate::drive::{DEPTH_MAX, PAGE_BYTES, PLUG_MAX};
@@ -23,6 +23,9 @@ const IN_FLIGHT_MAX: usize = 65_000;
 
 /// So many files one after the other begin with the same drive. Those that are made at the same time share its flush.
 const FILES_TO_A_DRIVE: u64 = 64;
+
+/// The file of a drive that the choice of its engine looks at.
+pub const PROBED: &str = "label";
 
 /// Largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
@@ -73,8 +76,8 @@ fn check_block_bytes(block_bytes: u32) -> Result<()> {
 }
 
 /// The depths of all drives.
-pub fn depths(options: &ArrayOptions, catalog: &Catalog) -> Vec<u32> {
-    catalog.drives().iter().map(|drive| options.depth_of(Some(&drive.id))).collect()
+pub fn depths(options: &ArrayOptions, drives: &[Drive]) -> Vec<u32> {
+    drives.iter().map(|drive| options.depth_of(Some(&drive.id))).collect()
 }
 
 /// What the catalog stores about a new file.
@@ -125,13 +128,18 @@ fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
     Ok(drives)
 }
 
-/// Chooses how each drive is served, by probing it.
-pub fn services(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Vec<Service>> {
+/// Chooses how each drive is served, by probing a file that it has: [`PROBED`], where the drives are an array.
+pub fn services(
+    options: &ArrayOptions,
+    drives: &[Drive],
+    probed: &str,
+    notices: &mut Vec<String>,
+) -> Result<Vec<Service>> {
     let mut services = Vec::new();
-    for drive in catalog.drives() {
-        let at = || drive.fs.location().join("iomill/label");
+    for drive in drives {
+        let at = || drive.fs.location().join("iomill").join(probed);
         let probe =
-            DriveFile::open(&drive.fs, "label", Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
+            DriveFile::open(&drive.fs, probed, Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
         let align = drive.fs.alignment(probe.handle()).map_err(|e| Error::io("examine", at(), e))?;
         let name = drive.fs.location().display().to_string();
         let place = Place { fs: &*drive.fs, probe: probe.handle(), align, name: &name };
@@ -190,7 +198,7 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
 }
 
 /// The counters of an array in this process. Other processes can read their memory if the platform has a directory for that.
-pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String>) -> Result<Arc<Board>> {
+pub fn board(options: &ArrayOptions, array: Id, drives: &[Drive], notices: &mut Vec<String>) -> Result<Arc<Board>> {
     let platform = &*options.platform;
     let directories = platform.counter_directories();
     let mut salt = [0; 8];
@@ -198,8 +206,8 @@ pub fn board(options: &ArrayOptions, catalog: &Catalog, notices: &mut Vec<String
     if !directories.is_empty() {
         platform.random(&mut salt).map_err(|source| Error::Random { source })?;
     }
-    let drives = catalog.drives().iter().map(|drive| drive.fs.location().display().to_string()).collect();
-    let subject = Subject { array: catalog.id().0, drives };
+    let drives = drives.iter().map(|drive| drive.fs.location().display().to_string()).collect();
+    let subject = Subject { array: array.0, drives };
     let board = Board::new(&subject, &directories, u64::from_le_bytes(salt), notices);
     board.map_err(Error::memory("counters", crate::counters::ROWS_BYTES))
 }

@@ -21,6 +21,9 @@ use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
 
+/// A file that each drive has before it has a label. It is empty.
+pub const EMPTY_FILE: &str = LOCK;
+
 /// The weight of a drive without a given one.
 const WEIGHT_DEFAULT: u32 = 10;
 
@@ -33,16 +36,20 @@ impl Catalog {
     /// Makes an array of the given drives, with one weight for each, or none for equal drives. The directories must
     /// exist and be no drives yet. The log is on the first `copies` drives, by default on up to three. The catalog that comes back is the
     /// array's writer. After an error a directory `<drive>/iomill` that it has made is gone again.
-    pub fn create(
+    ///
+    /// `ready` makes what the caller needs to serve the array. It runs before anything on the drives says that they are one, and its error
+    /// is an error of the call. Each drive then has the file [`EMPTY_FILE`].
+    pub fn create_with<T>(
         platform: &Arc<dyn Platform>,
         drives: &[PathBuf],
         weights: &[u32],
         copies: Option<usize>,
-    ) -> Result<Catalog> {
+        ready: impl FnOnce(Id, &[Drive]) -> Result<T>,
+    ) -> Result<(Catalog, T)> {
         let weights = check_arguments(drives, weights)?;
         let copies = check_copies(copies, drives.len())?;
         let mut fses = Vec::new();
-        let made = make_array(platform, drives, &weights, copies, &mut fses);
+        let made = make_array(platform, drives, &weights, copies, &mut fses, ready);
         if made.is_err() {
             fses.iter().for_each(|fs| remove_made(&**fs));
         }
@@ -51,13 +58,14 @@ impl Catalog {
 }
 
 /// Makes an array of the drives, to which it attaches one by one.
-fn make_array(
+fn make_array<T>(
     platform: &Arc<dyn Platform>,
     drives: &[PathBuf],
     weights: &[u32],
     copies: u16,
     fses: &mut Vec<Arc<dyn DriveFs>>,
-) -> Result<Catalog> {
+    ready: impl FnOnce(Id, &[Drive]) -> Result<T>,
+) -> Result<(Catalog, T)> {
     for path in drives {
         fses.push(attach(&**platform, path, true)?);
     }
@@ -84,9 +92,14 @@ fn make_array(
         features: LabelFeatures::default(),
         drives: listed,
     };
+    let listed = fses.iter().zip(&body.drives);
+    let new: Vec<Drive> = listed
+        .map(|(fs, listed)| Drive { fs: Arc::clone(fs), id: listed.id, index: listed.index, weight: listed.weight })
+        .collect();
+    let ready = ready(body.array, &new)?;
     let first = LabelBody { epoch: 1, ..body.clone() };
     let made = write_labels(&**platform, fses, &body)
-        .and_then(|()| make_log(platform, fses, &body))
+        .and_then(|()| make_log(platform, &new, &body))
         .and_then(|()| write_labels(&**platform, fses, &first));
     if let Err(error) = made {
         return Err(take_back(fses, error));
@@ -98,7 +111,8 @@ fn make_array(
         moved: false,
     });
     let array = FoundArray { label: first.label_of(0), found: found.collect() };
-    Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?.into_catalog()
+    let catalog = Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?.into_catalog()?;
+    Ok((catalog, ready))
 }
 
 /// Removes the directory `<drive>/iomill` if this attempt has made it, and nothing is in it but the empty frame of an array. Its lock keeps
@@ -132,20 +146,13 @@ fn check_copies(copies: Option<usize>, drives: usize) -> Result<u16> {
 }
 
 /// Makes the log on the drives that vote, and the notes of the first opening on all drives.
-fn make_log(platform: &Arc<dyn Platform>, fses: &[Arc<dyn DriveFs>], body: &LabelBody) -> Result<()> {
+fn make_log(platform: &Arc<dyn Platform>, drives: &[Drive], body: &LabelBody) -> Result<()> {
     let opening = OpeningId { number: 1, id: Id::random(&**platform)? };
     let (array, segment_bytes) = (body.array, FIRST_SEGMENT_BYTES);
     let place = LogPlace { platform: Arc::clone(platform), array, segment_bytes, compares_all: false };
-    let voter = |index: &u16| Voter { drive: usize::from(*index), fs: Arc::clone(&fses[usize::from(*index)]) };
+    let voter = |index: &u16| Voter { drive: usize::from(*index), fs: Arc::clone(&drives[usize::from(*index)].fs) };
     let checksum = place.create(&body.voters.iter().map(voter).collect::<Vec<_>>(), opening)?;
-    let drive = |(fs, listed): (&Arc<dyn DriveFs>, &LabelDrive)| Drive {
-        fs: Arc::clone(fs),
-        id: listed.id,
-        index: listed.index,
-        weight: listed.weight,
-    };
-    let drives: Vec<Drive> = fses.iter().zip(&body.drives).map(drive).collect();
-    Openings::make(&**platform, array, &drives, opening, Proof { sequence: 1, checksum }).map(drop)
+    Openings::make(&**platform, array, drives, opening, Proof { sequence: 1, checksum }).map(drop)
 }
 
 /// The weights to use.

@@ -61,6 +61,7 @@ pub use check::{Report, check};
 pub use draft::Draft;
 pub use give_back::SmallSpace;
 pub use id::Id;
+pub use init::EMPTY_FILE;
 pub use label::{COPIES_MAX, DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX, parse_label};
 pub use listing::{Found, Position};
 pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES};

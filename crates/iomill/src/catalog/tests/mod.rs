@@ -48,6 +48,18 @@ pub(super) fn create(world: &World, disks: usize) -> Result<Catalog> {
     Catalog::create(&world.platform(), &places(disks), &[], None)
 }
 
+impl Catalog {
+    /// A new array for which nothing else is made ready.
+    pub(crate) fn create(
+        platform: &Arc<dyn Platform>,
+        drives: &[PathBuf],
+        weights: &[u32],
+        copies: Option<usize>,
+    ) -> Result<Catalog> {
+        Catalog::create_with(platform, drives, weights, copies, |_, _| Ok(())).map(|(catalog, ())| catalog)
+    }
+}
+
 /// Changes that are durable when they return.
 impl Catalog {
     pub(crate) fn create_file(&self, name: &str, spec: &FileSpec) -> Result<Arc<Record>> {
