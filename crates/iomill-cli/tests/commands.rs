@@ -331,6 +331,15 @@ fn usage_help_and_versions() {
     for arguments in [vec!["--help"], vec!["put", "--help"], vec!["put", "-h"], vec!["help"], vec!["help", "put"]] {
         assert!(site.run_bare(arguments).good().text().contains("Example"));
     }
+    // What most need comes first: `-h` leaves the options of I/O to `--help`, and says so.
+    for command in ["get", "put", "check", "info"] {
+        let shown = |option| site.run_bare([command, option]).good().text().to_owned();
+        let (short, long) = (shown("-h"), shown("--help"));
+        for option in ["--engine", "--depth", "--io-nodes"] {
+            assert!(!short.contains(option) && long.contains(option), "{command}: {option}");
+        }
+        assert!(short.contains("--array") && short.contains("--help` has the options of I/O"), "{command}: {short}");
+    }
     let help = site.run_bare(["help", "bench", "quick"]).good();
     assert_eq!(help.text(), site.run_bare(["bench", "quick", "--help"]).good().text());
     site.run_bare(["help", "nonsense"]).failed(2, &["nonsense"]);

@@ -37,8 +37,7 @@ fn text(report: &Report, quiet: bool) -> String {
     for problem in report.problems.iter().filter(|problem| !quiet || problem.severity > Severity::Note) {
         let end = if problem.repaired { "repaired" } else { &problem.advice };
         let (severity, path) = (problem.severity.name(), problem.path.display());
-        let words: Vec<&str> = [problem.what.as_str(), end].into_iter().filter(|words| !words.is_empty()).collect();
-        text.push_str(&format!("{severity}: {path}: {}\n", words.join(": ")));
+        text.push_str(&line(&[severity, &path.to_string(), &problem.what, end]));
     }
     if report.drives > 0 {
         let (drives, files) = (counted(report.drives, "drive"), counted(report.files, "file"));
@@ -50,6 +49,12 @@ fn text(report: &Report, quiet: bool) -> String {
         text.push_str(&format!("{given} of deleted small files are free for other files of the drives now\n"));
     }
     text
+}
+
+/// The parts of a line of which there is something to say.
+fn line(parts: &[&str]) -> String {
+    let said: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
+    format!("{}\n", said.join(": "))
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -78,4 +83,16 @@ fn document(report: &Report) -> Value {
         "given_back_bytes": report.given_back_bytes,
         "problems": problems,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen to fail when a line without an advice ended with a colon.
+    #[test]
+    fn a_line_ends_with_what_there_is_to_say() {
+        assert_eq!(line(&["note", "/ssd0", "the lock was missing", ""]), "note: /ssd0: the lock was missing\n");
+        assert_eq!(line(&["note", "/ssd0", "it was lost", "repaired"]), "note: /ssd0: it was lost: repaired\n");
+    }
 }
