@@ -363,6 +363,25 @@ def test_a_draft_appears_whole_or_not_at_all(drives):
         assert array.list() == ["y"]
 
 
+def test_a_copy_keeps_holes(drives):
+    def taken():
+        parts = [os.path.join(at, name) for drive in drives for at, _, names in os.walk(drive) for name in names]
+        return sum(os.stat(part).st_blocks * 512 for part in parts)
+
+    with iomill.Array.create(drives) as array:
+        with array.create_file("sparse") as file:
+            file.write(b"start")
+            file.seek(8 << 30)
+            file.write(b"end")
+        before = taken()
+        array.copy("sparse", "copy")
+        assert taken() - before < 16 << 20
+        with array.open("copy") as copy:
+            assert len(copy) == (8 << 30) + 3
+            assert copy.read_at(0, 7) == b"start\0\0" and copy.read_at((8 << 30) - 2, 5) == b"\0\0end"
+            assert copy.read_at(1 << 30, 1000) == bytes(1000)
+
+
 def test_a_file_that_was_only_read_is_closed_without_a_sync(drives):
     with iomill.Array.create(drives) as array, array.create_file("x") as file:
         file.write(bytes(1 << 20))
