@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+import iomill
+
 
 @pytest.fixture(autouse=True)
 def in_tmp(tmp_path, monkeypatch):
@@ -19,3 +21,14 @@ def drives(tmp_path):
     for place in places:
         place.mkdir()
     return [os.fspath(place) for place in places]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The file system of fsspec on an array of one drive."""
+    fsspec = pytest.importorskip("fsspec")
+    (tmp_path / "nvme").mkdir()
+    iomill.Array.create([tmp_path / "nvme"]).close()
+    made = fsspec.filesystem("iomill", drive=str(tmp_path / "nvme"))
+    yield made
+    made.close()

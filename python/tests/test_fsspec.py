@@ -57,15 +57,6 @@ class TestPipe(abstract.AbstractPipeTests, Fixtures):
     pass
 
 
-@pytest.fixture
-def files(tmp_path):
-    (tmp_path / "nvme").mkdir()
-    iomill.Array.create([tmp_path / "nvme"]).close()
-    made = fsspec.filesystem("iomill", drive=str(tmp_path / "nvme"))
-    yield made
-    made.close()
-
-
 def test_names_and_directories(files):
     assert isinstance(files, IomillFileSystem) and files.ls("") == []
     for name in ("a/b/c", "a/d", "e"):

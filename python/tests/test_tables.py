@@ -16,15 +16,6 @@ import iomill  # noqa: E402
 
 
 @pytest.fixture
-def files(tmp_path):
-    (tmp_path / "nvme").mkdir()
-    iomill.Array.create([tmp_path / "nvme"]).close()
-    made = fsspec.filesystem("iomill", drive=str(tmp_path / "nvme"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def where(files):
     return {"drive": str(files.array.drives()[0])}
 

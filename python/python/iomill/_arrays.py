@@ -21,11 +21,10 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from . import _iomill
-from ._files import File, Path, is_writing, path_of, paths_of, sharers, tell
+from ._files import Closing, File, Path, Telling, is_writing, path_of, paths_of, sharers, tell
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
@@ -172,7 +171,7 @@ class FileStat:
     attributes: dict[str, str]
 
 
-class Array:
+class Array(Closing, Telling):
     """A set of drives used together, with one catalog of files. `drive` is the directory of one of them.
 
     >>> import iomill, os
@@ -371,14 +370,6 @@ class Array:
         """The directories of the drives."""
         return self._native.drives()
 
-    def notices(self) -> Any:
-        """What a user should know: fallbacks, repairs."""
-        return self._native.notices()
-
-    def metrics(self) -> str:
-        """All counters as a page that Prometheus reads."""
-        return self._native.metrics()
-
     def sync(self) -> None:
         """Makes all that was written to files of the array durable."""
         self._native.sync()
@@ -400,14 +391,6 @@ class Array:
         if self._opening is not None:
             with contextlib.suppress(Exception):
                 self.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.list())
@@ -482,7 +465,7 @@ class Lingering:
             self.end()
 
 
-class Draft:
+class Draft(Closing):
     """A file without a name, from `Array.draft`. `publish` gives it one: its content appears as a whole, or not at all.
 
     A draft that is closed without a name gives its space back. `file` is the file.
@@ -515,9 +498,3 @@ class Draft:
         """Gives the file up, unless it was published. A second time it does nothing."""
         self.file._native.discard()
         self._native.close()
-
-    def __enter__(self) -> Draft:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

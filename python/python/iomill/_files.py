@@ -10,7 +10,8 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -94,7 +95,46 @@ def tell(notices: Iterable[str]) -> None:
             warnings.warn(f"iomill: {notice}", RuntimeWarning, stacklevel=4)
 
 
-class Runtime:
+class Closing:
+    """What ``with`` closes at its end."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Gives back what it holds."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Telling:
+    """What a runtime and an array tell of themselves."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def _native(self) -> Any: ...
+
+    def notices(self) -> list[str]:
+        """What a user should know: fallbacks, repairs, file systems without direct I/O."""
+        found: list[str] = self._native.notices()
+        return found
+
+    def metrics(self) -> str:
+        """All counters as a page that Prometheus reads."""
+        page: str = self._native.metrics()
+        return page
+
+
+class Runtime(Telling):
     """What plain files share: one cache, the engines, one queue for each block device.
 
     A process has one that plain files use unless told otherwise. Another one has a cache of its own:
@@ -109,6 +149,8 @@ class Runtime:
     ``LOCAL_WORLD_SIZE`` and its like say, and by the number of CPUs in workers. `cache_bytes_max` is how far `resize_cache` may grow it. `engine` demands one for all devices:
     ``io_uring``, ``libaio``, ``posix`` or ``mmap``.
     """
+
+    _native: _iomill.Runtime
 
     def __init__(
         self, cache_bytes: int | None = None, *, cache_bytes_max: int | None = None, engine: str | None = None
@@ -144,14 +186,6 @@ class Runtime:
     def cache_bytes(self) -> int:
         """Memory for cached pages, in bytes."""
         return self._native.counters()[2]
-
-    def notices(self) -> list[str]:
-        """What a user should know: fallbacks, file systems without direct I/O."""
-        return self._native.notices()
-
-    def metrics(self) -> str:
-        """All counters as a page that Prometheus reads."""
-        return self._native.metrics()
 
 
 def configure(

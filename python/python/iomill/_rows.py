@@ -6,15 +6,15 @@ import operator
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from types import EllipsisType, TracebackType
-from typing import Any, Self
+from types import EllipsisType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _iomill
 from ._arrays import settle
-from ._files import File
+from ._files import Closing, File
 from ._futures import Gather, begun
 
 # An iteration reads so many bytes at a time.
@@ -38,7 +38,7 @@ _OF_SHAPE = {
 }  # fmt: skip
 
 
-class RowArray:
+class RowArray(Closing):
     """Rows in a file, indexed like an ndarray: `iomill.open` makes one. Each result is an ndarray of its own.
 
     >>> import numpy, iomill
@@ -298,14 +298,6 @@ class RowArray:
     def close(self) -> None:
         """Makes what was written through it durable, and closes the file. Later calls raise ValueError."""
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> tuple[Callable[..., RowArray], tuple[Any, ...]]:
         """Another process opens the file by its path. So a worker of any kind may get a `RowArray`."""

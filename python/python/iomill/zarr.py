@@ -166,7 +166,42 @@ os.register_at_fork(after_in_child=_open_files.forget_all)
 atexit.register(_open_files.end)
 
 
-class IomillStore(LocalStore):
+class _Gathering(Store):
+    """A store whose keys are files of iomill: all that a call asks of one file is one gather, and files are read together."""
+
+    def _file(self, key: str) -> File:
+        raise NotImplementedError
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        await self._ensure_open()
+        values = await self.get_partial_values(prototype or default_buffer_prototype(), [(key, byte_range)])
+        return values[0]
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        wanted = list(key_ranges)
+        places: dict[str, list[int]] = collections.defaultdict(list)
+        for place, (key, _) in enumerate(wanted):
+            places[key].append(place)
+        values: list[Buffer | None] = [None] * len(wanted)
+
+        async def gather(key: str) -> None:
+            try:
+                file = self._file(key)
+            except _ABSENT:
+                return
+            ranges = [_range(len(file), wanted[place][1]) for place in places[key]]
+            for place, read in zip(places[key], await file.read_ranges_async(ranges)):
+                values[place] = prototype.buffer.from_bytes(read)
+
+        await asyncio.gather(*(gather(key) for key in places))
+        return values
+
+
+class IomillStore(_Gathering, LocalStore):
     """Zarr's LocalStore on any file system, read through iomill: chunks that are read again come out of its cache.
 
     All that a call asks of one file is one gather, and files are read together. So a Zarr with shards serves random
@@ -218,25 +253,12 @@ class IomillStore(LocalStore):
         read = file.read_ranges([_range(len(file), byte_range)])
         return (prototype or default_buffer_prototype()).buffer.from_bytes(read[0])
 
-    async def get(
-        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        if not self._is_open:
-            await self._open()
-        values = await self.get_partial_values(prototype or default_buffer_prototype(), [(key, byte_range)])
-        return values[0]
-
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        return await _gathered(self._file, prototype, key_ranges)
-
     def close(self) -> None:
         _open_files.forget(os.fspath(self.root))
         super().close()
 
 
-class ArrayStore(Store):
+class ArrayStore(_Gathering):
     """A store in an array of drives: each key is a file of the array, with a name that begins with `prefix`.
 
     `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears whole or not at
@@ -329,18 +351,6 @@ class ArrayStore(Store):
                 f"ArrayStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead."
             )
 
-    async def get(
-        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
-        await self._ensure_open()
-        values = await self.get_partial_values(prototype or default_buffer_prototype(), [(key, byte_range)])
-        return values[0]
-
-    async def get_partial_values(
-        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
-    ) -> list[Buffer | None]:
-        return await _gathered(self._file, prototype, key_ranges)
-
     async def exists(self, key: str) -> bool:
         return self._name(key) in self.array
 
@@ -417,31 +427,6 @@ class ArrayStore(Store):
 
 def _array_store(drive: str, prefix: str, read_only: bool) -> ArrayStore:
     return ArrayStore(drive, prefix, read_only=read_only)
-
-
-async def _gathered(
-    open_file: Callable[[str], File],
-    prototype: BufferPrototype,
-    key_ranges: Iterable[tuple[str, ByteRequest | None]],
-) -> list[Buffer | None]:
-    """One gather for each file, all of them at once."""
-    wanted = list(key_ranges)
-    places: dict[str, list[int]] = collections.defaultdict(list)
-    for place, (key, _) in enumerate(wanted):
-        places[key].append(place)
-    values: list[Buffer | None] = [None] * len(wanted)
-
-    async def gather(key: str) -> None:
-        try:
-            file = open_file(key)
-        except _ABSENT:
-            return
-        ranges = [_range(len(file), wanted[place][1]) for place in places[key]]
-        for place, read in zip(places[key], await file.read_ranges_async(ranges)):
-            values[place] = prototype.buffer.from_bytes(read)
-
-    await asyncio.gather(*(gather(key) for key in places))
-    return values
 
 
 def _range(size: int, wanted: ByteRequest | None) -> tuple[int, int]:
