@@ -19,8 +19,15 @@ def test_bench(capsys):
     assert main(["bench", "--mib", "2", "--rows", "64", "--rounds", "2"]) == 0
     said = capsys.readouterr().out
     assert "cold" in said and "warm" in said and said.count("iomill x.take(ids, out=)") == 2
+    assert said.count("MADV_RANDOM ") == 4 and "the faster mapping" in said
     np.save("x.npy", np.zeros((1000, 3)))
     assert main(["bench", "x.npy", "--rows", "10", "--rounds", "1"]) == 0
+
+
+def test_bench_compares_with_the_faster_mapping():
+    rows = {"memmap[ids]": 8.0, "memmap[ids], MADV_RANDOM": 2.0, "iomill x[ids]": 1.0}
+    takes = {"take(memmap, ids, out=)": 3.0, "take(memmap, out=), MADV_RANDOM": 6.0, "iomill x.take(ids, out=)": 1.5}
+    assert [_bench._rival(way, rows | takes) for way in (*rows, *takes)] == [2.0] * 3 + [3.0] * 3
 
 
 def test_bench_ends_in_time_and_keeps_to_the_memory_that_there_is(monkeypatch, capsys):
