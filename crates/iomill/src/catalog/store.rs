@@ -28,6 +28,9 @@ pub(super) const TEMPORARY: &str = "tmp-";
 
 /// How long to wait for a lock of a process that has ended. Its I/O in flight ends long before, unless a drive hangs.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
+/// The same where it is not known what holds the lock. In a namespace of processes, as containers have, the list of locks lacks those of
+/// processes that have ended, and of all outside.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// The pauses of such a wait grow from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_millis(50);
@@ -260,7 +263,8 @@ pub(super) fn take_directory(platform: &dyn Platform, fs: &dyn DriveFs, lock: Lo
     take_from_ending(platform, take, || fs.directory_holder())
 }
 
-fn take_from_ending(
+/// Tries again while the holder has ended, or may have.
+pub(super) fn take_from_ending(
     platform: &dyn Platform,
     take: impl Fn() -> Result<bool>,
     holder: impl Fn() -> Holder,
@@ -271,7 +275,12 @@ fn take_from_ending(
             return Ok(None);
         }
         let holder = holder();
-        if holder != Holder::Ending || waited > LOCK_WAIT {
+        let most = match holder {
+            Holder::Ending => LOCK_WAIT,
+            Holder::Unknown => UNKNOWN_WAIT,
+            Holder::Process(_) => Duration::ZERO,
+        };
+        if waited >= most {
             // The holder may have ended since the first try.
             return Ok((!take()?).then_some(holder));
         }
