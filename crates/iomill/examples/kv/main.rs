@@ -1,0 +1,140 @@
+//! A key-value store in files of an array, under the loads of YCSB from 16 threads, and its reads as futures from one thread.
+//!
+//! `cargo run --release --example kv [DIRECTORY [RECORDS]]`. The lab runs the same beside RocksDB, LMDB, WiredTiger and redb:
+//! `iomill-lab work kv`.
+
+#[path = "../common/scratch.rs"]
+mod scratch;
+mod table;
+mod ycsb;
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use iomill::{ArrayOptions, File, Layout, block_on};
+use scratch::{Result, on_drives};
+use table::{Found, Medium, PAGE_BYTES, Page, Table, find, mix};
+use ycsb::{Load, Records, Run, Store};
+
+const THREADS: u64 = 16;
+
+/// Reads in flight from one thread.
+const FUTURES: u64 = 64;
+
+impl Medium for File {
+    fn page(&self, page: u64, look: &mut dyn FnMut(&Page)) -> Result<()> {
+        let pinned = self.pin(page)?;
+        look(pinned.first_chunk().ok_or("the file ends within a page")?);
+        Ok(())
+    }
+
+    fn pages(&self, pages: &[u64], look: &mut dyn FnMut(usize, &Page)) -> Result<()> {
+        let mut bytes = vec![0; pages.len() * PAGE_BYTES];
+        // The log ends within a page.
+        let ranges = pages.iter().map(|page| page * PAGE_BYTES as u64);
+        if ranges.clone().all(|offset| offset + PAGE_BYTES as u64 <= self.len()) {
+            self.read_many(&mut bytes, &ranges.collect::<Vec<_>>(), PAGE_BYTES)?;
+        } else {
+            for (offset, bytes) in ranges.zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+                self.read_at(bytes, offset)?;
+            }
+        }
+        bytes.as_chunks().0.iter().enumerate().for_each(|(index, page)| look(index, page));
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        Ok(File::len(self))
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        Ok(self.write_at(bytes, offset)?)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(File::sync(self)?)
+    }
+}
+
+impl Store for Table<File> {
+    fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
+        Table::get(self, key)
+    }
+
+    fn put(&self, key: u64, value: &[u8]) -> Result<()> {
+        self.insert(key, value)
+    }
+
+    fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
+        Table::scan(self, from, count)
+    }
+
+    fn commit(&self) -> Result<()> {
+        Table::commit(self)
+    }
+}
+
+/// The value of a key as a future. No thread changes the table meanwhile.
+async fn get(table: &Table<File>, key: u64) -> Result<Option<Vec<u8>>> {
+    for page in table.probe(key) {
+        let bytes = table.file().read(page * PAGE_BYTES as u64, PAGE_BYTES).await?;
+        match find(bytes.first_chunk().ok_or("the file ends within a page")?, key) {
+            Found::Value(value) => return Ok(Some(value.to_vec())),
+            Found::Nowhere => return Ok(None),
+            Found::Behind => {}
+        }
+    }
+    Ok(None)
+}
+
+fn main() -> Result<()> {
+    on_drives(100_000, run)
+}
+
+fn run(drives: &[PathBuf], count: u64) -> Result<()> {
+    let records = Records { count, is_varied: true };
+    // Pages are two thirds full, and memory holds an eighth of them.
+    let pages = (count * 138 * 3 / 2).div_ceil(PAGE_BYTES as u64);
+    let array = ArrayOptions::new().cache_bytes((pages * PAGE_BYTES as u64 / 8).max(4 << 20)).create(drives)?;
+    let file = |name: &str| array.create_file(name, Layout::default());
+    let table = Table::load([file("table")?, file("log")?, file("run")?], pages, records.sorted())?;
+    let added = AtomicU64::new(count);
+    for (load, seed) in Load::ALL.into_iter().zip(0..) {
+        let operations = if load == Load::E { 4_000 } else { 20_000 };
+        let start = Instant::now();
+        Run { store: &table, records, count: &added, seed }.go(load, operations, THREADS)?;
+        println!("load {load:?}: {:.0} operations/s", operations as f64 / start.elapsed().as_secs_f64());
+    }
+
+    let start = Instant::now();
+    let keys: Vec<u64> = (0..20_000).map(|draw| records.key(mix(draw) % count)).collect();
+    for keys in keys.chunks(FUTURES as usize) {
+        let mut reads: Vec<_> = keys.iter().map(|key| Box::pin(get(&table, *key))).collect();
+        // A future begins when it is polled, so all are polled before one is waited for.
+        block_on(std::future::poll_fn(|context| {
+            reads.retain_mut(|read| match read.as_mut().poll(context) {
+                std::task::Poll::Ready(value) => {
+                    assert!(value.is_ok_and(|value| value.is_some()), "each key is there");
+                    false
+                }
+                std::task::Poll::Pending => true,
+            });
+            if reads.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        }))?;
+    }
+    println!("reads, {FUTURES} futures at a time: {:.0}/s", keys.len() as f64 / start.elapsed().as_secs_f64());
+
+    // As after a crash: what only the log has is put into the table again.
+    drop(table);
+    let file = |name: &str| array.open_file(name);
+    let table = Table::open([file("table")?, file("log")?, file("run")?], pages)?;
+    for record in 0..added.into_inner() {
+        let key = records.key(record);
+        let value = table.get(key)?.ok_or("a record is missing")?;
+        records.check(key, &value)?;
+    }
+    println!("opened again: each record is there");
+    drop(table);
+    Ok(array.close()?)
+}
