@@ -15,7 +15,7 @@ pub mod failure;
 mod glob;
 pub mod human;
 pub mod interrupt;
-mod machine;
+pub mod machine;
 pub mod naming;
 mod probe;
 pub mod progress;

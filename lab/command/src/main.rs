@@ -12,12 +12,19 @@ use std::process::ExitCode;
 use iomill_cli::console::{self, Console};
 use iomill_cli::context::Context;
 
+/// Before a command line of `iomill`.
+const PRODUCT: &str = "product";
+
 fn main() -> ExitCode {
     ExitCode::from(run(std::env::args_os().collect()))
 }
 
 /// Runs a command line and returns the exit code.
 fn run(arguments: Vec<std::ffi::OsString>) -> u8 {
+    // An experiment of the evaluation may be a command of the product.
+    if arguments.get(1).is_some_and(|argument| argument == PRODUCT) {
+        return iomill_cli::run(std::iter::once("iomill".into()).chain(arguments.into_iter().skip(2)).collect());
+    }
     let wants_json = console::wants_json(&arguments);
     let lab = match arguments::parse(arguments) {
         Ok(lab) => lab,

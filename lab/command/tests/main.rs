@@ -13,6 +13,7 @@ mod ladder;
 mod others;
 mod replay;
 mod rows;
+mod work;
 
 use common::Site;
 use iomill::{Array, PutOptions};

@@ -56,12 +56,18 @@ impl<L: Lists> Graph<L> {
         &self.lists
     }
 
+    /// Some vertices at a time, so that the list of ranges takes little memory.
     fn visit(&self, vertices: &[u32], each: &(dyn Fn(u32, &[u8]) + Sync)) -> Result<()> {
         let range = |&vertex: &u32| {
             (self.starts[vertex as usize] * VERTEX_BYTES, (self.degree(vertex) * VERTEX_BYTES) as usize)
         };
-        let ranges: Vec<(u64, usize)> = vertices.iter().map(range).collect();
-        self.lists.visit(&ranges, &|index, list| each(vertices[index], list))
+        let mut ranges = Vec::new();
+        for vertices in vertices.chunks(1 << 17) {
+            ranges.clear();
+            ranges.extend(vertices.iter().map(range));
+            self.lists.visit(&ranges, &|index, list| each(vertices[index], list))?;
+        }
+        Ok(())
     }
 
     /// The distance of each vertex from one of them in edges, [`NONE`] where no path leads: a breadth-first search.

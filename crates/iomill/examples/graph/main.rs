@@ -16,7 +16,10 @@ use iomill::{ArrayOptions, File, Layout};
 use scratch::{Result, on_drives};
 
 /// Bytes of lists that a gather asks for. More does not make a drive faster, and takes memory.
-const BATCH_BYTES: usize = 4 << 20;
+const BATCH_BYTES: usize = 2 << 20;
+
+/// Ranges that it asks for at a time: a gather keeps a list of them.
+const BATCH_RANGES: usize = 8192;
 
 /// The lists in a file.
 struct Edges(File);
@@ -50,11 +53,11 @@ impl Lists for Edges {
     }
 }
 
-/// Ranges of the list of ranges, each with about [`BATCH_BYTES`].
+/// Ranges of the list of ranges, each with at most [`BATCH_RANGES`] of about [`BATCH_BYTES`].
 fn batches(ranges: &[(u64, usize)]) -> Vec<std::ops::Range<usize>> {
     let (mut batches, mut start, mut len) = (Vec::new(), 0, 0);
     for (index, range) in ranges.iter().enumerate() {
-        if len > 0 && len + range.1 > BATCH_BYTES {
+        if index > start && (len + range.1 > BATCH_BYTES || index - start == BATCH_RANGES) {
             batches.push(start..index);
             (start, len) = (index, 0);
         }

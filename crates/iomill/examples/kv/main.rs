@@ -76,9 +76,9 @@ impl Store for Table<File> {
 }
 
 /// The value of a key as a future. No thread changes the table meanwhile.
-async fn get(table: &Table<File>, key: u64) -> Result<Option<Vec<u8>>> {
+async fn get(table: &Table<File>, file: &File, key: u64) -> Result<Option<Vec<u8>>> {
     for page in table.probe(key) {
-        let bytes = table.file().read(page * PAGE_BYTES as u64, PAGE_BYTES).await?;
+        let bytes = file.read(page * PAGE_BYTES as u64, PAGE_BYTES).await?;
         match find(bytes.first_chunk().ok_or("the file ends within a page")?, key) {
             Found::Value(value) => return Ok(Some(value.to_vec())),
             Found::Nowhere => return Ok(None),
@@ -93,7 +93,7 @@ fn main() -> Result<()> {
 }
 
 fn run(drives: &[PathBuf], count: u64) -> Result<()> {
-    let records = Records { count, is_varied: true };
+    let records = Records { count, is_varied: true, round: 0 };
     // Pages are two thirds full, and memory holds an eighth of them.
     let pages = (count * 138 * 3 / 2).div_ceil(PAGE_BYTES as u64);
     let array = ArrayOptions::new().cache_bytes((pages * PAGE_BYTES as u64 / 8).max(4 << 20)).create(drives)?;
@@ -107,10 +107,11 @@ fn run(drives: &[PathBuf], count: u64) -> Result<()> {
         println!("load {load:?}: {:.0} operations/s", operations as f64 / start.elapsed().as_secs_f64());
     }
 
+    let pages_of_table = array.open_file("table")?;
     let start = Instant::now();
     let keys: Vec<u64> = (0..20_000).map(|draw| records.key(mix(draw) % count)).collect();
     for keys in keys.chunks(FUTURES as usize) {
-        let mut reads: Vec<_> = keys.iter().map(|key| Box::pin(get(&table, *key))).collect();
+        let mut reads: Vec<_> = keys.iter().map(|key| Box::pin(get(&table, &pages_of_table, *key))).collect();
         // A future begins when it is polled, so all are polled before one is waited for.
         block_on(std::future::poll_fn(|context| {
             reads.retain_mut(|read| match read.as_mut().poll(context) {
@@ -126,7 +127,7 @@ fn run(drives: &[PathBuf], count: u64) -> Result<()> {
     println!("reads, {FUTURES} futures at a time: {:.0}/s", keys.len() as f64 / start.elapsed().as_secs_f64());
 
     // As after a crash: what only the log has is put into the table again.
-    drop(table);
+    drop((table, pages_of_table));
     let file = |name: &str| array.open_file(name);
     let table = Table::open([file("table")?, file("log")?, file("run")?], pages)?;
     for record in 0..added.into_inner() {

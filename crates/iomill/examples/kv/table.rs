@@ -148,11 +148,6 @@ impl<M: Medium> Table<M> {
         Table { table, log, run, pages, fences: Vec::new(), younger, key_locks, page_locks }
     }
 
-    /// The file of the table.
-    pub fn file(&self) -> &M {
-        &self.table
-    }
-
     /// The pages in which a key may be, in the order in which they are searched.
     pub fn probe(&self, key: u64) -> impl Iterator<Item = u64> + use<M> {
         let (home, pages) = (mix(key) % self.pages, self.pages);

@@ -56,12 +56,14 @@ pub struct Records {
     pub count: u64,
     /// Whether values differ in length, from 16 to 240 bytes. Else all have 128.
     pub is_varied: bool,
+    /// Records that are added have other keys in another round.
+    pub round: u64,
 }
 
 impl Records {
     /// The key of a record. Its number of order is another.
     pub fn key(self, record: u64) -> u64 {
-        mix(record) >> 1
+        mix(if record < self.count { record } else { record ^ self.round << 40 }) >> 1
     }
 
     /// A value of a key. There are as many as there are seeds, and each proves itself.

@@ -37,7 +37,7 @@ pub type Place = [f32; AXES];
 
 /// What is in memory: the lattice, and the code of each point.
 pub struct Index {
-    /// Points along each axis, a power of two.
+    /// Points along each axis.
     side: u32,
     codes: Vec<[i8; CODE]>,
 }
@@ -92,7 +92,7 @@ impl Walk {
 }
 
 impl Index {
-    /// The index of a lattice with `side` points along each of its four axes. `side` is a power of two, from 16 up to 128.
+    /// The index of a lattice with `side` points along each of its four axes. It has 4 at least, and at most 200.
     pub fn new(side: u32) -> Index {
         let mut index = Index { side, codes: Vec::new() };
         index.codes = (0..index.len()).map(|number| index.code(index.place(number))).collect();

@@ -9,9 +9,11 @@ mod cached;
 mod files;
 mod ladder;
 mod mapped;
+mod paper;
 mod replay;
 mod rows;
 mod turns;
+mod work;
 
 use std::ffi::OsString;
 
@@ -26,9 +28,11 @@ pub use cached::{
 pub use files::BenchFiles;
 pub use ladder::{BenchLadder, Paper};
 pub use mapped::BenchMapped;
+pub use paper::BenchPaper;
 pub use replay::Replay;
 pub use rows::BenchRows;
 pub use turns::{BenchPlace, BenchRounds, BenchThreads, BenchTimes};
+pub use work::BenchWork;
 
 /// iomill beside its rivals, on the same bytes.
 #[derive(Debug, Parser)]
@@ -97,6 +101,24 @@ pub enum Measurement {
         after_help = "The exit code is 1 when a byte is wrong, or when the process takes more than the cache's size, 3% and 8 MiB."
     )]
     Soak(BenchSoak),
+    /// Whole programs: a key-value store, a graph, labels, vector search or training, each contender with the same memory
+    #[command(
+        after_help = "Example:\n  iomill-lab work graph\n  iomill-lab work kv --size 4GiB --rounds 5 --json kv.json\n\n\
+                      The programs are the examples of the library. It takes root, because memory is limited by a memory cgroup. The rivals \
+                      RocksDB, LMDB and WiredTiger take part where their libraries and a C compiler are: on Debian \
+                      `apt install gcc librocksdb-dev liblmdb-dev libwiredtiger-dev`."
+    )]
+    Work(BenchWork),
+    /// All experiments of the works that iomill grows from, beside today's rivals, as one report
+    #[command(
+        after_help = "Example:\n  iomill-lab paper --quick\n  iomill-lab paper --drives /mnt/ssd0,/mnt/ssd1 --trace oltp.csv.xz\n  \
+                      iomill-lab paper --only kv,graph\n\nA run that was stopped goes on where it was: what the directory of the report has is not \
+                      measured again."
+    )]
+    Paper(BenchPaper),
+    /// Do a turn of `work` for the standard input
+    #[command(hide = true)]
+    WorkTurn,
     /// Do what a measurement asks for on the standard input, within the memory that it gives
     #[command(hide = true)]
     Held,
@@ -125,6 +147,9 @@ impl Measurement {
             Measurement::Nodes(_) => "nodes",
             Measurement::MmapVsSyscall(_) => "mmap-vs-syscall",
             Measurement::Soak(_) => "soak",
+            Measurement::Paper(_) => "paper",
+            Measurement::Work(_) => "work",
+            Measurement::WorkTurn => "work-turn",
             Measurement::Held => "held",
             Measurement::Replay(_) => "replay",
         }

@@ -5,9 +5,11 @@ mod files;
 mod gate;
 mod ladder;
 mod mapped;
+mod paper;
 mod picture;
 mod replay;
 mod rows;
+mod work;
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -60,6 +62,9 @@ pub fn run(context: &Context<'_>, measurement: &Measurement) -> Result<Answer> {
         Measurement::Ladder(arguments) => ladder::run(context, arguments),
         Measurement::Nodes(arguments) => cached::nodes(context, arguments),
         Measurement::Soak(arguments) => cached::soak(context, arguments),
+        Measurement::Paper(arguments) => paper::run(context, arguments),
+        Measurement::Work(arguments) => work::run(context, arguments),
+        Measurement::WorkTurn => work::turn(),
         Measurement::Held => cached::held(),
         Measurement::Replay(arguments) => replay::run(context, arguments),
     }?;

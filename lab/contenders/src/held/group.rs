@@ -28,7 +28,7 @@ enum Version {
 
 /// A group for one process.
 #[derive(Debug)]
-pub(crate) struct MemoryGroup {
+pub struct MemoryGroup {
     /// The group's directory. This process made it, and it has no groups below it.
     dir: PathBuf,
     version: Version,
@@ -36,7 +36,7 @@ pub(crate) struct MemoryGroup {
 
 impl MemoryGroup {
     /// Makes a group without a limit, or returns why this is not possible here.
-    pub(crate) fn make() -> std::result::Result<MemoryGroup, String> {
+    pub fn make() -> std::result::Result<MemoryGroup, String> {
         // A kernel without groups has no such file, and a chroot may have no `/proc`.
         let read = |path: &str| {
             fs::read_to_string(path).map_err(|e| format!("cannot read {path}, which lists the cgroups: {e}"))
@@ -73,7 +73,7 @@ impl MemoryGroup {
     }
 
     /// The kind of group, for the reader of the figures.
-    pub(crate) fn describe(&self) -> &'static str {
+    pub fn describe(&self) -> &'static str {
         match self.version {
             Version::V1 => "memory cgroup v1",
             Version::V2 => "memory cgroup v2",
@@ -81,12 +81,12 @@ impl MemoryGroup {
     }
 
     /// Moves a process into the group. Memory that it has touched before stays counted in its old group.
-    pub(crate) fn take_in(&self, process: u32) -> Result<()> {
+    pub fn take_in(&self, process: u32) -> Result<()> {
         self.write("cgroup.procs", &process.to_string())
     }
 
     /// Memory now counted in the group.
-    pub(crate) fn usage_bytes(&self) -> Result<u64> {
+    pub fn usage_bytes(&self) -> Result<u64> {
         let file = match self.version {
             Version::V1 => "memory.usage_in_bytes",
             Version::V2 => "memory.current",
@@ -98,7 +98,7 @@ impl MemoryGroup {
     }
 
     /// Sets the memory limit of the group.
-    pub(crate) fn limit(&self, bytes: u64) -> Result<()> {
+    pub fn limit(&self, bytes: u64) -> Result<()> {
         let file = match self.version {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => "memory.max",

@@ -27,7 +27,7 @@ use iomill::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use child::serve;
-use group::MemoryGroup;
+pub use group::MemoryGroup;
 pub use protocol::Job;
 use protocol::{Answer, Request};
 

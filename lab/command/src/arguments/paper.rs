@@ -1,0 +1,30 @@
+//! Arguments of `paper`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueHint};
+
+use super::BenchPlace;
+
+/// Arguments of `paper`.
+#[derive(Debug, Args)]
+pub struct BenchPaper {
+    /// The directory of the report. It gets report.html, report.json, report.csv, and a document of each step
+    #[arg(long, value_name = "DIR", default_value = "iomill-paper", value_hint = ValueHint::DirPath)]
+    pub report: PathBuf,
+    /// Small data and short turns: under five minutes, to see that all works
+    #[arg(long)]
+    pub quick: bool,
+    /// These experiments only
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// A directory on each drive, with commas between them. Without it drives in memory are made, which takes root and zram
+    #[arg(long, value_name = "DIR,DIR,...", value_delimiter = ',', value_hint = ValueHint::DirPath)]
+    pub drives: Vec<PathBuf>,
+    /// A recorded trace for the experiments on policies; may be given several times
+    #[arg(long = "trace", value_name = "TRACE")]
+    pub traces: Vec<PathBuf>,
+    /// Where the rivals' files lie, and where the results go.
+    #[command(flatten)]
+    pub place: BenchPlace,
+}

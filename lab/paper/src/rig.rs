@@ -1,0 +1,211 @@
+//! Where steps run: a disk, arrays on several drives, and file systems over several drives.
+//!
+//! Drives that the user names are used as they are: their directories get what is measured, and it goes at the end. Without them drives are
+//! made in memory (zram), each with XFS, or one file system over all. That takes root, and a kernel with zram.
+//!
+//! Non-goals: disks whose content would be lost: no block device of the machine is ever touched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use iomill::{Array, Error, Result};
+
+/// Where a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rig {
+    /// On the place's disk; the measurement makes what it needs.
+    Place,
+    /// On the place's disk, with a file of that many MiB.
+    File(u64),
+    /// On an array over so many drives.
+    Drives(usize),
+    /// On an array with one drive, which is btrfs over so many devices (RAID 0).
+    Btrfs(usize),
+}
+
+/// MiB of a drive in memory. It takes memory only for what is written.
+const DRIVE_MIB: u64 = 2048;
+
+/// Reads and writes that a drive in memory does in a second: as many as a small NVMe drive, so that several are more than one.
+const DRIVE_IOPS: u32 = 20_000;
+
+/// A rig that is up. It goes down on drop.
+pub struct Up {
+    /// What stands for `{drive}`.
+    drive: Option<PathBuf>,
+    /// What stands for `{file}`.
+    file: Option<PathBuf>,
+    /// What stands for `{place}`.
+    place: PathBuf,
+    made: Vec<PathBuf>,
+    mounted: Vec<PathBuf>,
+    devices: Vec<u32>,
+}
+
+impl Up {
+    /// Brings a rig up. The error says what is lacking here.
+    pub fn start(rig: Rig, place: &Path, drives: &[PathBuf]) -> Result<Up> {
+        let mut up = Up {
+            drive: None,
+            file: None,
+            place: place.to_owned(),
+            made: Vec::new(),
+            mounted: Vec::new(),
+            devices: Vec::new(),
+        };
+        match rig {
+            Rig::Place => {}
+            Rig::File(mib) => up.file = Some(up.write_file(mib)?),
+            Rig::Drives(count) if !drives.is_empty() => {
+                let named = drives.get(..count).ok_or_else(|| lacking("drives", "name more with --drives"))?;
+                let directories = named.iter().map(|drive| up.make(drive)).collect::<Result<Vec<_>>>()?;
+                up.drive = Some(array(&directories)?);
+            }
+            Rig::Drives(count) => {
+                let devices = (0..count).map(|_| up.add_device()).collect::<Result<Vec<_>>>()?;
+                let mounts =
+                    devices.iter().map(|device| up.mount("xfs", &[device.clone()])).collect::<Result<Vec<_>>>()?;
+                up.drive = Some(array(&mounts)?);
+            }
+            Rig::Btrfs(count) => {
+                if !drives.is_empty() {
+                    return Err(lacking("btrfs over named drives", "their file systems would be lost"));
+                }
+                let devices = (0..count).map(|_| up.add_device()).collect::<Result<Vec<_>>>()?;
+                let mount = up.mount("btrfs", &devices)?;
+                up.drive = Some(array(&[mount])?);
+            }
+        }
+        Ok(up)
+    }
+
+    /// An argument with the rig's places in it.
+    pub fn argument(&self, argument: &str) -> String {
+        let or_place = |path: &Option<PathBuf>| path.as_ref().unwrap_or(&self.place).display().to_string();
+        argument
+            .replace("{place}", &self.place.display().to_string())
+            .replace("{drive}", &or_place(&self.drive))
+            .replace("{file}", &or_place(&self.file))
+    }
+
+    fn make(&mut self, base: &Path) -> Result<PathBuf> {
+        let path = base.join(format!("iomill-paper-{}-{}", std::process::id(), self.made.len()));
+        fs::create_dir(&path).map_err(|error| Error::io("create", &path, error))?;
+        self.made.push(path.clone());
+        Ok(path)
+    }
+
+    fn write_file(&mut self, mib: u64) -> Result<PathBuf> {
+        use std::io::Write;
+        let place = self.place.clone();
+        let path = self.make(&place)?.join("rows");
+        let failed = |error| Error::io("write", &path, error);
+        let mut file = fs::File::create(&path).map_err(failed)?;
+        let mut chunk = vec![0; 1 << 20];
+        let mut rng = fastrand::Rng::with_seed(1);
+        for _ in 0..mib {
+            rng.fill(&mut chunk);
+            file.write_all(&chunk).map_err(failed)?;
+        }
+        file.sync_all().map_err(failed)?;
+        Ok(path)
+    }
+
+    /// A device in memory with a bound on its rate.
+    fn add_device(&mut self) -> Result<String> {
+        let add = Path::new("/sys/class/zram-control/hot_add");
+        let number = fs::read_to_string(add).map_err(|error| lacking("zram, or root", &error.to_string()))?;
+        let number: u32 = number.trim().parse().map_err(|_| lacking("zram", "its number is no number"))?;
+        self.devices.push(number);
+        let size = PathBuf::from(format!("/sys/block/zram{number}/disksize"));
+        fs::write(&size, format!("{DRIVE_MIB}M")).map_err(|error| Error::io("write", &size, error))?;
+        let device = format!("/dev/zram{number}");
+        for _ in 0..50 {
+            if Path::new(&device).exists() {
+                return Ok(device);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Err(lacking(&device, "the system does not make it"))
+    }
+
+    /// Makes a file system on devices, and mounts it.
+    fn mount(&mut self, kind: &str, devices: &[String]) -> Result<PathBuf> {
+        let mut make = Command::new(format!("mkfs.{kind}"));
+        make.args(["-q", "-f"]);
+        if devices.len() > 1 {
+            make.args(["-d", "raid0", "-m", "raid0"]);
+        }
+        command(make.args(devices))?;
+        let place = self.place.clone();
+        let at = self.make(&place)?;
+        command(Command::new("mount").args(["-t", kind, &devices[0]]).arg(&at))?;
+        self.mounted.push(at.clone());
+        Ok(at)
+    }
+
+    /// Bounds the rates of the devices for a process and its children. Without the controller they have none.
+    pub fn bound(&self, process: u32) -> Option<String> {
+        if self.devices.is_empty() {
+            return None;
+        }
+        let group = Path::new("/sys/fs/cgroup/blkio").join(format!("iomill-paper-{}", std::process::id()));
+        let bounded = fs::create_dir_all(&group).and_then(|()| {
+            for number in &self.devices {
+                let device = fs::read_to_string(format!("/sys/block/zram{number}/dev"))?;
+                for what in ["read", "write"] {
+                    let file = group.join(format!("blkio.throttle.{what}_iops_device"));
+                    fs::write(file, format!("{} {DRIVE_IOPS}", device.trim()))?;
+                }
+            }
+            fs::write(group.join("cgroup.procs"), process.to_string())
+        });
+        Some(match bounded {
+            Ok(()) => format!("drives in memory, {DRIVE_IOPS} operations a second each"),
+            Err(error) => format!("drives in memory without a bound on their rate ({error})"),
+        })
+    }
+}
+
+impl Drop for Up {
+    /// Errors are ignored: what stays is in memory, or below a directory that tells its maker's name.
+    fn drop(&mut self) {
+        for at in &self.mounted {
+            // A ring that has just been closed may hold its files for a moment.
+            for _ in 0..50 {
+                if Command::new("umount").arg(at).output().is_ok_and(|output| output.status.success()) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        for number in &self.devices {
+            let _ = fs::write("/sys/class/zram-control/hot_remove", number.to_string());
+        }
+        for path in &self.made {
+            let _ = fs::remove_dir_all(path);
+        }
+        let _ = fs::remove_dir(Path::new("/sys/fs/cgroup/blkio").join(format!("iomill-paper-{}", std::process::id())));
+    }
+}
+
+/// Makes an array, and names a drive of it.
+fn array(directories: &[PathBuf]) -> Result<PathBuf> {
+    Array::create(directories)?.close()?;
+    Ok(directories[0].clone())
+}
+
+fn command(command: &mut Command) -> Result<()> {
+    let what = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| lacking(&what, &error.to_string()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(lacking(&what, String::from_utf8_lossy(&output.stderr).trim())),
+    }
+}
+
+fn lacking(what: &str, why: &str) -> Error {
+    Error::Tool { what: what.to_owned(), why: why.to_owned() }
+}

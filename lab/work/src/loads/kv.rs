@@ -1,0 +1,165 @@
+//! A key-value store under the loads of YCSB: iomill's, the same table on other files, and stores of others.
+
+#[path = "../../../../crates/iomill/examples/kv/table.rs"]
+pub(crate) mod table;
+#[path = "../../../../crates/iomill/examples/kv/ycsb.rs"]
+pub(crate) mod ycsb;
+
+use std::sync::atomic::AtomicU64;
+
+use table::{Medium, PAGE_BYTES, Page, Table};
+use ycsb::{Load as Mix, Records, Run, Store};
+
+use super::{Ready, timed};
+use crate::bytes::{self, Bytes, Range};
+use crate::stores;
+use crate::{Contender, Job, Measure, Result};
+
+const THREADS: u64 = 16;
+
+/// Bytes of a record with its key and its share of free room.
+const RECORD_BYTES: u64 = 207;
+
+impl Medium for Box<dyn Bytes> {
+    fn page(&self, page: u64, look: &mut dyn FnMut(&Page)) -> Result<()> {
+        self.look(page * PAGE_BYTES as u64, PAGE_BYTES, &mut |bytes| {
+            if let Some(page) = bytes.first_chunk() {
+                look(page);
+            }
+        })
+    }
+
+    fn pages(&self, pages: &[u64], look: &mut dyn FnMut(usize, &Page)) -> Result<()> {
+        let len = Bytes::len(&**self)?;
+        // The log ends within a page.
+        let range = |page: &u64| {
+            let offset = page * PAGE_BYTES as u64;
+            (offset, (len.saturating_sub(offset) as usize).min(PAGE_BYTES))
+        };
+        let ranges: Vec<Range> = pages.iter().map(range).collect();
+        let mut bytes = vec![0; ranges.iter().map(|range| range.1).sum()];
+        self.gather(&mut bytes, &ranges)?;
+        let mut rest = &bytes[..];
+        for (index, (_, len)) in ranges.into_iter().enumerate() {
+            let mut page = [0; PAGE_BYTES];
+            page[..len].copy_from_slice(&rest[..len]);
+            look(index, &page);
+            rest = &rest[len..];
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        Bytes::len(&**self)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        Bytes::write(&**self, bytes, offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Bytes::sync(&**self)
+    }
+}
+
+impl Store for Table<Box<dyn Bytes>> {
+    fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
+        Table::get(self, key)
+    }
+
+    fn put(&self, key: u64, value: &[u8]) -> Result<()> {
+        self.insert(key, value)
+    }
+
+    fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
+        Table::scan(self, from, count)
+    }
+
+    fn commit(&self) -> Result<()> {
+        Table::commit(self)
+    }
+}
+
+fn records(job: &Job) -> Records {
+    Records { count: (job.size_bytes / RECORD_BYTES).max(1000), is_varied: true, round: job.seed }
+}
+
+fn pages(job: &Job) -> u64 {
+    (records(job).count * RECORD_BYTES).div_ceil(PAGE_BYTES as u64)
+}
+
+/// The table's files. A log grows, so it is never mapped.
+fn files(job: &Job, array: Option<&iomill::Array>, makes: bool) -> Result<[Box<dyn Bytes>; 3]> {
+    let records = records(job);
+    let log = match job.contender {
+        Contender::Mmap => {
+            let path = job.place.join("mmap.log");
+            bytes::calls(&path, makes)?
+        }
+        _ => bytes::open(job, array, "log", makes.then_some(0))?,
+    };
+    let run = records.count.next_multiple_of(PAGE_BYTES as u64 / 8) * 8;
+    let table = bytes::open(job, array, "table", makes.then_some(pages(job) * PAGE_BYTES as u64))?;
+    Ok([table, log, bytes::open(job, array, "run", makes.then_some(run))?])
+}
+
+pub fn make(job: &Job, array: Option<&iomill::Array>) -> Result<()> {
+    if let Some(store) = stores::open(job, true)? {
+        for (count, (key, value)) in (1..).zip(records(job).sorted()) {
+            store.put(key, &value)?;
+            if count % 4096 == 0 {
+                store.commit()?;
+            }
+        }
+        return store.commit();
+    }
+    Table::load(files(job, array, true)?, pages(job), records(job).sorted()).map(drop)
+}
+
+struct Open<S> {
+    store: S,
+    records: Records,
+}
+
+pub fn open(job: &Job, array: Option<&iomill::Array>) -> Result<Box<dyn Ready>> {
+    let records = records(job);
+    Ok(match stores::open(job, false)? {
+        Some(store) => Box::new(Open { store, records }),
+        None => Box::new(Open { store: Table::open(files(job, array, false)?, pages(job))?, records }),
+    })
+}
+
+impl Store for Box<dyn Store> {
+    fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
+        (**self).get(key)
+    }
+
+    fn put(&self, key: u64, value: &[u8]) -> Result<()> {
+        (**self).put(key, value)
+    }
+
+    fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
+        (**self).scan(from, count)
+    }
+
+    fn commit(&self) -> Result<()> {
+        (**self).commit()
+    }
+}
+
+impl<S: Store> Ready for Open<S> {
+    fn run(&mut self, seed: u64) -> Result<Vec<Measure>> {
+        let added = AtomicU64::new(self.records.count);
+        let mut measures = Vec::new();
+        for (number, load) in (0..).zip(Mix::ALL) {
+            // About as many records are read by each.
+            let operations = self.records.count / if load == Mix::E { 512 } else { 16 } / THREADS * THREADS;
+            let run = Run { store: &self.store, records: self.records, count: &added, seed: seed << 8 | number };
+            measures.push(timed(&format!("YCSB {load:?}"), "operations", || {
+                run.go(load, operations, THREADS)?;
+                Ok((operations, None))
+            })?);
+        }
+        Ok(measures)
+    }
+}

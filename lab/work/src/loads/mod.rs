@@ -1,0 +1,131 @@
+//! The loads: what each makes, keeps in memory, and times.
+
+mod graph;
+mod kv;
+mod labels;
+mod train;
+mod vectors;
+
+pub(crate) use kv::ycsb as kv_store;
+
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Contender, Job, Measure, Result};
+
+/// A program that is a load.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum Load {
+    /// A key-value store under the loads of YCSB.
+    Kv,
+    /// Graph algorithms with the lists of neighbours on drives.
+    Graph,
+    /// Unaligned small writes from 16 threads.
+    Labels,
+    /// Vector search with the vectors on drives.
+    Vectors,
+    /// Shuffled epochs over rows.
+    Train,
+}
+
+impl Load {
+    /// All of them.
+    pub const ALL: [Load; 5] = [Load::Kv, Load::Graph, Load::Labels, Load::Vectors, Load::Train];
+
+    /// The name in tables and documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Load::Kv => "kv",
+            Load::Graph => "graph",
+            Load::Labels => "labels",
+            Load::Vectors => "vectors",
+            Load::Train => "train",
+        }
+    }
+
+    /// Who takes part.
+    pub fn contenders(self) -> &'static [Contender] {
+        use Contender::{Iomill, Lmdb, Mmap, Mmap16, Pread16, Pread256, Redb, RocksDb, Uring, WiredTiger};
+        match self {
+            Load::Kv => &[Iomill, Mmap, Pread16, RocksDb, Lmdb, WiredTiger, Redb],
+            Load::Graph => &[Iomill, Mmap16, Pread16, Pread256],
+            Load::Labels => &[Iomill, Mmap, Pread16],
+            Load::Vectors => &[Iomill, Mmap, Mmap16, Pread16, Pread256, Uring],
+            Load::Train => &[Iomill, Mmap, Mmap16, Pread16, Pread256],
+        }
+    }
+
+    /// Which part of its data fits in memory: one in so many.
+    pub fn share(self) -> u64 {
+        if self == Load::Train { 4 } else { 8 }
+    }
+
+    /// Memory that its program takes for itself while it runs, at most, beside what it has when the data are open.
+    pub(crate) fn own_bytes(self, size_bytes: u64) -> u64 {
+        // Buffers, stacks, rings and lists; a graph has about 24 bytes for each vertex, of which the lists take 128.
+        let usual = 16 << 20;
+        if self == Load::Graph { usual + size_bytes / 128 * 24 } else { usual }
+    }
+
+    /// Whether it changes its data, so that each contender needs some of its own.
+    pub(crate) fn is_changed(self) -> bool {
+        matches!(self, Load::Kv | Load::Labels)
+    }
+}
+
+/// A load with its data open, and what it keeps in memory.
+pub(crate) trait Ready {
+    /// Runs the load, and returns what it took.
+    fn run(&mut self, seed: u64) -> Result<Vec<Measure>>;
+}
+
+/// Makes the data of a load.
+pub(crate) fn make(job: &Job, array: Option<&iomill::Array>) -> Result<()> {
+    match job.load {
+        Load::Kv => kv::make(job, array),
+        Load::Graph => graph::make(job, array),
+        Load::Labels => labels::make(job, array),
+        Load::Vectors => vectors::make(job, array),
+        Load::Train => train::make(job, array),
+    }
+}
+
+/// Opens the data of a load.
+pub(crate) fn open(job: &Job, array: Option<&iomill::Array>) -> Result<Box<dyn Ready>> {
+    Ok(match job.load {
+        Load::Kv => kv::open(job, array)?,
+        Load::Graph => Box::new(graph::open(job, array)?),
+        Load::Labels => Box::new(labels::open(job, array)?),
+        Load::Vectors => Box::new(vectors::open(job, array)?),
+        Load::Train => Box::new(train::open(job, array)?),
+    })
+}
+
+/// Times a part of a load. It returns how many operations it did, and what it found out.
+fn timed(name: &str, unit: &str, work: impl FnOnce() -> Result<(u64, Option<u64>)>) -> Result<Measure> {
+    let (cpu, start) = (cpu_seconds()?, Instant::now());
+    let (operations, digest) = work()?;
+    let (seconds, cpu_seconds) = (start.elapsed().as_secs_f64(), cpu_seconds()? - cpu);
+    Ok(Measure { name: name.to_owned(), unit: unit.to_owned(), operations, seconds, cpu_seconds, digest })
+}
+
+/// CPU time of this process, of all its threads, in seconds.
+fn cpu_seconds() -> Result<f64> {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the pointer is valid for one `rusage`, which the call fills.
+    if unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) } != 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: zeroes are a valid value of this plain struct, and the call has filled it.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok(seconds(usage.ru_utime) + seconds(usage.ru_stime))
+}
+
+/// A number for a list of numbers, which depends on each and on its place.
+fn digest(numbers: impl IntoIterator<Item = u64>) -> u64 {
+    numbers
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, number| (sum ^ number).wrapping_mul(0x0100_0000_01b3).rotate_left(29))
+}
