@@ -507,7 +507,7 @@ const fn work(name: &'static str, title: &'static str, work: &'static str, found
             b'v' => |scale| program(scale, "vectors", 180, 30),
             _ => |scale| program(scale, "train", 200, 30),
         },
-        points: |_, documents| documents.iter().flat_map(lines).flat_map(|document| program_rows(document)).collect(),
+        points: |_, documents| documents.iter().flat_map(lines).flat_map(program_rows).collect(),
         judge: |points| {
             let mut ratios: Vec<(f64, String)> = Vec::new();
             for point in points.iter().filter(|point| point.series == "iomill") {

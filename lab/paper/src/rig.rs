@@ -65,8 +65,10 @@ impl Up {
             }
             Rig::Drives(count) => {
                 let devices = (0..count).map(|_| up.add_device()).collect::<Result<Vec<_>>>()?;
-                let mounts =
-                    devices.iter().map(|device| up.mount("xfs", &[device.clone()])).collect::<Result<Vec<_>>>()?;
+                let mounts = devices
+                    .iter()
+                    .map(|device| up.mount("xfs", std::slice::from_ref(device)))
+                    .collect::<Result<Vec<_>>>()?;
                 up.drive = Some(array(&mounts)?);
             }
             Rig::Btrfs(count) => {

@@ -1,13 +1,13 @@
 //! Graph algorithms: the lists of neighbours on drives, the starts of the lists and the algorithms' own numbers in memory.
 
 #[path = "../../../../crates/iomill/examples/graph/graph.rs"]
-mod graph;
+mod program;
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use graph::{Graph, Kronecker, Lists, VERTEX_BYTES, mix};
+use program::{Graph, Kronecker, Lists, VERTEX_BYTES, mix};
 
 use super::{Ready, digest, timed};
 use crate::bytes::{self, Bytes, Range};

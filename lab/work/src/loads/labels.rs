@@ -1,9 +1,9 @@
 //! Labels of about 1,000 bytes at unaligned places, by 16 threads.
 
 #[path = "../../../../crates/iomill/examples/labels/labels.rs"]
-mod labels;
+mod program;
 
-use labels::{Labels, Volume};
+use program::{Labels, Volume};
 
 use super::{Ready, timed};
 use crate::bytes::{self, Bytes};

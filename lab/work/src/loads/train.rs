@@ -1,9 +1,9 @@
 //! Shuffled epochs over rows, with memory for a quarter of them.
 
 #[path = "../../../../crates/iomill/examples/train/train.rs"]
-mod train;
+mod program;
 
-use train::{ROW_BYTES, Rows, row, train};
+use program::{ROW_BYTES, Rows, row, train};
 
 use super::{Ready, digest, timed};
 use crate::bytes::{self, Bytes, Range};

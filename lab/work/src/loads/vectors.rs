@@ -1,9 +1,9 @@
 //! Vector search: walks along a graph, and exact distances of a thousand candidates.
 
 #[path = "../../../../crates/iomill/examples/vectors/vectors.rs"]
-mod vectors;
+mod program;
 
-use vectors::{Index, Place, RECORD_BYTES, Records, mix};
+use program::{Index, Place, RECORD_BYTES, Records, mix};
 
 use super::{Ready, digest, timed};
 use crate::bytes::{self, Bytes, Range};
