@@ -196,6 +196,8 @@ impl Settings {
     fn turn(&self, job: &Job, cancel: &AtomicBool) -> Result<Turn> {
         let group = MemoryGroup::make().map_err(|why| self.failed(job, &why))?;
         let mut command = Command::new(&self.helper.program);
+        // Else the C library keeps the largest buffer that each thread ever had.
+        command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "2");
         command.args(&self.helper.arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| Error::io("start", &self.helper.program, error))?;
         let mut process = Process(child);

@@ -63,9 +63,15 @@ impl Load {
 
     /// Memory that its program takes for itself while it runs, at most, beside what it has when the data are open.
     pub(crate) fn own_bytes(self, size_bytes: u64) -> u64 {
-        // Buffers, stacks, rings and lists; a graph has about 24 bytes for each vertex, of which the lists take 128.
+        // Buffers, stacks, rings and lists.
         let usual = 16 << 20;
-        if self == Load::Graph { usual + size_bytes / 128 * 24 } else { usual }
+        match self {
+            // About 24 bytes for each vertex, of which the lists take 128.
+            Load::Graph => usual + size_bytes / 128 * 24,
+            // Each of 16 threads scans up to 100 pages.
+            Load::Kv => usual + (8 << 20),
+            _ => usual,
+        }
     }
 
     /// Whether it changes its data, so that each contender needs some of its own.
