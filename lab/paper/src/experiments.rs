@@ -13,11 +13,11 @@ pub static ALL: [Experiment; 17] = [
         work: "SC'13, figure 4",
         found: "Even interrupts, bound threads, the noop scheduler and I/O threads raise random reads from 209k to 765k a second.",
         steps: |scale| {
-            vec![on(
+            vec![turns(
                 scale,
                 Rig::Drives(4),
                 "steps",
-                scale.of(40, 10),
+                (40, 10),
                 &["ladder", "--of", "sc13", "-a", "{drive}", "--size", scale.of("1GiB", "128MiB")],
             )]
         },
@@ -35,10 +35,12 @@ pub static ALL: [Experiment; 17] = [
         work: "SC'13, figure 5",
         found: "One file system on each drive, and the array above them, reads several times as fast as one file system on a RAID 0.",
         steps: |scale| {
-            let load = ["random", "-a", "{drive}", "--size", scale.of("1GiB", "128MiB"), "--threads", "2"];
+            let rivals = scale.of("all", "uring-by-hand,pread");
+            let size = scale.of("1GiB", "128MiB");
+            let load = ["random", "-a", "{drive}", "--size", size, "--threads", "2", "--rivals", rivals];
             vec![
-                on(scale, Rig::Drives(4), "XFS on each drive", scale.of(60, 20), &load),
-                on(scale, Rig::Btrfs(4), "btrfs RAID 0", scale.of(60, 20), &load),
+                turns(scale, Rig::Drives(4), "XFS on each drive", (60, 20), &load),
+                turns(scale, Rig::Btrfs(4), "btrfs RAID 0", (60, 20), &load),
             ]
         },
         points: |steps, documents| measured(steps, documents, |step, _| (step.name.clone(), None)),
@@ -58,11 +60,11 @@ pub static ALL: [Experiment; 17] = [
             let counts = [1, 2, 4, 8].into_iter().filter(|count| *count <= scale.drives);
             counts
                 .map(|count| {
-                    on(
+                    turns(
                         scale,
                         Rig::Drives(count),
                         &count.to_string(),
-                        scale.of(30, 8),
+                        (30, 8),
                         &[
                             "random",
                             "-a",
@@ -95,30 +97,12 @@ pub static ALL: [Experiment; 17] = [
         work: "SC'13, figure 7",
         found: "Without hits the cache adds little to the cost of an access, and reads far more a second than Linux's page cache with the same memory.",
         steps: |scale| {
-            let threads = [1, 2, 16, 256].map(|threads| threads.to_string());
-            threads
-                .iter()
-                .map(|threads| {
-                    on(
-                        scale,
-                        Rig::File(scale.of(1024, 128)),
-                        threads,
-                        scale.of(60, 20),
-                        &[
-                            "rows",
-                            "{file}",
-                            "--row-size",
-                            "128",
-                            "--rows",
-                            "4096",
-                            "--threads",
-                            threads,
-                            "--rounds",
-                            scale.of("3", "1"),
-                        ],
-                    )
-                })
-                .collect()
+            let step = |threads: &u32| {
+                let (number, rows) = (threads.to_string(), (4096 / threads).to_string());
+                let line = ["rows", "{file}", "--row-size", "128", "--rows", &rows, "--threads", &number];
+                turns(scale, Rig::File(scale.of(1024, 128)), &number, (60, 10), &line)
+            };
+            scale.of(&[1, 2, 16, 256][..], &[1, 16][..]).iter().map(step).collect()
         },
         points: |steps, documents| {
             let all = measured(steps, documents, |step, row| {
@@ -141,28 +125,26 @@ pub static ALL: [Experiment; 17] = [
         found: "Accesses a second grow with the share of hits, up to 16 million; the page cache falls behind from 80% on.",
         steps: |scale| {
             vec![
-                on(
+                turns(
                     scale,
                     Rig::Place,
                     "mixed",
-                    scale.of(180, 40),
+                    (180, 40),
                     &[
                         "mixed",
                         "--dir",
                         "{place}",
                         "--cache",
                         scale.of("256MiB", "64MiB"),
-                        "--rounds",
-                        scale.of("3", "1"),
                         "--hit-percent",
                         scale.of("0,20,40,60,80,90,95,99", "0,80,99"),
                     ],
                 ),
-                on(
+                turns(
                     scale,
                     Rig::Place,
                     "100%hit-read-128B",
-                    scale.of(60, 20),
+                    (60, 20),
                     &[
                         "warm",
                         "--dir",
@@ -171,8 +153,6 @@ pub static ALL: [Experiment; 17] = [
                         scale.of("1GiB", "128MiB"),
                         "--skew",
                         "uniform",
-                        "--rounds",
-                        scale.of("3", "1"),
                         "--rivals",
                         "mmap,pread",
                     ],
@@ -300,12 +280,10 @@ pub static ALL: [Experiment; 17] = [
                             percent,
                             "--threads",
                             threads,
-                            "--rounds",
-                            scale.of("3", "1"),
-                            "--seconds",
-                            scale.of("1", "0.3"),
+                            "--rivals",
+                            scale.of("all", "pread"),
                         ];
-                        steps.push(on(scale, Rig::Drives(4), &name, scale.of(45, 8), &line));
+                        steps.push(turns(scale, Rig::Drives(4), &name, (45, 8), &line));
                     }
                 }
             }
@@ -331,52 +309,32 @@ pub static ALL: [Experiment; 17] = [
         steps: |scale| {
             let size = scale.of("1GiB", "128MiB");
             let random = |request: &str, percent: &str, name: &str| {
-                on(
+                turns(
                     scale,
                     Rig::Drives(4),
                     name,
-                    scale.of(45, 10),
-                    &[
-                        "random",
-                        "-a",
-                        "{drive}",
-                        "--size",
-                        size,
-                        "--request-size",
-                        request,
-                        "--read-percent",
-                        percent,
-                        "--rounds",
-                        scale.of("3", "1"),
-                    ],
+                    (45, 10),
+                    &["random", "-a", "{drive}", "--size", size, "--request-size", request, "--read-percent", percent],
                 )
             };
             vec![
-                on(
+                turns(
                     scale,
                     Rig::File(scale.of(1024, 128)),
                     "read 512 B",
-                    scale.of(60, 20),
-                    &["rows", "{file}", "--row-size", "512", "--rounds", scale.of("3", "1")],
+                    (60, 20),
+                    &["rows", "{file}", "--row-size", "512"],
                 ),
                 random("4KiB", "100", "read 4 KiB"),
                 random("64KiB", "100", "read 64 KiB"),
                 random("4KiB", "0", "write 4 KiB"),
                 random("64KiB", "0", "write 64 KiB"),
-                on(
+                turns(
                     scale,
                     Rig::Place,
                     "write 1,000 B",
-                    scale.of(60, 20),
-                    &[
-                        "small-writes",
-                        "--dir",
-                        "{place}",
-                        "--cache",
-                        scale.of("256MiB", "32MiB"),
-                        "--rounds",
-                        scale.of("3", "1"),
-                    ],
+                    (60, 20),
+                    &["small-writes", "--dir", "{place}", "--cache", scale.of("256MiB", "32MiB")],
                 ),
             ]
         },
@@ -399,11 +357,11 @@ pub static ALL: [Experiment; 17] = [
         work: "Falcon (ATC'17)",
         found: "Work that is done for each drive by itself, in batches, is up to several times as fast as in one block layer.",
         steps: |scale| {
-            vec![on(
+            vec![turns(
                 scale,
                 Rig::Place,
                 "steps",
-                scale.of(240, 40),
+                (240, 40),
                 &[
                     "ladder",
                     "--of",
@@ -412,8 +370,6 @@ pub static ALL: [Experiment; 17] = [
                     "{place}",
                     "--size",
                     scale.of("1GiB", "128MiB"),
-                    "--rounds",
-                    scale.of("3", "1"),
                     "--drives",
                     "4",
                 ],
@@ -539,6 +495,12 @@ fn program(scale: &Scale, name: &str, full: u32, quick: u32) -> Vec<Step> {
 
 fn on(_: &Scale, rig: Rig, name: &str, seconds: u32, arguments: &[&str]) -> Step {
     Step { name: name.to_owned(), rig, arguments: arguments.iter().map(ToString::to_string).collect(), seconds }
+}
+
+/// A measurement in which contenders take turns. A quick one has a turn of a tenth of a second.
+fn turns(scale: &Scale, rig: Rig, name: &str, seconds: (u32, u32), arguments: &[&str]) -> Step {
+    let short = if scale.is_quick { &["--rounds", "1", "--seconds", "0.1"][..] } else { &[] };
+    on(scale, rig, name, scale.of(seconds.0, seconds.1), &[arguments, short].concat())
 }
 
 fn traces(scale: &Scale, set_sizes: &str, policies: &str) -> Vec<Step> {
