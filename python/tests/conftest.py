@@ -2,9 +2,14 @@
 
 import os
 
+import hypothesis
 import pytest
 
 import iomill
+
+# How many draws fit, and how long each takes, goes by chance and by the machine. Neither says that something is wrong.
+hypothesis.settings.register_profile("iomill", deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+hypothesis.settings.load_profile("iomill")
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import warnings
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import iomill
@@ -84,7 +84,7 @@ def keys(shape):
     return st.one_of(one, valid, st.lists(one, max_size=4).map(tuple))
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=600)
 @given(data=st.data())
 def test_any_key(pairs, data):
     array, rows = data.draw(st.sampled_from(pairs))
@@ -92,7 +92,7 @@ def test_any_key(pairs, data):
     same(outcome(lambda: rows[key]), outcome(lambda: array[key]))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300)
 @given(data=st.data())
 def test_take(pairs, data):
     array, rows = data.draw(st.sampled_from([pair for pair in pairs if len(pair[0])]))
@@ -215,7 +215,7 @@ def test_ids():
         rows.take([0.5])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 @given(data=st.data())
 def test_write(tmp_path_factory, data):
     array = contents((9, 2)).copy()

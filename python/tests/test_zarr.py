@@ -94,7 +94,7 @@ def test_a_drive_is_no_place_for_plain_files(drives):
     zarr.create_array(IomillStore("project"), shape=(10,), chunks=(10,), dtype="i4")
 
 
-QUICK = hypothesis.settings(max_examples=15, stateful_step_count=20, deadline=None)
+QUICK = hypothesis.settings(max_examples=15, stateful_step_count=20)
 
 
 @pytest.mark.parametrize("machine", [ZarrStoreStateMachine, ZarrHierarchyStateMachine])
