@@ -1,7 +1,6 @@
 //! The experiments: what each runs, how its documents are read, and what would show that the work's finding holds here.
 
-use serde_json::Value;
-
+use crate::read::{from_drives, lines, measured, probed, program_rows, rows, simulated, text};
 use crate::rig::Rig;
 use crate::{Experiment, Point, Scale, Shape, Step, Verdict};
 
@@ -21,7 +20,7 @@ pub static ALL: [Experiment; 17] = [
                 &["ladder", "--of", "sc13", "-a", "{drive}", "--size", scale.of("1GiB", "128MiB")],
             )]
         },
-        points: |steps, documents| measured(steps, documents, |_, row| (text(row, "workload"), None)),
+        points: |steps, documents| from_drives(steps, documents, |_, row| (text(row, "workload"), None)),
         judge: |points| {
             let step = |name: &str| best(points, |point| point.series.ends_with(name));
             compare("with all steps", step("io-threads"), "with none", step("plain"), 1.2)
@@ -43,7 +42,7 @@ pub static ALL: [Experiment; 17] = [
                 turns(scale, Rig::Btrfs(4), "btrfs RAID 0", (60, 20), &load),
             ]
         },
-        points: |steps, documents| measured(steps, documents, |step, _| (step.name.clone(), None)),
+        points: |steps, documents| from_drives(steps, documents, |step, _| (step.name.clone(), None)),
         judge: |points| {
             let of = |group: &str| best(points, |point| point.group == group && point.series != "iomill-null");
             compare("XFS on each drive", of("XFS on each drive"), "btrfs RAID 0", of("btrfs RAID 0"), 1.0)
@@ -79,7 +78,7 @@ pub static ALL: [Experiment; 17] = [
                 .collect()
         },
         points: |steps, documents| {
-            let all = measured(steps, documents, |step, _| (step.name.clone(), step.name.parse().ok()));
+            let all = from_drives(steps, documents, |step, _| (step.name.clone(), step.name.parse().ok()));
             all.into_iter()
                 .filter(|point| ["iomill-inline", "iomill-drive-threads", "uring-by-hand"].contains(&&*point.series))
                 .collect()
@@ -104,12 +103,7 @@ pub static ALL: [Experiment; 17] = [
             };
             scale.of(&[1, 2, 16, 256][..], &[1, 16][..]).iter().map(step).collect()
         },
-        points: |steps, documents| {
-            let all = measured(steps, documents, |step, row| {
-                (format!("{} threads, {}", step.name, text(row, "cache")), None)
-            });
-            all.into_iter().filter(|point| !point.group.ends_with("warm")).collect()
-        },
+        points: |steps, documents| from_drives(steps, documents, |step, _| (format!("{} threads", step.name), None)),
         judge: |points| {
             let own = best(points, |point| point.series.starts_with("iomill"));
             let rival = best(points, |point| ["mmap", "mmap-random", "pread"].contains(&&*point.series));
@@ -290,7 +284,7 @@ pub static ALL: [Experiment; 17] = [
             steps
         },
         points: |steps, documents| {
-            let all = measured(steps, documents, |step, _| (step.name.clone(), None));
+            let all = from_drives(steps, documents, |step, _| (step.name.clone(), None));
             all.into_iter().filter(|point| point.series != "iomill-null").collect()
         },
         judge: |points| {
@@ -339,8 +333,9 @@ pub static ALL: [Experiment; 17] = [
             ]
         },
         points: |steps, documents| {
-            let all = measured(steps, documents, |step, row| (format!("{}, {}", step.name, text(row, "cache")), None));
-            all.into_iter().filter(|point| !point.group.ends_with("warm") && point.series != "iomill-null").collect()
+            let all =
+                from_drives(steps, documents, |step, row| (format!("{}, {}", step.name, text(row, "cache")), None));
+            all.into_iter().filter(|point| point.series != "iomill-null").collect()
         },
         judge: |points| {
             let of = |name: &str| {
@@ -521,91 +516,6 @@ fn traces(scale: &Scale, set_sizes: &str, policies: &str) -> Vec<Step> {
         on(scale, Rig::Place, &name, scale.of(60, 10), &line)
     };
     scale.traces.iter().map(step).collect()
-}
-
-/// The documents of a step.
-fn lines(documents: &Value) -> &[Value] {
-    documents.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text(row: &Value, key: &str) -> String {
-    row[key].as_str().unwrap_or("").to_owned()
-}
-
-/// The rows of a measurement, each with its group.
-fn rows(document: &Value, group: impl Fn(&Value) -> (String, Option<f64>)) -> Vec<Point> {
-    let rows = document["results"].as_array().map_or(&[][..], Vec::as_slice);
-    let point = |row: &Value| {
-        let (group, x) = group(row);
-        let number = |key: &str| row[key].as_f64();
-        let value = [number("ops_per_s")?, number("min_ops_per_s")?, number("max_ops_per_s")?];
-        Some(Point { group, x, series: text(row, "contender"), value, cpu_us: number("cpu_us_per_op") })
-    };
-    rows.iter().filter_map(point).collect()
-}
-
-/// The rows of all steps.
-fn measured(steps: &[Step], documents: &[Value], group: impl Fn(&Step, &Value) -> (String, Option<f64>)) -> Vec<Point> {
-    let of = |(step, documents)| {
-        lines(documents).iter().flat_map(|document| rows(document, |row| group(step, row))).collect::<Vec<_>>()
-    };
-    steps.iter().zip(documents).flat_map(of).collect()
-}
-
-/// Hit rates of each trace, as means over the sizes of the cache.
-fn simulated(steps: &[Step], documents: &[Value], series: impl Fn(&Value) -> (String, Option<f64>)) -> Vec<Point> {
-    let mut points: Vec<Point> = Vec::new();
-    for (step, documents) in steps.iter().zip(documents) {
-        let mut sums: Vec<(String, Option<f64>, Vec<f64>)> = Vec::new();
-        for row in lines(documents) {
-            let Some(rate) = row["hit_rate_whole"].as_f64() else { continue };
-            let (name, x) = series(row);
-            match sums.iter_mut().find(|sum| sum.0 == name) {
-                Some(sum) => sum.2.push(100.0 * rate),
-                None => sums.push((name, x, vec![100.0 * rate])),
-            }
-        }
-        for (series, x, mut rates) in sums {
-            let mean = rates.iter().sum::<f64>() / rates.len() as f64;
-            rates.sort_by(f64::total_cmp);
-            let value = [mean, rates[0], rates[rates.len() - 1]];
-            let group = step.name.split('.').next().unwrap_or("").to_owned();
-            points.push(Point { group, x, series, value, cpu_us: None });
-        }
-    }
-    points
-}
-
-/// The figures of a whole program.
-fn program_rows(document: &Value) -> Vec<Point> {
-    let rows = document["results"].as_array().map_or(&[][..], Vec::as_slice);
-    let point = |row: &Value| {
-        let number = |key: &str| row[key].as_f64();
-        let value = [number("per_s")?, number("min_per_s")?, number("max_per_s")?];
-        let group = format!("{} ({})", text(row, "part"), text(row, "unit"));
-        Some(Point { group, x: None, series: text(row, "contender"), value, cpu_us: number("cpu_us") })
-    };
-    rows.iter().filter_map(point).collect()
-}
-
-/// The split of a read's latency, as `iomill probe` has it.
-fn probed(document: &Value) -> Vec<Point> {
-    let mut points = Vec::new();
-    for drive in document["drives"].as_array().map_or(&[][..], Vec::as_slice) {
-        let split = &drive["latency"];
-        for (series, key) in [("whole", "split_us"), ("platform", "platform_us"), ("drive", "device_us")] {
-            if let Some(value) = split[key].as_f64() {
-                points.push(Point {
-                    group: text(drive, "path"),
-                    x: None,
-                    series: series.to_owned(),
-                    value: [value; 3],
-                    cpu_us: None,
-                });
-            }
-        }
-    }
-    points
 }
 
 /// The largest value among some points.

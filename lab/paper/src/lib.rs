@@ -10,6 +10,7 @@ mod experiments;
 mod page;
 mod picture;
 mod quiet;
+mod read;
 mod rig;
 mod steps;
 
@@ -102,7 +103,7 @@ pub struct Point {
     pub group: String,
     /// The group as a number, where it is one.
     pub x: Option<f64>,
-    /// Who.
+    /// The contender.
     pub series: String,
     /// The median, the least and the most.
     pub value: [f64; 3],

@@ -3,7 +3,7 @@
 //! Drives that the user names are used as they are: their directories get what is measured, and it goes at the end. Without them drives are
 //! made in memory (zram), each with XFS, or one file system over all. That takes root, and a kernel with zram.
 //!
-//! Non-goals: disks whose content would be lost: no block device of the machine is ever touched.
+//! Non-goals: block devices of the machine, which are never touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Runs the steps of an experiment. A step that has a document of the same command line is not run again.
+//! Runs the steps of an experiment. A step that has a document of the same command line is not run again; one that was left out is.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub fn run(
         begins(step);
         let path = directory.join(format!("{}.json", step.name.replace(['/', ' '], "-")));
         let old = fs::read_to_string(&path).ok().and_then(|text| serde_json::from_str::<Record>(&text).ok());
-        if let Some(record) = old.filter(|record| record.arguments == step.arguments) {
+        if let Some(record) = old.filter(|record| record.left_out.is_none() && record.arguments == step.arguments) {
             records.push(record);
             continue;
         }

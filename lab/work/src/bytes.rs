@@ -41,7 +41,7 @@ pub trait Bytes: Send + Sync {
     fn gather(&self, out: &mut [u8], ranges: &[Range]) -> Result<()>;
     /// Calls `each` with the bytes of each range and its index, in any order and from several threads.
     fn visit(&self, ranges: &[Range], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Result<()>;
-    /// Shows a range within a page. Nobody writes there meanwhile.
+    /// Shows a range within a page, which does not change meanwhile.
     fn look(&self, offset: u64, len: usize, look: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut bytes = [0; 4096];
         self.read(&mut bytes[..len], offset)?;

@@ -3,7 +3,7 @@
 //! Rules:
 //! 1. The data are made before, without a limit. Between turns nothing of them is in the page cache.
 //! 2. A process has a limit from the moment at which its data are open: what it uses then, what its program takes while it runs, and the
-//!    memory for the data. The first two are the same for all, and who needs less of them has more for the data.
+//!    memory for the data. The first two are the same for all; a contender that needs less of them has more for the data.
 //! 3. In each round each contender has a turn with the same requests. What a program finds out must be the same by all.
 //!
 //! Non-goals: limits on anything but memory.
@@ -27,7 +27,7 @@ use crate::{Contender, Job, Load, Measure, stores};
 pub struct Settings {
     /// The load.
     pub load: Load,
-    /// Who takes part.
+    /// The contenders that take part.
     pub contenders: Vec<Contender>,
     /// A directory for everything. It is there, and what lies in it goes with it.
     pub place: PathBuf,
@@ -46,7 +46,7 @@ pub struct Settings {
 pub struct Figures {
     /// The part.
     pub part: String,
-    /// Who.
+    /// The contender.
     pub contender: Contender,
     /// What is counted.
     pub unit: String,
@@ -65,7 +65,7 @@ pub struct Figures {
 pub struct Outcome {
     /// By part, and within it in the order of the contenders.
     pub figures: Vec<Figures>,
-    /// Who did not take part, and why.
+    /// Contenders that did not take part, and why.
     pub left_out: Vec<(Contender, String)>,
     /// Memory for the data of each.
     pub cache_bytes: u64,

@@ -9,6 +9,7 @@
 mod bytes;
 mod child;
 mod fleet;
+mod kv;
 mod loads;
 mod stores;
 

@@ -11,7 +11,7 @@ use std::slice;
 use libloading::{Library, Symbol};
 use redb::{Database, TableDefinition};
 
-use crate::loads::kv_store::Store;
+use crate::kv::ycsb::Store;
 use crate::{Contender, Job, Result};
 
 /// What Debian calls the libraries with their headers.
@@ -125,7 +125,7 @@ type FoundRecords = Vec<(u64, Vec<u8>)>;
 struct Foreign {
     store: *mut c_void,
     library: Library,
-    /// Whether it has one writer, who is held for a commit only.
+    /// Whether it has one writer, which is held for a commit only.
     is_batched: bool,
 }
 
@@ -176,7 +176,7 @@ fn said(text: *const c_char) -> Result<()> {
 
 /// Keeps a record that a call has found.
 unsafe extern "C" fn keep(found: *mut c_void, key: u64, value: *const c_void, len: usize) {
-    // SAFETY: the callers below give a list that nobody else uses during the call, and `stores.c` gives `len` bytes.
+    // SAFETY: the callers below give a list that nothing else uses during the call, and `stores.c` gives `len` bytes.
     let (found, value) =
         unsafe { (&mut *found.cast::<FoundRecords>(), slice::from_raw_parts(value.cast::<u8>(), len)) };
     found.push((key, value.to_vec()));

@@ -121,7 +121,7 @@ impl<L: Lists> Graph<L> {
             self.visit(&leaving, &|_, list| {
                 neighbours(list).for_each(|neighbour| _ = left[neighbour as usize].fetch_sub(1, Relaxed));
             })?;
-            // A vertex that has left may have fewer than none: the numbers wrap, and nobody asks for them.
+            // A vertex that has left may have fewer than none: the numbers wrap, and nothing reads them.
             leaving = chosen(self.len(), |vertex| !removed[vertex] && left[vertex].load(Relaxed) < k);
         }
         Ok(removed.into_iter().map(|is_removed| !is_removed).collect())

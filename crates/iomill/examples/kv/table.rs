@@ -4,7 +4,7 @@
 //! 1. An entry lies in the first page from its key's home page on that has room for it. A page that once was full says so, and a search goes
 //!    on behind it.
 //! 2. A change is in the log before it is in a page. `commit` returns when the log up to there is durable. After a crash the log is repeated.
-//! 3. Who changes or reads a key holds the key's lock, and the lock of the one page that it works on.
+//! 3. A thread that changes or reads a key holds the key's lock, and the lock of the one page that it works on.
 //!
 //! It counts on pages of 4 KiB that are written as a whole, as SSDs do. Non-goals: removal, tables that grow, and logs that shrink.
 
@@ -160,7 +160,7 @@ impl<M: Medium> Table<M> {
         self.search(key)
     }
 
-    /// The same for who holds the key's lock.
+    /// The same for a caller that holds the key's lock.
     fn search(&self, key: u64) -> Result<Option<Vec<u8>>> {
         for page in self.probe(key) {
             let mut answer = None;

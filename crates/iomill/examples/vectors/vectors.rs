@@ -22,7 +22,7 @@ const AXES: usize = 4;
 /// Numbers of a point's code.
 const CODE: usize = 2 * AXES;
 
-/// Candidates that a walk keeps, and those whose records it asks for at a time (L and W of DiskANN).
+/// Candidates that a walk keeps, and records that it asks for at a time (L and W of DiskANN).
 const KEPT: usize = 32;
 const BEAM: usize = 4;
 
@@ -160,7 +160,7 @@ impl Index {
         vector.chain(neighbours.into_iter().flat_map(u32::to_le_bytes)).collect()
     }
 
-    /// Of some candidates the `found` whose vectors are nearest to the query, the nearest first: their records are read in one gather.
+    /// The `found` candidates with the nearest vectors to the query, the nearest first. All records are read in one gather.
     pub fn rerank(&self, records: &impl Records, query: &[f32], candidates: &[u32], found: usize) -> Result<Vec<u32>> {
         let mut bytes = vec![0; candidates.len() * RECORD_BYTES];
         records.gather(&mut bytes, candidates)?;

@@ -22,7 +22,7 @@ pub struct BenchWork {
     /// Turns of each contender; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Who takes part beside iomill [default: all that the load has]
+    /// Rivals that take part [default: all that the load has]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(Contender::ALL.map(Contender::name)).try_map(contender))]
     pub rivals: Option<Vec<Contender>>,
     /// A directory on each drive of iomill's array, with commas between them [default: four directories below --dir]

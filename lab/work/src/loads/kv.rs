@@ -1,17 +1,11 @@
 //! A key-value store under the loads of YCSB: iomill's, the same table on other files, and stores of others.
 
-#[path = "../../../../crates/iomill/examples/kv/table.rs"]
-pub(crate) mod table;
-#[path = "../../../../crates/iomill/examples/kv/ycsb.rs"]
-pub(crate) mod ycsb;
-
 use std::sync::atomic::AtomicU64;
-
-use table::{Medium, PAGE_BYTES, Page, Table};
-use ycsb::{Load as Mix, Records, Run, Store};
 
 use super::{Ready, timed};
 use crate::bytes::{self, Bytes, Range};
+use crate::kv::table::{Medium, PAGE_BYTES, Page, Table};
+use crate::kv::ycsb::{Load as Mix, Records, Run, Store};
 use crate::stores;
 use crate::{Contender, Job, Measure, Result};
 

@@ -6,8 +6,6 @@ mod labels;
 mod train;
 mod vectors;
 
-pub(crate) use kv::ycsb as kv_store;
-
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -44,7 +42,7 @@ impl Load {
         }
     }
 
-    /// Who takes part.
+    /// The contenders that take part.
     pub fn contenders(self) -> &'static [Contender] {
         use Contender::{Iomill, Lmdb, Mmap, Mmap16, Pread16, Pread256, Redb, RocksDb, Uring, WiredTiger};
         match self {

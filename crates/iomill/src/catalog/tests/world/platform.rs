@@ -25,7 +25,7 @@ impl Clock for Pauses {
         let mut inner = self.0.inner();
         assert!(pause <= Duration::from_secs(1));
         let Inner { ending, ending_directories, .. } = &mut *inner;
-        // A lock without a known holder is waited for as well. Nobody gives it back meanwhile.
+        // A lock without a known holder is waited for as well. It is not given back meanwhile.
         if let Some(waits) = [ending, ending_directories].into_iter().find(|waits| **waits > 0) {
             *waits -= 1;
         }
