@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
 
-use libloading::{Library, Symbol};
+use libloading::Library;
 use redb::{Database, TableDefinition};
 
 use crate::kv::ycsb::Store;
@@ -121,12 +121,24 @@ type Look = unsafe extern "C" fn(*mut c_void, u64, *const c_void, usize);
 /// Records that a call of `stores.c` has found.
 type FoundRecords = Vec<(u64, Vec<u8>)>;
 
-/// A store by its C library.
+type Open = unsafe extern "C" fn(*const c_char, usize, *mut *mut c_void) -> *const c_char;
+type Get = unsafe extern "C" fn(*mut c_void, u64, *mut c_void, Look) -> *const c_char;
+type Put = unsafe extern "C" fn(*mut c_void, u64, *const c_void, usize) -> *const c_char;
+type Scan = unsafe extern "C" fn(*mut c_void, u64, usize, *mut c_void, Look) -> *const c_char;
+type Commit = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+
+/// A store by its C library. Its functions are looked up once, because calls are timed.
 struct Foreign {
     store: *mut c_void,
-    library: Library,
+    get: Get,
+    put: Put,
+    scan: Scan,
+    commit: Commit,
+    close: Commit,
     /// Whether it has one writer, which is held for a commit only.
     is_batched: bool,
+    /// Has the functions above.
+    _library: Library,
 }
 
 // SAFETY: threads may use a store at the same time, as the head of `stores.c` says.
@@ -138,30 +150,29 @@ impl Foreign {
     fn open(library: &Path, path: &Path, job: &Job) -> Result<Foreign> {
         // SAFETY: the library is `stores.c`, which does nothing when it is loaded.
         let library = unsafe { Library::new(library) }?;
-        let mut foreign =
-            Foreign { store: std::ptr::null_mut(), library, is_batched: job.contender == Contender::Lmdb };
-        type Open = unsafe extern "C" fn(*const c_char, usize, *mut *mut c_void) -> *const c_char;
         let path = CString::new(path.as_os_str().as_encoded_bytes())?;
         let cache = usize::try_from(job.cache_bytes)?;
-        let open: Symbol<'_, Open> = foreign.function(b"kv_open\0")?;
         let mut store = std::ptr::null_mut();
-        // SAFETY: `kv_open` has this type, the path ends with a 0, and the last pointer is valid for the store that it makes.
+        // SAFETY: each function has this type in `stores.c`, and `_library` lives as long as the pointers to them.
+        let (open, get, put, scan, commit, close) = unsafe {
+            (
+                *library.get::<Open>(b"kv_open\0")?,
+                *library.get::<Get>(b"kv_get\0")?,
+                *library.get::<Put>(b"kv_put\0")?,
+                *library.get::<Scan>(b"kv_scan\0")?,
+                *library.get::<Commit>(b"kv_commit\0")?,
+                *library.get::<Commit>(b"kv_close\0")?,
+            )
+        };
+        // SAFETY: the path ends with a 0, and the last pointer is valid for the store that the call makes.
         said(unsafe { open(path.as_ptr(), cache, &raw mut store) })?;
-        foreign.store = store;
-        Ok(foreign)
-    }
-
-    /// A function of `stores.c`. The caller names its type.
-    fn function<T>(&self, name: &[u8]) -> Result<Symbol<'_, T>> {
-        // SAFETY: each caller gives the type that the function has in `stores.c`.
-        Ok(unsafe { self.library.get(name) }?)
+        let is_batched = job.contender == Contender::Lmdb;
+        Ok(Foreign { store, get, put, scan, commit, close, is_batched, _library: library })
     }
 
     fn put_now(&self, key: u64, value: &[u8]) -> Result<()> {
-        type Put = unsafe extern "C" fn(*mut c_void, u64, *const c_void, usize) -> *const c_char;
-        let put: Symbol<'_, Put> = self.function(b"kv_put\0")?;
-        // SAFETY: `kv_put` has this type, and reads the value during the call.
-        said(unsafe { put(self.store, key, value.as_ptr().cast(), value.len()) })
+        // SAFETY: the call reads the value, and keeps no pointer to it.
+        said(unsafe { (self.put)(self.store, key, value.as_ptr().cast(), value.len()) })
     }
 }
 
@@ -184,11 +195,9 @@ unsafe extern "C" fn keep(found: *mut c_void, key: u64, value: *const c_void, le
 
 impl Store for Foreign {
     fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
-        type Get = unsafe extern "C" fn(*mut c_void, u64, *mut c_void, Look) -> *const c_char;
-        let get: Symbol<'_, Get> = self.function(b"kv_get\0")?;
         let mut found = FoundRecords::new();
-        // SAFETY: `kv_get` has this type, and calls `keep` with the list during the call.
-        said(unsafe { get(self.store, key, (&raw mut found).cast(), keep) })?;
+        // SAFETY: the call hands the list to `keep`, and keeps no pointer to it.
+        said(unsafe { (self.get)(self.store, key, (&raw mut found).cast(), keep) })?;
         Ok(found.pop().map(|(_, value)| value))
     }
 
@@ -201,32 +210,25 @@ impl Store for Foreign {
     }
 
     fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
-        type Scan = unsafe extern "C" fn(*mut c_void, u64, usize, *mut c_void, Look) -> *const c_char;
-        let scan: Symbol<'_, Scan> = self.function(b"kv_scan\0")?;
         let mut found = FoundRecords::new();
-        // SAFETY: `kv_scan` has this type, and calls `keep` with the list during the call.
-        said(unsafe { scan(self.store, from, count, (&raw mut found).cast(), keep) })?;
+        // SAFETY: the call hands the list to `keep`, and keeps no pointer to it.
+        said(unsafe { (self.scan)(self.store, from, count, (&raw mut found).cast(), keep) })?;
         Ok(found)
     }
 
     fn commit(&self) -> Result<()> {
-        type Commit = unsafe extern "C" fn(*mut c_void) -> *const c_char;
         for (key, value) in CHANGES.take() {
             self.put_now(key, &value)?;
         }
-        let commit: Symbol<'_, Commit> = self.function(b"kv_commit\0")?;
-        // SAFETY: `kv_commit` has this type.
-        said(unsafe { commit(self.store) })
+        // SAFETY: the store is open.
+        said(unsafe { (self.commit)(self.store) })
     }
 }
 
 impl Drop for Foreign {
     /// A failure to close is no failure of the load: what was committed is durable.
     fn drop(&mut self) {
-        type Close = unsafe extern "C" fn(*mut c_void) -> *const c_char;
-        if let Ok(close) = self.function::<Close>(b"kv_close\0") {
-            // SAFETY: `kv_close` has this type, and this is the last call.
-            unsafe { close(self.store) };
-        }
+        // SAFETY: this is the last call on the store.
+        unsafe { (self.close)(self.store) };
     }
 }

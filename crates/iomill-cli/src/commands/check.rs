@@ -51,7 +51,7 @@ fn text(report: &Report, quiet: bool) -> String {
     text
 }
 
-/// The parts of a line of which there is something to say.
+/// A line of the parts that are not empty.
 fn line(parts: &[&str]) -> String {
     let said: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
     format!("{}\n", said.join(": "))

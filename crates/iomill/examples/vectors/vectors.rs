@@ -72,7 +72,7 @@ impl Walk {
         }
     }
 
-    /// The next candidates, of which the records are to be read.
+    /// The next candidates to read.
     fn next(&mut self) -> impl Iterator<Item = u32> {
         let unread = self.candidates.iter_mut().filter(|candidate| !candidate.2).take(BEAM);
         unread.map(|candidate| {

@@ -11,7 +11,7 @@ use crate::{Job, Measure, Result};
 
 const THREADS: usize = 16;
 
-/// Labels of a run: one in so many of the volume's.
+/// The volume's labels over those of a run.
 const SHARE: u64 = 4;
 
 impl Volume for Box<dyn Bytes> {

@@ -64,7 +64,7 @@ impl Load {
         // Buffers, stacks, rings and lists.
         let usual = 16 << 20;
         match self {
-            // About 24 bytes for each vertex, of which the lists take 128.
+            // About 24 bytes for each vertex; its lists take 128.
             Load::Graph => usual + size_bytes / 128 * 24,
             // Each of 16 threads scans up to 100 pages.
             Load::Kv => usual + (8 << 20),
