@@ -589,9 +589,8 @@ fn segment_bytes(header: &FileHeader) -> u64 {
     }
 }
 
-const _: () = assert!(first_group_fits(), "a group of the largest size fits into the smallest segment");
-
-const fn first_group_fits() -> bool {
-    // The header, the group with its own header, and the group that says where the log goes on.
-    SEGMENT_MIN_BYTES >= BLOCK_BYTES + GROUP_MAX_BYTES as u64 + BLOCK_BYTES + CONTINUES_BYTES
-}
+// The header, the group with its own header, and the group that says where the log goes on.
+const _: () = assert!(
+    SEGMENT_MIN_BYTES >= BLOCK_BYTES + GROUP_MAX_BYTES as u64 + BLOCK_BYTES + CONTINUES_BYTES,
+    "a group of the largest size fits into the smallest segment"
+);
