@@ -1,6 +1,6 @@
 //! Futures without any runtime: many reads in flight from one thread.
 //!
-//! `cargo run --example async_read [DIRECTORY]`
+//! `cargo run -p iomill --example async_read [DIRECTORY]`
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The first lines: an array of four directories, a file, a gather of records.
 //!
-//! `cargo run --example gather [DIRECTORY]`
+//! `cargo run -p iomill --example gather [DIRECTORY]`
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! Breadth-first search, components, cores, PageRank and shortest paths on a graph with its lists of neighbours in a file of an array.
 //!
-//! `cargo run --release --example graph [DIRECTORY [SCALE]]`: 2^SCALE vertices, 16 edges for each. The lab runs the same algorithms on
+//! `cargo run --release -p iomill --example graph [DIRECTORY [SCALE]]`: 2^SCALE vertices, 16 edges for each. The lab runs the same algorithms on
 //! rivals: `iomill-lab work graph`.
 
 mod graph;

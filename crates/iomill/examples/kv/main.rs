@@ -1,6 +1,6 @@
 //! A key-value store in files of an array, under the loads of YCSB from 16 threads, and its reads as futures from one thread.
 //!
-//! `cargo run --release --example kv [DIRECTORY [RECORDS]]`. The lab runs the same beside RocksDB, LMDB, WiredTiger and redb:
+//! `cargo run --release -p iomill --example kv [DIRECTORY [RECORDS]]`. The lab runs the same beside RocksDB, LMDB, WiredTiger and redb:
 //! `iomill-lab work kv`.
 
 #[path = "../common/scratch.rs"]
@@ -63,7 +63,7 @@ impl Store for Table<File> {
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<()> {
-        self.insert(key, value)
+        Table::put(self, key, value)
     }
 
     fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {

@@ -1,14 +1,16 @@
-//! A key-value store: a hash table of pages, a log that makes changes durable, and a sorted run of keys for scans.
+//! A key-value store: a hash table of pages, a log that makes changes durable, and a sorted run of entries for scans.
 //!
 //! Rules:
 //! 1. An entry lies in the first page from its key's home page on that has room for it. A page that once was full says so, and a search goes
 //!    on behind it.
 //! 2. A change is in the log before it is in a page. `commit` returns when the log up to there is durable. After a crash the log is repeated.
 //! 3. A thread that changes or reads a key holds the key's lock, and the lock of the one page that it works on.
+//! 4. The run is as the store was loaded. A key that has changed since then is in `changed` before its `put` returns. A scan reads the
+//!    run, then `changed`, and looks up the keys of that in the table.
 //!
 //! It counts on pages of 4 KiB that are written as a whole, as SSDs do. Non-goals: removal, tables that grow, and logs that shrink.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -24,9 +26,6 @@ const HEAD_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 10;
 /// Longer values are refused.
 pub const VALUE_MAX: usize = PAGE_BYTES - HEAD_BYTES - ENTRY_BYTES;
-
-/// Keys in a page of the sorted run.
-const KEYS: usize = PAGE_BYTES / 8;
 
 /// Locks of keys, and of pages. More than threads by far, so that two seldom meet.
 const LOCKS: usize = 1024;
@@ -92,8 +91,10 @@ pub struct Table<M> {
     pages: u64,
     /// The first key of each page of the run.
     fences: Vec<u64>,
-    /// Keys that came after the run was made.
-    younger: Mutex<BTreeSet<u64>>,
+    /// Entries of the run.
+    run_entries: usize,
+    /// Keys that have changed since the run was made (rule 4).
+    changed: Mutex<BTreeSet<u64>>,
     key_locks: Vec<RwLock<()>>,
     page_locks: Vec<RwLock<()>>,
 }
@@ -102,41 +103,59 @@ impl<M: Medium> Table<M> {
     /// Fills empty files with entries, which come in the order of their keys, and makes them durable. `pages` has room for them.
     pub fn load(files: [M; 3], pages: u64, entries: impl Iterator<Item = (u64, Vec<u8>)>) -> Result<Table<M>> {
         let mut made = Table::new(files, pages);
-        let mut keys = Vec::new();
         // In memory, since its pages are filled without an order.
         let mut filled = vec![[0; PAGE_BYTES]; pages as usize];
+        // Pages of the run that are not written yet.
+        let mut sorted = Vec::new();
         for (key, value) in entries {
             made.probe(key).find(|page| insert(&mut filled[*page as usize], key, &value)).ok_or(FULL)?;
-            keys.push(key);
+            made.extend_run(&mut sorted, key, &value)?;
         }
+        made.write_run(&sorted)?;
         for (at, pages) in (0..).step_by(256).zip(filled.chunks(256)) {
             made.table.write(pages.as_flattened(), at * PAGE_BYTES as u64)?;
         }
-        made.fences = keys.iter().step_by(KEYS).copied().collect();
-        keys.resize(keys.len().next_multiple_of(KEYS), NO_KEY);
-        let bytes: Vec<u8> = keys.into_iter().flat_map(u64::to_le_bytes).collect();
-        made.run.write(&bytes, 0)?;
         made.table.sync()?;
         made.run.sync()?;
         Ok(made)
     }
 
-    /// Opens what was there before a crash: reads the keys of the run, and repeats the log.
+    /// Adds an entry to the run. `sorted` has its last pages, and is written when it has many.
+    fn extend_run(&mut self, sorted: &mut Vec<Page>, key: u64, value: &[u8]) -> Result<()> {
+        self.run_entries += 1;
+        if sorted.last_mut().is_some_and(|page| insert(page, key, value)) {
+            return Ok(());
+        }
+        if sorted.len() == 256 {
+            self.write_run(sorted)?;
+            sorted.clear();
+        }
+        let mut page = [0; PAGE_BYTES];
+        insert(&mut page, key, value);
+        sorted.push(page);
+        self.fences.push(key);
+        Ok(())
+    }
+
+    /// Writes the last pages of the run.
+    fn write_run(&self, pages: &[Page]) -> Result<()> {
+        self.run.write(pages.as_flattened(), ((self.fences.len() - pages.len()) * PAGE_BYTES) as u64)
+    }
+
+    /// Opens what was there before a crash: reads the first keys of the run's pages, and repeats the log.
     pub fn open(files: [M; 3], pages: u64) -> Result<Table<M>> {
         let mut opened = Table::new(files, pages);
-        let mut keys = Vec::new();
         let pages: Vec<u64> = (0..opened.run.len()? / PAGE_BYTES as u64).collect();
         for pages in pages.chunks(256) {
-            let mut read = vec![[0; KEYS]; pages.len()];
-            opened.run.pages(pages, &mut |index, page| read[index] = keys_of(page))?;
-            opened.fences.extend(read.iter().map(|keys| keys[0]));
-            keys.extend(read.into_iter().flatten());
+            let mut read = vec![(None, 0); pages.len()];
+            opened.run.pages(pages, &mut |index, page| {
+                read[index] = (entries(page).next().map(|entry| entry.1), entries(page).count());
+            })?;
+            opened.run_entries += read.iter().map(|read| read.1).sum::<usize>();
+            opened.fences.extend(read.iter().filter_map(|read| read.0));
         }
         for (key, value) in opened.log.read()? {
             opened.store(key, &value)?;
-            if keys.binary_search(&key).is_err() {
-                opened.younger.get_mut().unwrap_or_else(PoisonError::into_inner).insert(key);
-            }
         }
         Ok(opened)
     }
@@ -144,8 +163,8 @@ impl<M: Medium> Table<M> {
     fn new([table, log, run]: [M; 3], pages: u64) -> Table<M> {
         let locks = || (0..LOCKS).map(|_| RwLock::new(())).collect();
         let (key_locks, page_locks) = (locks(), locks());
-        let (log, younger) = (Log::new(log), Mutex::new(BTreeSet::new()));
-        Table { table, log, run, pages, fences: Vec::new(), younger, key_locks, page_locks }
+        let (log, changed) = (Log::new(log), Mutex::new(BTreeSet::new()));
+        Table { table, log, run, pages, fences: Vec::new(), run_entries: 0, changed, key_locks, page_locks }
     }
 
     /// The pages in which a key may be, in the order in which they are searched.
@@ -179,8 +198,8 @@ impl<M: Medium> Table<M> {
         Ok(None)
     }
 
-    /// Gives a key a value, which is durable after the next `commit`. Returns whether the key was there.
-    pub fn put(&self, key: u64, value: &[u8]) -> Result<bool> {
+    /// Gives a key a value, which is durable after the next `commit`.
+    pub fn put(&self, key: u64, value: &[u8]) -> Result<()> {
         if value.len() > VALUE_MAX {
             return Err(format!("a value of {} bytes; the longest has {VALUE_MAX}", value.len()).into());
         }
@@ -189,8 +208,15 @@ impl<M: Medium> Table<M> {
         self.store(key, value)
     }
 
+    /// The same without the log.
+    fn store(&self, key: u64, value: &[u8]) -> Result<()> {
+        self.replace(key, value)?;
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
+        Ok(())
+    }
+
     /// Puts an entry into its page, and takes an older one of the key out.
-    fn store(&self, key: u64, value: &[u8]) -> Result<bool> {
+    fn replace(&self, key: u64, value: &[u8]) -> Result<()> {
         let mut was_there = false;
         for page in self.probe(key) {
             let _page = self.page_locks[page as usize % LOCKS].write().unwrap_or_else(PoisonError::into_inner);
@@ -201,7 +227,7 @@ impl<M: Medium> Table<M> {
             if let Some((at, len)) = place {
                 if len == value.len() {
                     self.table.write(value, offset + (at + ENTRY_BYTES) as u64)?;
-                    return Ok(true);
+                    return Ok(());
                 }
                 was_there = true;
                 remove(&mut bytes, at, ENTRY_BYTES + len);
@@ -212,7 +238,7 @@ impl<M: Medium> Table<M> {
                 self.table.write(&bytes, offset)?;
             }
             if is_in {
-                return Ok(was_there);
+                return Ok(());
             }
         }
         Err(FULL.into())
@@ -225,57 +251,43 @@ impl<M: Medium> Table<M> {
 
     /// Up to `count` keys from one on, in their order, with their values.
     pub fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
-        let mut keys = self.keys_of_run(from, count)?;
-        let younger = self.younger.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.extend(younger.range(from..).take(count));
-        drop(younger);
-        keys.sort_unstable();
-        keys.truncate(count);
-        let homes: Vec<u64> = keys.iter().map(|key| mix(*key) % self.pages).collect();
-        let mut values = vec![None; keys.len()];
+        let mut found = self.scan_run(from, count)?;
+        let changed: Vec<u64> = {
+            let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+            changed.range(from..).take(count).copied().collect()
+        };
+        let homes: Vec<u64> = changed.iter().map(|key| mix(*key) % self.pages).collect();
+        let mut values = vec![None; changed.len()];
         self.table.pages(&homes, &mut |index, page| {
-            if let Found::Value(value) = find(page, keys[index]) {
+            if let Found::Value(value) = find(page, changed[index]) {
                 values[index] = Some(value.to_vec());
             }
         })?;
-        let mut found = Vec::with_capacity(keys.len());
-        for (key, value) in keys.into_iter().zip(values) {
-            // The entries behind their home page, and those that were being written.
+        for (key, value) in changed.into_iter().zip(values) {
+            // Some lie behind their home page, or were being written.
             if let Some(value) = value.map_or_else(|| self.get(key), |value| Ok(Some(value)))? {
-                found.push((key, value));
+                found.insert(key, value);
             }
+        }
+        Ok(found.into_iter().take(count).collect())
+    }
+
+    /// Up to `count` entries of the run.
+    fn scan_run(&self, from: u64, count: usize) -> Result<BTreeMap<u64, Vec<u8>>> {
+        let mut page = self.fences.partition_point(|fence| *fence <= from).saturating_sub(1);
+        let page_entries = self.run_entries / self.fences.len().max(1) + 1;
+        let mut found = BTreeMap::new();
+        while found.len() < count && page < self.fences.len() {
+            let end = (page + (count - found.len()) / page_entries + 2).min(self.fences.len());
+            let pages: Vec<u64> = (page as u64..end as u64).collect();
+            self.run.pages(&pages, &mut |_, page| {
+                let behind = entries(page).filter(|(_, key, _)| *key >= from);
+                found.extend(behind.map(|(_, key, value)| (key, value.to_vec())));
+            })?;
+            page = end;
         }
         Ok(found)
     }
-
-    fn keys_of_run(&self, from: u64, count: usize) -> Result<Vec<u64>> {
-        let first = self.fences.partition_point(|fence| *fence <= from).saturating_sub(1);
-        let end = (first + count / KEYS + 2).min(self.fences.len());
-        let mut keys = Vec::new();
-        let pages: Vec<u64> = (first as u64..end as u64).collect();
-        self.run.pages(&pages, &mut |_, page| {
-            keys.extend(keys_of(page).into_iter().filter(|key| (from..NO_KEY).contains(key)));
-        })?;
-        keys.sort_unstable();
-        keys.truncate(count);
-        Ok(keys)
-    }
-
-    /// As `put`, of a key that scans are to find.
-    pub fn insert(&self, key: u64, value: &[u8]) -> Result<()> {
-        if !self.put(key, value)? {
-            self.younger.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
-        }
-        Ok(())
-    }
-}
-
-/// Fills the last page of the run.
-const NO_KEY: u64 = u64::MAX;
-
-/// The keys of a page of the run.
-fn keys_of(page: &Page) -> [u64; KEYS] {
-    std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| page[at * 8 + byte])))
 }
 
 const FULL: &str = "the table is full; make it with more pages";

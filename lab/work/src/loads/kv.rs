@@ -62,7 +62,7 @@ impl Store for Table<Box<dyn Bytes>> {
     }
 
     fn put(&self, key: u64, value: &[u8]) -> Result<()> {
-        self.insert(key, value)
+        Table::put(self, key, value)
     }
 
     fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
@@ -84,7 +84,6 @@ fn pages(job: &Job) -> u64 {
 
 /// The table's files. A log grows, so it is never mapped.
 fn files(job: &Job, array: Option<&iomill::Array>, makes: bool) -> Result<[Box<dyn Bytes>; 3]> {
-    let records = records(job);
     let log = match job.contender {
         Contender::Mmap => {
             let path = job.place.join("mmap.log");
@@ -92,9 +91,8 @@ fn files(job: &Job, array: Option<&iomill::Array>, makes: bool) -> Result<[Box<d
         }
         _ => bytes::open(job, array, "log", makes.then_some(0))?,
     };
-    let run = records.count.next_multiple_of(PAGE_BYTES as u64 / 8) * 8;
-    let table = bytes::open(job, array, "table", makes.then_some(pages(job) * PAGE_BYTES as u64))?;
-    Ok([table, log, bytes::open(job, array, "run", makes.then_some(run))?])
+    let sized = |name: &str| bytes::open(job, array, name, makes.then_some(pages(job) * PAGE_BYTES as u64));
+    Ok([sized("table")?, log, sized("run")?])
 }
 
 pub fn make(job: &Job, array: Option<&iomill::Array>) -> Result<()> {
