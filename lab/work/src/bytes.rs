@@ -1,12 +1,13 @@
 //! The bytes of a file by each contender's means.
 
+#[path = "../../../crates/iomill/examples/graph/visit.rs"]
+mod visit;
+
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
 
 use io_uring::{IoUring, opcode, types};
 use memmap2::{Advice, MmapMut, MmapOptions};
@@ -14,12 +15,6 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::{Contender, Job, Result};
-
-/// Bytes that a thread of iomill asks for at a time.
-const BATCH_BYTES: usize = 2 << 20;
-
-/// Ranges that it asks for at a time: a gather keeps a list of them.
-const BATCH_RANGES: usize = 8192;
 
 /// Ranges that a thread of a rival takes at a time.
 const CHUNK: usize = 32;
@@ -60,7 +55,7 @@ pub fn open(job: &Job, array: Option<&iomill::Array>, name: &str, len: Option<u6
         if let Some(len) = len {
             file.set_len(len)?;
         }
-        return Ok(Box::new(Own { file, threads: thread::available_parallelism()?.get() }));
+        return Ok(Box::new(Own(file)));
     }
     let path = job.place.join(format!("{}.{name}", job.contender.storage(job.load.is_changed())));
     let file = OpenOptions::new().read(true).write(true).create(len.is_some()).truncate(len.is_some()).open(&path)?;
@@ -87,81 +82,38 @@ fn direct(path: &Path) -> Result<File> {
 }
 
 /// A file of iomill.
-struct Own {
-    file: iomill::File,
-    threads: usize,
-}
+struct Own(iomill::File);
 
 impl Bytes for Own {
     fn len(&self) -> Result<u64> {
-        Ok(self.file.len())
+        Ok(self.0.len())
     }
 
     fn read(&self, out: &mut [u8], offset: u64) -> Result<()> {
-        Ok(self.file.read_exact_at(out, offset)?)
+        Ok(self.0.read_exact_at(out, offset)?)
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        Ok(self.file.write_at(bytes, offset)?)
+        Ok(self.0.write_at(bytes, offset)?)
     }
 
     fn sync(&self) -> Result<()> {
-        Ok(self.file.sync()?)
+        Ok(self.0.sync()?)
     }
 
     fn gather(&self, out: &mut [u8], ranges: &[Range]) -> Result<()> {
-        Ok(self.file.read_ranges(out, ranges)?)
+        Ok(self.0.read_ranges(out, ranges)?)
     }
 
     fn visit(&self, ranges: &[Range], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Result<()> {
-        let batches = batches(ranges);
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<()> {
-            let mut bytes = Vec::new();
-            while let Some(batch) = batches.get(next.fetch_add(1, Relaxed)) {
-                let ranges = &ranges[batch.clone()];
-                bytes.resize(ranges.iter().map(|range| range.1).sum(), 0);
-                self.file.read_ranges(&mut bytes, ranges)?;
-                hand_out(&bytes, batch.start, ranges, each);
-            }
-            Ok(())
-        };
-        let work = &work;
-        thread::scope(|scope| {
-            let others = 1..self.threads.min(batches.len());
-            let others: Vec<_> = others.map(|_| scope.spawn(work)).collect();
-            let own = work();
-            others.into_iter().map(|thread| thread.join().expect("a visit panicked")).fold(own, Result::and)
-        })
+        Ok(visit::visit(&self.0, ranges, each)?)
     }
 
     fn look(&self, offset: u64, len: usize, look: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let page = self.file.pin(offset / 4096)?;
+        let page = self.0.pin(offset / 4096)?;
         let within = (offset % 4096) as usize;
         look(page.get(within..within + len).ok_or("the file ends within the range")?);
         Ok(())
-    }
-}
-
-/// Ranges of the list of ranges, each with at most [`BATCH_RANGES`] of about [`BATCH_BYTES`].
-fn batches(ranges: &[Range]) -> Vec<std::ops::Range<usize>> {
-    let (mut batches, mut start, mut len) = (Vec::new(), 0, 0);
-    for (index, range) in ranges.iter().enumerate() {
-        if index > start && (len + range.1 > BATCH_BYTES || index - start == BATCH_RANGES) {
-            batches.push(start..index);
-            (start, len) = (index, 0);
-        }
-        len += range.1;
-    }
-    batches.push(start..ranges.len());
-    batches
-}
-
-fn hand_out(mut bytes: &[u8], first: usize, ranges: &[Range], each: &(dyn Fn(usize, &[u8]) + Sync)) {
-    for (index, range) in (first..).zip(ranges) {
-        let (own, rest) = bytes.split_at(range.1);
-        each(index, own);
-        bytes = rest;
     }
 }
 

@@ -6,65 +6,21 @@
 mod graph;
 #[path = "../common/scratch.rs"]
 mod scratch;
+mod visit;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
 
 use graph::{Graph, Kronecker, Lists, NONE, mix};
 use iomill::{ArrayOptions, File, Layout};
 use scratch::{Result, on_drives};
 
-/// Bytes of lists that a gather asks for. More does not make a drive faster, and takes memory.
-const BATCH_BYTES: usize = 2 << 20;
-
-/// Ranges that it asks for at a time: a gather keeps a list of them.
-const BATCH_RANGES: usize = 8192;
-
 /// The lists in a file.
 struct Edges(File);
 
 impl Lists for Edges {
-    /// Each processor gathers the next batch of lists, and hands them on.
     fn visit(&self, ranges: &[(u64, usize)], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Result<()> {
-        let batches = batches(ranges);
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<()> {
-            let mut bytes = Vec::new();
-            while let Some(batch) = batches.get(next.fetch_add(1, Relaxed)) {
-                let ranges = &ranges[batch.clone()];
-                bytes.resize(ranges.iter().map(|range| range.1).sum(), 0);
-                self.0.read_ranges(&mut bytes, ranges)?;
-                let mut rest = &bytes[..];
-                for (index, range) in batch.clone().zip(ranges) {
-                    let (list, behind) = rest.split_at(range.1);
-                    each(index, list);
-                    rest = behind;
-                }
-            }
-            Ok(())
-        };
-        let threads = thread::available_parallelism()?.get().min(batches.len());
-        thread::scope(|scope| {
-            let threads: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-            let own = work();
-            threads.into_iter().map(|thread| thread.join().expect("a visit panicked")).fold(own, Result::and)
-        })
+        Ok(visit::visit(&self.0, ranges, each)?)
     }
-}
-
-/// Ranges of the list of ranges, each with at most [`BATCH_RANGES`] of about [`BATCH_BYTES`].
-fn batches(ranges: &[(u64, usize)]) -> Vec<std::ops::Range<usize>> {
-    let (mut batches, mut start, mut len) = (Vec::new(), 0, 0);
-    for (index, range) in ranges.iter().enumerate() {
-        if index > start && (len + range.1 > BATCH_BYTES || index - start == BATCH_RANGES) {
-            batches.push(start..index);
-            (start, len) = (index, 0);
-        }
-        len += range.1;
-    }
-    batches.push(start..ranges.len());
-    batches
 }
 
 fn main() -> Result<()> {

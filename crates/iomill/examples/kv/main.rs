@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use iomill::{ArrayOptions, File, Layout, block_on};
 use scratch::{Result, on_drives};
-use table::{Found, Medium, PAGE_BYTES, Page, Table, find, mix};
+use table::{Found, Medium, PAGE_BYTES, Page, Table, find, gather_pages, mix};
 use ycsb::{Load, Records, Run, Store};
 
 const THREADS: u64 = 16;
@@ -30,18 +30,7 @@ impl Medium for File {
     }
 
     fn pages(&self, pages: &[u64], look: &mut dyn FnMut(usize, &Page)) -> Result<()> {
-        let mut bytes = vec![0; pages.len() * PAGE_BYTES];
-        // The log ends within a page.
-        let ranges = pages.iter().map(|page| page * PAGE_BYTES as u64);
-        if ranges.clone().all(|offset| offset + PAGE_BYTES as u64 <= self.len()) {
-            self.read_many(&mut bytes, &ranges.collect::<Vec<_>>(), PAGE_BYTES)?;
-        } else {
-            for (offset, bytes) in ranges.zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
-                self.read_at(bytes, offset)?;
-            }
-        }
-        bytes.as_chunks().0.iter().enumerate().for_each(|(index, page)| look(index, page));
-        Ok(())
+        gather_pages(File::len(self), pages, |bytes, ranges| Ok(self.read_ranges(bytes, ranges)?), look)
     }
 
     fn len(&self) -> Result<u64> {

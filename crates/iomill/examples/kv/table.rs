@@ -44,6 +44,29 @@ pub trait Medium: Sync {
     fn sync(&self) -> Result<()>;
 }
 
+/// Shows pages of a file of `len` bytes, which one gather reads. If the file ends within its last page, that comes last, and is filled up
+/// with zeroes.
+pub fn gather_pages(
+    len: u64,
+    pages: &[u64],
+    gather: impl FnOnce(&mut [u8], &[(u64, usize)]) -> Result<()>,
+    look: &mut dyn FnMut(usize, &Page),
+) -> Result<()> {
+    let range = |page: &u64| {
+        let offset = page * PAGE_BYTES as u64;
+        (offset, len.saturating_sub(offset).min(PAGE_BYTES as u64) as usize)
+    };
+    let ranges: Vec<(u64, usize)> = pages.iter().map(range).collect();
+    if ranges.iter().rev().skip(1).any(|range| range.1 < PAGE_BYTES) {
+        return Err("a page within which the file ends is not the last one of a gather".into());
+    }
+    let mut bytes = vec![0; pages.len() * PAGE_BYTES];
+    let end = bytes.len() - ranges.last().map_or(0, |last| PAGE_BYTES - last.1);
+    gather(&mut bytes[..end], &ranges)?;
+    bytes.as_chunks().0.iter().enumerate().for_each(|(index, page)| look(index, page));
+    Ok(())
+}
+
 /// What a page says of a key.
 pub enum Found<'a> {
     Value(&'a [u8]),

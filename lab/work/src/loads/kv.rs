@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU64;
 
 use super::{Ready, timed};
-use crate::bytes::{self, Bytes, Range};
-use crate::kv::table::{Medium, PAGE_BYTES, Page, Table};
+use crate::bytes::{self, Bytes};
+use crate::kv::table::{Medium, PAGE_BYTES, Page, Table, gather_pages};
 use crate::kv::ycsb::{Load as Mix, Records, Run, Store};
 use crate::stores;
 use crate::{Contender, Job, Measure, Result};
@@ -24,23 +24,7 @@ impl Medium for Box<dyn Bytes> {
     }
 
     fn pages(&self, pages: &[u64], look: &mut dyn FnMut(usize, &Page)) -> Result<()> {
-        let len = Bytes::len(&**self)?;
-        // The log ends within a page.
-        let range = |page: &u64| {
-            let offset = page * PAGE_BYTES as u64;
-            (offset, (len.saturating_sub(offset) as usize).min(PAGE_BYTES))
-        };
-        let ranges: Vec<Range> = pages.iter().map(range).collect();
-        let mut bytes = vec![0; ranges.iter().map(|range| range.1).sum()];
-        self.gather(&mut bytes, &ranges)?;
-        let mut rest = &bytes[..];
-        for (index, (_, len)) in ranges.into_iter().enumerate() {
-            let mut page = [0; PAGE_BYTES];
-            page[..len].copy_from_slice(&rest[..len]);
-            look(index, &page);
-            rest = &rest[len..];
-        }
-        Ok(())
+        gather_pages(Bytes::len(&**self)?, pages, |bytes, ranges| self.gather(bytes, ranges), look)
     }
 
     fn len(&self) -> Result<u64> {
