@@ -117,7 +117,8 @@ impl Shared {
         loop {
             if let Some(request) = state.pending.pop_front() {
                 drop(state);
-                let completion = self.execute(&request);
+                // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
+                let completion = unsafe { execute(&request) };
                 state = self.lock();
                 state.ended.push(completion);
                 if state.ended.len() >= state.wanted {
@@ -132,14 +133,17 @@ impl Shared {
             }
         }
     }
+}
 
-    /// Executes one request.
-    fn execute(&self, request: &IoRequest) -> Completion {
-        // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
-        let result = unsafe { transfer(request) };
-        let result = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO));
-        Completion { slot: request.slot, result }
-    }
+/// Executes one request.
+///
+/// # Safety
+/// As for `Engine::push`.
+pub(super) unsafe fn execute(request: &IoRequest) -> Completion {
+    // SAFETY: the caller's promise.
+    let result = unsafe { transfer(request) };
+    let result = result.unwrap_or_else(|error| -error.raw_os_error().unwrap_or(libc::EIO));
+    Completion { slot: request.slot, result }
 }
 
 /// The system call for a request.
@@ -202,7 +206,8 @@ impl Engine for PosixEngine {
             }
             if let Some(request) = self.take_own(&mut state) {
                 drop(state);
-                done.push(shared.execute(&request));
+                // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
+                done.push(unsafe { execute(&request) });
                 state = shared.lock();
                 continue;
             }
@@ -230,7 +235,8 @@ impl Engine for PosixEngine {
         if self.threads == 0 {
             // No worker could start.
             let rest = std::mem::take(&mut shared.lock().pending);
-            done.extend(rest.iter().map(|request| shared.execute(request)));
+            // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
+            done.extend(rest.iter().map(|request| unsafe { execute(request) }));
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use std::time::Duration;
 use io_uring::{cqueue, opcode, types};
 
 use self::ring::{Kind, MAX_CAPACITY, Ring};
+use super::posix::execute;
 use super::wake::{Deadline, EventWake};
 use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op};
 
@@ -35,11 +36,11 @@ pub struct UringEngine {
     armed: bool,
     /// Whether one poll may report many wakes (5.13).
     multishot: bool,
-    /// Why requests could not be handed to the kernel. If that was an errno of the kernel, each further request ends with it, and the rings are
-    /// entered no more: see `refuse`. Otherwise every further `wait` answers this.
+    /// Why requests could not be handed to the kernel. If that was an errno of the kernel, the rings are entered no more, and each further
+    /// request is a system call of its own: see `refuse`. Otherwise every further `wait` answers this.
     broken: Option<io::Error>,
-    /// Requests that ended because the kernel refused them.
-    refused: Vec<Completion>,
+    /// Ends of requests that the rings did not take.
+    outside: Vec<Completion>,
 }
 
 /// The polling ring.
@@ -72,7 +73,7 @@ impl UringEngine {
             armed: false,
             multishot: true,
             broken: None,
-            refused: Vec::new(),
+            outside: Vec::new(),
         })
     }
 
@@ -102,39 +103,38 @@ impl UringEngine {
     }
 
     /// The kernel does not let the rings be entered. A filter of system calls may have been set after the engine was made. What the kernel has not
-    /// taken ends with its error. What it has taken goes on.
+    /// taken ends with `EAGAIN`, for which it is pushed again. What it has taken goes on.
     fn refuse(&mut self, error: io::Error) {
-        if let Some(errno) = error.raw_os_error() {
+        if error.raw_os_error().is_some() {
             for ring in
                 [Some(&mut self.main), self.polled.as_mut().map(|polled| &mut polled.ring)].into_iter().flatten()
             {
                 let slots = ring.take_back().into_iter().filter(|data| *data != WAKE);
-                let before = self.refused.len();
-                self.refused.extend(slots.map(|slot| Completion { slot: slot as u32, result: -errno }));
-                ring.in_flight -= (self.refused.len() - before) as u32;
+                let before = self.outside.len();
+                self.outside.extend(slots.map(|slot| Completion { slot: slot as u32, result: -libc::EAGAIN }));
+                ring.in_flight -= (self.outside.len() - before) as u32;
             }
         }
         self.broken = Some(error);
     }
 
-    /// The errno with which each request ends, once the kernel has refused one.
-    fn refusal(&self) -> Option<i32> {
-        self.broken.as_ref().and_then(io::Error::raw_os_error)
+    /// Whether requests are system calls of their own, because the kernel does not let the rings be entered.
+    fn is_outside(&self) -> bool {
+        self.broken.as_ref().is_some_and(|error| error.raw_os_error().is_some())
     }
 
     /// Waits until `done` has so many ends, without entering the rings: what the kernel has taken shows its end by itself.
     fn wait_outside(&mut self, wanted: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
-        let errno = self.refusal().unwrap_or(libc::EIO);
         let mut deadline = Deadline::new(timeout);
         let mut is_readable = false;
         loop {
             let before = done.len();
-            done.append(&mut self.refused);
+            done.append(&mut self.outside);
             self.reap(done)?;
             if let Some(polled) = &mut self.polled {
                 polled.reap(done);
-                // The plain ring takes no more.
-                done.extend(polled.unpolled.drain(..).map(|request| Completion { slot: request.slot, result: -errno }));
+                // SAFETY: these requests were pushed under the promise of `Engine::push` and have not completed.
+                done.extend(polled.unpolled.drain(..).map(|request| unsafe { execute(&request) }));
             }
             let left = deadline.left();
             let can_end = self.in_flight() > 0 || EventWake::is_shared(&self.wake);
@@ -285,9 +285,9 @@ impl Engine for UringEngine {
                 self.refuse(error);
             }
         }
-        if let Some(errno) = self.refusal() {
-            let rest = requests[pushed..].iter();
-            self.refused.extend(rest.map(|request| Completion { slot: request.slot, result: -errno }));
+        if self.is_outside() {
+            // SAFETY: the caller's promise.
+            self.outside.extend(requests[pushed..].iter().map(|request| unsafe { execute(request) }));
         }
     }
 
@@ -435,9 +435,10 @@ mod tests {
         }
     }
 
-    /// Requests that the kernel has are brought. Those that wait in the queue, and all others, end with its errno. Wakes and timeouts go on.
+    /// Requests that the kernel has are brought. Those that wait in the queue are to be pushed again, and all others are system calls. Wakes
+    /// and timeouts go on.
     #[test]
-    fn what_the_kernel_refuses_ends_with_its_errno() {
+    fn what_the_rings_refuse_is_done_by_calls() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
         for (name, mut engine) in lesser_engines(false) {
@@ -462,7 +463,7 @@ mod tests {
             }
             done.sort_by_key(|completion| completion.slot);
             let results: Vec<i32> = done.drain(..).map(|completion| completion.result).collect();
-            assert_eq!(results, [4096, 4096, 4096, -libc::EPERM, -libc::EPERM, -libc::EPERM], "{name}");
+            assert_eq!(results, [4096, 4096, 4096, -libc::EAGAIN, -libc::EAGAIN, 4096], "{name}");
             assert_eq!(engine.in_flight(), 0, "{name}");
             std::thread::scope(|scope| {
                 scope.spawn(|| waker.wake());

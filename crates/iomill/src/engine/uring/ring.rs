@@ -277,7 +277,7 @@ impl Ring {
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(()),
             // The kernel is short of memory, or completions must be reaped first.
-            Some(libc::EAGAIN | libc::EBUSY) if self.refusals < MAX_REFUSALS => {
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) if self.refusals < MAX_REFUSALS => {
                 self.refusals += 1;
                 std::thread::sleep(Duration::from_micros(100));
                 Ok(())
