@@ -5,11 +5,14 @@
 //! have. The engine ignores `hold`: a killed process's requests end before its descriptors close.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::posix::execute;
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, Op};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, FileRef, IoRequest, Memory, Op, Segment};
+use crate::sys::fs::Handle;
 
 const CMD_PREAD: u16 = 0;
 const CMD_PWRITE: u16 = 1;
@@ -128,7 +131,7 @@ impl AioEngine {
                     Some(libc::EINTR) => {}
                     // The kernel has no room: take completions first.
                     Some(libc::EAGAIN) if self.in_kernel > 0 => self.collect(1, None, done)?,
-                    Some(errno) => self.refused(errno, done),
+                    Some(_) => self.refused(done),
                     None => return Err(error),
                 },
             }
@@ -138,8 +141,9 @@ impl AioEngine {
         Ok(())
     }
 
-    /// The kernel refuses the first control block that waits. It has not looked at the others.
-    fn refused(&mut self, errno: i32, done: &mut Vec<Completion>) {
+    /// The kernel refuses the first control block that waits. It has not looked at the others. A request becomes a system call of its own. That
+    /// does what this kernel cannot do (before 4.18 a sync), or what a filter of system calls forbids, and else fails for the same reason.
+    fn refused(&mut self, done: &mut Vec<Completion>) {
         // SAFETY: the pointer names a control block of this engine.
         let control = unsafe { *self.queue[self.submitted] };
         self.submitted += 1;
@@ -148,17 +152,8 @@ impl AioEngine {
             self.watches = false;
             return;
         }
-        let mut result = -errno;
-        if control.opcode == CMD_FDSYNC && errno == libc::EINVAL {
-            // A kernel before 4.18, or a file that supports no sync. In the second case this call returns the same
-            // error.
-            // SAFETY: a system call on a number touches no memory.
-            result = match check(unsafe { libc::syscall(libc::SYS_fdatasync, control.fd) }) {
-                Ok(_) => 0,
-                Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
-            };
-        }
-        done.push(Completion { slot: control.data as u32, result });
+        // SAFETY: it was pushed under the promise of `Engine::push` and has not completed.
+        done.push(unsafe { execute(&request(&control)) });
     }
 
     /// Takes completions: waits until there are `min`, the time is over, or a signal comes.
@@ -176,6 +171,12 @@ impl AioEngine {
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => return Ok(()),
+            // A filter of system calls forbids it. Only a wake can come, for which the caller looks.
+            Err(_) if self.in_kernel == 0 => {
+                self.watches = false;
+                std::thread::sleep(timeout.map_or(GLANCE, |timeout| timeout.min(GLANCE)));
+                return Ok(());
+            }
             Err(error) => return Err(error),
         };
         let mut woken = false;
@@ -295,6 +296,21 @@ impl Drop for AioEngine {
         let destroyed = check(unsafe { libc::syscall(libc::SYS_io_destroy, self.context) });
         debug_assert!(destroyed.is_ok(), "io_destroy of the engine's own context: {destroyed:?}");
     }
+}
+
+/// The request that a control block was made of.
+fn request(control: &Control) -> IoRequest {
+    let one = Memory::one(control.buf as *mut u8);
+    let list = Memory::Scatter { list: control.buf as *const Segment, count: control.len as u16 };
+    let (op, memory) = match control.opcode {
+        CMD_PREAD => (Op::Read, one),
+        CMD_PWRITE => (Op::Write, one),
+        CMD_PREADV => (Op::Read, list),
+        CMD_PWRITEV => (Op::Write, list),
+        _ => (Op::Sync, Memory::NONE),
+    };
+    let file = FileRef { handle: Handle(control.fd as RawFd), key: 0 };
+    IoRequest { slot: control.data as u32, op, len: control.len as u32, file, offset: control.offset as u64, memory }
 }
 
 /// A system call's answer as a result.
