@@ -77,6 +77,10 @@ pub(super) fn check(pages: &[Page], known: &Known) -> Result<Vec<Finding>> {
                 Some("cargo") => {
                     let objection = cargo_objection(&words[1..], known);
                     findings.extend(objection.map(|what| Finding::new(&page.path, *line, what)));
+                    // A directory with packages of its own has other programs.
+                    if !known.root.join(&page.path).with_file_name("Cargo.toml").exists() || !page.path.contains('/') {
+                        iomill.extend(run_by_cargo(&words).map(|words| (page, *line, words)));
+                    }
                 }
                 _ => {}
             }
@@ -136,6 +140,15 @@ fn split(line: &str) -> Option<Vec<String>> {
 fn example(root: &str) -> Option<&str> {
     let (directory, file) = root.rsplit_once('/')?;
     file.strip_suffix(".rs").filter(|_| directory.ends_with("/examples"))
+}
+
+/// The command that `cargo run -- ARGUMENTS` runs, where that is `iomill`, the only program of the workspace's default members.
+fn run_by_cargo(words: &[String]) -> Option<Vec<String>> {
+    let end = words.iter().position(|word| word == "--")?;
+    let ours: Vec<&str> = words[1..end].iter().map(String::as_str).collect();
+    let names_another = |word: &&str| ["-p", "--package", "--bin", "--example", "--manifest-path"].contains(word);
+    let runs_it = ours.first() == Some(&"run") && !ours.iter().any(names_another);
+    runs_it.then(|| std::iter::once("iomill".to_owned()).chain(words[end + 1..].iter().cloned()).collect())
 }
 
 fn is_name(name: &str) -> bool {
@@ -250,6 +263,15 @@ mod tests {
         ] {
             assert_eq!(objection(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn finds_what_cargo_runs() {
+        let found = |line| run_by_cargo(&words(line).unwrap()).map(|words| words.join(" "));
+        assert_eq!(found("cargo run --release -- bench quick").as_deref(), Some("iomill bench quick"));
+        assert_eq!(found("cargo run --release"), None);
+        assert_eq!(found("cargo run -p iomill --example kv -- /mnt/a"), None);
+        assert_eq!(found("cargo test -- --nocapture"), None);
     }
 
     #[test]
