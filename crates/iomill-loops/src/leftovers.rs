@@ -29,7 +29,8 @@ pub enum By {
 impl By {
     const ALL: [By; 2] = [By::Bench, By::Probe];
 
-    fn prefix(self) -> &'static str {
+    /// Start of the names of what it makes.
+    pub fn prefix(self) -> &'static str {
         match self {
             By::Bench => "iomill-bench-",
             By::Probe => "iomill-probe-",
@@ -38,14 +39,15 @@ impl By {
 }
 
 /// Ends of the names, for measurements that make more than one thing: one of these, or a number.
-const ENDINGS: [&str; 3] = ["", ".array", ".flat"];
+const ENDINGS: [&str; 5] = ["", ".array", ".flat", ".mapped", ".grown"];
 
 /// A name for what this process makes: `iomill-bench-4711-0123456789ab`.
 pub fn name(by: By) -> String {
     name_of(by, std::process::id())
 }
 
-fn name_of(by: By, process: u32) -> String {
+/// The same for another process.
+pub fn name_of(by: By, process: u32) -> String {
     format!("{}{process}-{}", by.prefix(), here())
 }
 

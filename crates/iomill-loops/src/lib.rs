@@ -5,6 +5,7 @@
 //! without optimisation, which saves 14 to 27 s of CPU time of its build. A generic loop is compiled in the crate that names its types, so
 //! none is generic over a type of the command.
 
+pub mod aio_context;
 pub mod clock;
 pub mod cycles;
 pub mod draw;

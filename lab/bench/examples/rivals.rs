@@ -55,6 +55,6 @@ fn measure() -> iomill::Result<String> {
     for part in target.parts() {
         std::fs::remove_file(&part.path).map_err(|e| iomill::Error::io("remove", &part.path, e))?;
     }
-    let report = Report::new(Machine::look(&target), &[measured?]);
+    let report = Report::new(Machine::look(target.parts()), &[measured?]);
     if setting("RIVALS_JSON").is_some() { report.json() } else { Ok(report.table(None)) }
 }

@@ -142,7 +142,7 @@ pub fn run(
     }
     arena.fill(&settings.shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let target = arena.target()?;
-    let machine = Machine::look(&target);
+    let machine = Machine::look(target.parts());
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     for &way in &settings.ways {
         contenders.push(Box::new(Iomill::new(way, arena, &settings.options)?));

@@ -192,7 +192,7 @@ fn measure(
             break;
         }
     }
-    Ok(Report::new(Machine::look(&arena.target()?), &measured))
+    Ok(Report::new(Machine::look(arena.target()?.parts()), &measured))
 }
 
 /// All steps, inline and by drive threads.

@@ -12,7 +12,7 @@ use crate::bench::{Rivals, Stage};
 use crate::contender::{
     Contender, IOMILL_1_COPY, IOMILL_3_COPIES, IOMILL_FUTURES, IOMILL_NO_SYNC, PLAIN_FILES, REDB, SQLITE,
 };
-use crate::leftovers;
+use crate::leftovers::{self, By};
 use crate::machine::Machine;
 use crate::report::Report;
 use crate::rivals::stores;
@@ -76,7 +76,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
     let cleaned = arenas.into_iter().try_for_each(Arena::clean_up).and_then(|()| place.remove());
     let measured = measured?;
     cleaned?;
-    let machine = Machine::look(&Target::plain(settings.dir.clone(), 0)?);
+    let machine = Machine::look(Target::plain(settings.dir.clone(), 0)?.parts());
     Ok(Report { baselines: &[PLAIN_FILES, SQLITE, REDB], ..Report::new(machine, &measured) })
 }
 
@@ -87,7 +87,7 @@ struct Place(PathBuf);
 impl Place {
     fn new(dir: &Path) -> Result<Place> {
         leftovers::remove_in(dir);
-        let path = dir.join(leftovers::name());
+        let path = dir.join(leftovers::name(By::Bench));
         std::fs::create_dir(&path).map_err(|e| Error::io("create", &path, e))?;
         Ok(Place(path))
     }

@@ -185,7 +185,7 @@ pub fn run(arena: &mut Arena, settings: &Settings, cancel: &AtomicBool, stage: &
     let (flat, _) =
         arena.fill_with_flat(settings.size_bytes, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let mut course = Course { settings, cancel, stage, bounds, results: Vec::new(), cancelled: false };
-    let machine = Machine::look(&arena.target()?);
+    let machine = Machine::look(arena.target()?.parts());
     let data = Arc::new(Data::new(flat.path().to_owned(), flat.len_bytes() / PAGE_BYTES as u64, SEED)?);
     course.turns(drives(arena, settings)?, Workload::RANDOM_READ, &DRIVES)?;
     course.turns(cold(arena, settings)?, cold_access(settings), &COLD)?;

@@ -136,7 +136,7 @@ fn measure(
         contenders.push(Box::new(Step { name, level, inner, rig: Rc::clone(&rig) }));
     }
     let measured = rounds::run(&mut contenders, &settings.plan, &mut |at| stage(Stage::Measuring(at)), cancel)?;
-    Ok(Report::new(Machine::look(&target), &[measured]))
+    Ok(Report::new(Machine::look(target.parts()), &[measured]))
 }
 
 impl<'a> Rig<'a> {

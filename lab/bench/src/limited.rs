@@ -148,7 +148,7 @@ fn accesses(
     let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let target = arena.target()?;
-    let machine = Machine::look(&target);
+    let machine = Machine::look(target.parts());
     let mut contenders: Vec<Box<dyn Contender<Access>>> = vec![
         Box::new(Accesses::in_batches(arena, &settings.options)?),
         Box::new(Accesses::one_by_one(arena, &settings.options)?),

@@ -15,7 +15,7 @@ use crate::arena::SEED;
 use crate::bench::Stage;
 use crate::contender::{Cache, Contender, PREAD};
 use crate::flat::FlatFile;
-use crate::leftovers;
+use crate::leftovers::{self, By};
 use crate::machine::{self, Machine};
 use crate::report::Report;
 use crate::rounds::{self, Plan, Progress, Turns, WARM_UP};
@@ -65,13 +65,13 @@ pub fn run(
         return Err(Error::invalid(what, why));
     }
     leftovers::remove_in(&dir);
-    let path = dir.join(format!("{}.mapped", leftovers::name()));
+    let path = dir.join(format!("{}.mapped", leftovers::name(By::Bench)));
     let flat = FlatFile::write(path, settings.size_bytes, SEED, cancel, &mut |done, total| {
         stage(Stage::Filling(done, total))
     })?;
     let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
     let target = Target::new(vec![part], SEED, Target::striped(1, 1))?;
-    let machine = Machine::look(&target);
+    let machine = Machine::look(target.parts());
     let flat = Arc::new(flat);
     let mut measured = Vec::new();
     'plans: for plan in settings.plans() {

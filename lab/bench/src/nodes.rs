@@ -114,7 +114,7 @@ pub fn run(
     }
     let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
-    let machine = Machine::look(&arena.target()?);
+    let machine = Machine::look(arena.target()?.parts());
     let mut contenders = contenders(arena, settings)?;
     let plans = settings.plans();
     let measured = rounds::run_each(&mut contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)?;

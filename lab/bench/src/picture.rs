@@ -85,7 +85,7 @@ pub fn run(
     warm::check_memory(settings.size_bytes, warm::COPIES)?;
     let (flat, _) =
         arena.fill_with_flat(settings.size_bytes, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
-    let machine = Machine::look(&arena.target()?);
+    let machine = Machine::look(arena.target()?.parts());
     let data = Arc::new(Data::new(flat.path().to_owned(), flat.len_bytes() / PAGE_BYTES as u64, SEED)?);
     let cold = turns(from_drives(arena, settings)?, access, settings, &machine, cancel, stage)?;
     let baselines = &[URING_BY_HAND, MMAP, PREAD];

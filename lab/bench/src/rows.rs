@@ -79,7 +79,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
     let len_bytes = PlainOptions::new().runtime(&runtime).open(&settings.path)?.len();
     let cold = settings.cold(len_bytes)?;
     let target = Target::plain(settings.path.clone(), len_bytes)?;
-    let machine = Machine::look(&target);
+    let machine = Machine::look(target.parts());
     let mut measured = turns(from_drives(settings, &target), cold, settings, cancel, stage)?;
     if measured.iter().all(|one| !one.cancelled && one.failed.is_none()) {
         let warm = RowReads { cache_bytes: len_bytes.saturating_mul(CACHE_OVER_SIZE), ..cold };

@@ -130,7 +130,7 @@ pub fn run(
     }
     let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
-    let machine = Machine::look(&arena.target()?);
+    let machine = Machine::look(arena.target()?.parts());
     let slots = Slots::new(settings.size_bytes);
     let workers = (0..settings.threads).map(|thread| Worker::new(&slots, thread, settings.threads)).collect();
     // Now the measurement has all its own memory, except the threads' stacks.

@@ -10,7 +10,7 @@ use iomill::layout::Map;
 use iomill::{Array, ArrayOptions, Error, Layout, Result};
 
 use crate::flat::FlatFile;
-use crate::leftovers;
+use crate::leftovers::{self, By};
 use crate::machine::Machine;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::target::{Part, Target};
@@ -47,7 +47,7 @@ impl Arena {
 
     /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
-        let name = leftovers::name();
+        let name = leftovers::name(By::Bench);
         Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives, &ArrayOptions::new())
     }
 
@@ -101,10 +101,10 @@ impl Arena {
         }
         // No cache: no page is used twice.
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
-        for name in array.list(leftovers::PREFIX).into_iter().filter(|name| leftovers::is_abandoned(name)) {
+        for name in array.list(By::Bench.prefix()).into_iter().filter(|name| leftovers::is_abandoned(name)) {
             array.delete(&name)?;
         }
-        self.file_name = leftovers::name();
+        self.file_name = leftovers::name(By::Bench);
         let file = array.create_file(&self.file_name, shape.layout.clone())?;
         self.remove_file = self.remove_dirs.is_empty();
         file.preallocate(len)?;
@@ -134,7 +134,7 @@ impl Arena {
         let lacks = || Error::invalid("an array without drives", "name one of them");
         let drive = self.drives.first().ok_or_else(lacks)?;
         leftovers::remove_in(drive);
-        Ok(drive.join(format!("{}.flat", leftovers::name())))
+        Ok(drive.join(format!("{}.flat", leftovers::name(By::Bench))))
     }
 
     /// The measured file as plain files, one per drive.
@@ -190,7 +190,7 @@ impl Arena {
         let flat = FlatFile::write(self.flat_path()?, len_bytes, SEED, cancel, progress)?;
         self.fill(&Shape { len_bytes, layout: Layout::default() }, cancel, progress)?;
         let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
-        let machine = Machine::look(&Target::new(vec![part], SEED, Target::striped(1, 1))?);
+        let machine = Machine::look(&[part]);
         Ok((flat, machine))
     }
 
@@ -264,7 +264,7 @@ mod tests {
         array.create_file("theirs", Layout::default()).unwrap().close().unwrap();
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
-        let abandoned = leftovers::name_of_ended(ended.id());
+        let abandoned = leftovers::name_of(By::Bench, ended.id());
         array.create_file(&abandoned, Layout::default()).unwrap().close().unwrap();
         array.close().unwrap();
         let mut arena = Arena::existing(&[base.path().to_owned()]);

@@ -11,7 +11,7 @@ use iomill::{ArrayOptions, Error, Result};
 use crate::arena::Arena;
 use crate::contender::{Cache, Contender, IOMILL_CREATE, PLAIN_CREATE, Sample, Slice};
 use crate::files::{self, Directory, FileOp, Store};
-use crate::leftovers;
+use crate::leftovers::{self, By};
 use crate::pattern::{self, PAGE_BYTES};
 use crate::task::Task;
 
@@ -79,5 +79,7 @@ impl Contender<Creates> for Create {
 fn work(slice: &Slice<'_>, store: &dyn Store) -> Result<Sample> {
     let mut page = vec![0; PAGE_BYTES];
     pattern::fill_to_write(&mut page);
-    files::create(slice, (store, None), FileOp::Create, &page, |number| format!("{}-{number}", leftovers::name()))
+    files::create(slice, (store, None), FileOp::Create, &page, |number| {
+        format!("{}-{number}", leftovers::name(By::Bench))
+    })
 }

@@ -15,7 +15,6 @@ pub mod files;
 pub mod flat;
 pub mod held;
 pub mod iomill;
-pub mod leftovers;
 pub mod loads;
 pub mod machine;
 pub mod mapped;
@@ -35,3 +34,5 @@ pub mod task;
 pub mod threads;
 pub mod traces;
 pub mod workload;
+
+pub use iomill_loops::leftovers;

@@ -7,36 +7,7 @@
 use std::path::PathBuf;
 
 use iomill::{Error, Result};
-
-/// The unit of direct I/O, and of the stamps.
-pub const PAGE_BYTES: usize = 4096;
-
-/// A small fast generator (wyrand): one multiplication per number.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// A generator with the sequence of `seed`.
-    pub fn new(seed: u64) -> Rng {
-        Rng(mix(seed))
-    }
-
-    /// The next number.
-    #[inline(always)]
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0xa076_1d64_78bd_642f);
-        let product = u128::from(self.0) * u128::from(self.0 ^ 0xe703_7ed1_a0b4_28db);
-        (product >> 64) as u64 ^ product as u64
-    }
-}
-
-/// A bijection that maps near numbers far apart.
-pub fn mix(value: u64) -> u64 {
-    let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
+pub use iomill_loops::draw::{PAGE_BYTES, Rng, mix};
 
 /// The first 8 bytes (little endian) of page `page` of the file with seed `seed`.
 pub fn stamp(seed: u64, page: u64) -> u64 {

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::{Error, Result};
+pub use iomill_loops::parts::Part;
 use rustix::fs::{Advice, OFlags};
 
 use crate::pattern::{self, PAGE_BYTES};
@@ -21,18 +22,10 @@ use crate::seen::Watch;
 /// Returns the virtual page at page `.1` of part `.0`.
 pub type PageMap = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
 
-/// One drive's share of the bytes.
-#[derive(Clone, Debug)]
-pub struct Part {
-    /// A plain file.
-    pub path: PathBuf,
-    /// Bytes at its start that hold the pattern.
-    pub len_bytes: u64,
-}
-
 /// The measured files.
 #[derive(Clone)]
 pub struct Target {
+    /// One drive's share of the bytes each. Their lengths are those of the pattern at their starts.
     parts: Vec<Part>,
     seed: u64,
     page_map: PageMap,

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use iomill::Error;
-use iomill_bench::leftovers;
+use iomill_bench::leftovers::{self, By};
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
 use iomill_cli::failure::{Failure, Result};
@@ -88,7 +88,7 @@ struct Made(Vec<PathBuf>);
 impl Made {
     fn make(&mut self, base: &Path, ending: &str) -> Result<PathBuf> {
         leftovers::remove_in(base);
-        let path = base.join(format!("{}{ending}", leftovers::name()));
+        let path = base.join(format!("{}{ending}", leftovers::name(By::Bench)));
         fs::create_dir(&path).map_err(Failure::local("create", &path))?;
         self.0.push(path.clone());
         Ok(path)

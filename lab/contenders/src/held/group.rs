@@ -13,7 +13,7 @@ use std::time::Duration;
 use iomill::{Error, Result};
 use iomill_platform::mounts;
 
-use crate::leftovers;
+use crate::leftovers::{self, By};
 
 /// Number of attempts to remove a group, and the pause between them. A process that has just ended leaves its group a moment later.
 const REMOVALS: u32 = 100;
@@ -62,7 +62,7 @@ impl MemoryGroup {
                 let _ = fs::remove_dir(entry.path());
             }
         }
-        let dir = parent.join(format!("{}-{number}", leftovers::name()));
+        let dir = parent.join(format!("{}-{number}", leftovers::name(By::Bench)));
         fs::create_dir(&dir).map_err(|e| format!("cannot make a group in {} ({e}); run as root", parent.display()))?;
         let group = MemoryGroup { dir, version };
         // A v2 group lacks the files of controllers that its parent does not delegate.

@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use serde::Serialize;
 
 use crate::arena::SEED;
-use crate::leftovers;
+use crate::leftovers::{self, By};
 use crate::pattern::{self, PAGE_BYTES};
 use iomill_cli::human;
 
@@ -73,7 +73,7 @@ impl Drop for Grown {
 
 impl Grown {
     fn new(dir: &Path) -> Result<Grown> {
-        let path = dir.join(format!("{}.grown", leftovers::name()));
+        let path = dir.join(format!("{}.grown", leftovers::name(By::Bench)));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
         let file = file.map_err(|e| Error::io("create", &path, e))?;
         Ok(Grown { path, file })

@@ -1,14 +1,11 @@
-//! libaio by hand: raw system calls, batched submission, completions read from the kernel's ring in user space.
-//!
-//! Non-goals: libaio the library; buffered files, because `io_submit` blocks on them.
+//! libaio by hand: batched submission, completions read from the kernel's ring in user space.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
-use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::{Error, Result};
+use iomill_loops::aio_context::{Context, ControlBlock, Event, READ, WRITE};
 
 use super::BATCH;
 use crate::contender::{AIO_BY_HAND, Cache, Contender, Sample, Slice};
@@ -70,130 +67,6 @@ impl Contender for Aio {
             self.workload.depth
         )]
     }
-}
-
-/// `struct iocb` of the kernel.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct ControlBlock {
-    data: u64,
-    #[cfg(target_endian = "little")]
-    key: u32,
-    rw_flags: u32,
-    #[cfg(target_endian = "big")]
-    key: u32,
-    opcode: u16,
-    priority: i16,
-    descriptor: u32,
-    buffer: u64,
-    len: u64,
-    offset: i64,
-    reserved: u64,
-    flags: u32,
-    event_descriptor: u32,
-}
-
-/// `struct io_event` of the kernel.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct Event {
-    data: u64,
-    object: u64,
-    result: i64,
-    result2: i64,
-}
-
-const OPCODE_READ: u16 = 0;
-const OPCODE_WRITE: u16 = 1;
-
-/// Head of the completion ring, which the kernel maps at the context's address.
-#[repr(C)]
-struct RingHead {
-    id: u32,
-    entries: u32,
-    /// Next event to take. The thread that takes it moves this.
-    head: AtomicU32,
-    /// End of the available events. The kernel moves this.
-    tail: AtomicU32,
-    magic: u32,
-    compatible_features: u32,
-    incompatible_features: u32,
-    head_bytes: u32,
-}
-
-/// Shows that the mapped ring has the layout that this file knows.
-const RING_MAGIC: u32 = 0xa10a_10a1;
-
-/// A kernel context.
-#[derive(Debug)]
-struct Context {
-    /// From `io_setup`. It is also the address of the ring, and valid until `io_destroy` in `drop`.
-    id: libc::c_ulong,
-    mapped: bool,
-}
-
-impl Context {
-    fn new(events: usize) -> io::Result<Context> {
-        let mut id: libc::c_ulong = 0;
-        // SAFETY: the kernel writes one word to `id`.
-        check(unsafe { libc::syscall(libc::SYS_io_setup, events as libc::c_uint, &raw mut id) })?;
-        let ring = id as *const RingHead;
-        // SAFETY: the context's id is the address of its ring, mapped readable until `io_destroy`.
-        let mapped = unsafe {
-            (*ring).magic == RING_MAGIC
-                && (*ring).incompatible_features == 0
-                && (*ring).head_bytes as usize == size_of::<RingHead>()
-        };
-        Ok(Context { id, mapped })
-    }
-
-    fn submit(&self, blocks: &[*mut ControlBlock]) -> io::Result<usize> {
-        // SAFETY: the pointers lead to control blocks that live as long as their operations (see `Worker::blocks`).
-        check(unsafe { libc::syscall(libc::SYS_io_submit, self.id, blocks.len() as libc::c_long, blocks.as_ptr()) })
-    }
-
-    /// Waits for `min` events, and takes as many as fit into `events`.
-    fn wait(&self, min: usize, events: &mut [Event]) -> io::Result<usize> {
-        let no_limit = ptr::null_mut::<libc::timespec>();
-        let (min, max) = (min.min(events.len()) as libc::c_long, events.len() as libc::c_long);
-        // SAFETY: the kernel writes at most `max` events to the slice.
-        check(unsafe { libc::syscall(libc::SYS_io_getevents, self.id, min, max, events.as_mut_ptr(), no_limit) })
-    }
-
-    /// Takes available events without a system call.
-    #[inline(always)]
-    fn take(&self, events: &mut [Event]) -> usize {
-        if !self.mapped {
-            return 0;
-        }
-        let ring = self.id as *const RingHead;
-        // SAFETY: the ring is mapped until `io_destroy`. Only this thread moves `head`, and the kernel moves `tail`. Events between
-        // the two are complete once `tail` has been read with Acquire. `head` stays below `entries`.
-        unsafe {
-            let (mut head, tail) = ((*ring).head.load(Ordering::Relaxed), (*ring).tail.load(Ordering::Acquire));
-            let first = ring.add(1).cast::<Event>();
-            let mut taken = 0;
-            while head != tail && taken < events.len() {
-                events[taken] = first.add(head as usize).read();
-                taken += 1;
-                head = if head + 1 == (*ring).entries { 0 } else { head + 1 };
-            }
-            (*ring).head.store(head, Ordering::Release);
-            taken
-        }
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: the context is this value's own. The call waits for operations in flight. It fails only for a context that does
-        // not exist.
-        unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
-    }
-}
-
-fn check(result: libc::c_long) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
 struct Worker<'a> {
@@ -265,7 +138,7 @@ impl<'a> Worker<'a> {
             let Some((slot, buffer)) = self.slots.take(place, self.target) else { return true };
             let block = &mut self.blocks[slot as usize];
             block.data = slot.into();
-            block.opcode = if place.write { OPCODE_WRITE } else { OPCODE_READ };
+            block.opcode = if place.write { WRITE } else { READ };
             block.descriptor = self.descriptors[place.part as usize];
             block.buffer = buffer as u64;
             block.len = self.block_bytes.into();
@@ -278,7 +151,8 @@ impl<'a> Worker<'a> {
     fn submit(&mut self, pending: &mut Vec<*mut ControlBlock>) -> Result<()> {
         let mut submitted = 0;
         while submitted < pending.len() {
-            match self.context.submit(&pending[submitted..]) {
+            // SAFETY: the blocks are those of `self.blocks`, which do not move. What they name is dropped after the context.
+            match unsafe { self.context.submit(&pending[submitted..]) } {
                 Ok(taken) => submitted += taken,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {}
                 Err(source) => {
@@ -308,20 +182,5 @@ impl<'a> Worker<'a> {
             };
         }
         Ok(taken)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_kernels_structures_have_the_kernels_sizes() {
-        assert_eq!((size_of::<ControlBlock>(), size_of::<Event>(), size_of::<RingHead>()), (64, 32, 32));
-    }
-
-    #[test]
-    fn this_kernels_ring_is_known() {
-        assert!(Context::new(8).unwrap().mapped, "completions can be read without a system call");
     }
 }
