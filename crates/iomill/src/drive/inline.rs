@@ -149,10 +149,15 @@ impl Lane {
         self.queues.iter().any(Queue::has_more)
     }
 
-    pub fn dispatch(&mut self) {
+    /// Starts what can be started. Returns the slots in flight and the pieces parked after it.
+    pub fn dispatch(&mut self) -> (usize, usize) {
+        let (mut in_flight, mut parked) = (0, 0);
         for queue in &mut self.queues {
             queue.dispatch(&mut *self.engine);
+            in_flight += queue.in_flight();
+            parked += queue.parked();
         }
+        (in_flight, parked)
     }
 
     /// Waits in the engine and reports what ended.
@@ -185,15 +190,15 @@ impl Lane {
         loop {
             self.flush();
             // Also after the last piece: a lane that stays unused keeps no bounce memory that others need.
-            self.dispatch();
-            if self.in_flight() + self.parked() == 0 {
+            let (in_flight, parked) = self.dispatch();
+            if in_flight + parked == 0 {
                 return;
             }
             let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
             if pause.is_some() {
                 unblock();
             }
-            if let Err(error) = self.wait(self.in_flight(), pause, done) {
+            if let Err(error) = self.wait(in_flight, pause, done) {
                 give_up_after(&mut failures, &error);
             }
         }
@@ -294,17 +299,21 @@ impl InlineContext {
         let drain = DrainOnUnwind { context: self, idle: &idle };
         let context = &mut *drain.context;
         let mut pieces = pieces;
-        let mut more = true;
+        // By the rule of this file a call finds nothing parked.
+        let (mut more, mut parked) = (true, 0);
         let mut failures = 0;
         loop {
             if more {
-                more = context.take(regions, &mut pieces);
+                more = context.take(regions, parked, &mut pieces);
                 if !more {
                     context.lanes.iter_mut().for_each(Lane::flush);
                 }
             }
-            let (in_flight, parked) = context.dispatch();
+            let in_flight;
+            (in_flight, parked) = context.dispatch();
             if in_flight == 0 && !more && parked == 0 {
+                // Nothing is left to drain.
+                std::mem::forget(drain);
                 return Ok(());
             }
             if in_flight == 0 {
@@ -320,11 +329,10 @@ impl InlineContext {
         }
     }
 
-    /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take.
-    fn take(&mut self, regions: &Regions, pieces: &mut impl Iterator<Item = (u16, Piece)>) -> bool {
-        let mut room = self.lanes.iter().map(|l| LOOK_AHEAD * l.owner.len()).sum::<usize>();
-        room = room.saturating_sub(self.lanes.iter().map(Lane::parked).sum());
-        for _ in 0..room {
+    /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take. `parked` pieces are there.
+    fn take(&mut self, regions: &Regions, parked: usize, pieces: &mut impl Iterator<Item = (u16, Piece)>) -> bool {
+        let room = self.lanes.iter().map(|l| LOOK_AHEAD * l.owner.len()).sum::<usize>();
+        for _ in parked..room {
             let Some((drive, mut piece)) = pieces.next() else { return false };
             let (lane, queue) = self.places[usize::from(drive)];
             let lane = &mut self.lanes[usize::from(lane)];
@@ -340,13 +348,17 @@ impl InlineContext {
     fn dispatch(&mut self) -> (usize, usize) {
         let mut sums = (0, 0);
         for lane in &mut self.lanes {
-            lane.dispatch();
-            sums = (sums.0 + lane.in_flight(), sums.1 + lane.parked());
+            let (in_flight, parked) = lane.dispatch();
+            sums = (sums.0 + in_flight, sums.1 + parked);
         }
         sums
     }
 
+    /// Something is in flight.
     fn wait(&mut self, min: usize, done: &mut impl FnMut(Done)) -> io::Result<()> {
+        if let [lane] = &mut *self.lanes {
+            return lane.wait(min, (lane.blocked() > 0).then_some(BLOCKED_PAUSE), done);
+        }
         let busy = self.lanes.iter().filter(|l| l.in_flight() > 0).count();
         for lane in self.lanes.iter_mut().filter(|l| l.in_flight() > 0) {
             // With several engines, no engine may delay the others for long.

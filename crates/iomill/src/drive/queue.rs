@@ -251,16 +251,13 @@ impl Queue {
     }
 
     /// Starts as many parked pieces as there are slots for.
+    #[inline]
     pub fn dispatch(&mut self, engine: &mut dyn Engine) {
-        self.dispatch_again(engine);
-        while self.has_room() {
-            match self.next() {
-                Some(piece) => self.start(piece, self.batching.merge, engine),
-                None => break,
-            }
+        // A call asks the queues of all drives, and most of them have nothing to start.
+        if self.parked() > 0 || !self.tried.is_empty() {
+            self.start_parked(engine);
         }
-        self.put_back_tried();
-        let full = self.in_flight() >= self.limit() && self.parked() > self.blocked();
+        let full = self.pace.is_some() && self.in_flight() >= self.limit() && self.parked() > self.blocked();
         if let Some(pace) = &mut self.pace {
             pace.turn(full);
         }
@@ -277,6 +274,18 @@ impl Queue {
         }
         // Others may wait for bounce memory that this queue keeps: even queues for which pieces of this one wait.
         self.bounce.settle(engine);
+    }
+
+    #[inline(never)]
+    fn start_parked(&mut self, engine: &mut dyn Engine) {
+        self.dispatch_again(engine);
+        while self.has_room() {
+            match self.next() {
+                Some(piece) => self.start(piece, self.batching.merge, engine),
+                None => break,
+            }
+        }
+        self.put_back_tried();
     }
 
     /// Starts what has had its turn before and was blocked, or failed with others (rule 6).
