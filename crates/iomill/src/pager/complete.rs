@@ -85,24 +85,29 @@ impl OpenFile {
         lists: usize,
     ) -> Result<usize> {
         let (mut todo, mut wave, mut untouched) = (Todo::new(todo), Vec::new(), 0);
-        loop {
+        while !todo.is_empty() {
             let most = (paged.pager.limits().wave_pages / lists).max(1);
-            if !todo.next(most, &mut wave) {
-                return Ok(untouched);
-            }
+            todo.next(most, &mut wave);
             let mut fills = Fills::new(want, paged, wave.len().min(most));
             // SAFETY: the caller's promise; this waits for `away`, also when it unwinds.
             let away = unsafe { self.send_away(io, paged, want, &mut wave, class) };
             // SAFETY: the caller's promise.
             let mut sorted = unsafe { paged.begin_wave(&wave, &mut fills) };
-            // SAFETY: the caller's promise.
-            let ran = unsafe { self.run_fills(io, fills, class, &mut sorted.over).await };
+            let ran = match fills.is_empty() {
+                true => Ok(()),
+                // SAFETY: the caller's promise.
+                false => unsafe { self.run_fills(io, fills, class, &mut sorted.over).await },
+            };
             if let Some(away) = away {
                 let (left, result) = away.wait();
                 sorted.extend(left);
                 result?;
             }
             ran?;
+            if sorted.is_empty() {
+                // What most waves come to.
+                continue;
+            }
             self.note_dirty(io, paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over).await;
             if want == Want::Write && self.flush_full(io, paged, &sorted.full).await? {
                 sorted.full.drain(..).for_each(|span| todo.again(span));
@@ -120,6 +125,7 @@ impl OpenFile {
                 self.wait_for_busy(io, paged, want, sorted.busy, &mut todo).await?;
             }
         }
+        Ok(untouched)
     }
 
     /// Moves the spans of one page past its full set, and puts those into `todo` that must be looked at again.
@@ -251,7 +257,7 @@ impl OpenFile {
         read.and(written).map(drop)
     }
 
-    /// Fills the pages of a wave, until all fills have ended. Adds the pages of sets that need a flush to `over`.
+    /// Fills the pages of a wave, of which there is at least one, until all fills have ended. Adds the pages of sets that need a flush to `over`.
     ///
     /// # Safety
     /// The memory of all spans is valid until this has ended or is dropped. For reads nothing else uses it.
@@ -262,9 +268,6 @@ impl OpenFile {
         class: Class,
         over: &mut Over,
     ) -> Result<()> {
-        if fills.is_empty() {
-            return Ok(());
-        }
         fills.plan(&self.file);
         let ends = FillEnds { fills: &fills, first: FirstFailure::default(), many: Mutex::default() };
         // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Dropping the landing waits for all

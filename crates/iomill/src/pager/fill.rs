@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 
 use super::Paged;
 use super::span::{Span, Want};
-use crate::cache::{Fill, Outcome};
+use crate::cache::{Cache, Fill, Outcome};
 use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::exec::FirstFailure;
@@ -34,6 +34,8 @@ pub struct Fills<P: Deref<Target = Paged>> {
     list: Vec<Segment>,
     /// Pages that take pieces of their own, if there are any: only lists of files have them.
     across: Option<Box<Across>>,
+    /// Most pages that there will be.
+    room: usize,
 }
 
 /// A page that the call fills.
@@ -145,10 +147,10 @@ impl<P: Deref<Target = Paged>> Iterator for Pieces<'_, P> {
 }
 
 impl<P: Deref<Target = Paged>> Fills<P> {
-    /// No pages yet, with room for `room` pages.
+    /// No pages yet. There will be at most `room` pages, and memory for them is allocated with the first one.
     pub fn new(want: Want, paged: P, room: usize) -> Fills<P> {
-        let (more, runs, list) = (Vec::new(), Vec::new(), Vec::new());
-        Fills { paged, want, entries: Vec::with_capacity(room), more, runs, list, across: None }
+        let (entries, more, runs, list) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Fills { paged, want, entries, more, runs, list, across: None, room }
     }
 
     /// What the call does with the pages.
@@ -156,12 +158,21 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         self.want
     }
 
-    /// Adds a page and what the call wants of it: at least one span, in the order of the call.
-    pub fn push(&mut self, fill: Fill, spans: &[Span]) {
-        let [span, more @ ..] = spans else { unreachable!("a page is filled for a span") };
-        let before = self.more.len();
-        self.more.extend_from_slice(more);
-        self.entries.push(Entry { fill, span: *span, more: before..self.more.len() });
+    /// Adds a page and what the call wants of it.
+    pub fn push(&mut self, fill: Fill, span: Span) {
+        if self.entries.capacity() == 0 {
+            self.entries = Vec::with_capacity(self.room);
+        }
+        let more = self.more.len();
+        self.entries.push(Entry { fill, span, more: more..more });
+    }
+
+    /// Adds what the call also wants of the page that was added last. It does that in the order of the spans.
+    pub fn push_more(&mut self, span: Span) {
+        if let Some(last) = self.entries.last_mut() {
+            self.more.push(span);
+            last.more.end = self.more.len();
+        }
     }
 
     /// How many there are.
@@ -272,7 +283,9 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         for index in ended.load(Ordering::Relaxed) as usize..*count {
             // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
-            over.extend(self.end(&self.entries[first + index], outcome));
+            if let Some(page) = self.end(&self.entries[first + index], outcome) {
+                over.push(page);
+            }
         }
     }
 
@@ -290,23 +303,28 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
     }
 
+    /// Does with a page that is there what the call wants of it. Its fill has not ended.
+    #[inline(always)]
+    fn copy(&self, cache: &Cache, fill: &Fill, span: &Span) {
+        let (within, len) = (usize::from(span.within), usize::from(span.len));
+        // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is within a page.
+        unsafe {
+            match self.want {
+                Want::Read => copy_bytes(cache.filling(fill).wrapping_add(within), span.buf, len),
+                Want::Write => cache.put(fill, within, span.buf, len),
+                Want::Touch | Want::Ahead => {}
+            }
+        }
+    }
+
     /// Ends a fill. Returns its page if the set needs a flush now.
     fn end(&self, entry: &Entry, outcome: Outcome) -> Option<u64> {
         let (paged, Entry { fill, span, more }) = (&*self.paged, entry);
         let cache = paged.pager.cache_of(fill.key);
         if outcome.is_ok() {
-            for span in std::iter::once(span).chain(&self.more[more.clone()]) {
-                let (within, len) = (usize::from(span.within), usize::from(span.len));
-                // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is within a page.
-                unsafe {
-                    match self.want {
-                        Want::Read => {
-                            copy_bytes(cache.filling(fill).wrapping_add(within), span.buf, len);
-                        }
-                        Want::Write => cache.put(fill, within, span.buf, len),
-                        Want::Touch | Want::Ahead => {}
-                    }
-                }
+            self.copy(cache, fill, span);
+            for span in &self.more[more.clone()] {
+                self.copy(cache, fill, span);
             }
         }
         if outcome.is_err() && self.want == Want::Ahead {

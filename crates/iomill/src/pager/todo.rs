@@ -40,23 +40,31 @@ impl Todo {
         self.again.push(span);
     }
 
-    /// Puts the next wave of at most `most` pages into `wave`, which then has nothing else. `false` if nothing is left.
-    pub fn next(&mut self, most: usize, wave: &mut Vec<Span>) -> bool {
-        wave.clear();
-        if !self.again.is_empty() {
-            std::mem::swap(wave, &mut self.again);
-            order(wave);
-        } else if self.at == 0 && self.spans.len() <= most {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.at == self.spans.len() && self.again.is_empty()
+    }
+
+    /// Puts the next wave of at most `most` pages into `wave`, which then has nothing else.
+    #[inline]
+    pub fn next(&mut self, most: usize, wave: &mut Vec<Span>) {
+        if self.at == 0 && self.spans.len() <= most && self.again.is_empty() {
             // What most calls have.
             *wave = std::mem::take(&mut self.spans);
             order(wave);
-        } else if self.at < self.spans.len() {
+        } else {
             self.cut(most, wave);
         }
-        !wave.is_empty()
     }
 
+    #[cold]
+    #[inline(never)]
     fn cut(&mut self, most: usize, wave: &mut Vec<Span>) {
+        wave.clear();
+        if !self.again.is_empty() {
+            std::mem::swap(wave, &mut self.again);
+            return order(wave);
+        }
         if self.at == self.ordered {
             self.ordered += list_len(&self.spans[self.at..]);
             order(&mut self.spans[self.at..self.ordered]);
@@ -116,17 +124,15 @@ impl OpenFile {
         spans: &mut impl Iterator<Item = Span>,
         class: Class,
     ) -> Result<()> {
-        let mut list = Vec::new();
-        loop {
-            list.extend(spans.by_ref().take(LIST_SPANS.saturating_sub(list.len())));
-            let is_last = list.len() < LIST_SPANS;
-            let next = if is_last { Vec::new() } else { split_list(&mut list) };
-            // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
-            Exec::run_to_end(unsafe { self.write_spans(io, paged, std::mem::replace(&mut list, next), class) })?;
-            if is_last {
-                return Ok(());
-            }
+        // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
+        let write = |list| Exec::run_to_end(unsafe { self.write_spans(io, paged, list, class) });
+        let mut list: Vec<Span> = spans.take(LIST_SPANS).collect();
+        while list.len() >= LIST_SPANS {
+            let next = split_list(&mut list);
+            write(std::mem::replace(&mut list, next))?;
+            list.extend(spans.take(LIST_SPANS.saturating_sub(list.len())));
         }
+        write(list)
     }
 }
 
@@ -145,8 +151,9 @@ fn list_len(spans: &[Span]) -> usize {
 }
 
 /// Rule 1.
+#[inline]
 fn order(spans: &mut [Span]) {
-    if !spans.is_sorted_by_key(|span| span.page) {
+    if spans.len() > 1 && !spans.is_sorted_by_key(|span| span.page) {
         spans.sort_by_key(|span| span.page);
     }
 }
@@ -167,7 +174,8 @@ mod tests {
     fn waves(list: Vec<Span>, most: usize) -> (Vec<Vec<Span>>, usize) {
         let place = list.as_ptr();
         let (mut todo, mut wave, mut waves) = (Todo::new(list), Vec::new(), Vec::new());
-        while todo.next(most, &mut wave) {
+        while !todo.is_empty() {
+            todo.next(most, &mut wave);
             waves.push(wave.clone());
             assert!(todo.spans.is_empty() || todo.spans.as_ptr() == place, "the list was copied");
         }
@@ -215,12 +223,14 @@ mod tests {
     fn spans_that_come_again_are_the_next_wave() {
         let mut todo = Todo::new(spans([5, 4, 3, 2, 1].into_iter()));
         let mut wave = Vec::new();
-        assert!(todo.next(2, &mut wave));
+        todo.next(2, &mut wave);
         wave.iter().rev().for_each(|span| todo.again(*span));
-        assert!(todo.next(2, &mut wave));
+        todo.next(2, &mut wave);
         assert_eq!(wave.iter().map(|span| span.page).collect::<Vec<_>>(), [1, 2]);
-        assert!(todo.next(9, &mut wave) && wave.len() == 3);
-        assert!(!todo.next(9, &mut wave));
+        assert!(!todo.is_empty());
+        todo.next(9, &mut wave);
+        assert_eq!(wave.len(), 3);
+        assert!(todo.is_empty());
     }
 
     #[test]

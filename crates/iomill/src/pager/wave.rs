@@ -22,6 +22,15 @@ enum Asked {
     Full,
 }
 
+/// Where a span goes that is not done.
+#[derive(Clone, Copy)]
+enum Goes {
+    Busy,
+    Full,
+    /// The call fills its page.
+    Filled,
+}
+
 /// What a page's set needs after the page was asked for.
 enum Wants {
     Nothing,
@@ -65,6 +74,11 @@ impl Over {
 }
 
 impl Sorted {
+    /// Whether nothing is left to do for the spans.
+    pub fn is_empty(&self) -> bool {
+        self.busy.is_empty() && self.full.is_empty() && self.over.many.is_empty() && self.over.pressed.is_empty()
+    }
+
     /// Adds the spans and pages of another.
     pub fn extend(&mut self, other: Sorted) {
         self.busy.extend(other.busy);
@@ -124,10 +138,10 @@ impl Paged {
         }
     }
 
-    /// Counts more spans of a page that the call fills. A call for each of them would hit.
-    fn note_more(&self, local: &Local, want: Want, more: &[Span]) {
+    /// Counts one more span of a page that the call fills. A call for it would hit.
+    fn note_more(&self, local: &Local, want: Want, span: Span) {
         if want != Want::Ahead {
-            more.iter().for_each(|span| local.hit(self, self.zero.page_after(span.page)));
+            local.hit(self, self.zero.page_after(span.page));
         }
     }
 
@@ -154,31 +168,45 @@ impl Paged {
         let set_dirty = self.pager.limits().set_dirty;
         self.pager.with_local(|local| {
             local.tell(&self.pager);
-            let (mut evictions, mut before) = (0, 0);
-            // Spans of one page come one after the other (`todo`).
-            for of_page in spans.chunk_by(|a, b| a.page == b.page) {
-                for (place, &span) in of_page.iter().enumerate() {
-                    if let Some(later) = spans.get(before + place + FETCH_AHEAD) {
-                        self.prefetch(later.page);
-                    }
-                    // SAFETY: the caller's promise.
-                    let (asked, wants) = unsafe { self.ask(local, fills.want(), span, set_dirty) };
-                    sorted.over.note(wants, span.page);
-                    // What comes after it, of the same page, goes with it.
-                    let those = &of_page[place..];
-                    match asked {
-                        Asked::Done => continue,
-                        Asked::Busy => sorted.busy.extend_from_slice(those),
-                        Asked::Full => sorted.full.extend_from_slice(those),
-                        Asked::Yours(fill) => {
-                            evictions += u64::from(fill.came.evicted);
-                            self.note_more(local, fills.want(), &those[1..]);
-                            fills.push(fill, those);
+            let (mut evictions, mut last) = (0, None);
+            for (index, &span) in spans.iter().enumerate() {
+                if let Some(later) = spans.get(index + FETCH_AHEAD) {
+                    self.prefetch(later.page);
+                }
+                // Spans of one page come one after the other (`todo`). What comes after one that is not done goes with it.
+                if let Some((page, goes)) = last
+                    && page == span.page
+                {
+                    match goes {
+                        Goes::Busy => sorted.busy.push(span),
+                        Goes::Full => sorted.full.push(span),
+                        Goes::Filled => {
+                            self.note_more(local, fills.want(), span);
+                            fills.push_more(span);
                         }
                     }
-                    break;
+                    continue;
                 }
-                before += of_page.len();
+                // SAFETY: the caller's promise.
+                let (asked, wants) = unsafe { self.ask(local, fills.want(), span, set_dirty) };
+                sorted.over.note(wants, span.page);
+                let goes = match asked {
+                    Asked::Done => None,
+                    Asked::Busy => {
+                        sorted.busy.push(span);
+                        Some(Goes::Busy)
+                    }
+                    Asked::Full => {
+                        sorted.full.push(span);
+                        Some(Goes::Full)
+                    }
+                    Asked::Yours(fill) => {
+                        evictions += u64::from(fill.came.evicted);
+                        fills.push(fill, span);
+                        Some(Goes::Filled)
+                    }
+                };
+                last = goes.map(|goes| (span.page, goes));
             }
             let came = fills.len() as u64;
             if came > 0 {
