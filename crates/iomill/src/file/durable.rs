@@ -119,7 +119,7 @@ impl FileState {
         }
         if !self.is_plain() && !self.backing.is_small() {
             // What was cut is lost, so a sync must not say that it is durable.
-            let checked = marked.parts.iter().try_for_each(|(part, _)| part.check_uncut(false));
+            let checked = marked.parts.iter().try_for_each(|(part, _)| part.check_uncut(false).map(drop));
             checked.inspect_err(|error| self.set_poison(error))?;
         }
         marked.has_begun = true;

@@ -22,13 +22,13 @@ impl Part {
         self.mark.set();
     }
 
-    /// Measures the part before its size changes. An error if it is shorter than it is known to be: then another program has cut it, and a new
-    /// size would show zeros in place of what it held. `is_plain` says that it is a plain file.
-    pub(super) fn check_uncut(&self, is_plain: bool) -> Result<()> {
+    /// Measures the part before its size changes. Returns its bytes. An error if it is shorter than it is known to be: then another program has
+    /// cut it, and a new size would show zeros in place of what it held. `is_plain` says that it is a plain file.
+    pub(super) fn check_uncut(&self, is_plain: bool) -> Result<u64> {
         let (open, has) = (self.open()?, self.has());
         let offset = open.fs().len(open.handle()).map_err(|e| Error::io("measure", self.path(), e))?;
         match has.saturating_sub(offset) {
-            0 => Ok(()),
+            0 => Ok(offset),
             missing if is_plain => Err(Error::FileCut { path: self.path(), offset, missing }),
             missing => Err(Error::PartCut { path: self.path(), offset, missing }),
         }
@@ -78,19 +78,16 @@ impl Part {
         Ok(())
     }
 
-    /// Gives a plain file space from `start` up to `needs`, as far as it lies beyond its end, which is `needs` then.
-    fn allocate_plain(&self, start: u64, needs: u64) -> Result<()> {
+    /// Gives a plain file space from `start` up to `needs`, as far as it lies beyond its end, which is `needs` then. It was just `measured`.
+    fn allocate_plain(&self, start: u64, needs: u64, measured: u64) -> Result<()> {
         let open = self.open()?;
         let (fs, handle, from) = (open.fs(), open.handle(), start.max(self.has()));
-        let failed = |source| Error::Io { action: "make room in", path: self.path(), offset: Some(from), source };
-        // Another program may have made it longer. What it has written stays.
-        let before = fs.len(handle).map_err(failed)?;
         fs.allocate(handle, from, needs - from).map_err(|source| {
-            // As in `allocate`. If this fails, the file's end cuts it.
-            if fs.len(handle).is_ok_and(|len| len > before) {
-                let _ = fs.set_len(handle, before);
+            // As in `allocate`. If this fails, the file's end cuts it. Another program may have made it longer: what it has written stays.
+            if fs.len(handle).is_ok_and(|len| len > measured) {
+                let _ = fs.set_len(handle, measured);
             }
-            failed(source)
+            Error::Io { action: "make room in", path: self.path(), offset: Some(from), source }
         })?;
         self.grew(needs);
         Ok(())
@@ -119,7 +116,7 @@ impl FileState {
             return self.make_room_in_plain(end, ranges).map(|()| true);
         }
         let len = self.len();
-        if end <= len {
+        if end <= whole_pages(len) {
             return Ok(true);
         }
         let _grow = lock(&self.grow);
@@ -155,7 +152,7 @@ impl FileState {
         if self.backing.is_small() {
             return Ok(());
         }
-        self.parts().iter().try_for_each(|part| part.check_uncut(self.is_plain()))
+        self.parts().iter().try_for_each(|part| part.check_uncut(self.is_plain()).map(drop))
     }
 
     /// Makes a plain file long enough for writes of `ranges` (rule 6 of the length), and gives them space: a disk that is full is an error of
@@ -171,8 +168,8 @@ impl FileState {
         for range in ranges {
             let needs = self.needs(0, range.end);
             if needs > part.has() {
-                part.check_uncut(true)?;
-                part.allocate_plain(range.start & !(PAGE_BYTES as u64 - 1), needs)?;
+                let measured = part.check_uncut(true)?;
+                part.allocate_plain(range.start & !(PAGE_BYTES as u64 - 1), needs, measured)?;
             }
         }
         Ok(())
@@ -186,7 +183,7 @@ impl FileState {
     /// Whether the parts are long enough for a file of `end` bytes.
     pub fn has_room_for(&self, end: u64) -> bool {
         // The last page of a plain file may be there in part.
-        (end <= self.len() && !self.is_plain())
+        (end <= whole_pages(self.len()) && !self.is_plain())
             || (!self.parts().is_empty()
                 && self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()))
     }
@@ -244,6 +241,11 @@ impl FileState {
     pub(super) fn is_exact(&self, index: usize) -> bool {
         self.is_plain() && !self.parts()[index].align.is_direct()
     }
+}
+
+/// The end of a file of `len` bytes up to which no part of an array needs to grow: parts have whole pages.
+fn whole_pages(len: u64) -> u64 {
+    len.next_multiple_of(PAGE_BYTES as u64)
 }
 
 /// The ranges in rising order. Ranges near each other are joined.
