@@ -216,26 +216,26 @@ impl ArrayParts {
 
     /// Opens the parts of a file that is `len` bytes long. A writer makes those that are missing and empty.
     fn open_parts(&self, exec: &Exec, len: u64) -> Result<Held> {
+        let path = part_path(self.record.number);
         let mut parts = Vec::with_capacity(self.record.drives.len());
         for (index, &drive) in self.record.drives.iter().enumerate() {
             let holds_bytes = self.map.part_bytes(index as u16, len, self.record.block_bytes) > 0;
-            parts.push(self.open_part(exec, drive, holds_bytes)?);
+            parts.push(self.open_part(exec, drive, &path, holds_bytes)?);
         }
         Ok(Held { parts: parts.into(), small: None })
     }
 
-    fn open_part(&self, exec: &Exec, drive: u16, holds_bytes: bool) -> Result<Part> {
+    fn open_part(&self, exec: &Exec, drive: u16, path: &str, holds_bytes: bool) -> Result<Part> {
         let (catalog, record) = (&self.catalog, &self.record);
         let Some(place) = catalog.drives().get(usize::from(drive)) else {
             let what = format!("drive {drive} in the record of {:?}", record.name);
             return Err(Error::invalid(what, "the array has no such drive"));
         };
-        let path = part_path(record.number);
-        let whole_path = || place.fs.location().join("iomill").join(&path);
+        let whole_path = || place.fs.location().join("iomill").join(path);
         let align = exec.align(drive);
         let access = if catalog.is_writer() { Access::WRITE } else { Access::READ };
         let access = Access { direct: align.is_direct(), ..access };
-        let mut opened = DriveFile::open(&place.fs, &path, access);
+        let mut opened = DriveFile::open(&place.fs, path, access);
         let is_missing = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound);
         if is_missing && holds_bytes {
             let why =
@@ -248,7 +248,7 @@ impl ArrayParts {
             return Ok(Part { open: None, file, drive, align, reserved, mark });
         }
         if is_missing {
-            opened = DriveFile::open(&place.fs, &path, Access { create: true, ..access });
+            opened = DriveFile::open(&place.fs, path, Access { create: true, ..access });
             // Release: pairs with the AcqRel in `settle_names`.
             self.has_new_names.store(true, Ordering::Release);
         }
@@ -258,7 +258,7 @@ impl ArrayParts {
             // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by its drive, and buffered
             // I/O takes them all.
             let buffered = Access { direct: false, ..access };
-            open = DriveFile::open(&place.fs, &path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
+            open = DriveFile::open(&place.fs, path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
         }
         let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
         let file = FileRef { handle: open.handle(), key: exec.next_key() };

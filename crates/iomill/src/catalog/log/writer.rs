@@ -406,11 +406,11 @@ impl LogWriter {
         let results = self.place.platform.write_durably(&writes);
         let well = self.voters.iter_mut().filter(|voter| voter.failure.is_none());
         for ((voter, result), failures) in well.zip(results).zip(failures) {
-            let path = full_path(&*voter.voter.fs, voter.file.path());
             // A flush of the drive that failed meanwhile may have lost the group, whatever its own flush says (`sys::flushes`).
             let is_lost = voter.voter.fs.flush_failures().count() > failures;
             let result = result.and(if is_lost { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) });
-            voter.failure = result.err().map(|error| Error::io("append to", path, error));
+            let path = || full_path(&*voter.voter.fs, voter.file.path());
+            voter.failure = result.err().map(|error| Error::io("append to", path(), error));
         }
     }
 
