@@ -19,6 +19,26 @@ pub fn check_attribute_key(key: &str) -> Result<()> {
 
 /// Why `name` is not a valid name.
 pub(super) fn name_fault(name: &str) -> Option<String> {
+    if is_usual(name) { None } else { fault_of(name) }
+}
+
+/// Whether `name` is valid at a glance: a name of which this says no may be valid, too.
+fn is_usual(name: &str) -> bool {
+    // Whether the component has had nothing but dots so far.
+    let mut is_dots = true;
+    for byte in name.bytes() {
+        match byte {
+            b'/' if is_dots => return false,
+            b'/' => is_dots = true,
+            // The control characters beyond ASCII begin with the last of these.
+            ..b' ' | 0x7f | 0xc2 => return false,
+            _ => is_dots &= byte == b'.',
+        }
+    }
+    !is_dots && name.len() <= NAME_MAX_BYTES
+}
+
+fn fault_of(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("a name has at least one character".to_owned());
     }
@@ -72,6 +92,22 @@ mod tests {
         for bad in ["", "/", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a/..", "a\0b", "a\nb", "a\u{7f}", &long] {
             assert!(check_name(bad).is_err(), "{bad:?}");
         }
+    }
+
+    /// What is seen at a glance is what all rules say.
+    #[test]
+    fn no_fault_is_overlooked() {
+        let letters = ["a", ".", "/", "\n", "\u{7f}", "\u{80}", "\u{9f}", "\u{a0}", "ü"];
+        let mut names = vec![String::new()];
+        for _ in 0..5 {
+            names = names.iter().flat_map(|name| letters.map(|letter| format!("{name}{letter}"))).collect();
+            for name in &names {
+                assert_eq!(name_fault(name), fault_of(name), "{name:?}");
+            }
+        }
+        assert!(
+            is_usual("a/b.c") && is_usual(&"x".repeat(NAME_MAX_BYTES)) && !is_usual(&"x".repeat(NAME_MAX_BYTES + 1))
+        );
     }
 
     #[test]
