@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use iomill::engine::EngineKind;
-use iomill::{Array, ArrayOptions, File, Layout, Mode};
+use iomill::{Array, ArrayOptions, File, Layout, Mode, PutOptions};
 
 const PAGE: usize = 4096;
 const RECORD: usize = 128;
@@ -86,7 +86,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [kind, dir] = &arguments[..] else {
         // `cargo bench` runs the program without arguments.
-        println!("usage: instructions copy|hit|pin|batched-hit|row-hit|future-hit|miss|create DIR");
+        println!(
+            "usage: instructions copy|hit|pin|batched-hit|row-hit|future-hit|miss|create|put|append|append-sync DIR"
+        );
         return;
     };
     let made = tempfile::tempdir_in(dir).unwrap();
@@ -105,6 +107,9 @@ fn main() {
         "future-hit" => future_hits(dir),
         "miss" => misses(dir),
         "create" => creates(dir),
+        "put" => puts(dir),
+        "append" => appends(dir, false),
+        "append-sync" => appends(dir, true),
         other => panic!("no operation is called {other}"),
     };
     println!("operations {operations}");
@@ -305,4 +310,37 @@ fn creates(dir: &Path) -> usize {
     create(0..20);
     counted_work(&mut || create(20..120));
     100
+}
+
+fn puts(dir: &Path) -> usize {
+    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let record = [7; RECORD];
+    let put = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            array.put(&format!("put/{number:06}"), &record, &PutOptions::new()).unwrap();
+        }
+    };
+    put(0..20);
+    counted_work(&mut || put(20..120));
+    100
+}
+
+/// Each record goes to the end of one file, which is in the cache as a whole.
+fn appends(dir: &Path, syncs: bool) -> usize {
+    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let file = file(&array, 1 << 20);
+    let record = [7; RECORD];
+    let append = |count: usize| {
+        for _ in 0..count {
+            file.write_at(&record, file.len()).unwrap();
+            if syncs {
+                file.sync().unwrap();
+            }
+        }
+    };
+    // Whole pages of records each time.
+    append(PAGE / RECORD);
+    let count = 8 * PAGE / RECORD;
+    counted_work(&mut || append(count));
+    count
 }

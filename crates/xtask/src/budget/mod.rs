@@ -12,7 +12,8 @@ use crate::workspace::{Result, Workspace, cargo};
 use recorded::{Recorded, Row};
 
 /// The operations, by their names in the program and in the file of budgets.
-const KINDS: [&str; 8] = ["copy", "hit", "pin", "batched-hit", "row-hit", "future-hit", "miss", "create"];
+const KINDS: [&str; 11] =
+    ["copy", "hit", "pin", "batched-hit", "row-hit", "future-hit", "miss", "create", "put", "append", "append-sync"];
 
 /// An operation is over its budget if it exceeds that by more than this share.
 const TOLERANCE: f64 = 0.005;
