@@ -295,16 +295,17 @@ impl Array {
             Ok(inner) => inner,
             Err(error) => return Answer::now(Err(error)),
         };
-        let array = self.clone();
+        let (array, queued) = (self.clone(), inner.exec.queue_call());
         answer_later(pool(&inner.exec), move |promise| {
             let result = call(&array);
+            drop(queued);
             drop(array);
             promise.keep(result);
         })
     }
 
-    /// Closes the array: waits for I/O in flight, makes every open file durable and gives the lock back. Calls on remaining handles
-    /// return [`Error::Closed`]. Returns the first error, after it has tried everything.
+    /// Closes the array: waits for I/O in flight and for calls of futures that were begun before, makes every open file durable and gives the
+    /// lock back. Calls on remaining handles return [`Error::Closed`]. Returns the first error, after it has tried everything.
     pub fn close(self) -> Result<()> {
         check_may_block("close")?;
         self.inner.close()

@@ -10,7 +10,7 @@ use super::array::{Array, ArrayInner};
 use crate::catalog::Queued;
 use crate::error::{Error, Result};
 use crate::exec::turns::Job;
-use crate::exec::{PageWrite, Promise, promise};
+use crate::exec::{PageWrite, Promise, QueuedCall, promise};
 use crate::pager::OpenRef;
 
 /// A change of the catalog in steps.
@@ -75,8 +75,9 @@ where
         return Answer::now(Err(error));
     }
     let (promise, promised) = promise();
-    let mut job = Box::new(Later { change, array: array.clone(), at: At::Begun, promise });
     let exec = &array.inner.exec;
+    let queued = exec.queue_call();
+    let mut job = Box::new(Later { queued, change, array: array.clone(), at: At::Begun, promise });
     if is_long {
         let later = Arc::clone(exec);
         exec.waits.run(Box::new(move || {
@@ -91,6 +92,7 @@ where
 
 /// A change that a future waits for.
 struct Later<C: Change> {
+    queued: QueuedCall,
     change: C,
     /// How far it is.
     at: At<C::Content, C::Found>,
@@ -148,7 +150,8 @@ where
     }
 
     fn end(self: Box<Self>) {
-        let Later { change, at, array, promise } = *self;
+        let Later { queued, change, at, array, promise } = *self;
+        drop(queued);
         let (result, content) = match at {
             At::Queued(content, queued) => {
                 // A close that has come meanwhile has made the change durable.

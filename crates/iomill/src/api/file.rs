@@ -369,9 +369,10 @@ impl File {
             Ok(file) => file,
             Err(forked) => return Answer::now(Err(forked)),
         };
-        let waits = Arc::clone(&state.exec().waits);
+        let (waits, queued) = (Arc::clone(&state.exec().waits), state.exec().queue_call());
         answer_later(&waits, move |promise| {
             let synced = state.sync_and_report(&reported);
+            drop(queued);
             drop(handle);
             if state.exec().has_threads() {
                 state.let_go_and_wait();
@@ -387,9 +388,10 @@ impl File {
         state: OpenRef,
         call: impl FnOnce(&OpenRef) -> Result<()> + Send + 'static,
     ) -> Answer<()> {
-        let waits = Arc::clone(&state.exec().waits);
+        let (waits, queued) = (Arc::clone(&state.exec().waits), state.exec().queue_call());
         answer_later(&waits, move |promise| {
             let result = call(&state);
+            drop(queued);
             state.let_go(move || promise.keep(result));
         })
     }

@@ -318,9 +318,10 @@ impl Runtime {
         if let Err(error) = self.inner.exec.check_open() {
             return Answer::now(Err(error));
         }
-        let runtime = self.clone();
+        let (runtime, queued) = (self.clone(), self.inner.exec.queue_call());
         answer_later(&self.inner.exec.opens, move |promise| {
             let result = call();
+            drop(queued);
             drop(runtime);
             promise.keep(result);
         })

@@ -31,6 +31,7 @@ mod io;
 mod pages;
 pub mod pools;
 mod promise;
+mod queued;
 mod reaper;
 pub mod roles;
 pub mod shared;
@@ -65,12 +66,14 @@ use cell::SharedCell;
 use contexts::ContextCell;
 use drive_threads::{DriveThreads, DriveThreadsConfig};
 use pools::Pool;
+use queued::QueuedCalls;
 use shared::SharedCells;
 use turns::Turns;
 
 pub use io::{FirstFailure, Io, Landing, Sink, Within, both, failure};
 pub use pages::PageWrite;
 pub use promise::{Promise, Promised, promise};
+pub use queued::QueuedCall;
 
 /// How long a thread sleeps before it looks again at what another thread does.
 pub const PAUSE: Duration = Duration::from_micros(50);
@@ -175,6 +178,8 @@ pub struct Exec {
     pub opens: Arc<Pool>,
     /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
+    /// Calls for futures that no thread of a pool has begun.
+    queued: Arc<QueuedCalls>,
     contexts: Mutex<Vec<Weak<ContextCell>>>,
 }
 
@@ -235,6 +240,7 @@ impl Exec {
             notices: setup.notices,
             drive_threads: OnceLock::new(),
             starting: Mutex::new(()),
+            queued: Arc::default(),
             contexts: Mutex::new(Vec::new()),
         }
     }

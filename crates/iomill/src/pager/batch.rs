@@ -228,8 +228,10 @@ impl Requester {
 
     fn begin_later<K: Send + 'static>(self, mut work: impl Prepare<K>, mut done: BatchReceiver<K>) {
         let callbacks = Arc::clone(&self.file.exec().callbacks);
+        let queued = self.file.exec().queue_call();
         callbacks.run(Box::new(move || {
             let prepared = work.prepare(&self, &mut done);
+            drop(queued);
             drop(self);
             let error = match prepared {
                 Ok(Some(prepared)) => {

@@ -164,7 +164,8 @@ impl OpenFiles {
     /// Closes the array, or what else the files belong to: waits for I/O in flight, makes every open file durable, and ends all threads.
     /// Then does `last`. Returns the first error, after it has tried everything.
     pub fn close(&self, pager: Option<&Arc<Pager>>, last: impl FnOnce() -> Result<()>) -> Result<()> {
-        self.exec.check_home()?;
+        self.exec.check_open()?;
+        self.exec.wait_for_queued_calls();
         if let Some(pager) = pager {
             pager.end_short_way();
         }

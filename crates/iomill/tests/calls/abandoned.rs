@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
 use crate::executor::block_on;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, Reading};
+use iomill::{Advice, Array, ArrayOptions, File, Layout, PutOptions, Reading};
 
 use super::PAGE;
 
@@ -181,6 +181,35 @@ fn an_array_ends_with_its_last_handle() {
             thread::sleep(Duration::from_millis(1));
         };
         drop((away, reopened));
+    }
+}
+
+/// A call goes on without its future. Calls that waited for a thread of a pool were refused when the array closed: a write that makes the
+/// file longer, a length, a file, a content.
+#[test]
+fn what_was_begun_ends_before_the_array() {
+    for _ in 0..crate::rounds(10) {
+        let (root, array, file) = site();
+        let other = array.create_file("other", Layout::default()).unwrap();
+        let end = 64 * PAGE as u64;
+        drop(file.write(vec![7; 2 << 20], end));
+        drop(other.set_len_async(12_345));
+        drop(array.create_file_async("created", Layout::default()));
+        drop(array.put_async("put", vec![9; 300_000], &PutOptions::new()));
+        drop(array.set_attribute_async("pages", "key", Some("value")));
+        array.close().unwrap();
+
+        let array = Array::open(root.path().join("ssd0")).unwrap();
+        let file = array.open_file("pages").unwrap();
+        let mut bytes = vec![0; 2 << 20];
+        file.read_exact_at(&mut bytes, end).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 7) && file.len() == end + bytes.len() as u64);
+        assert_eq!(array.stat("other").unwrap().len_bytes, 12_345);
+        assert_eq!(array.stat("created").unwrap().len_bytes, 0);
+        assert_eq!(array.stat("put").unwrap().len_bytes, 300_000);
+        assert_eq!(array.stat("pages").unwrap().attributes["key"], "value");
+        drop(file);
+        array.close().unwrap();
     }
 }
 
