@@ -89,7 +89,11 @@ impl Policy for S3Fifo {
     }
 
     fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, incoming: KeyHash) {
-        let queue = if recall(set, incoming) { MAIN } else { 0 };
+        // While the set fills up, pages beyond the small queue's share need no hit to go to the main queue.
+        let others = set.present() & !(1 << way);
+        let small = others & !ways_flagged(&set.auxes());
+        let fills_up = others.count_ones() as usize + 1 < set.ways() && small.count_ones() >= small_ways(set.ways());
+        let queue = if recall(set, incoming) || fills_up { MAIN } else { 0 };
         enqueue(set, way, queue, 0);
     }
 
