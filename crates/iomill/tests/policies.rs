@@ -4,7 +4,7 @@
 //! (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it the tests run only made-up accesses. With
 //! `IOMILL_TABLE=1` they also print the table of `docs/cache.md`. Both need a release build.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,6 +14,9 @@ use iomill::cache::feeder::Feeder;
 use iomill::cache::key::Key;
 use iomill::cache::policy::PolicyKind;
 use iomill::cache::set::WAYS_DEFAULT;
+use iomill::{Advice, ArrayOptions, Layout, Mode, Topology};
+
+use crate::executor::block_on;
 
 const PAGE: u64 = 4096;
 
@@ -169,8 +172,8 @@ fn print_table(world: &World) {
     }
 }
 
-/// Recorded traces: the default policy is better than LRU, nowhere far worse, and better than ARC on average. Yet its sets are
-/// small, and those of the reference are as large as the cache.
+/// Recorded traces: the default policy is nowhere far worse than LRU, and on average better than ARC and S3-FIFO. Yet its sets are small, and
+/// those of the reference are as large as the cache.
 #[test]
 fn the_default_policy_does_well_on_recorded_traces() {
     let Some(directory) = std::env::var_os("IOMILL_TRACES").map(PathBuf::from) else {
@@ -193,11 +196,55 @@ fn the_default_policy_does_well_on_recorded_traces() {
         assert!(of(&rates) >= of(&lru) - 1.0, "{name}: {:.2}, LRU {:.2}", of(&rates), of(&lru));
     }
     let worst = world.worst(&rates);
-    println!("mean {:.2}, LRU {:.2}, ARC {:.2}; worst {worst:?}", mean(&rates), mean(&lru), mean(&arc));
-    assert!(worst.0 >= -6.0, "{worst:?}");
-    assert!(mean(&rates) > mean(&arc), "{:.2}, ARC {:.2}", mean(&rates), mean(&arc));
+    let s3_fifo = world.global("S3-FIFO");
+    let means = [&rates, &lru, &arc, &s3_fifo].map(|rates| mean(rates));
+    println!("means {means:.2?}: {kind}, LRU, ARC, S3-FIFO; worst {worst:?}");
+    assert!(worst.0 >= -2.0, "{worst:?}");
+    assert!(means[1..].iter().all(|&other| means[0] > other), "{means:.2?}: {kind}, LRU, ARC, S3-FIFO");
     if std::env::var_os("IOMILL_TABLE").is_some() {
         print_table(&world);
+    }
+}
+
+/// The hit rate in percent of the second half in one large set with the exact order of use.
+fn hit_rate_of_global_lru(keys: &[Key], pages: usize) -> f64 {
+    let (mut last, mut order) = (HashMap::new(), BTreeMap::new());
+    let mut hits = 0u64;
+    for (at, &key) in keys.iter().enumerate() {
+        match last.insert(key, at) {
+            Some(before) => {
+                order.remove(&before);
+                hits += u64::from(at >= keys.len() / 2);
+            }
+            None if order.len() == pages => {
+                let (_, oldest) = order.pop_first().expect("a full cache has pages");
+                last.remove(&oldest);
+            }
+            None => {}
+        }
+        order.insert(at, key);
+    }
+    100.0 * hits as f64 / (keys.len() - keys.len() / 2) as f64
+}
+
+/// Recorded traces: also a cache of few sets, and of an odd number, is nowhere far worse than one global LRU of as many pages.
+#[test]
+fn the_default_policy_does_well_with_any_number_of_sets() {
+    let Some(directory) = std::env::var_os("IOMILL_TRACES").map(PathBuf::from) else {
+        return println!("skipped: IOMILL_TRACES does not name a directory of traces");
+    };
+    let world = World::load(&directory);
+    for (name, keys) in &world.traces {
+        // The first part of long traces is enough.
+        let keys = &keys[..keys.len().min(1_500_000)];
+        let unique = keys.iter().collect::<std::collections::HashSet<_>>().len();
+        for sets in [8, 10, 16, 33, 64, 127, 512, 4096].into_iter().filter(|sets| 2 * sets * WAYS_DEFAULT < unique) {
+            let pages = sets * WAYS_DEFAULT;
+            let ours = hit_rate(keys, pages as u64, WAYS_DEFAULT, PolicyKind::default(), Feed::Ring);
+            let lru = hit_rate_of_global_lru(keys, pages);
+            println!("{name}, {sets} sets: {ours:.2}, LRU {lru:.2}");
+            assert!(ours >= lru - 2.0, "{name}, {sets} sets: {ours:.2}, LRU {lru:.2}");
+        }
     }
 }
 
@@ -234,5 +281,51 @@ fn policies_do_as_expected_on_made_up_accesses() {
         // The loss because threads hand accesses over late, and lose some of them.
         let direct = hit_rate(&keys, pages, WAYS_DEFAULT, PolicyKind::WTinyLfu, Feed::Direct);
         assert!((direct - tiny).abs() < 0.5, "{pages} pages: {tiny:.2}, fed at once {direct:.2}");
+    }
+}
+
+/// A real file, read in a new order each time, through a cache of a quarter of its pages: a read hits as often as the cache has a share of the
+/// file, and each read brings the right bytes. Batches and futures let pages go past the cache as plain reads do.
+#[test]
+fn epochs_through_a_small_cache_hit_its_share() {
+    const PAGES: u64 = 1_200;
+    let dir = tempfile::tempdir().unwrap();
+    let drive = dir.path().join("drive");
+    fs::create_dir(&drive).unwrap();
+    let options = ArrayOptions::new().mode(Mode::Inline).topology(Topology::One);
+    let array = options.cache_bytes(PAGES / 4 * PAGE).create([&drive]).unwrap();
+    let file = array.create_file("rows", Layout::default()).unwrap();
+    for page in 0..PAGES {
+        file.write_at(&page.to_le_bytes().repeat(PAGE as usize / 8), page * PAGE).unwrap();
+    }
+    file.sync().unwrap();
+    file.advise(0..PAGES * PAGE, Advice::Random).unwrap();
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut order: Vec<u64> = (0..PAGES).collect();
+    for epoch in 0..12 {
+        random.shuffle(&mut order);
+        let before = array.counters();
+        for (step, chunk) in order.chunks(8).enumerate() {
+            let offsets: Vec<u64> = chunk.iter().map(|page| page * PAGE + 16).collect();
+            let mut rows = vec![0; 8 * chunk.len()];
+            match step % 3 {
+                0 => file.read_many(&mut rows, &offsets, 8).unwrap(),
+                1 => {
+                    for (row, offset) in rows.chunks_exact_mut(8).zip(&offsets) {
+                        assert_eq!(file.read_at(row, *offset).unwrap(), 8);
+                    }
+                }
+                _ => {
+                    for (row, offset) in rows.chunks_exact_mut(8).zip(&offsets) {
+                        row.copy_from_slice(&block_on(file.read(*offset, 8)).unwrap());
+                    }
+                }
+            }
+            let got: Vec<u64> = rows.chunks_exact(8).map(|row| u64::from_le_bytes(row.try_into().unwrap())).collect();
+            assert_eq!(got, chunk, "epoch {epoch}");
+        }
+        let now = array.counters();
+        let rate = (now.hits - before.hits) as f64 / PAGES as f64;
+        assert!(epoch < 4 || rate > 0.22, "epoch {epoch}: {rate:.3}");
     }
 }

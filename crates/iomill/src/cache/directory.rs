@@ -213,9 +213,24 @@ impl Directory {
         self.policy.missed(index, set, hash);
     }
 
+    /// Whether a page that was missed should go past its set. Only pages of a full set do.
+    #[inline]
+    pub fn passes(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, hash: KeyHash) -> bool {
+        set.free() == 0 && self.policy.passes(index, set, hash)
+    }
+
     /// Tells the policy of the hits that a simulated thread has noted. A page that has gone meanwhile counts as asked for, and no more.
     pub fn take_hits(&self, feeder: &mut Feeder) {
+        self.unseen(feeder.lost());
         feeder.drain(|keys| self.hits(keys));
+    }
+
+    /// So many hits before those that come next are forgotten.
+    #[inline]
+    pub fn unseen(&self, hits: u64) {
+        if hits > 0 {
+            self.policy.unseen(hits);
+        }
     }
 
     /// The same for a few hits.
@@ -237,7 +252,7 @@ impl Directory {
         }
     }
 
-    /// One access of a simulation. Says whether the page was there; afterwards it is there. `feeder` belongs to the
+    /// One access of a simulation. Says whether the page was there; afterwards it is there, unless the policy let it go past. `feeder` belongs to the
     /// thread, as in the real cache.
     pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
         self.touch_hashed(feeder, key, self.hash(key))
@@ -260,6 +275,7 @@ impl Directory {
         let (SetIndex(index), mut set) = self.lock(hash);
         self.missed(SetIndex(index), &mut set, hash);
         let way = match set.free() {
+            0 if self.policy.passes(index, &mut set, hash) => return false,
             0 => {
                 let all = set.all();
                 let way = self.policy.victim(index, &mut set, all, hash);

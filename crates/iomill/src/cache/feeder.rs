@@ -36,6 +36,12 @@ impl RecentHits {
         at == FEEDER_LEN as u32 - 1
     }
 
+    /// Hits since the last drain that are not remembered. The owner has counted `count`.
+    #[inline]
+    pub fn lost(&self, count: u64) -> u64 {
+        (count - self.drained.get()).saturating_sub(FEEDER_LEN as u64)
+    }
+
     /// Hands out the hits that are remembered, in order and several at a time, and forgets them. The owner has counted `count`.
     pub fn drain(&self, count: u64, mut hits: impl FnMut(&[Key])) {
         let mut next = self.drained.replace(count).max(count.saturating_sub(FEEDER_LEN as u64));
@@ -70,6 +76,11 @@ impl Feeder {
     pub fn push(&mut self, key: Key) {
         self.recent.push(self.count, key);
         self.count += 1;
+    }
+
+    /// As [`RecentHits::lost`].
+    pub fn lost(&self) -> u64 {
+        self.recent.lost(self.count)
     }
 
     /// As [`RecentHits::drain`].

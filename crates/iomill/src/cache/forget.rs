@@ -37,6 +37,9 @@ impl Cache {
     pub fn abandon_fill(&self, fill: Fill) {
         let hash = fill.hash;
         let (_, mut set) = self.directory().lock(hash);
+        if fill.is_passing {
+            return self.end_pass(fill, &mut set, Ok(()));
+        }
         let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
         set.set_free(way);
         self.frames.give(fill.frame);

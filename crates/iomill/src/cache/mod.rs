@@ -112,6 +112,8 @@ pub struct Fill {
     pub frame: u32,
     /// How it came in.
     pub came: Came,
+    /// Whether it is in no set: the page goes past its set, and is in transit until the end.
+    pub is_passing: bool,
 }
 
 /// How a page came in.
@@ -293,12 +295,26 @@ impl Cache {
 
     /// Asks for a page that was not found.
     pub fn begin_fill(&self, key: Key, hash: KeyHash) -> Begun {
+        self.begin(key, hash, false)
+    }
+
+    /// The same for a caller that only copies bytes out before it ends the fill. So the policy may keep the page out of its set.
+    pub fn begin_read(&self, key: Key, hash: KeyHash) -> Begun {
+        self.begin(key, hash, true)
+    }
+
+    #[inline]
+    fn begin(&self, key: Key, hash: KeyHash, may_pass: bool) -> Begun {
         let (set_index, mut set) = self.directory.lock(hash);
         if let Some(way) = set.find(key, hash) {
             return if Locked::has(set.filling(), way) { Begun::Busy } else { Begun::Present };
         }
         if self.waiters.in_transit(&set, key) {
             return Begun::Busy;
+        }
+        self.directory.missed(set_index, &mut set, hash);
+        if may_pass && let Some(fill) = self.pass(set_index, &mut set, key, hash) {
+            return Begun::Yours(fill);
         }
         match self.room(set_index, &mut set, hash) {
             Some(room) => Begun::Yours(self.fill(set_index, &mut set, key, hash, room)),
@@ -309,12 +325,33 @@ impl Cache {
     fn fill(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: KeyHash, room: Room) -> Fill {
         set.begin_filling(room.way, key);
         self.directory.policy().inserted(index, set, room.way, hash);
-        Fill { key, hash, frame: set.frame(room.way), came: room.came }
+        Fill { key, hash, frame: set.frame(room.way), came: room.came, is_passing: false }
     }
 
-    /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit.
+    /// The fill of a page that goes past its full set, if the policy wants that. Its frame belongs to no set, so no page goes for it. If no
+    /// frame is free, the page comes in as others do.
+    fn pass(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: KeyHash) -> Option<Fill> {
+        if !self.directory.passes(SetIndex(index), set, hash) {
+            return None;
+        }
+        let frame = self.frames.take()?;
+        if !self.waiters.begin_transit(set, key) {
+            self.frames.give(frame);
+            return None;
+        }
+        let came = Came { evicted: false, is_pressed: false };
+        Some(Fill { key, hash, frame, came, is_passing: true })
+    }
+
+    /// Ends a fill that went past its set.
+    fn end_pass(&self, fill: Fill, set: &mut Locked<'_>, outcome: Outcome) {
+        self.frames.give(fill.frame);
+        self.waiters.end_transit(set, fill.key, outcome);
+    }
+
+    /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit, and the policy knows that
+    /// it was missed.
     fn room(&self, set_index: SetIndex, set: &mut Locked<'_>, incoming: KeyHash) -> Option<Room> {
-        self.directory.missed(set_index, set, incoming);
         let free = set.free();
         if free != 0
             && let Some(frame) = self.frames.take()
@@ -385,11 +422,16 @@ impl Cache {
         unmarked
     }
 
-    /// Ends a fill. After a success the page is there for all threads. After a failure it is not, and the waiters are
+    /// Ends a fill. After a success the page is there for all threads, unless it went past its set. After a failure it is not, and the waiters are
     /// told why.
     pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
         let hash = fill.hash;
         let (set_index, mut set) = self.directory.lock(hash);
+        if fill.is_passing {
+            debug_assert!(!dirty, "a page that goes past its set is only read");
+            self.end_pass(fill, &mut set, outcome);
+            return set.dirty().count_ones();
+        }
         let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
         debug_assert!(Locked::has(set.filling(), way) && set.frame(way) == fill.frame);
         match outcome {

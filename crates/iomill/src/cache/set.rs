@@ -479,6 +479,35 @@ impl<'a> Locked<'a> {
         words.into_iter().find_map(|at| Some(4 * at + lane_of(self.get(self.set.shape.ghosts + at), ghost)?))
     }
 
+    /// The index and the value of a ghost that is `ghost` apart from some bits.
+    pub fn find_ghost_but(&self, ghost: u16, bits: u16) -> Option<(usize, u16)> {
+        let mask = u64::from(!bits) * 0x0001_0001_0001_0001;
+        (0..self.ways() / 4).find_map(|at| {
+            let word = self.get(self.set.shape.ghosts + at);
+            let lane = lane_of(word & mask, ghost & !bits)?;
+            Some((4 * at + lane, (word >> (16 * lane)) as u16))
+        })
+    }
+
+    /// How many ghosts are even numbers, without those that are 0, and how many are odd.
+    pub fn count_ghosts(&self) -> (u32, u32) {
+        const LOW: u64 = 0x0001_0001_0001_0001;
+        const REST: u64 = 0x7FFF * LOW;
+        let words = (0..self.ways() / 4).map(|at| self.get(self.set.shape.ghosts + at));
+        let (any, odd) = words.fold((0, 0), |(any, odd), word| {
+            // Adding all ones to the upper 15 bits of a lane carries into its top bit if one of them is set.
+            let is_any = (((word >> 1 & REST) + REST) >> 15 & LOW).count_ones();
+            (any + is_any, odd + (word & LOW).count_ones())
+        });
+        (any - odd, odd)
+    }
+
+    /// Takes over the pages and notes of a set that holds no frames and has as many ways. The lock stays.
+    pub fn copy_from(&mut self, other: &Locked<'_>) {
+        self.put(0, self.get(0) & VERSION | other.get(0) & !VERSION);
+        (1..self.set.shape.stride).for_each(|word| self.put(word, other.get(word)));
+    }
+
     /// Sets a ghost.
     pub fn set_ghost(&mut self, index: usize, to: u16) {
         let shift = index % 4 * 16;

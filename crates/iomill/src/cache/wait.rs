@@ -186,8 +186,65 @@ impl Waiters {
 mod tests {
     use crate::cache::key::Key;
     use crate::cache::policy::PolicyKind;
-    use crate::cache::{Begun, Cache, CacheConfig};
+    use crate::cache::{Begun, Cache, CacheConfig, Fill};
     use crate::drive::PAGE_BYTES;
+
+    /// Reads all pages in a new order each time, until the policy holds on and lets a page go past its set. Returns that page's fill.
+    fn passing_fill(cache: &Cache) -> Fill {
+        let mut random = fastrand::Rng::with_seed(3);
+        for _ in 0..50 {
+            let mut pages: Vec<u64> = (0..400).collect();
+            random.shuffle(&mut pages);
+            for key in pages.into_iter().map(|page| Key::new(1, page).expect("small pages have keys")) {
+                if cache.directory().find(key, key.hash()).is_some() {
+                    cache.directory().hits(&[key]);
+                    continue;
+                }
+                match cache.begin_read(key, key.hash()) {
+                    Begun::Yours(fill) if fill.is_passing => return fill,
+                    Begun::Yours(fill) => _ = cache.end_fill(fill, Ok(()), false),
+                    other => panic!("{key:?}: {other:?}"),
+                }
+            }
+        }
+        panic!("no page goes past its set")
+    }
+
+    /// A page that goes past its set is busy for others until the end. Then they are told, its frame is free, and it has no way.
+    #[test]
+    fn a_page_that_goes_past_its_set_leaves_nothing_behind() {
+        let bytes = 96 * PAGE_BYTES as u64;
+        let (policy, hash_mask) = (PolicyKind::Duel, u64::MAX);
+        for is_abandoned in [false, true] {
+            let cache = Cache::new(CacheConfig { bytes, bytes_max: bytes, set_size: 12, policy, hash_mask }).unwrap();
+            let fill = passing_fill(&cache);
+            let (key, hash) = (fill.key, fill.hash);
+            assert!(!fill.came.evicted && matches!(cache.begin_read(key, hash), Begun::Busy));
+            assert!(matches!(cache.begin_fill(key, hash), Begun::Busy) && !cache.begin_bypass(key, hash));
+            let waiter = cache.waiter(key, hash, false).expect("the page is in transit");
+            match is_abandoned {
+                true => cache.abandon_fill(fill),
+                false => _ = cache.end_fill(fill, Ok(()), false),
+            }
+            assert_eq!(waiter.outcome(), Some(Ok(())));
+            assert!(cache.directory().find(key, hash).is_none() && cache.waiter(key, hash, false).is_none());
+            let frames = || std::iter::from_fn(|| cache.frames.take()).collect::<Vec<_>>();
+            let free = frames();
+            assert!(free.contains(&fill.frame), "{free:?}");
+            free.into_iter().for_each(|frame| cache.frames.give(frame));
+            // Asked for again at once, it comes in; a caller that keeps it is never told to let it pass.
+            let Begun::Yours(again) = cache.begin_read(key, hash) else { panic!("no fill") };
+            assert!(!again.is_passing);
+            cache.end_fill(again, Ok(()), false);
+            assert!(cache.directory().find(key, hash).is_some());
+            for page in 1000..1100 {
+                let key = Key::new(1, page).unwrap();
+                let Begun::Yours(fill) = cache.begin_fill(key, key.hash()) else { panic!("no fill") };
+                assert!(!fill.is_passing);
+                cache.end_fill(fill, Ok(()), false);
+            }
+        }
+    }
 
     /// More waiters of a page than a 16-bit count holds, and one of another page of the set.
     #[test]

@@ -46,6 +46,7 @@ impl Cache {
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
         }
+        self.directory.missed(set_index, &mut set, hash);
         let Some(room) = self.room(set_index, &mut set, hash) else { return Wrote::Full };
         if len < PAGE_BYTES && !fresh() {
             return Wrote::Yours(self.fill(set_index, &mut set, key, hash, room));

@@ -253,10 +253,22 @@ impl Local {
 
     /// Reports the hits to the policy, before it must choose a page.
     pub fn tell(&self, pager: &Pager) {
-        self.recent.drain(self.tally.get(Counter::Hits), |keys| match pager.only_cache() {
+        let hits = self.tally.get(Counter::Hits);
+        let lost = self.recent.lost(hits);
+        if lost > 0 {
+            self.lose(pager, lost);
+        }
+        self.recent.drain(hits, |keys| match pager.only_cache() {
             Some(cache) => cache.directory().hits(keys),
             None => keys.iter().for_each(|&key| pager.cache_of(key).directory().hits(&[key])),
         });
+    }
+
+    /// Reports that so many hits are forgotten. Each node's pages have their part of them.
+    #[cold]
+    fn lose(&self, pager: &Pager, hits: u64) {
+        let nodes = pager.caches().count() as u64;
+        pager.caches().for_each(|cache| cache.directory().unseen(hits / nodes));
     }
 
     /// Pins a page, if its hint is enough: the page is there and has been pinned before, and the first slot is empty.

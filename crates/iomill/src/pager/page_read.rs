@@ -146,7 +146,7 @@ impl Paged {
         let (key, hash, cache) = self.key(span.page);
         self.pager.with_local(|local| {
             local.tell(&self.pager);
-            let Begun::Yours(fill) = cache.begin_fill(key, hash) else { return None };
+            let Begun::Yours(fill) = cache.begin_read(key, hash) else { return None };
             self.pager.taken.fetch_add(1, Ordering::Relaxed);
             local.tally.add(Counter::BytesRead, u64::from(span.len));
             local.tally.add(Counter::Fills, 1);

@@ -101,7 +101,8 @@ impl Paged {
                 local.hit(self, key);
                 return (Asked::Done, Wants::Nothing);
             }
-            let asked = match cache.begin_fill(key, hash) {
+            let begun = if want == Want::Read { cache.begin_read(key, hash) } else { cache.begin_fill(key, hash) };
+            let asked = match begun {
                 // SAFETY: the caller's promise.
                 Begun::Present if want == Want::Read && unsafe { self.read_span(local, (key, hash, cache), span) } => {
                     Asked::Done

@@ -6,10 +6,12 @@
 //! and keeps pages in use.
 
 mod clock;
+mod contenders;
 mod duel;
 mod lfu;
 mod lru;
 mod s3_fifo;
+mod shadows;
 mod sieve;
 mod sketch;
 mod stamps;
@@ -44,7 +46,7 @@ pub enum PolicyKind {
     S3Fifo,
     /// W-TinyLFU.
     WTinyLfu,
-    /// LRU or W-TinyLFU: the one that misses less in the sets that always follow it.
+    /// LRU, ARC, W-TinyLFU with either of two windows, or holding on: the one that misses least in shadows of some sets.
     #[default]
     Duel,
 }
@@ -123,12 +125,21 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Takes in the hashes of some pages that were asked for, hits and misses, in their order.
     fn feed(&self, _hashes: &[KeyHash]) {}
 
+    /// So many hits are left out of what `feed` brings next: they were overwritten before anything told of them.
+    fn unseen(&self, _hits: u64) {}
+
     /// The directory was resized and has so many sets now. The call may come late.
     fn resized(&self, _sets: u32, _ways: usize) {}
 
     /// A page that is not in the set is asked for and about to be filled. Called once per miss, before `victim` and
     /// `insert`.
     fn missed(&self, _index: u32, _set: &mut Locked<'_>, _incoming: KeyHash) {}
+
+    /// Whether the page about to be filled should go past its set, which is full. Called once per miss, before `victim`, where
+    /// the caller needs the page for one read only.
+    fn passes(&self, _index: u32, _set: &mut Locked<'_>, _incoming: KeyHash) -> bool {
+        false
+    }
 
     /// The way that goes, among `candidates`: a mask, not empty, of ways that are present. A call changes what is noted
     /// of other pages, for example because a hand moves on. So the cache calls it once for each page that goes.

@@ -26,16 +26,6 @@ impl Cache {
     fn touch(&mut self, page: u64) -> bool {
         self.directory.touch(&mut self.feeder, Key::new(1, page).unwrap())
     }
-
-    /// The share of hits among some accesses.
-    fn hit_rate(&mut self, pages: impl Iterator<Item = u64>) -> f64 {
-        let (mut hits, mut all) = (0, 0);
-        for page in pages {
-            hits += u32::from(self.touch(page));
-            all += 1;
-        }
-        f64::from(hits) / f64::from(all)
-    }
 }
 
 /// The share of hits on 300 hot pages, in a cache of 600. Meanwhile four times as many accesses go to pages that are
@@ -126,36 +116,6 @@ fn s3_fifo_remembers_pages_that_left() {
     // Page 5 came while the set filled up and the small queue had its share: to the main queue. Page 11 was the last, and small.
     assert!(cache.touch(5));
     assert!(!cache.touch(11));
-}
-
-/// Pages that are asked for again a few times soon, and then never more.
-fn recent(random: &mut fastrand::Rng, at: u64, span: u64) -> u64 {
-    at / 4 + random.u64(..span)
-}
-
-/// The duel comes close to the better policy wherever one is much better, with two sets and with many.
-#[test]
-fn the_duel_follows_the_better() {
-    for sets in [2, 3, 6, 20, 100] {
-        let pages = sets * 12;
-        let rate = |kind, is_loop: bool| {
-            let mut cache = Cache::new(sets, 12, kind);
-            let mut random = fastrand::Rng::with_seed(3);
-            let len = pages * 100;
-            let mut access = |at| if is_loop { at % (pages * 3 / 2) } else { recent(&mut random, at, pages * 3 / 4) };
-            cache.hit_rate((0..len / 2).map(&mut access));
-            cache.hit_rate((len / 2..len).map(&mut access))
-        };
-        // With few sets, the leaders of the other policy are a large share of all sets.
-        let share = 1.0 - 1.0 / sets.min(8) as f64;
-        for is_loop in [true, false] {
-            let (lru, tiny) = (rate(PolicyKind::Lru, is_loop), rate(PolicyKind::WTinyLfu, is_loop));
-            let duel = rate(PolicyKind::Duel, is_loop);
-            assert!((tiny - lru).abs() > 0.05 && (tiny > lru) == is_loop, "{sets} sets, loop {is_loop}: {lru} {tiny}");
-            let least = lru.min(tiny) + (lru - tiny).abs() * share * 0.8;
-            assert!(duel > least, "{sets} sets, loop {is_loop}: lru {lru}, w-tinylfu {tiny}, duel {duel}");
-        }
-    }
 }
 
 /// Two sets of a policy, as the cache has them.

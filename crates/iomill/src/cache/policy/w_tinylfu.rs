@@ -13,16 +13,16 @@ use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
-/// Where a page is, in `aux`.
+/// The lowest bit of `aux`: a hit of the page was noted, and the note was cleared since. The rule itself has no use for it.
+pub const WAS_HIT: u8 = 1;
+/// Where a page is, in `aux` above the lowest bit.
 const WINDOW: u8 = 0;
-const PROBATION: u8 = 1;
-const PROTECTED: u8 = 2;
+const PROBATION: u8 = 1 << 1;
+const PROTECTED: u8 = 2 << 1;
 
-/// The hits' byte has the stamp and whether there was a hit. `aux` has the segment.
-#[derive(Debug)]
-pub struct WTinyLfu {
-    sketch: Sketch,
-    hash_mask: u64,
+/// The rule, for sets of a size and windows of a size.
+#[derive(Clone, Copy, Debug)]
+pub struct Segmented {
     window_ways: u32,
     protected_ways: u32,
 }
@@ -35,52 +35,101 @@ struct Segments {
 }
 
 fn segments(set: &Locked<'_>) -> Segments {
-    let (present, segment) = (set.present(), set.auxes());
+    let (present, segment) = (set.present(), set.auxes().map(|aux| aux & !WAS_HIT));
     let (window, probation) = (present & ways_with(&segment, WINDOW), present & ways_with(&segment, PROBATION));
     Segments { window, probation, protected: present & !window & !probation }
 }
 
-/// Clears the note that a page was hit, but not its stamp.
-fn forget_hit(set: &mut Locked<'_>, way: usize) {
-    let meta = set.meta(way);
+/// Moves a page to a segment. Only hits from now on count there, but its stamp stays.
+fn enter(set: &mut Locked<'_>, way: usize, segment: u8) {
+    let (meta, aux) = (set.meta(way), set.aux(way));
     set.set_meta(way, meta & !1);
+    set.set_aux(way, segment | (aux | meta) & WAS_HIT);
+}
+
+impl Segmented {
+    /// The window has so many of the ways.
+    pub fn new(ways: usize, window_ways: usize) -> Segmented {
+        let protected_ways = (ways - window_ways) * 4 / 5;
+        Segmented { window_ways: window_ways as u32, protected_ways: protected_ways as u32 }
+    }
+
+    /// The window of the policy by itself. The paper's hundredth is less than one page of a set. A quarter gains more on pages that are used
+    /// again soon than it loses elsewhere.
+    pub fn usual(ways: usize) -> Segmented {
+        Segmented::new(ways, (ways / 4).max(1))
+    }
+
+    /// Brings the segments to their sizes. Pages that were hit on probation become protected. If too many are, the least recently used ones go
+    /// back to probation. Pages came into the window without a limit while the set filled up, or while another rule chose: the oldest of them
+    /// leave it, and need not win against others.
+    fn settle(self, set: &mut Locked<'_>) -> Segments {
+        let mut masks = segments(set);
+        let were_hit = masks.probation & ways_flagged(&set.metas());
+        ways_of(were_hit).for_each(|way| enter(set, way, PROTECTED));
+        masks.probation &= !were_hit;
+        masks.protected |= were_hit;
+        while masks.protected.count_ones() > self.protected_ways {
+            let way = Field::Meta.oldest(set, masks.protected);
+            enter(set, way, PROBATION);
+            masks.protected &= !(1 << way);
+            masks.probation |= 1 << way;
+        }
+        while masks.window.count_ones() > self.window_ways {
+            let way = Field::Meta.oldest(set, masks.window);
+            set.set_aux(way, PROBATION | set.aux(way) & WAS_HIT);
+            masks.window &= !(1 << way);
+            masks.probation |= 1 << way;
+        }
+        masks
+    }
+
+    /// As [`Policy::victim`]. `count` says how often the page of a way was asked for lately.
+    pub fn victim(self, set: &mut Locked<'_>, candidates: u32, count: impl Fn(&Locked<'_>, usize) -> u8) -> usize {
+        let segments = self.settle(set);
+        let metas = set.metas();
+        let in_main = match segments.probation & candidates {
+            0 => segments.protected & candidates,
+            probation => probation,
+        };
+        let in_window = segments.window & candidates;
+        if in_main == 0 {
+            return lowest(&metas, candidates);
+        }
+        let from_main = lowest(&metas, in_main);
+        if in_window == 0 || segments.window.count_ones() < self.window_ways {
+            return from_main;
+        }
+        let from_window = lowest(&metas, in_window);
+        if count(set, from_window) <= count(set, from_main) {
+            return from_window;
+        }
+        enter(set, from_window, PROBATION);
+        from_main
+    }
+}
+
+/// As [`Policy::inserted`], with the page's flag.
+pub fn inserted(set: &mut Locked<'_>, way: usize, flag: u8) {
+    let clock = Field::Meta.tick(set);
+    set.set_meta(way, clock << 1);
+    set.set_aux(way, WINDOW | flag);
+}
+
+/// The hits' byte has the stamp and whether there was a hit. `aux` has the segment.
+#[derive(Debug)]
+pub struct WTinyLfu {
+    sketch: Sketch,
+    hash_mask: u64,
+    rule: Segmented,
 }
 
 impl WTinyLfu {
     /// The policy, with a sketch of its own.
     pub fn new(scale: Scale) -> io::Result<WTinyLfu> {
-        // The paper's window of a hundredth is less than one page of a set. A quarter gains more on pages that are used
-        // again soon than it loses elsewhere.
-        let window_ways = (scale.ways as u32 / 4).max(1);
         let sketch = Sketch::new(scale.pages_max, scale.first_sets)?;
         sketch.resize(u64::from(scale.sets) * scale.ways as u64);
-        let protected_ways = (scale.ways as u32 - window_ways) * 4 / 5;
-        Ok(WTinyLfu { sketch, hash_mask: scale.hash_mask, window_ways, protected_ways })
-    }
-
-    fn count(&self, set: &Locked<'_>, way: usize) -> u8 {
-        self.sketch.count(set.key(way).hash().masked(self.hash_mask))
-    }
-
-    /// Protects the pages that were hit on probation. If too many are protected, the least recently used ones go back
-    /// to probation.
-    fn protect(&self, set: &mut Locked<'_>) -> Segments {
-        let mut masks = segments(set);
-        let were_hit = masks.probation & ways_flagged(&set.metas());
-        for way in ways_of(were_hit) {
-            forget_hit(set, way);
-            set.set_aux(way, PROTECTED);
-        }
-        masks.probation &= !were_hit;
-        masks.protected |= were_hit;
-        while masks.protected.count_ones() > self.protected_ways {
-            let way = Field::Meta.oldest(set, masks.protected);
-            forget_hit(set, way);
-            set.set_aux(way, PROBATION);
-            masks.protected &= !(1 << way);
-            masks.probation |= 1 << way;
-        }
-        masks
+        Ok(WTinyLfu { sketch, hash_mask: scale.hash_mask, rule: Segmented::usual(scale.ways) })
     }
 }
 
@@ -104,39 +153,12 @@ impl Policy for WTinyLfu {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
-        let segments = self.protect(set);
-        let metas = set.metas();
-        let in_main = match segments.probation & candidates {
-            0 => segments.protected & candidates,
-            probation => probation,
-        };
-        let in_window = segments.window & candidates;
-        if in_main == 0 {
-            return lowest(&metas, candidates);
-        }
-        let from_main = lowest(&metas, in_main);
-        if in_window == 0 || segments.window.count_ones() < self.window_ways {
-            return from_main;
-        }
-        let from_window = lowest(&metas, in_window);
-        if self.count(set, from_window) <= self.count(set, from_main) {
-            return from_window;
-        }
-        set.set_aux(from_window, PROBATION);
-        forget_hit(set, from_window);
-        from_main
+        let count = |set: &Locked<'_>, way| self.sketch.count(set.key(way).hash().masked(self.hash_mask));
+        self.rule.victim(set, candidates, count)
     }
 
     fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, _incoming: KeyHash) {
-        let clock = Field::Meta.tick(set);
-        set.set_meta(way, clock << 1);
-        set.set_aux(way, WINDOW);
-        // While a set fills up, a page need not win against another to leave the window.
-        let before = segments(set).window & !(1 << way);
-        if before.count_ones() >= self.window_ways {
-            let oldest = Field::Meta.oldest(set, before);
-            set.set_aux(oldest, PROBATION);
-        }
+        inserted(set, way, 0);
     }
 
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {

@@ -1,0 +1,251 @@
+//! Which contender leads: all of them run in shadow sets, which have names of pages and no pages.
+//!
+//! A shadow set is what a set of the cache would be if one contender had it alone. Some of the cache's sets have such shadows, one for each
+//! contender. All contenders see the same accesses, so neither the number of leaders nor the luck of a set decides between them, as it does
+//! where sets of the cache lead (Qureshi et al., ISCA 2007). No page of the cache is spent on a contender that loses. The idea is that of
+//! miniature simulations (Waldspurger, Saemundson, Ahmad, Park, USENIX ATC 2017).
+//!
+//! Rules:
+//! 1. Each contender has a debt: its misses beyond those of the best one. Debts are bounded, so what was long ago does not count (a cumulative
+//!    sum test, Page 1954). Where all contenders hit or miss alike, nothing changes, however long that lasts.
+//! 2. A leader with too large a debt is replaced by the contender with the least debt; of equal ones by the last.
+//! 3. While the cache holds on, the debt of LRU is bounded more tightly, so the cache lets go soon when the load turns. Those of the others may
+//!    be as many as there are pages. Of a loop each holds a part of its own, so each is better for a while.
+//! 4. The shadows that hold on begin anew with what those of LRU have, whenever their debt reaches its bound. Pages that are held from long ago
+//!    say nothing about holding on to those of now.
+//! 5. Of a long run of hits the policy learns the last ones only (`feeder`). While the cache holds on, the others count as hits of the
+//!    pages that are held, one after the other. Otherwise a contender would look good because it never saw the pages that it lacks.
+//!
+//! Non-goals: what a contender does (`contenders`).
+
+use std::io;
+
+use super::contenders::{COUNT, Contender, Contenders, Names, holds};
+use super::{Locked, Scale, w_tinylfu};
+use crate::cache::key::{self, Key, KeyHash};
+use crate::cache::set::{Set, Shape};
+use crate::cache::words::Words;
+use crate::sys::sync::{AtomicU64, Ordering};
+
+/// So many sets of the cache have shadows: one of so many, and at least and at most so many, if it has as many. The fewer there are, the more
+/// often luck decides. In a small cache each costs most, because most misses are in sets with shadows.
+const SHADOWED_SHARE: u32 = 64;
+const SHADOWED_MIN: u32 = 12;
+const SHADOWED_MAX: u32 = 64;
+
+/// The largest debt, and the debt beyond which a leader is replaced: shares of the pages of one contender's shadows.
+const DEBT_MAX: u32 = 4;
+const DEBT_LOST: u32 = 16;
+/// The same while the cache holds on (rule 3).
+const HELD_DEBT_MAX: u32 = 12;
+const HELD_DEBT_LOST: u32 = 24;
+/// What they are at least.
+const DEBT_MIN: u32 = 4;
+
+/// Bits of a debt in [`Shadows::standing`].
+const DEBT_BITS: usize = 12;
+const DEBT_MASK: u64 = (1 << DEBT_BITS) - 1;
+
+/// See the head of this file.
+#[derive(Debug)]
+pub struct Shadows {
+    shape: Shape,
+    /// The sets of the first place, one for each contender, then those of the next place. The lock of a place's first set is that of the place.
+    words: Words,
+    places_max: u32,
+    /// The directory's first sets, and the factor that replaces a division by them.
+    first_sets: u32,
+    inverse: u64,
+    /// Low half and one bit more: the share of a place's pages that are seen, in units of 2^-32. Above [`PLACES_SHIFT`]: the number of places.
+    plan: AtomicU64,
+    /// The debts, and above them the number of the leader. Two misses at the same moment may count as one.
+    standing: AtomicU64,
+    /// Hits that still count as hits of held pages (rule 5), in units of 2^-32 hits in shadows.
+    unseen: AtomicU64,
+    /// The held page that the next of them counts for.
+    next_held: AtomicU64,
+}
+
+const PLACES_SHIFT: u32 = 40;
+
+/// How many of so many sets have shadows.
+fn shadowed(sets: u32) -> u32 {
+    (sets / SHADOWED_SHARE).clamp(SHADOWED_MIN, SHADOWED_MAX).min(sets)
+}
+
+impl Shadows {
+    /// Empty shadows, for a directory of this scale.
+    pub fn new(scale: Scale) -> io::Result<Shadows> {
+        let shape = Shape::new(scale.ways).ok_or(io::ErrorKind::InvalidInput)?;
+        let sets_max = (scale.pages_max / scale.ways as u64).clamp(1, u32::MAX.into()) as u32;
+        let places_max = shadowed(sets_max);
+        let words = Words::new(places_max as usize * COUNT * shape.stride)?;
+        let (first_sets, inverse) = (scale.first_sets, key::inverse_of(scale.first_sets));
+        let [plan, standing, unseen, next_held] = std::array::from_fn(|_| AtomicU64::new(0));
+        let shadows = Shadows { shape, words, places_max, first_sets, inverse, plan, standing, unseen, next_held };
+        shadows.resize(scale.sets);
+        Ok(shadows)
+    }
+
+    /// The directory has so many sets now.
+    pub fn resize(&self, sets: u32) {
+        let places = shadowed(sets.max(1)).min(self.places_max);
+        let seen = (u64::from(places) << 32) / u64::from(sets.max(1));
+        self.plan.store(u64::from(places) << PLACES_SHIFT | seen, Ordering::Relaxed);
+    }
+
+    fn places(&self) -> u32 {
+        (self.plan.load(Ordering::Relaxed) >> PLACES_SHIFT) as u32
+    }
+
+    /// The pages of one contender's shadows.
+    fn pages(&self) -> u32 {
+        self.places() * self.shape.ways as u32
+    }
+
+    /// The contender that all sets of the cache follow.
+    #[inline]
+    pub fn leader(&self) -> Contender {
+        Contender::ALL[(self.standing.load(Ordering::Relaxed) >> (DEBT_BITS * COUNT)) as usize % COUNT]
+    }
+
+    fn set(&self, place: u32, contender: usize) -> Set<'_> {
+        let start = (place as usize * COUNT + contender) * self.shape.stride;
+        Set::new(&self.shape, &self.words.all()[start..start + self.shape.stride])
+    }
+
+    /// The place of a page, if its set has shadows. Pages of a set have an interval of positions, so those that are seen fill a shadow as the
+    /// others fill a set.
+    #[inline]
+    fn place(&self, hash: KeyHash) -> Option<u32> {
+        let plan = self.plan.load(Ordering::Relaxed);
+        let at = u64::from(hash.position(self.first_sets, self.inverse)) * (plan >> PLACES_SHIFT);
+        let is_seen = at & u64::from(u32::MAX) < plan & ((1 << PLACES_SHIFT) - 1);
+        is_seen.then_some((at >> 32) as u32)
+    }
+
+    /// Takes in an access to a page, hit or miss. Most pages are of sets without shadows.
+    #[inline]
+    pub fn access(&self, contenders: &Contenders, hash: KeyHash) {
+        if let Some(place) = self.place(hash) {
+            self.access_at(contenders, place, hash);
+        }
+    }
+
+    #[inline(never)]
+    fn access_at(&self, contenders: &Contenders, place: u32, hash: KeyHash) {
+        // An access at the same moment as another one is left out.
+        let Some(mut first) = self.set(place, 0).try_lock() else { return };
+        let mut missed = 0;
+        for (number, by) in Contender::ALL.into_iter().enumerate() {
+            let was_there = match number {
+                0 => self.touch(contenders, by, &mut first, hash),
+                _ => self.touch(contenders, by, &mut self.set(place, number).lock(), hash),
+            };
+            missed |= u32::from(!was_there) << number;
+        }
+        drop(first);
+        if missed != 0 && missed != (1 << COUNT) - 1 {
+            self.count(missed);
+        }
+    }
+
+    /// One access to a shadow set. Says whether the page was there.
+    fn touch(&self, contenders: &Contenders, by: Contender, set: &mut Locked<'_>, hash: KeyHash) -> bool {
+        let key = Key::from_word(hash.0);
+        if let Some(way) = set.find(key, hash) {
+            let clock = set.clock();
+            set.set_meta(way, clock << 1 | 1);
+            return true;
+        }
+        let way = match set.free() {
+            0 => {
+                if by == Contender::Holding && holds(set) {
+                    return false;
+                }
+                if by == Contender::Adaptive {
+                    contenders.adapt(set, hash, self.places());
+                }
+                let all = set.all();
+                let way = contenders.victim(by, Names::Hashes, set, all, hash);
+                if by == Contender::Adaptive {
+                    contenders.evicted(Names::Hashes, set, way);
+                }
+                way
+            }
+            free => free.trailing_zeros() as usize,
+        };
+        set.set_present(way, key, hash);
+        match by {
+            Contender::Adaptive => contenders.inserted(set, way, hash),
+            // The others have no use for ghosts.
+            _ => w_tinylfu::inserted(set, way, 0),
+        }
+        false
+    }
+
+    /// Rule 5. The policy does not learn which pages these hits were of.
+    pub fn unseen(&self, contenders: &Contenders, hits: u64) {
+        if self.leader() != Contender::Holding {
+            return;
+        }
+        let (pages, seen) = (u64::from(self.pages()), self.plan.load(Ordering::Relaxed) & ((1 << PLACES_SHIFT) - 1));
+        // More than a round of all that is held would say nothing new.
+        let due = (self.unseen.load(Ordering::Relaxed) + hits.min(1 << 31) * seen).min(pages << 32);
+        self.unseen.store(due & u64::from(u32::MAX), Ordering::Relaxed);
+        let from = self.next_held.load(Ordering::Relaxed);
+        self.next_held.store((from + (due >> 32)) % pages, Ordering::Relaxed);
+        let ways = self.shape.ways as u64;
+        for at in (from..from + (due >> 32)).map(|at| at % pages) {
+            let (place, way) = ((at / ways) as u32, (at % ways) as usize);
+            let Some(held) = self.set(place, Contender::Holding as usize).try_lock() else { continue };
+            let key = Locked::has(held.present(), way).then(|| held.key(way));
+            drop(held);
+            if let Some(key) = key {
+                self.access_at(contenders, place, KeyHash(key.word()));
+            }
+        }
+    }
+
+    /// Adds to the debts of those that missed, by the bits of their numbers (rules 1 to 4).
+    fn count(&self, missed: u32) {
+        let standing = self.standing.load(Ordering::Relaxed);
+        let mut debts: [u32; COUNT] = std::array::from_fn(|number| {
+            (standing >> (DEBT_BITS * number) & DEBT_MASK) as u32 + (missed >> number & 1)
+        });
+        let mut leader = (standing >> (DEBT_BITS * COUNT)) as usize % COUNT;
+        let (pages, holding) = (self.pages(), Contender::Holding as usize);
+        let share = |of: u32| (pages / of).max(DEBT_MIN);
+        let least = debts.into_iter().min().unwrap_or(0);
+        for (debt, by) in debts.iter_mut().zip(Contender::ALL) {
+            let most = match by {
+                _ if leader != holding => share(DEBT_MAX),
+                Contender::Recent => share(HELD_DEBT_MAX),
+                _ => pages,
+            };
+            *debt = (*debt - least).min(most);
+        }
+        let lost = share(if leader == holding { HELD_DEBT_LOST } else { DEBT_LOST });
+        if debts[leader] > lost {
+            leader = (0..COUNT).rev().min_by_key(|&number| debts[number]).unwrap_or(leader);
+        }
+        let begins_anew = leader != holding && debts[holding] >= share(DEBT_MAX);
+        if begins_anew {
+            debts[holding] = debts[leader];
+        }
+        let all = debts.iter().rev().fold(leader as u64, |all, &debt| all << DEBT_BITS | u64::from(debt));
+        self.standing.store(all, Ordering::Relaxed);
+        if begins_anew {
+            self.hold_anew();
+        }
+    }
+
+    /// Rule 4.
+    #[cold]
+    fn hold_anew(&self) {
+        for place in 0..self.places() {
+            let Some(recent) = self.set(place, Contender::Recent as usize).try_lock() else { continue };
+            self.set(place, Contender::Holding as usize).lock().copy_from(&recent);
+        }
+    }
+}
