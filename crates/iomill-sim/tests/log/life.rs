@@ -139,9 +139,7 @@ fn change(machine: &mut Machine<'_>, journal: &Journal, step: &Step, commits: bo
     };
     let seen = view(&journal.files());
     machine.highest = seen.0.values().map(|(number, _)| *number).fold(machine.highest, u64::max);
-    if machine.allowed.last() != Some(&seen) {
-        machine.allowed.push(seen);
-    }
+    machine.may_be(seen);
     if !commits {
         return true;
     }
@@ -163,7 +161,9 @@ fn overtake(machine: &mut Machine<'_>, rng: &mut Rng, journal: &Journal) {
     if machine.world.faults(|faults| faults.rates != Rates::default() || faults.pending() > 0) {
         return;
     }
-    if journal.commit(apply(journal, &Step::Create(0)).unwrap_or_default()).is_err() || machine.world.crashed() {
+    let ticket = apply(journal, &Step::Create(0)).unwrap_or_default();
+    machine.may_be(view(&journal.files()));
+    if journal.commit(ticket).is_err() || machine.world.crashed() {
         return;
     }
     machine.is(view(&journal.files()));

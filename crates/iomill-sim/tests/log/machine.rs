@@ -217,6 +217,13 @@ impl<'a> Machine<'a> {
         ARRAY
     }
 
+    /// A change was made, and is not durable yet: the files may be these.
+    pub fn may_be(&mut self, seen: View) {
+        if self.allowed.last() != Some(&seen) {
+            self.allowed.push(seen);
+        }
+    }
+
     /// The files are exactly these now, durably.
     pub fn is(&mut self, found: View) {
         self.allowed = vec![found];
