@@ -13,7 +13,7 @@ use super::harness::{
 use super::model::put;
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[14798280252506896045];
+const ONCE_FAILED: &[u64] = &[14798280252506896045, 5315534179368183319];
 
 #[test]
 fn errors_harm_nothing_but_what_they_hit() {

@@ -104,13 +104,19 @@ impl Resize<'_> {
         self.file.shorten(len);
     }
 
-    /// Gives a small file another place if it needs one for `end` bytes (C38, C39). Another thread may have done it.
+    /// Gives a small file another place if it needs one for `end` bytes (C38, C39). Another thread may have done it. If it is unknown which
+    /// place the catalog has, the file takes no more writes: they could go to the other one.
     pub fn move_for(&self, end: u64) -> Result<()> {
         let _grow = lock(&self.file.grow);
-        if self.file.must_move(end) {
-            self.file.backing.move_for(&self.file.exec, self.file.len(), end)?;
+        if !self.file.must_move(end) {
+            return Ok(());
         }
-        Ok(())
+        let moved = self.file.backing.move_for(&self.file.exec, self.file.len(), end);
+        moved.inspect_err(|error| {
+            if matches!(error, Error::OutcomeUnknown { .. }) {
+                self.file.set_poison_for_good(error);
+            }
+        })
     }
 
     /// Lengthens the parts by holes, then the length in memory.
