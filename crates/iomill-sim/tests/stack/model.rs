@@ -13,7 +13,7 @@ use super::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, len
 const LONGEST: usize = 3 << 20;
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[1585607345560382201, 16215405917962696955];
+const ONCE_FAILED: &[u64] = &[1585607345560382201, 16215405917962696955, 1262797369977649338];
 
 #[test]
 fn every_call_does_what_a_vector_does() {
