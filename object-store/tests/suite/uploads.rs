@@ -133,7 +133,7 @@ async fn an_upload_with_a_part_in_flight_is_not_completed() {
     let first = store.put_part(&path, &id, 0, "first".into()).await.unwrap();
     let (bytes, whole) = (random(8 << 20, 1), [b"first", &random(8 << 20, 1)[..]].concat());
     // A drive may end a write within its first poll: then the part is written again.
-    let mut write = loop {
+    let write = loop {
         let mut write = store.put_part(&path, &id, 1, bytes.clone().into());
         if poll!(&mut write).is_pending() {
             break write;
