@@ -15,7 +15,7 @@ use std::time::Instant;
 use iomill::{ArrayOptions, File, Layout, block_on};
 use scratch::{Result, on_drives};
 use table::{Found, Medium, PAGE_BYTES, Page, Table, find, gather_pages, mix};
-use ycsb::{Load, Records, Run, Store};
+use ycsb::{Load, Records, Run};
 
 const THREADS: u64 = 16;
 
@@ -43,24 +43,6 @@ impl Medium for File {
 
     fn sync(&self) -> Result<()> {
         Ok(File::sync(self)?)
-    }
-}
-
-impl Store for Table<File> {
-    fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
-        Table::get(self, key)
-    }
-
-    fn put(&self, key: u64, value: &[u8]) -> Result<()> {
-        Table::put(self, key, value)
-    }
-
-    fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
-        Table::scan(self, from, count)
-    }
-
-    fn commit(&self) -> Result<()> {
-        Table::commit(self)
     }
 }
 

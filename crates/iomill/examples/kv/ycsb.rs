@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use super::table::{Result, mix};
+use super::table::{Medium, Result, Table, mix};
 
 /// A key-value store. A thread that has changed something calls `commit`.
 pub trait Store: Sync {
@@ -15,6 +15,24 @@ pub trait Store: Sync {
     fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>>;
     /// Returns when this thread's changes are durable.
     fn commit(&self) -> Result<()>;
+}
+
+impl<M: Medium> Store for Table<M> {
+    fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
+        Table::get(self, key)
+    }
+
+    fn put(&self, key: u64, value: &[u8]) -> Result<()> {
+        Table::put(self, key, value)
+    }
+
+    fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
+        Table::scan(self, from, count)
+    }
+
+    fn commit(&self) -> Result<()> {
+        Table::commit(self)
+    }
 }
 
 /// A load.

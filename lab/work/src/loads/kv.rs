@@ -40,24 +40,6 @@ impl Medium for Box<dyn Bytes> {
     }
 }
 
-impl Store for Table<Box<dyn Bytes>> {
-    fn get(&self, key: u64) -> Result<Option<Vec<u8>>> {
-        Table::get(self, key)
-    }
-
-    fn put(&self, key: u64, value: &[u8]) -> Result<()> {
-        Table::put(self, key, value)
-    }
-
-    fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
-        Table::scan(self, from, count)
-    }
-
-    fn commit(&self) -> Result<()> {
-        Table::commit(self)
-    }
-}
-
 fn records(job: &Job) -> Records {
     Records { count: (job.size_bytes / RECORD_BYTES).max(1000), is_varied: true, round: job.seed }
 }
