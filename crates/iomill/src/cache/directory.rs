@@ -225,7 +225,7 @@ impl Directory {
         feeder.drain(|keys| self.hits(keys));
     }
 
-    /// So many hits before those that come next are forgotten.
+    /// Tells the policy of `hits` hits of unknown pages, before those that it learns next.
     #[inline]
     pub fn unseen(&self, hits: u64) {
         if hits > 0 {

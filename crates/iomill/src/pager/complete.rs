@@ -257,7 +257,7 @@ impl OpenFile {
         read.and(written).map(drop)
     }
 
-    /// Fills the pages of a wave, of which there is at least one, until all fills have ended. Adds the pages of sets that need a flush to `over`.
+    /// Fills the pages of a wave, at least one, until all fills have ended. Adds the pages of sets that need a flush to `over`.
     ///
     /// # Safety
     /// The memory of all spans is valid until this has ended or is dropped. For reads nothing else uses it.

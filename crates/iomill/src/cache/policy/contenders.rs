@@ -21,15 +21,15 @@ use crate::cache::key::{Key, KeyHash};
 use crate::cache::lanes::ways_of;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// The unit of [`Contenders::once`]: so many are a page of each set.
+/// One page of each set, in units of [`Contenders::once`].
 const PAGE: u32 = 1 << 16;
 
-/// A page that is held goes if the other pages of its set were hit so many times as often as there are ways, and it was not. All pages of an
-/// epoch are hit within twice the ways.
+/// A held page goes if it was not hit while the clock of its set ticked this many times the ways. All pages of an epoch are hit within twice the
+/// ways.
 const IDLE: u8 = 3;
 
-/// So many pages that went past the cache are remembered. One that is asked for again meanwhile comes in. So reads of neighbours in one page
-/// miss twice at most.
+/// Places for pages that went past the cache. A page that is asked for again while its place names it comes in, so reads of neighbours in one
+/// page miss twice at most.
 const PASSED: usize = 16;
 
 /// See the head of this file.
@@ -47,7 +47,7 @@ pub enum Contender {
     Holding,
 }
 
-/// How many there are.
+/// The number of contenders.
 pub const COUNT: usize = 5;
 
 impl Contender {
@@ -59,7 +59,7 @@ impl Contender {
 /// What the keys of a set are.
 #[derive(Clone, Copy, Debug)]
 pub enum Names {
-    /// Pages, with hashes of which these bits count.
+    /// Pages. The mask selects the bits of their hashes that count.
     Pages(u64),
     /// The hashes of pages.
     Hashes,
@@ -134,7 +134,7 @@ impl Contenders {
         Ok(Contenders { sketch, frequent, mixed, once: AtomicU32::new(0), passed })
     }
 
-    /// The cache has so many pages now.
+    /// Follows a new size of the cache, in pages.
     pub fn resize(&self, pages: u64) {
         self.sketch.resize(pages);
     }

@@ -125,7 +125,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Takes in the hashes of some pages that were asked for, hits and misses, in their order.
     fn feed(&self, _hashes: &[KeyHash]) {}
 
-    /// So many hits are left out of what `feed` brings next: they were overwritten before anything told of them.
+    /// Learns of `hits` hits before those that `feed` brings next. Their pages are not known: the notes were overwritten.
     fn unseen(&self, _hits: u64) {}
 
     /// The directory was resized and has so many sets now. The call may come late.

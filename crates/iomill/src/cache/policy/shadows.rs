@@ -27,10 +27,12 @@ use crate::cache::set::{Set, Shape};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// So many sets of the cache have shadows: one of so many, and at least and at most so many, if it has as many. The fewer there are, the more
-/// often luck decides. In a small cache each costs most, because most misses are in sets with shadows.
+/// One of this many sets of the cache has shadows. With fewer shadows luck decides more often. In a small cache each costs most, because most
+/// misses are in sets with shadows.
 const SHADOWED_SHARE: u32 = 64;
+/// The least number of sets with shadows, in a cache that has that many sets.
 const SHADOWED_MIN: u32 = 12;
+/// The largest number of sets with shadows.
 const SHADOWED_MAX: u32 = 64;
 
 /// The largest debt, and the debt beyond which a leader is replaced: shares of the pages of one contender's shadows.
@@ -68,7 +70,7 @@ pub struct Shadows {
 
 const PLACES_SHIFT: u32 = 40;
 
-/// How many of so many sets have shadows.
+/// The number of sets with shadows, in a cache of `sets` sets.
 fn shadowed(sets: u32) -> u32 {
     (sets / SHADOWED_SHARE).clamp(SHADOWED_MIN, SHADOWED_MAX).min(sets)
 }
@@ -87,7 +89,7 @@ impl Shadows {
         Ok(shadows)
     }
 
-    /// The directory has so many sets now.
+    /// Follows a new size of the directory, in sets.
     pub fn resize(&self, sets: u32) {
         let places = shadowed(sets.max(1)).min(self.places_max);
         let seen = (u64::from(places) << 32) / u64::from(sets.max(1));

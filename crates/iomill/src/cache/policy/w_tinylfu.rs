@@ -48,7 +48,7 @@ fn enter(set: &mut Locked<'_>, way: usize, segment: u8) {
 }
 
 impl Segmented {
-    /// The window has so many of the ways.
+    /// The rule for sets of `ways` ways, with a window of `window_ways` of them.
     pub fn new(ways: usize, window_ways: usize) -> Segmented {
         let protected_ways = (ways - window_ways) * 4 / 5;
         Segmented { window_ways: window_ways as u32, protected_ways: protected_ways as u32 }
