@@ -73,10 +73,11 @@ pub struct Global {
     /// Use this engine or fail, instead of the best one that each drive allows
     #[arg(long, value_enum, value_name = "ENGINE", global = true, help_heading = "Global options")]
     pub engine: Option<Engine>,
-    /// Which thread does the I/O of blocking calls [default: the profile's, or else auto]
-    #[arg(long, value_enum, value_name = "MODE", global = true, help_heading = "Global options")]
-    pub mode: Option<Mode>,
-    /// Use the settings that `iomill probe --profile FILE` measured as best: depth, plug, mode, weights of new files. Options on
+    /// Have a thread for each drive do its I/O, instead of the calling threads [default: the profile's, or else false]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", global = true,
+        help_heading = "Global options")]
+    pub drive_threads: Option<bool>,
+    /// Use the settings that `iomill probe --profile FILE` measured as best: depth, drive threads, weights of new files. Options on
     /// the command line take precedence
     #[arg(long, value_name = "FILE", value_parser = file(), global = true, help_heading = "Global options")]
     pub profile: Option<PathBuf>,
@@ -97,7 +98,7 @@ pub struct Global {
 /// Options of [`Global`] that say how I/O is done.
 const IO_OPTIONS: [&str; 11] = [
     "engine",
-    "mode",
+    "drive_threads",
     "depth",
     "no_sort",
     "no_merge",
@@ -189,17 +190,6 @@ impl Engine {
             Engine::Mmap => EngineKind::Mmap,
         }
     }
-}
-
-/// Which thread does the I/O of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Inline for blocking calls, drive threads for others
-    Auto,
-    /// The calling thread
-    Inline,
-    /// One thread per drive
-    DriveThreads,
 }
 
 /// How blocks are spread over the drives.

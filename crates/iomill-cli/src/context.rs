@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use iomill::{Array, ArrayOptions, Peek, Profile, RuntimeOptions, Topology};
 
-use crate::arguments::{Global, Mode};
+use crate::arguments::Global;
 use crate::failure::{Failure, Result};
 
 /// Names a drive of the array, unless an option does.
@@ -37,12 +37,7 @@ impl<'a> Context<'a> {
     pub fn cached_options(&self) -> ArrayOptions {
         let options = self.global.queues.apply(ArrayOptions::new()).poll(self.global.poll);
         let options = self.profile.iter().cloned().fold(options, ArrayOptions::profile);
-        let mode = self.global.mode.map(|mode| match mode {
-            Mode::Auto => iomill::Mode::Auto,
-            Mode::Inline => iomill::Mode::Inline,
-            Mode::DriveThreads => iomill::Mode::DriveThreads,
-        });
-        let options = mode.into_iter().fold(options, ArrayOptions::mode);
+        let options = self.global.drive_threads.into_iter().fold(options, ArrayOptions::drive_threads);
         let options = self.global.nodes.apply(options);
         match self.global.engine {
             None => options,

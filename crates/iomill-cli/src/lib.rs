@@ -69,7 +69,8 @@ fn profile(cli: &Cli) -> Result<Option<Profile>> {
         // `probe` writes the profile.
         (_, Command::Probe(_)) | (None, _) => Ok(None),
         (Some(_), Command::Bench(_)) => {
-            let why = "a measurement takes no profile: leave --profile out, and give --depth, --mode or --plug instead";
+            let why =
+                "a measurement takes no profile: leave --profile out, and give --depth or --drive-threads instead";
             Err(failure::Failure::Usage(why.to_owned()))
         }
         (Some(path), _) => Ok(Some(Profile::read(path)?)),

@@ -29,8 +29,7 @@ fn what_probe_writes_is_followed() {
     let best: Vec<u64> =
         probed["drives"].as_array().unwrap().iter().map(|drive| drive["best_depth"].as_u64().unwrap()).collect();
     assert_eq!(numbers(&info, "depth"), best);
-    assert_eq!(info["mode"], probed["served"]["best_mode"]);
-    assert_eq!(info["plug"], probed["served"]["best_plug"]);
+    assert_eq!(info["drive_threads"], probed["served"]["drive_threads"]);
     // The new profile replaced the old one, and left no other file.
     let names = fs::read_dir(site.root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(names.filter(|name| !name.starts_with("ssd")).collect::<Vec<_>>(), ["p.toml"]);
@@ -41,20 +40,17 @@ fn a_hand_made_profile_is_followed_where_no_option_says_otherwise() {
     let site = Site::new(2);
     let ids = ids(&site);
     let text = format!(
-        "format = 1\nmode = \"inline\"\nplug = 3\n[[drive]]\nid = \"{}\"\ndepth = 5\nweight = 30\n\
+        "format = 1\ndrive_threads = true\n[[drive]]\nid = \"{}\"\ndepth = 5\nweight = 30\n\
          [[drive]]\nid = \"{}\"\nweight = 10\n",
         ids[0], ids[1]
     );
     site.file("p.toml", text.as_bytes());
     let info = site.run(["--profile", "p.toml", "info", "--json"]).good().json();
     assert_eq!((numbers(&info, "depth"), numbers(&info, "weight")), (vec![5, 32], vec![30, 10]));
-    assert_eq!((&info["mode"], &info["plug"]), (&"inline".into(), &3.into()));
-    let given = ["--profile", "p.toml", "--depth", "7", "--plug", "9", "--mode", "drive-threads", "info", "--json"];
+    assert_eq!(info["drive_threads"], true);
+    let given = ["--profile", "p.toml", "--depth", "7", "--drive-threads=false", "info", "--json"];
     let info = site.run(given).good().json();
-    assert_eq!(
-        (numbers(&info, "depth"), &info["plug"], &info["mode"]),
-        (vec![7, 7], &9.into(), &"drive-threads".into())
-    );
+    assert_eq!((numbers(&info, "depth"), &info["drive_threads"]), (vec![7, 7], &false.into()));
     // New files are laid out by the profile's weights, and keep their layout.
     site.feed(["--profile", "p.toml", "put", "-", "a", "--layout", "hash"], &vec![1; 64 << 16]).good();
     let stat = site.run(["stat", "a", "--json"]).good().json();
@@ -81,8 +77,9 @@ fn what_does_not_fit_is_reported() {
     assert!(!ended.err.contains("panicked"), "{}", ended.err);
     site.file("bad.toml", b"format = 1\n\ndepth = 3\n");
     site.run(["--profile", "bad.toml", "info"]).failed(1, &["bad.toml: line 3", "`depth`"]);
-    site.file("bad.toml", b"format = 1\nplug = 2000\n");
-    site.run(["--profile", "bad.toml", "info"]).failed(1, &["bad.toml: line 2", "plug = 2000", "1 to 1024"]);
+    let drive = format!("format = 1\n[[drive]]\nid = \"{}\"\ndepth = 2000\n", ids[0]);
+    site.file("bad.toml", drive.as_bytes());
+    site.run(["--profile", "bad.toml", "info"]).failed(1, &["bad.toml: line 4", "depth = 2000", "1 to 1024"]);
     site.run(["--profile", "none.toml", "info"]).failed(1, &["none.toml", "No such file"]);
     site.run(["--profile", "p.toml", "bench", "quick"]).failed(2, &["--profile", "--depth"]);
 }

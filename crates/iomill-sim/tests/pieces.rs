@@ -1,15 +1,17 @@
-//! Pieces with memory in one place and with scattered memory, through both drivers of the queue, against a plain byte
+//! Pieces with memory in one place and with scattered memory, through both kinds of contexts, against a plain byte
 //! vector. The simulated drive transfers less than requested, fails and crashes.
 
 use std::sync::{Arc, Mutex};
 
 use crate::common::{PAGE, PageBuf as Frame, Rig, memory};
 use fastrand::Rng;
-use iomill::drive::inline::{InlineContext, Service};
+use iomill::drive::inline::InlineContext;
+use iomill::drive::lane::Engines;
 use iomill::drive::locks::BlockLocks;
 use iomill::drive::regions::Regions;
-use iomill::drive::serve::{Message, Server, Share};
-use iomill::drive::shares::Owner;
+use iomill::drive::service::Service;
+use iomill::drive::shared::SharedContext;
+use iomill::drive::shares::{Ended, Owner};
 use iomill::drive::{Batching, Class, Failure, Piece};
 use iomill::engine::{EngineKind, FileRef, IoRequest, Memory, Op, Segment};
 use iomill::sys::fs::Alignment;
@@ -81,7 +83,7 @@ fn bytes(list: &[Segment]) -> Vec<u8> {
 /// Runs pieces to their ends.
 enum Driver {
     Inline(InlineContext),
-    Server(Box<Server>),
+    Shared(SharedContext),
 }
 
 /// Notes the ends of pieces and shares.
@@ -114,17 +116,10 @@ impl Driver {
                 ran.unwrap();
                 ends
             }
-            Driver::Server(server) => {
-                let notes = Arc::new(Notes::default());
-                let share = Share { owner: Arc::clone(&notes) as _, pieces: pieces.to_vec(), span, flush: true };
-                let message = Message::Share(share);
-                let sent = match message.behind() {
-                    0 => server.inbox().send(message, pieces.len()),
-                    behind => server.inbox().send_behind(message, behind),
-                };
-                assert!(sent.is_ok());
+            Driver::Shared(context) => {
+                let notes = begin(context, regions, pieces);
                 while notes.failure.lock().unwrap().is_none() {
-                    server.turn(false);
+                    step(context);
                 }
                 let ends = std::mem::take(&mut *notes.ends.lock().unwrap());
                 let first = ends.iter().find_map(|(_, result)| result.err());
@@ -133,6 +128,22 @@ impl Driver {
             }
         }
     }
+}
+
+/// Begins a share of pieces for the first drive.
+fn begin(context: &mut SharedContext, regions: &Regions, pieces: &[Piece]) -> Arc<Notes> {
+    let notes = Arc::new(Notes::default());
+    let source = pieces.iter().map(|piece| (0, *piece));
+    // SAFETY: the callers keep memory and lists valid, and the file open.
+    unsafe { context.push(regions, Arc::clone(&notes) as _, (std::ptr::null(), 0), source) };
+    notes
+}
+
+/// Waits until something has ended.
+fn step(context: &mut SharedContext) {
+    let mut ends = Vec::new();
+    context.sleep(&mut ends);
+    ends.into_iter().for_each(Ended::tell);
 }
 
 struct Stage {
@@ -148,9 +159,10 @@ fn stage(seed: u64, alignment: Alignment, inline: bool, batching: Batching) -> S
     let service =
         Service { kind: EngineKind::Simulated, align: alignment, depth: 8, batching, poll: false, meter: None };
     let (platform, locks, regions) = (rig.world.platform(), Arc::default(), Arc::default());
+    let engines = Engines { platform: &*platform, locks: &locks, hold: &[], threads: Vec::new() };
     let driver = match inline {
-        true => Driver::Inline(InlineContext::new(&*platform, &[service], &locks, &[]).unwrap()),
-        false => Driver::Server(Box::new(Server::new(&*platform, &service, &locks, &regions, &[]).unwrap())),
+        true => Driver::Inline(InlineContext::new(&engines, &[service]).unwrap()),
+        false => Driver::Shared(SharedContext::new(&engines, &[service]).unwrap()),
     };
     let file = FileRef { handle: rig.file, key: 1 };
     Stage { rig, file, driver, regions }
@@ -320,12 +332,11 @@ fn wrong_lists_are_found() {
 
 #[test]
 fn a_read_does_not_wait_for_the_background() {
-    let Stage { driver, regions: _regions, rig, file } = stage(1, ALIGNMENTS[1], false, Batching::NONE);
-    let Driver::Server(mut server) = driver else { panic!("a server was asked for") };
+    let Stage { driver, regions, rig, file } = stage(1, ALIGNMENTS[1], false, Batching::NONE);
+    let Driver::Shared(mut context) = driver else { panic!("a shared context was asked for") };
     let mut slab = PageBuf::new(101 * PAGE).unwrap();
     let start = slab.as_mut_ptr();
-    let send = |server: &Server, class, pages: std::ops::Range<usize>| {
-        let notes = Arc::new(Notes::default());
+    let reads = |class, pages: std::ops::Range<usize>| -> Vec<Piece> {
         let read = |page: usize| Piece {
             op: Op::Read,
             class,
@@ -334,27 +345,20 @@ fn a_read_does_not_wait_for_the_background() {
             memory: Memory::one(start.wrapping_add(page * PAGE)),
             ..Piece::sync(file)
         };
-        let pieces: Vec<Piece> = pages.map(read).collect();
-        let weight = pieces.len();
-        let share = Share { owner: Arc::clone(&notes) as _, pieces, span: (std::ptr::null(), 0), flush: true };
-        let (inbox, message) = (server.inbox(), Message::Share(share));
-        let sent =
-            if class == Class::Background { inbox.send_behind(message, weight) } else { inbox.send(message, weight) };
-        (notes, sent.ok())
+        pages.map(read).collect()
     };
-    let (background, _) = send(&server, Class::Background, 0..100);
-    server.turn(true);
+    let background = begin(&mut context, &regions, &reads(Class::Background, 0..100));
+    step(&mut context);
     assert_eq!(rig.world.stats(0).peak_in_flight, 2, "the background has a quarter of eight slots");
     let before = background.ends.lock().unwrap().len();
-    let (foreground, wake) = send(&server, Class::Foreground, 100..101);
-    assert_eq!(wake, Some(true), "a server with free slots asks for a wake");
+    let foreground = begin(&mut context, &regions, &reads(Class::Foreground, 100..101));
     while foreground.failure.lock().unwrap().is_none() {
-        server.turn(false);
+        step(&mut context);
     }
     let during = background.ends.lock().unwrap().len() - before;
     assert!(during < 8, "{during} background reads ended before");
     while background.failure.lock().unwrap().is_none() {
-        server.turn(false);
+        step(&mut context);
     }
     assert_eq!(background.ends.lock().unwrap().len(), 100);
     assert_eq!(rig.world.violations(), Vec::<String>::new());

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::common::PAGE;
-use iomill::drive::inbox::Refused;
-use iomill::drive::inline::Service;
-use iomill::drive::serve::{CANCELLED, INBOX_PIECES, Message, Server, Share};
-use iomill::drive::shares::Owner;
+use iomill::drive::lane::Engines;
+use iomill::drive::regions::Regions;
+use iomill::drive::service::Service;
+use iomill::drive::shared::SharedContext;
+use iomill::drive::shares::{Ended, Owner};
 use iomill::drive::{Batching, Class, Failure, Piece};
 use iomill::engine::{EngineKind, FileRef, Memory, Op};
 use iomill::sys::fs::Access;
@@ -30,6 +31,9 @@ const TICK: Duration = Duration::from_micros(2);
 /// Pages of each part.
 const PAGES: u64 = 4096;
 
+/// Requests to a drive that wait at most: later ones are dropped.
+const WAITING: usize = 4096;
+
 /// A request with memory of its own.
 struct Request {
     /// Held until the request has ended.
@@ -39,95 +43,109 @@ struct Request {
 
 impl Owner for Request {
     fn share_done(self: Arc<Self>, failure: Option<Failure>) {
-        match failure {
-            None => drop(self.ended.fetch_add(1, Ordering::Relaxed)),
-            // It found no room, and was dropped.
-            Some(failure) => assert_eq!(failure, CANCELLED),
-        }
+        assert_eq!(failure, None);
+        self.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// One drive, its server, and the counts of its requests.
-struct LoadedDrive {
-    server: Server,
+/// The counts of one drive's requests.
+struct Load {
     file: FileRef,
     next_ns: u64,
     sent: usize,
     shed: usize,
     ended: Arc<AtomicUsize>,
-    most_parked: usize,
 }
 
-fn loaded_drive(world: &World, drive: usize, batching: Batching) -> LoadedDrive {
-    let platform = world.platform();
-    let fs = platform.attach(&world.path(drive), true).unwrap();
-    let handle = fs.open("part", Access::CREATE.direct()).unwrap();
-    fs.set_len(handle, PAGES * PAGE as u64).unwrap();
-    let align = fs.alignment(handle).unwrap();
-    let depth = if batching.adaptive { 128 } else { 32 };
-    let service = Service { kind: EngineKind::Simulated, align, depth, batching, poll: false, meter: None };
-    let server = Server::new(&*platform, &service, &Arc::default(), &Arc::default(), &[]).unwrap();
-    let file = FileRef { handle, key: drive as u64 + 1 };
-    LoadedDrive { server, file, next_ns: 0, sent: 0, shed: 0, ended: Arc::default(), most_parked: 0 }
+impl Load {
+    fn unfinished(&self) -> usize {
+        self.sent - self.ended.load(Ordering::Relaxed)
+    }
 }
 
-impl LoadedDrive {
-    /// A read of a random page.
-    fn message(&self, rng: &mut fastrand::Rng, class: Class, ended: &Arc<AtomicUsize>) -> Message {
+/// A context over all drives, as one thread has it.
+struct Rig {
+    world: World,
+    context: SharedContext,
+    drives: Vec<Load>,
+    rng: fastrand::Rng,
+}
+
+impl Rig {
+    fn new(seed: u64, drives: usize, batching: Batching) -> Rig {
+        let world = World::new(seed).with_drives(drives, DriveModel::default());
+        let platform = world.platform();
+        let depth = if batching.adaptive { 128 } else { 32 };
+        let (mut services, mut loads) = (Vec::new(), Vec::new());
+        for drive in 0..drives {
+            let fs = platform.attach(&world.path(drive), true).unwrap();
+            let handle = fs.open("part", Access::CREATE.direct()).unwrap();
+            fs.set_len(handle, PAGES * PAGE as u64).unwrap();
+            let align = fs.alignment(handle).unwrap();
+            services.push(Service { kind: EngineKind::Simulated, align, depth, batching, poll: false, meter: None });
+            let file = FileRef { handle, key: drive as u64 + 1 };
+            loads.push(Load { file, next_ns: 0, sent: 0, shed: 0, ended: Arc::default() });
+        }
+        let engines = Engines { platform: &*platform, locks: &Arc::default(), hold: &[], threads: Vec::new() };
+        let context = SharedContext::new(&engines, &services).unwrap();
+        Rig { context, drives: loads, rng: fastrand::Rng::with_seed(seed), world }
+    }
+
+    /// Begins to read a random page.
+    fn read(&mut self, drive: usize, class: Class, ended: &Arc<AtomicUsize>) {
         let mut memory = PageBuf::new(PAGE).unwrap();
         let piece = Piece {
             op: Op::Read,
             class,
             len: PAGE as u32,
-            offset: rng.u64(0..PAGES) * PAGE as u64,
+            offset: self.rng.u64(0..PAGES) * PAGE as u64,
             memory: Memory::one(memory.as_mut_ptr()),
-            ..Piece::sync(self.file)
+            ..Piece::sync(self.drives[drive].file)
         };
         let owner = Arc::new(Request { _memory: memory, ended: Arc::clone(ended) });
-        Message::Share(Share { owner, pieces: vec![piece], span: (std::ptr::null(), 0), flush: false })
+        let pieces = std::iter::once((drive as u16, piece));
+        // SAFETY: the owner has the memory until its end, and the file stays open.
+        unsafe { self.context.push(&Regions::default(), owner, (std::ptr::null(), 0), pieces) };
     }
 
-    /// Sends the requests that are due. A request that finds no room is dropped.
-    fn arrive(&mut self, now_ns: u64, rng: &mut fastrand::Rng) {
-        while self.next_ns <= now_ns {
-            self.next_ns += rng.u64(0..2 * EVERY_NS);
-            let message = self.message(rng, Class::Foreground, &self.ended);
-            match self.server.inbox().send(message, 1) {
-                Ok(_) => self.sent += 1,
-                Err(Refused::Full(_)) => self.shed += 1,
-                Err(Refused::Closed(_)) => panic!("the server has ended too early"),
+    /// Begins the requests that are due.
+    fn arrive(&mut self, drive: usize, now_ns: u64) {
+        while self.drives[drive].next_ns <= now_ns {
+            self.drives[drive].next_ns += self.rng.u64(0..2 * EVERY_NS);
+            if self.drives[drive].unfinished() >= WAITING {
+                self.drives[drive].shed += 1;
+                continue;
             }
+            self.drives[drive].sent += 1;
+            let ended = Arc::clone(&self.drives[drive].ended);
+            self.read(drive, Class::Foreground, &ended);
         }
+    }
+
+    fn turn(&mut self) {
+        let mut ends = Vec::new();
+        self.context.turn(&mut ends);
+        ends.into_iter().for_each(Ended::tell);
+        self.world.platform().clock().sleep(TICK);
     }
 }
 
 /// How many requests each drive served and dropped, with or without a slow drive.
 fn run(slowness: u64, batching: Batching) -> Vec<(usize, usize)> {
-    let world = World::new(7).with_drives(DRIVES, DriveModel::default());
-    let mut drives: Vec<LoadedDrive> = (0..DRIVES).map(|drive| loaded_drive(&world, drive, batching)).collect();
-    world.faults(|faults| faults.slow(SLOW, slowness));
-    let clock = world.platform().clock();
-    let mut rng = fastrand::Rng::with_seed(3);
+    let mut rig = Rig::new(7, DRIVES, batching);
+    rig.world.faults(|faults| faults.slow(SLOW, slowness));
+    let clock = rig.world.platform().clock();
     let begin_ns = clock.now_ns();
-    drives.iter_mut().for_each(|loaded| loaded.next_ns = begin_ns);
+    rig.drives.iter_mut().for_each(|load| load.next_ns = begin_ns);
     while clock.now_ns() < begin_ns + SPAN_NS {
-        for loaded in &mut drives {
-            loaded.arrive(clock.now_ns(), &mut rng);
-            loaded.server.poll();
-            loaded.most_parked = loaded.most_parked.max(loaded.server.parked());
-        }
-        clock.sleep(TICK);
+        (0..DRIVES).for_each(|drive| rig.arrive(drive, clock.now_ns()));
+        rig.turn();
     }
-    let ended = drives.iter().map(|loaded| (loaded.ended.load(Ordering::Relaxed), loaded.shed)).collect();
-    for mut loaded in drives {
-        // Each drive may hold only a bounded number: an inbox, and as many pieces taken from it.
-        assert!(loaded.most_parked <= 2 * INBOX_PIECES, "{} parked", loaded.most_parked);
-        while loaded.server.poll() {
-            clock.sleep(TICK);
-        }
-        assert_eq!(loaded.ended.load(Ordering::Relaxed), loaded.sent, "each piece that was taken ends");
+    let ended = rig.drives.iter().map(|load| (load.ended.load(Ordering::Relaxed), load.shed)).collect();
+    while rig.drives.iter().any(|load| load.unfinished() > 0) {
+        rig.turn();
     }
-    assert_eq!(world.violations(), Vec::<String>::new());
+    assert_eq!(rig.world.violations(), Vec::<String>::new());
     ended
 }
 
@@ -147,34 +165,21 @@ fn the_others_do_not_notice_a_slow_drive() {
     }
 }
 
-/// The background sends as much as is allowed, and no more comes. The foreground is taken and served as if there were
-/// no background.
+/// Much of the background waits. The foreground is served as if there were none.
 #[test]
 fn the_foreground_does_not_wait_behind_the_background() {
-    let world = World::new(8).with_drives(1, DriveModel::default());
-    let mut loaded = loaded_drive(&world, 0, Batching::default());
-    let (mut rng, behind, clock) =
-        (fastrand::Rng::with_seed(4), Arc::<AtomicUsize>::default(), world.platform().clock());
-    let mut sent = 0;
-    for _ in 0..10 {
-        while loaded.server.inbox().send_behind(loaded.message(&mut rng, Class::Background, &behind), 1).is_ok() {
-            sent += 1;
-        }
-        loaded.server.poll();
+    let (mut rig, behind) = (Rig::new(8, 1, Batching::default()), Arc::<AtomicUsize>::default());
+    for _ in 0..WAITING {
+        rig.read(0, Class::Background, &behind);
     }
-    assert!((INBOX_PIECES..INBOX_PIECES + 100).contains(&sent), "{sent}");
-    for _ in 0..100 {
-        let message = loaded.message(&mut rng, Class::Foreground, &loaded.ended);
-        assert!(loaded.server.inbox().send(message, 1).is_ok());
-    }
-    while loaded.ended.load(Ordering::Relaxed) < 100 {
-        loaded.server.poll();
-        clock.sleep(TICK);
+    (0..10).for_each(|_| rig.turn());
+    let ended = Arc::clone(&rig.drives[0].ended);
+    (0..100).for_each(|_| rig.read(0, Class::Foreground, &ended));
+    while ended.load(Ordering::Relaxed) < 100 {
+        rig.turn();
     }
     assert!(behind.load(Ordering::Relaxed) < 300, "{behind:?} background reads ended before");
-    while loaded.server.poll() {
-        clock.sleep(TICK);
+    while behind.load(Ordering::Relaxed) < WAITING {
+        rig.turn();
     }
-    assert_eq!(behind.load(Ordering::Relaxed), sent);
-    assert!(loaded.server.inbox().has_room_behind(INBOX_PIECES));
 }

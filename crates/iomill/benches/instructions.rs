@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use iomill::engine::EngineKind;
-use iomill::{Array, ArrayOptions, File, Layout, Mode, PutOptions};
+use iomill::{Array, ArrayOptions, File, Layout, PutOptions};
 
 const PAGE: usize = 4096;
 const RECORD: usize = 128;
@@ -118,7 +118,7 @@ fn main() {
 
 /// An error if the engine that the budgets are for is not available.
 fn try_engine(dir: &Path) -> iomill::Result<()> {
-    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(0))?;
+    let array = array(dir, ArrayOptions::new().cache_bytes(0))?;
     let file = array.create_file("f", Layout::default())?;
     file.write_at(&[1; PAGE], 0)?;
     file.close()?;
@@ -145,7 +145,7 @@ fn file(array: &Array, len: usize) -> File {
 
 /// A file that is in the cache as a whole.
 fn warm(dir: &Path) -> (Array, File) {
-    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let array = array(dir, ArrayOptions::new().cache_bytes(64 << 20)).unwrap();
     let file = file(&array, 4 << 20);
     // More than once: a page that was written may have left since, and policies learn.
     let mut all = vec![0; 4 << 20];
@@ -272,7 +272,7 @@ fn future_hits(dir: &Path) -> usize {
 
 /// Each page is read once, at places in which read-ahead sees no order.
 fn misses(dir: &Path) -> usize {
-    let options = ArrayOptions::new().mode(Mode::Inline);
+    let options = ArrayOptions::new();
     // Writes past the cache, so that no page is in it.
     let written = array(dir, options.clone().cache_bytes(0)).unwrap();
     file(&written, 16 << 20).close().unwrap();
@@ -298,7 +298,7 @@ fn misses(dir: &Path) -> usize {
 
 fn creates(dir: &Path) -> usize {
     // By itself the cache's size goes by the machine's memory.
-    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let array = array(dir, ArrayOptions::new().cache_bytes(64 << 20)).unwrap();
     let page = vec![7; PAGE];
     let create = |numbers: std::ops::Range<usize>| {
         for number in numbers {
@@ -313,7 +313,7 @@ fn creates(dir: &Path) -> usize {
 }
 
 fn puts(dir: &Path) -> usize {
-    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let array = array(dir, ArrayOptions::new().cache_bytes(64 << 20)).unwrap();
     let record = [7; RECORD];
     let put = |numbers: std::ops::Range<usize>| {
         for number in numbers {
@@ -327,7 +327,7 @@ fn puts(dir: &Path) -> usize {
 
 /// Each record goes to the end of one file, which is in the cache as a whole.
 fn appends(dir: &Path, syncs: bool) -> usize {
-    let array = array(dir, ArrayOptions::new().mode(Mode::Inline).cache_bytes(64 << 20)).unwrap();
+    let array = array(dir, ArrayOptions::new().cache_bytes(64 << 20)).unwrap();
     let file = file(&array, 1 << 20);
     let record = [7; RECORD];
     let append = |count: usize| {

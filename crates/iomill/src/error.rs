@@ -227,7 +227,7 @@ pub enum Error {
     /// The machine does not start a thread.
     #[error(
         "cannot start the thread {name}: {source}; raise the limit of processes (`ulimit -u`){}",
-        if drive.is_some() { " or use the inline mode" } else { "" }
+        if drive.is_some() { " or do without drive threads" } else { "" }
     )]
     Thread {
         /// Its name.

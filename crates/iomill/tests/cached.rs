@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, Mode, PolicyKind, Remote, Topology};
+use iomill::{Advice, Array, ArrayOptions, File, Layout, PolicyKind, Remote, Topology};
 
 use crate::executor::block_on;
 
@@ -14,7 +14,7 @@ const THREADS: usize = 4;
 
 /// The node or nodes of a kind of cache. Several nodes are emulated. They share their drives, or do not. Pages of other nodes are
 /// read in all ways.
-fn nodes_of(index: usize, several: bool, mode: Mode, options: ArrayOptions) -> (usize, ArrayOptions) {
+fn nodes_of(index: usize, several: bool, options: ArrayOptions) -> (usize, ArrayOptions) {
     if !several {
         return (1, options.topology(Topology::One));
     }
@@ -22,14 +22,13 @@ fn nodes_of(index: usize, several: bool, mode: Mode, options: ArrayOptions) -> (
     let options = options.remote(remote);
     match index % 3 {
         0 => (2, options.topology(Topology::Emulate(2))),
-        1 if mode != Mode::Inline => {
-            (2, options.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3]))
-        }
+        // With drive threads.
+        1 => (2, options.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3])),
         _ => (4, options.topology(Topology::Emulate(4))),
     }
 }
 
-/// Caches of all kinds: (set size, sets, policy, hash, mode, nodes).
+/// Caches of all kinds: (set size, sets, policy, hash, drive threads, nodes).
 fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
     let mut rng = Rng::with_seed(5);
     let kinds = PolicyKind::ALL.into_iter().enumerate();
@@ -37,16 +36,19 @@ fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
         let ways = [4, 12, 32][index % 3];
         let mut sets = [1, 3, 16][index / 3 % 3].max(12 / ways);
         let mask = [u64::MAX, 0, 0xFF << 32, u64::MAX][index % 4];
-        let mode = [Mode::Inline, Mode::Auto, Mode::DriveThreads][(index + index / 3) % 3];
+        let drive_threads = (index + index / 3) % 3 == 2;
         let place = tempfile::tempdir().unwrap();
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-        let (nodes, options) = nodes_of(index, several, mode, ArrayOptions::new().mode(mode).set_size(ways));
+        let (nodes, options) =
+            nodes_of(index, several, ArrayOptions::new().drive_threads(drive_threads).set_size(ways));
         sets = sets.max(nodes);
         let options = options.cache_bytes((sets * ways * PAGE) as u64);
         let array = options.policy(policy).cache_hash_mask(mask).create(&drives).unwrap();
-        let (done, context) =
-            (AtomicBool::new(false), format!("{policy} {ways}x{sets} {mask:x} {mode:?} {nodes} nodes"));
+        let (done, context) = (
+            AtomicBool::new(false),
+            format!("{policy} {ways}x{sets} {mask:x} drive threads {drive_threads} {nodes} nodes"),
+        );
         thread::scope(|scope| {
             scope.spawn(|| {
                 let start = Instant::now();

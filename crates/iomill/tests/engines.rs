@@ -40,7 +40,7 @@ fn engines(config: &EngineConfig) -> Vec<(String, Box<dyn Engine>)> {
     for poll in [false, true] {
         let config = EngineConfig { poll, ..config.clone() };
         let suffix = if poll { ", polling" } else { "" };
-        engines.push((format!("posix{suffix}"), Box::new(PosixEngine::new(&config))));
+        engines.push((format!("posix{suffix}"), Box::new(PosixEngine::new(&config).unwrap())));
         match UringEngine::new(&config) {
             Ok(engine) => engines.push((format!("io_uring{suffix}"), Box::new(engine))),
             Err(error) => eprintln!("no io_uring here: {error}"),

@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use iomill::{Advice, ArrayOptions, EngineKind, Layout, Mode, Topology};
+use iomill::{Advice, ArrayOptions, EngineKind, Layout, Topology};
 
 use crate::executor::block_on;
 use crate::forbid;
@@ -27,11 +27,13 @@ fn an_array_works_without_them_and_says_so() {
     forbid::install(&forbid::filter(&FORBIDDEN, libc::EPERM)).unwrap();
     assert!(!iomill::sys::barrier::available());
     for engine in [None, Some(EngineKind::Mmap)] {
-        for mode in [Mode::Inline, Mode::DriveThreads] {
+        for drive_threads in [false, true] {
             // Beside the build, because `/tmp` may be in memory, where libaio is not used in any case.
             let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-            let options =
-                ArrayOptions::new().mode(mode).topology(Topology::Emulate(2)).cache_bytes((PAGES / 4 * PAGE) as u64);
+            let options = ArrayOptions::new()
+                .drive_threads(drive_threads)
+                .topology(Topology::Emulate(2))
+                .cache_bytes((PAGES / 4 * PAGE) as u64);
             let options = options.cpu_map(vec![vec![0]]);
             let options = if let Some(engine) = engine { options.engine(engine) } else { options };
             let array = options.create([place.path()]).unwrap();
@@ -55,16 +57,20 @@ fn an_array_works_without_them_and_says_so() {
             let mut bytes = vec![0; PAGE];
             for number in 0..PAGES {
                 file.read_at(&mut bytes, (number * PAGE) as u64).unwrap();
-                assert_eq!(bytes, page(number + 1), "{engine:?} {mode:?} {number}");
+                assert_eq!(bytes, page(number + 1), "{engine:?} drive threads {drive_threads} {number}");
             }
             let notices = array.notices().join("\n");
-            let said =
-                |words: &str| assert!(notices.contains(words), "{engine:?} {mode:?}: {words:?} is not in {notices}");
+            let said = |words: &str| {
+                assert!(
+                    notices.contains(words),
+                    "{engine:?} drive threads {drive_threads}: {words:?} is not in {notices}"
+                )
+            };
             if engine.is_none() {
                 said("io_uring is forbidden here");
                 said("libaio is forbidden here (by a seccomp filter), using posix");
             }
-            if mode == Mode::DriveThreads {
+            if drive_threads {
                 said("the thread of drive 0 runs on any CPU");
             }
             drop(file);
@@ -89,7 +95,7 @@ fn an_engine_that_is_refused_later_is_replaced_by_calls() {
     ];
     for ((engine, forbidden), cache_bytes, errno) in cases {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let options = ArrayOptions::new().mode(Mode::Inline).cache_bytes(cache_bytes).engine(engine);
+        let options = ArrayOptions::new().cache_bytes(cache_bytes).engine(engine);
         let array = match options.create([place.path()]) {
             Ok(array) => array,
             Err(error) => {

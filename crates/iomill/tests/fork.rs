@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use iomill::{
-    Advice, Array, ArrayOptions, Error, File, Layout, Mode, PlainOptions, Request, Result, Runtime, RuntimeOptions,
+    Advice, Array, ArrayOptions, Error, File, Layout, PlainOptions, Request, Result, Runtime, RuntimeOptions,
 };
 
 use crate::executor::block_on;
@@ -107,14 +107,14 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-fn options(mode: Mode, cache_bytes: u64) -> ArrayOptions {
-    ArrayOptions::new().mode(mode).cache_bytes(cache_bytes)
+fn options(drive_threads: bool, cache_bytes: u64) -> ArrayOptions {
+    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache_bytes)
 }
 
 /// All ways in which an array may be open.
 fn ways() -> impl Iterator<Item = ArrayOptions> {
-    let modes = [Mode::Auto, Mode::DriveThreads, Mode::Inline];
-    modes.into_iter().flat_map(|mode| [4 << 20, 0].map(|cache_bytes| options(mode, cache_bytes)))
+    let modes = [false, true];
+    modes.into_iter().flat_map(|drive_threads| [4 << 20, 0].map(|cache_bytes| options(drive_threads, cache_bytes)))
 }
 
 /// A child drops or closes its handles after its parent has written the dirty pages again. The parent's bytes stay, and so does

@@ -17,7 +17,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request, Result, Runtime};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Request, Result, Runtime};
 use tempfile::TempDir;
 
 use self::held::{Held, Hooks};
@@ -34,13 +34,14 @@ struct Rig {
 }
 
 /// An array of so many drives with a cache of so many pages.
-fn rig(drives: usize, mode: Mode, cache_pages: u64) -> Rig {
+fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<PathBuf> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let platform = Arc::new(Held::default());
     let hooks = Arc::clone(&platform.hooks);
-    let options = ArrayOptions::new().mode(mode).depth(8).cache_bytes(cache_pages * PAGE).platform(platform);
+    let options =
+        ArrayOptions::new().drive_threads(drive_threads).depth(8).cache_bytes(cache_pages * PAGE).platform(platform);
     let array = options.create(&drives).unwrap();
     Rig { _dir: dir, drives, hooks, array }
 }
@@ -171,8 +172,8 @@ fn allowed(array: &Array, file: &File) {
 /// Rule 7 of the cache, rule 1 of callbacks, wherever a user's code is called.
 #[test]
 fn calls_that_block_are_refused_in_callbacks_and_wakers() {
-    for mode in [Mode::Auto, Mode::DriveThreads] {
-        let rig = rig(2, mode, 64);
+    for drive_threads in [false, true] {
+        let rig = rig(2, drive_threads, 64);
         let file = rig.file("x", 128);
         rig.file("y", 1).close().unwrap();
         let (tell, told) = channel();
@@ -187,7 +188,7 @@ fn calls_that_block_are_refused_in_callbacks_and_wakers() {
         };
         let hear = || {
             let (place, wrong) = told.recv_timeout(PATIENCE).expect("a call in a callback or a waker does not end");
-            assert!(wrong.is_empty(), "{mode:?}, {place}: {wrong:?}");
+            assert!(wrong.is_empty(), "drive threads {drive_threads}, {place}: {wrong:?}");
         };
         let again = look("a callback");
         file.submit(vec![Request::Read { offset: 0, len: 10 }], move |_| again()).unwrap();
@@ -240,8 +241,8 @@ impl Wake for Polled {
 
 #[test]
 fn an_executor_that_polls_inside_wake_works() {
-    for (mode, cache_pages) in [(Mode::Auto, 0), (Mode::Auto, 64), (Mode::DriveThreads, 0)] {
-        let rig = rig(1, mode, cache_pages);
+    for (drive_threads, cache_pages) in [(false, 0), (false, 64), (true, 0)] {
+        let rig = rig(1, drive_threads, cache_pages);
         let file = rig.file("x", 200);
         let (done, ended) = channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -287,7 +288,7 @@ fn an_executor_that_polls_inside_wake_works() {
 /// Rule 3 of the inbox: the thread of its own server may send more than it holds.
 #[test]
 fn a_waker_may_ask_for_more_than_a_queue_holds() {
-    let rig = rig(1, Mode::Auto, 0);
+    let rig = rig(1, false, 0);
     let file = rig.file("x", 1);
     file.set_len(9000 * PAGE).unwrap();
     let (tell, told) = channel();
@@ -315,7 +316,7 @@ fn a_waker_may_ask_for_more_than_a_queue_holds() {
 #[test]
 fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
     for place in ["a callback", "a task in place", "a waker"] {
-        let rig = rig(2, Mode::Auto, 64);
+        let rig = rig(2, false, 64);
         let file = rig.file("x", 64);
         file.write_at(b"kept", 0).unwrap();
         let (tell, told) = channel();
@@ -350,7 +351,7 @@ fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
 /// `delete` does not wait for a user's task on its file. The last holder removes what the file has.
 #[test]
 fn a_delete_does_not_wait_for_a_users_task() {
-    let rig = rig(1, Mode::Auto, 64);
+    let rig = rig(1, false, 64);
     let file = rig.file("x", 40);
     let parts = rig.drives[0].join("iomill/parts");
     let count = move || std::fs::read_dir(&parts).unwrap().count();
@@ -385,7 +386,7 @@ fn a_delete_does_not_wait_for_a_users_task() {
 #[test]
 fn a_slow_close_holds_up_no_operation() {
     for in_place in [false, true] {
-        let rig = rig(1, Mode::Auto, 64);
+        let rig = rig(1, false, 64);
         let (slow, other) = (rig.file("slow", 64), rig.file("other", 64));
         slow.write_at(b"dirty", 0).unwrap();
         rig.hooks.reads.shut();
@@ -417,8 +418,8 @@ fn a_slow_close_holds_up_no_operation() {
 /// Rule 6 of the cache: a panic may come anywhere. Everything that the panicking call has begun ends, and other calls work.
 #[test]
 fn a_panic_leaves_no_page_filling_or_flushing() {
-    for mode in [Mode::Auto, Mode::Inline] {
-        let rig = rig(2, mode, 64);
+    {
+        let rig = rig(2, false, 64);
         let file = rig.file("x", 64);
         let mut page = [0; PAGE as usize];
         for round in 0..4 {
@@ -429,11 +430,11 @@ fn a_panic_leaves_no_page_filling_or_flushing() {
                 2 => file.write_at(&[1; 10], 10 * PAGE + 7),
                 _ => file.read_with(12 * PAGE, 3 * PAGE as usize, |_| ()),
             }));
-            assert!(read.is_err(), "{mode:?}, {round}: the engine did not panic");
+            assert!(read.is_err(), "{round}: the engine did not panic");
         }
         file.write_at(&[7; PAGE as usize], 20 * PAGE).unwrap();
         rig.hooks.panics.store(1, Ordering::SeqCst);
-        assert!(catch_unwind(AssertUnwindSafe(|| file.sync())).is_err(), "{mode:?}: the engine did not panic");
+        assert!(catch_unwind(AssertUnwindSafe(|| file.sync())).is_err(), "the engine did not panic");
         let again = file.clone();
         ends("what comes after a panic", move || {
             for number in [5, 6, 7, 9, 10, 12, 13, 14] {
@@ -455,7 +456,7 @@ fn a_panic_leaves_no_page_filling_or_flushing() {
 /// A user's task that panics over pages in place.
 #[test]
 fn a_task_that_panics_lets_go_of_its_pages() {
-    let rig = rig(1, Mode::Auto, 64);
+    let rig = rig(1, false, 64);
     let file = rig.file("x", 64);
     for _ in 0..100 {
         let task = catch_unwind(AssertUnwindSafe(|| file.read_with(0, 16 * PAGE as usize, |_| panic!("a task's own"))));
@@ -473,65 +474,46 @@ fn a_task_that_panics_lets_go_of_its_pages() {
     });
 }
 
-/// A call on the drive threads panics when its first drive already works. It returns only when the drive no longer uses its
-/// memory.
+/// A drive thread that panics ends what it has, and what comes later is an error. Nothing waits for it, and the other drives go on.
 #[test]
-fn a_panic_waits_for_what_drives_have_begun() {
-    for cache_pages in [0, 64] {
-        let rig = rig(2, Mode::DriveThreads, cache_pages);
-        let file = rig.file("x", 64);
-        let open = Arc::new(AtomicBool::new(false));
-        let panicked = (1..1000).any(|round| {
-            // Usually the drives' threads are asleep now, and must be woken. No page is in the cache.
-            thread::sleep(Duration::from_millis(5 * round.min(100)));
-            file.advise(.., Advice::DontNeed).unwrap();
-            rig.hooks.reads.shut();
-            open.store(false, Ordering::SeqCst);
-            rig.hooks.wake_panics.store(2, Ordering::SeqCst);
-            let opener = thread::spawn({
-                let (hooks, open) = (Arc::clone(&rig.hooks), Arc::clone(&open));
-                move || {
-                    hooks.reads.wait_for(1);
-                    thread::sleep(Duration::from_millis(100));
-                    open.store(true, Ordering::SeqCst);
-                    hooks.reads.open();
-                }
-            });
-            let mut memory = vec![0; 2 * PAGE as usize];
-            let offset = (round % 30) * 2 * PAGE;
-            let read = catch_unwind(AssertUnwindSafe(|| file.read_at(&mut memory, offset)));
-            assert!(open.load(Ordering::SeqCst), "it returned while a drive was at its memory");
-            opener.join().unwrap();
-            rig.hooks.wake_panics.store(0, Ordering::SeqCst);
-            read.is_err()
-        });
-        assert!(panicked, "no wake panicked");
-        ends("what comes after a panic", move || {
-            let mut all = vec![0; 64 * PAGE as usize];
-            file.read_at(&mut all, 0).unwrap();
-            assert!(all.iter().enumerate().all(|(at, &byte)| byte == (at / PAGE as usize) as u8));
-            file.set_len(PAGE).unwrap();
-            file.close().unwrap();
-            rig.array.close().unwrap();
-        });
-    }
+fn a_drive_thread_that_panics_is_waited_for_by_no_call() {
+    let rig = rig(2, true, 0);
+    let file = rig.file("x", 64);
+    rig.hooks.panics.store(1, Ordering::SeqCst);
+    let again = file.clone();
+    ends("what goes to a thread that panics", move || {
+        // What the thread had in flight is read. What it would have got later is refused.
+        let mut all = vec![0; 64 * PAGE as usize];
+        assert_eq!(again.read_at(&mut all, 0).unwrap_err().errno(), Some(libc::ECANCELED));
+    });
+    let read = |page: u64| {
+        let (file, mut bytes) = (file.clone(), [0; 10]);
+        let read = move || file.read_at(&mut bytes, page * PAGE).map(|_| bytes);
+        ends("a read beside a thread that has panicked", read)
+    };
+    let reads = [read(0), read(1)];
+    let refused = reads.iter().flat_map(|read| read.as_ref().err()).map(Error::errno).collect::<Vec<_>>();
+    assert_eq!(refused, [Some(libc::ECANCELED)], "of two drives one has no thread any more");
+    let (array, file) = (rig.array, file);
+    ends("closing", move || {
+        drop(file);
+        array.close().unwrap();
+    });
 }
 
-/// A panic ends a future with an error. Neither the gate nor a page waits for that future afterwards.
+/// A panic of an engine goes to the thread that takes the turn. What has ended is told by the next turn, and nothing waits for ever.
 #[test]
-fn a_panic_while_an_operation_is_begun_ends_it() {
+fn a_panic_in_a_turn_loses_no_end() {
     for cache_pages in [0, 64] {
-        let rig = rig(2, Mode::Auto, cache_pages);
+        let rig = rig(2, false, cache_pages);
         let file = rig.file("x", 64);
         let panicked = (1..1000).any(|round| {
-            thread::sleep(Duration::from_millis(5 * round.min(100)));
             file.advise(.., Advice::DontNeed).unwrap();
-            rig.hooks.wake_panics.store(1, Ordering::SeqCst);
-            let read = block_on(file.read(round % 30 * 2 * PAGE, 2 * PAGE as usize));
-            rig.hooks.wake_panics.store(0, Ordering::SeqCst);
-            matches!(read, Err(Error::Panicked))
+            rig.hooks.panics.store(1, Ordering::SeqCst);
+            let read = || iomill::block_on(file.read(round % 30 * 2 * PAGE, 2 * PAGE as usize));
+            catch_unwind(AssertUnwindSafe(read)).is_err()
         });
-        assert!(panicked, "no wake panicked");
+        assert!(panicked, "no turn of this thread panicked");
         ends("what comes after a panic", move || {
             let mut all = vec![0; 64 * PAGE as usize];
             file.read_at(&mut all, 0).unwrap();
@@ -546,7 +528,7 @@ fn a_panic_while_an_operation_is_begun_ends_it() {
 /// closes, because closing it waits for callbacks.
 #[test]
 fn a_callback_may_wait_for_the_last_operation_of_an_array() {
-    let Rig { _dir, hooks, array, .. } = rig(1, Mode::Auto, 0);
+    let Rig { _dir, hooks, array, .. } = rig(1, false, 0);
     let file = array.create_file("x", Layout::default()).unwrap();
     file.write_at(&[1; 2 * PAGE as usize], 0).unwrap();
     hooks.reads.shut();
@@ -565,7 +547,7 @@ fn a_callback_may_wait_for_the_last_operation_of_an_array() {
 /// A thread moves a position and waits for a drive. A callback would wait for that thread.
 #[test]
 fn a_callback_does_not_wait_for_a_position() {
-    let rig = rig(1, Mode::Auto, 64);
+    let rig = rig(1, false, 64);
     let file = rig.file("x", 64);
     file.read_at(&mut [0; 10], 0).unwrap();
     (&file).seek(SeekFrom::Start(10 * PAGE)).unwrap();

@@ -14,7 +14,7 @@ use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Engine, EngineConfig, EngineKind};
 use iomill::sys::fs::{DriveFs, Handle};
-use iomill::{ArrayOptions, Error, File, Layout, Mode};
+use iomill::{ArrayOptions, Error, File, Layout};
 
 /// Calls `sync` on a new thread while no more files can be opened.
 fn sync_without_files(file: &File) -> Error {
@@ -81,9 +81,9 @@ impl Platform for Unlocked {
 /// Other processes of the user may take all of the locked memory at any time. An engine that the options demand is not replaced.
 #[test]
 fn another_engine_serves_where_locked_memory_lacks() {
-    for mode in [Mode::Inline, Mode::DriveThreads] {
+    for drive_threads in [false, true] {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let options = || ArrayOptions::new().mode(mode).platform(Arc::new(Unlocked::default()));
+        let options = || ArrayOptions::new().drive_threads(drive_threads).platform(Arc::new(Unlocked::default()));
         let array = options().create([place.path()]).unwrap();
         let file = array.create_file("file", Layout::default()).unwrap();
         file.write_at(&[7; 100_000], 5).unwrap();
@@ -176,14 +176,13 @@ thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
 }
 
-/// A thread that is ending has no context any more. Each of its calls makes one, and checks before it begins that it can. An
-/// engine that cannot be made a moment later is an error that says so, and blames no part of the file.
+/// A thread that is ending has no context any more. An engine that cannot be made for it is an error that says so, and blames no part of the file.
 #[test]
-fn an_asynchronous_call_that_loses_its_engine_says_so() {
+fn an_asynchronous_call_without_an_engine_says_so() {
     for cache_bytes in [0, 1 << 20] {
         let place = tempfile::tempdir().unwrap();
         let platform = Arc::new(Few(RealPlatform::default(), AtomicUsize::new(usize::MAX)));
-        let options = ArrayOptions::new().cache_bytes(cache_bytes).mode(Mode::Inline);
+        let options = ArrayOptions::new().cache_bytes(cache_bytes);
         let array = options.platform(Arc::clone(&platform) as Arc<dyn Platform>).create([place.path()]).unwrap();
         let file = array.create_file("file", Layout::default()).unwrap();
         file.write_at(&[7; 4096], 0).unwrap();
@@ -191,9 +190,8 @@ fn an_asynchronous_call_that_loses_its_engine_says_so() {
         let (tell, told) = channel();
         let (of_thread, few) = (file.clone(), Arc::clone(&platform));
         let at_end = move || {
-            few.1.store(1, Ordering::Relaxed);
+            few.1.store(0, Ordering::Relaxed);
             let read = pin!(of_thread.read(8192, 4096)).poll(&mut Context::from_waker(Waker::noop()));
-            few.1.store(1, Ordering::Relaxed);
             let written = pin!(of_thread.write(vec![1; 512], 512)).poll(&mut Context::from_waker(Waker::noop()));
             few.1.store(usize::MAX, Ordering::Relaxed);
             tell.send((read.map_ok(drop), written.map(|ended| ended.map(drop).map_err(Error::from)))).unwrap();
@@ -206,9 +204,7 @@ fn an_asynchronous_call_that_loses_its_engine_says_so() {
         });
         ending.join().unwrap();
         let (read, written) = told.recv().unwrap();
-        // A write to a page that the cache has needs no engine.
-        assert!(cache_bytes == 0 || matches!(written, Poll::Ready(Ok(()))), "{written:?}");
-        for ended in [Some(read), (cache_bytes == 0).then_some(written)].into_iter().flatten() {
+        for ended in [read, written] {
             let Poll::Ready(Err(error)) = ended else { panic!("{ended:?}") };
             assert!(matches!(&error, Error::Engine { .. }), "{error}");
             assert!(error.to_string().contains("os error 24"), "{error}");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Mode, Remote, Topology};
+use iomill::{Array, ArrayOptions, File, Layout, Remote, Topology};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::PATIENCE;
@@ -167,7 +167,6 @@ fn senseless_nodes_are_errors() {
         (two().cache_nodes([1, 1]), "named twice"),
         (ArrayOptions::new().topology(Topology::One).cache_nodes([1]), "there is one node, 0"),
         (ArrayOptions::new().topology(Topology::Emulate(0)), "give 1 to 64"),
-        (two().cache_nodes([0]).io_nodes([1]).mode(Mode::Inline), "inline mode"),
         (two().cache_bytes(12 * PAGE as u64), "for each of 2 nodes"),
     ] {
         let error = options.read_only(true).open(&drives[0]).unwrap_err().to_string();
@@ -179,9 +178,9 @@ fn senseless_nodes_are_errors() {
 /// dropped without a close.
 #[test]
 fn threads_share_the_nodes_threads() {
-    for (mode, io_nodes) in [(Mode::Auto, vec![0, 1, 2]), (Mode::DriveThreads, vec![0, 1, 2]), (Mode::Auto, vec![0])] {
+    for (drive_threads, io_nodes) in [(false, vec![0, 1, 2]), (true, vec![0, 1, 2]), (false, vec![0])] {
         let (_dir, drives) = drives();
-        let options = nodes(3).mode(mode).io_nodes(io_nodes).remote(Remote::Message).cache_bytes(MIB);
+        let options = nodes(3).drive_threads(drive_threads).io_nodes(io_nodes).remote(Remote::Message).cache_bytes(MIB);
         let (array, file) = cold(&drives, options);
         thread::scope(|scope| {
             for seed in 0..6u64 {

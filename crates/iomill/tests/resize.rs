@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Mode, Remote, Topology};
+use iomill::{Array, ArrayOptions, File, Layout, Remote, Topology};
 
 use crate::rounds;
 
@@ -69,11 +69,12 @@ impl Drop for Stop<'_> {
     }
 }
 
-fn resizes_beside_calls(mode: Mode, nodes: usize) {
+fn resizes_beside_calls(drive_threads: bool, nodes: usize) {
     const THREADS: usize = 4;
     const PART: usize = 1_000_000;
     let (_dir, drives) = drives();
-    let options = ArrayOptions::new().mode(mode).depth(8).cache_bytes(60 * SET).cache_bytes_max(300 * SET);
+    let options =
+        ArrayOptions::new().drive_threads(drive_threads).depth(8).cache_bytes(60 * SET).cache_bytes_max(300 * SET);
     let options = options.topology(Topology::Emulate(nodes)).remote(Remote::Message);
     let array = options.create(&drives).unwrap();
     let file = array.create_file("f", Layout::striping().block_bytes(16 << 10)).unwrap();
@@ -129,22 +130,22 @@ fn resizes_beside_calls(mode: Mode, nodes: usize) {
 
 #[test]
 fn resizes_beside_calls_inline() {
-    resizes_beside_calls(Mode::Auto, 1);
+    resizes_beside_calls(false, 1);
 }
 
 #[test]
 fn resizes_beside_calls_on_drive_threads() {
-    resizes_beside_calls(Mode::DriveThreads, 1);
+    resizes_beside_calls(true, 1);
 }
 
 #[test]
 fn resizes_beside_calls_on_nodes() {
-    resizes_beside_calls(Mode::Auto, 4);
+    resizes_beside_calls(false, 4);
 }
 
 #[test]
 fn resizes_beside_calls_on_nodes_and_drive_threads() {
-    resizes_beside_calls(Mode::DriveThreads, 2);
+    resizes_beside_calls(true, 2);
 }
 
 const WORD: usize = size_of::<u64>();

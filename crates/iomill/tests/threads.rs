@@ -13,13 +13,13 @@ use std::thread::{self};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request, Result};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Request, Result};
 use tempfile::TempDir;
 
 use crate::executor::block_on;
 use crate::{PATIENCE, rounds};
 
-const MODES: [Mode; 2] = [Mode::Auto, Mode::DriveThreads];
+const DRIVE_THREADS: [bool; 2] = [false, true];
 
 struct Rig {
     _dir: TempDir,
@@ -34,8 +34,8 @@ impl Rig {
         Rig { _dir: dir, drives }
     }
 
-    fn create(&self, mode: Mode) -> Array {
-        ArrayOptions::new().mode(mode).depth(8).create(&self.drives).unwrap()
+    fn create(&self, drive_threads: bool) -> Array {
+        ArrayOptions::new().drive_threads(drive_threads).depth(8).create(&self.drives).unwrap()
     }
 
     /// Opens the array as soon as its present user has closed it.
@@ -118,9 +118,9 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()
 #[test]
 fn threads_on_parts_of_one_file_do_not_disturb_each_other() {
     ends(|| {
-        for (mode, layout) in [(Mode::Auto, Layout::striping()), (Mode::DriveThreads, Layout::hash())] {
+        for (drive_threads, layout) in [(false, Layout::striping()), (true, Layout::hash())] {
             let rig = Rig::new(3);
-            let array = rig.create(mode);
+            let array = rig.create(drive_threads);
             let file = array.create_file("file", layout.block_bytes(8192)).unwrap();
             // Not whole pages, so that neighbours share some.
             let len = 61_007;
@@ -150,7 +150,7 @@ fn threads_on_parts_of_one_file_do_not_disturb_each_other() {
 fn names_opened_made_renamed_and_deleted_by_all() {
     ends(|| {
         let rig = Rig::new(2);
-        let array = rig.create(Mode::Auto);
+        let array = rig.create(false);
         // The notices about the chosen engine.
         let before = array.notices();
         let (opened, deleted) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -210,7 +210,7 @@ fn assert_same(file: &File) -> Result<()> {
 fn renames_in_opposite_directions_end() {
     ends(|| {
         let rig = Rig::new(1);
-        let array = rig.create(Mode::Auto);
+        let array = rig.create(false);
         let both = Barrier::new(2);
         thread::scope(|scope| {
             for (from, to) in [("a", "b"), ("b", "a")] {
@@ -243,9 +243,9 @@ fn pattern(offset: usize) -> u8 {
 #[test]
 fn a_file_shrinks_and_grows_under_its_readers() {
     ends(|| {
-        for mode in MODES {
+        for drive_threads in DRIVE_THREADS {
             let rig = Rig::new(3);
-            let array = rig.create(mode);
+            let array = rig.create(drive_threads);
             let file = array.create_file("file", Layout::hash().block_bytes(4096)).unwrap();
             let whole: Vec<u8> = (0..300_000).map(pattern).collect();
             file.write_at(&whole, 0).unwrap();
@@ -292,7 +292,7 @@ fn an_array_is_closed_while_threads_use_it() {
     ends(|| {
         for round in 0..rounds(12) as usize {
             let rig = Rig::new(2);
-            let array = rig.create(MODES[round % 2]);
+            let array = rig.create(DRIVE_THREADS[round % 2]);
             let file = array.create_file("file", Layout::rotated().block_bytes(4096)).unwrap();
             let len = 20_001;
             file.write_at(&vec![0; 6 * len], 0).unwrap();
@@ -358,7 +358,7 @@ fn what_is_dropped_in_flight_is_finished() {
     ends(|| {
         for round in 0..rounds(20) as usize {
             let rig = Rig::new(2);
-            let array = rig.create(MODES[round % 2]);
+            let array = rig.create(DRIVE_THREADS[round % 2]);
             let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
             let content: Vec<u8> = (0..200_000).map(pattern).collect();
             drop(file.write(content.clone(), 0));
@@ -383,7 +383,7 @@ fn what_is_dropped_in_flight_is_finished() {
 fn a_callback_that_panics_takes_no_other_along() {
     ends(|| {
         let rig = Rig::new(1);
-        let array = rig.create(Mode::Auto);
+        let array = rig.create(false);
         let file = array.create_file("file", Layout::default()).unwrap();
         let (send, receive) = channel();
         for index in 0..20 {
@@ -407,9 +407,9 @@ fn a_callback_that_panics_takes_no_other_along() {
 #[test]
 fn a_file_can_be_deleted_once_its_last_call_has_ended() {
     ends(|| {
-        for mode in MODES {
+        for drive_threads in DRIVE_THREADS {
             let rig = Rig::new(2);
-            let array = rig.create(mode);
+            let array = rig.create(drive_threads);
             let file = array.create_file("x", Layout::default()).unwrap();
             let (sender, receiver) = channel();
             let (go_on, gone_on) = channel::<()>();
@@ -450,7 +450,7 @@ fn a_waker_that_panics_stops_no_other_operation() {
     }
     ends(|| {
         let rig = Rig::new(2);
-        let array = rig.create(Mode::Auto);
+        let array = rig.create(false);
         let file = array.create_file("file", Layout::default()).unwrap();
         file.write_at(&vec![7; 1 << 20], 0).unwrap();
         let waker = Waker::from(Arc::new(Bomb));

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, Layout, Mode, Result};
+use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, Layout, Result};
 use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
@@ -198,9 +198,10 @@ fn measure(
 /// All steps, inline and by drive threads.
 fn steps<'a>(arena: &Arena, settings: &Settings, what: What<'a>) -> Result<Vec<Box<dyn Contender<What<'a>> + 'a>>> {
     let mut contenders: Vec<Box<dyn Contender<What<'a>> + 'a>> = Vec::new();
-    for (names, mode) in NAMES.iter().zip([Mode::Inline, Mode::DriveThreads]) {
+    for (names, drive_threads) in NAMES.iter().zip([false, true]) {
         for (level, &name) in names.iter().enumerate() {
-            let options = switched(&settings.options, level, settings.depth).mode(mode).cache_bytes(0);
+            let options =
+                switched(&settings.options, level, settings.depth).drive_threads(drive_threads).cache_bytes(0);
             contenders.push(Box::new(Step {
                 name,
                 drives: arena.drives().to_owned(),

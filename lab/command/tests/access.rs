@@ -41,7 +41,7 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     let loads: HashSet<_> = workloads(&document["ladders"][0]).collect();
     assert_eq!(loads, HashSet::from(["random-read-4KiB", "mixed-read-4KiB"]));
     site.run_bare(["-a", "one", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
-    for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--mode", "inline"]] {
+    for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--drive-threads=false"]] {
         run(options).failed(2, &["falcon's steps choose", options[0]]);
     }
     run(&["--dir", "./one"]).failed(2, &["one is named twice", "--drives N"]);
@@ -130,7 +130,7 @@ fn more_writes(document: &serde_json::Value) -> bool {
 fn without_an_array_one_is_made_and_removed() {
     let site = Site::bare(0);
     let before = entries(&site);
-    let arguments = [vec!["random", "--mode", "inline"], SHORT.to_vec(), vec!["1"]].concat();
+    let arguments = [vec!["random", "--drive-threads=false"], SHORT.to_vec(), vec!["1"]].concat();
     let ended = site.run_bare(arguments).good();
     assert!(ended.text().contains("iomill-inline") && !ended.text().contains("iomill-drive-threads"));
     assert!(ended.err.contains("they share that device's limit"), "{}", ended.err);
@@ -223,9 +223,9 @@ fn what_makes_no_sense_is_refused() {
         (vec!["random", "--size", "1", "--rivals", "none"], "at least one page"),
         (vec!["random", "--layout", "hash", "--read-percent", "0"], "striping or rotated"),
         (vec!["random", "--dir", "/nonexistent"], "/nonexistent"),
-        (vec!["gate", "--mode", "inline"], "leave --mode and --depth out"),
-        (vec!["gate", "--depth", "8"], "leave --mode and --depth out"),
-        (vec!["picture", "--mode", "inline"], "leave --mode and --depth out"),
+        (vec!["gate", "--drive-threads=false"], "leave --drive-threads and --depth out"),
+        (vec!["gate", "--depth", "8"], "leave --drive-threads and --depth out"),
+        (vec!["picture", "--drive-threads=false"], "leave --drive-threads and --depth out"),
         (vec!["picture", "--size", "31MiB"], "at least 32MiB"),
         // A path that cannot be written is refused before a measurement of many hours.
         (vec!["picture", "--svg", "no/such/p.svg", "--seconds", "600"], "no/such/p.svg"),
@@ -242,7 +242,7 @@ fn what_makes_no_sense_is_refused() {
 fn rivals_work_with_little_locked_memory() {
     let site = Site::new(2);
     let words =
-        "random --mode drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
+        "random --drive-threads --rivals uring-by-hand --rounds 1 --seconds 0.1 --size 4MiB --threads 16 --json";
     let mut command = site.command(words.split(' '));
     limited(&mut command, libc::RLIMIT_MEMLOCK, 2 << 20);
     let document = Ended::of(command.output().unwrap()).good().json();

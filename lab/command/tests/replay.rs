@@ -143,7 +143,7 @@ fn bad_traces_and_arguments_are_refused() {
 fn a_replay_on_a_temporary_file_leaves_nothing() {
     let site = Site::new(3);
     site.file("t.csv", TRACE.as_bytes());
-    for more in [&["--threads", "3"][..], &["--sparse"], &["--mode", "drive-threads"], &["--limit", "3"]] {
+    for more in [&["--threads", "3"][..], &["--sparse"], &["--drive-threads"], &["--limit", "3"]] {
         let figures = site.run([&["replay", "t.csv", "--json"], more].concat()).good().json();
         let (reads, bytes) = if more[0] == "--limit" { (2, 4096 + 8192 + 1) } else { (4, 17_801) };
         assert_eq!((&figures["trace"], &figures["file"]), (&"t".into(), &Value::Null));
@@ -190,7 +190,7 @@ fn a_plain_file_is_replayed_on_and_only_read() {
     let path = site.file("features.bin", &content);
     let changed = || fs::metadata(&path).unwrap().modified().unwrap();
     let before = changed();
-    for more in [&["--threads", "3"][..], &["--cache", "0"], &["--mode", "drive-threads"], &["--engine", "posix"]] {
+    for more in [&["--threads", "3"][..], &["--cache", "0"], &["--drive-threads"], &["--engine", "posix"]] {
         let line = ["replay", "t.csv", "--plain", "features.bin", "--json"];
         let replay = site.run_bare([&line[..], more].concat()).good().json();
         assert_eq!((&replay["file"], &replay["plain"]), (&Value::Null, &"features.bin".into()));

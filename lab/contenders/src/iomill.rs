@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ::iomill::engine::EngineKind;
 use ::iomill::sys::cpu;
-use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Mode, Result};
+use ::iomill::{Array, ArrayOptions, Buffer, Error, File, Result};
 
 use crate::arena::{Arena, SEED};
 use crate::asynchronous::{Flyer, Load, Op, Ops};
@@ -52,12 +52,14 @@ pub struct Iomill {
 impl Iomill {
     /// Uses the measured file of `arena`.
     pub fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
-        let mode = if name == IOMILL_DRIVE_THREADS { Mode::DriveThreads } else { Mode::Inline };
+        let options = options.clone().drive_threads(name == IOMILL_DRIVE_THREADS);
+        let options = if name == IOMILL_NULL { options.engine(EngineKind::Null) } else { options };
+        Iomill::with(name, arena, options)
+    }
+
+    fn with(name: &'static str, arena: &Arena, options: ArrayOptions) -> Result<Iomill> {
         // Without a cache only the path to the drives is measured.
-        let mut options = options.clone().mode(mode).cache_bytes(0);
-        if name == IOMILL_NULL {
-            options = options.engine(EngineKind::Null);
-        }
+        let options = options.cache_bytes(0);
         let (drives, file_name) = (arena.drives().to_owned(), arena.file_name().to_owned());
         Ok(Iomill {
             name,
@@ -74,10 +76,10 @@ impl Iomill {
 }
 
 impl Iomill {
-    /// Uses asynchronous calls, by drive threads. Inline, each operation would end within its call.
+    /// Uses asynchronous calls.
     pub fn flying(flyer: &Flyer, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
-        let calls = Iomill::new(IOMILL_DRIVE_THREADS, arena, options)?;
-        Ok(Iomill { name: flyer.name(), flyer: Some(flyer.clone()), ..calls })
+        let calls = Iomill::with(flyer.name(), arena, options.clone())?;
+        Ok(Iomill { flyer: Some(flyer.clone()), ..calls })
     }
 
     /// Binds each calling thread to one of these CPUs.

@@ -292,11 +292,8 @@ fn profile_is_followed(probed: &Value, places: &[PathBuf]) -> Result<()> {
         check(probed["weights"][node] == info["drives"][node]["weight"], format!("weights: {probed} {info}"))?;
     }
     let served = &probed["served"];
-    check(
-        served["best_mode"] == info["mode"] && served["best_plug"] == info["plug"],
-        format!("{served} is not {}, {}", info["mode"], info["plug"]),
-    )?;
-    println!("ok: the profile's depths, weights, mode {} and plug {} are followed", info["mode"], info["plug"]);
+    check(served["drive_threads"] == info["drive_threads"], format!("{served} is not {}", info["drive_threads"]))?;
+    println!("ok: the profile's depths, weights, and drive threads ({}) are followed", info["drive_threads"]);
     Ok(())
 }
 
@@ -304,7 +301,7 @@ fn profile_is_followed(probed: &Value, places: &[PathBuf]) -> Result<()> {
 fn threads_run_near_their_drives(drives: &[String], places: &[PathBuf]) -> Result<()> {
     let place = places[0].to_string_lossy();
     let mut child = Command::new("iomill-lab")
-        .args(["random", "-a", &place, "--mode", "drive-threads", "--size", "64MiB", "--rivals", "none"])
+        .args(["random", "-a", &place, "--drive-threads", "--size", "64MiB", "--rivals", "none"])
         .args(["--rounds", "3", "--seconds", "5"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

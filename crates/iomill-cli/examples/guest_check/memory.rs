@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, Mode};
+use iomill::{Array, ArrayOptions, EngineKind, Error, Layout};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde_json::Value;
@@ -46,7 +46,7 @@ impl Ground {
 
     /// The array with mapped parts. It has no cache, so that every call reaches the engine.
     fn open(&self) -> Result<Array> {
-        let options = ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).mode(Mode::Inline);
+        let options = ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0);
         Ok(options.open(&self.places[0])?)
     }
 }

@@ -42,7 +42,7 @@ pub fn run(context: &Context<'_>) -> Result<Answer> {
     let drives: Vec<Value> = info.drives.iter().map(drive_document).collect();
     let nodes: Vec<Value> = info.nodes.iter().map(node_document).collect();
     let document = json!({
-        "id": info.id, "epoch": info.epoch, "files": info.files, "mode": info.mode.name(), "plug": info.plug,
+        "id": info.id, "epoch": info.epoch, "files": info.files, "drive_threads": info.drive_threads, "plug": info.plug,
         "drives": drives, "nodes": nodes
     });
     Ok(Answer::new(text, document))

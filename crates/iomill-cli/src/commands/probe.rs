@@ -292,14 +292,10 @@ fn costs(figures: &Figures) -> String {
     text.push_str(&format!("\n{}cycles: {}\n", table.render(), figures.cycles_by));
     figures.paths_left_out.iter().for_each(|why| text.push_str(&format!("not measured: {why}\n")));
     if let Some(served) = &figures.served {
-        let mut table = Table::new(&["iomill with", ">reads/s", ">CPU/read"]);
-        for mode in &served.modes {
-            let name = format!("--mode {}, at random", mode.value);
-            table.row([name, human::count(mode.iops), human::time_us(mode.cpu_us_per_op)]);
-        }
-        for plug in &served.plugs {
-            let name = format!("--plug {}, page after page", plug.value);
-            table.row([name, human::count(plug.iops), human::time_us(plug.cpu_us_per_op)]);
+        let mut table = Table::new(&["iomill, I/O by", ">reads/s", ">CPU/read"]);
+        for way in &served.ways {
+            let name = if way.value == "caller" { "the calling thread" } else { "--drive-threads" };
+            table.row([name.to_owned(), human::count(way.iops), human::time_us(way.cpu_us_per_op)]);
         }
         text.push_str(&format!("\n{}", table.render()));
     }

@@ -64,10 +64,8 @@ pub fn of(figures: &Figures) -> Result<Profile> {
     }
     let mut comment = vec![format!("Measured on {}", figures.machine.line())];
     comment.extend(figures.verdict.iter().cloned());
-    let served = figures.served.as_ref();
     let mut profile = Profile::default();
-    profile.mode = served.map(|served| served.mode());
-    profile.plug = served.map(|served| served.best_plug);
+    profile.drive_threads = figures.served.as_ref().map(|served| served.drive_threads);
     profile.drives = drives;
     profile.comment = comment;
     Ok(profile)

@@ -207,12 +207,8 @@ fn cheapest(figures: &Figures) -> Option<String> {
 }
 
 fn served(served: &Served) -> String {
-    let who = if served.best_mode == "auto" { "the caller itself" } else { "a thread for each drive" };
-    let gather = match served.best_plug {
-        1 => "asynchronous requests to a drive should not wait for others".to_owned(),
-        plug => format!("at most {plug} asynchronous requests to a drive should gather"),
-    };
-    format!("iomill's blocking reads are best driven by {who}, and {gather}")
+    let who = if served.drive_threads { "a thread for each drive" } else { "the caller itself" };
+    format!("iomill's reads are best driven by {who}")
 }
 
 fn raw(raw: &RawFigures) -> String {

@@ -1,15 +1,15 @@
 //! The page cache between calls and drives that fail. A read or write that failed is an error, and loses nothing.
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Mode, Request};
+use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
 
 const PAGE: usize = 4096;
 
-fn made(world: &World, mode: Mode, pages: usize) -> (Array, File) {
-    let options = ArrayOptions::new().platform(world.platform()).mode(mode).set_size(4);
+fn made(world: &World, pages: usize) -> (Array, File) {
+    let options = ArrayOptions::new().platform(world.platform()).set_size(4);
     let array = options.cache_bytes((pages * PAGE) as u64).create(world.paths()).unwrap();
     let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
     // It has parts from now on, so no fault hits the move of a small file.
@@ -21,14 +21,12 @@ fn eio(kind: Kind) -> Injection {
     Injection::new(kind, Fault::Errno(libc::EIO)).path("parts/")
 }
 
-const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
-
 /// A failed flush is the sync's error. The pages stay dirty, and the next sync writes them to the drives.
 #[test]
 fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
-    for (seed, mode) in MODES.into_iter().enumerate() {
-        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, mode, 64);
+    for seed in 0..3 {
+        let world = World::new(seed).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, 64);
         let content = bytes(&mut Rng::with_seed(7), 20 * PAGE + 100);
         file.write_at(&content, 0).unwrap();
         world.faults(|faults| faults.inject(eio(Kind::Write)));
@@ -57,7 +55,7 @@ fn a_flush_that_failed_is_tried_again_by_the_next_sync() {
 fn a_bad_drive_keeps_nothing_from_the_others() {
     for (seed, ended) in ["synced", "closed", "dropped"].into_iter().enumerate() {
         let world = World::new(40 + seed as u64).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, Mode::Inline, 4096);
+        let (array, file) = made(&world, 4096);
         let content = bytes(&mut Rng::with_seed(11), 700 * PAGE);
         file.write_at(&content, 0).unwrap();
         world.faults(|faults| faults.inject(eio(Kind::Write).drive(0).times(u64::MAX)));
@@ -92,9 +90,9 @@ fn a_bad_drive_keeps_nothing_from_the_others() {
 /// hears of the failure once, by its next sync. A handle that is opened later does not hear of it. Nothing is lost.
 #[test]
 fn a_flush_that_failed_late_is_reported_once_to_each_handle() {
-    for (seed, mode) in MODES.into_iter().enumerate() {
-        let world = World::new(20 + seed as u64).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, mode, 64);
+    for seed in 0..3 {
+        let world = World::new(20 + seed).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, 64);
         let (clone, other) = (file.clone(), array.open_file("file").unwrap());
         let content = bytes(&mut Rng::with_seed(9), 48 * PAGE);
         world.faults(|faults| faults.inject(eio(Kind::Write)));
@@ -134,7 +132,7 @@ fn a_flush_that_failed_late_is_reported_once_to_each_handle() {
 fn a_flush_that_failed_late_is_reported_at_the_end() {
     for (seed, dropped) in [true, false].into_iter().enumerate() {
         let world = World::new(30 + seed as u64).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, Mode::Inline, 64);
+        let (array, file) = made(&world, 64);
         world.faults(|faults| faults.inject(eio(Kind::Write)));
         for page in 0..48 {
             file.write_at(&[7; PAGE], page * PAGE as u64).unwrap();
@@ -158,9 +156,9 @@ fn a_flush_that_failed_late_is_reported_at_the_end() {
 /// page again.
 #[test]
 fn a_fill_that_failed_is_tried_again_by_the_next_call() {
-    for (seed, mode) in MODES.into_iter().enumerate() {
-        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, mode, 16);
+    for seed in 0..3 {
+        let world = World::new(seed).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, 16);
         let content = bytes(&mut Rng::with_seed(8), 64 * PAGE);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
@@ -192,9 +190,9 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
 /// Read-ahead that fails is no call's error. A call that asks for the page, or waits for it, then reads it itself.
 #[test]
 fn failed_read_ahead_fails_no_call() {
-    for (seed, mode) in MODES.into_iter().enumerate() {
-        let world = World::new(seed as u64).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, mode, 64);
+    for seed in 0..3 {
+        let world = World::new(seed).with_drives(2, DriveModel::default());
+        let (array, file) = made(&world, 64);
         let content = bytes(&mut Rng::with_seed(9), 200 * PAGE);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
@@ -211,10 +209,10 @@ fn failed_read_ahead_fails_no_call() {
             let at = block as usize * 8192 + PAGE;
             file.read_at(&mut got, at as u64).unwrap();
             assert_same(&got, &content[at..at + PAGE], || format!("block {block}"));
-            assert_eq!(errors(), before + 1, "{mode:?}, block {block}");
+            assert_eq!(errors(), before + 1, "block {block}");
         }
         let counted = array.counters().since(&written);
-        assert_eq!((counted.read_ahead, counted.misses), (100, 50), "{mode:?}");
+        assert_eq!((counted.read_ahead, counted.misses), (100, 50));
         drop(file);
         array.close().unwrap();
         assert_tidy(&world);
@@ -225,7 +223,7 @@ fn failed_read_ahead_fails_no_call() {
 #[test]
 fn advice_waits_for_its_share() {
     let world = World::new(50).with_drives(2, DriveModel::default());
-    let (array, file) = made(&world, Mode::DriveThreads, 64);
+    let (array, file) = made(&world, 64);
     file.write_at(&vec![3; 300 * PAGE], 0).unwrap();
     file.sync().unwrap();
     file.advise(.., Advice::DontNeed).unwrap();
@@ -252,7 +250,7 @@ fn advice_waits_for_its_share() {
 #[test]
 fn a_batch_of_both_kinds_owns_no_more_pages_than_other_calls() {
     let world = World::new(51).with_drives(2, DriveModel::default());
-    let (array, file) = made(&world, Mode::Auto, 64);
+    let (array, file) = made(&world, 64);
     let mut wanted = vec![3; 200 * PAGE];
     file.write_at(&wanted, 0).unwrap();
     let (sender, ends) = std::sync::mpsc::channel();
@@ -291,9 +289,9 @@ fn a_batch_of_both_kinds_owns_no_more_pages_than_other_calls() {
 /// One seed gives one run, also with read-ahead and advice: the events on the drives are the same each time.
 #[test]
 fn reading_ahead_is_reproducible() {
-    let run = |seed: u64, mode: Mode| {
+    let run = |seed: u64| {
         let world = World::new(seed).with_drives(3, DriveModel::default());
-        let (array, file) = made(&world, mode, 256);
+        let (array, file) = made(&world, 256);
         let content = bytes(&mut Rng::with_seed(seed), 700 * PAGE);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
@@ -306,14 +304,14 @@ fn reading_ahead_is_reproducible() {
             assert_same(&got, &content[at..at + 3000], || format!("{at} on"));
         }
         let counted = array.counters().since(&written);
-        assert!(counted.read_ahead > 500 && counted.misses < 100, "{mode:?}: {counted:?}");
+        assert!(counted.read_ahead > 500 && counted.misses < 100, "{counted:?}");
         drop(file);
         array.close().unwrap();
         assert_tidy(&world);
         world.trace_hash()
     };
-    for (seed, mode) in (0..6).zip(MODES.into_iter().cycle()) {
-        assert_eq!(run(seed, mode), run(seed, mode), "seed {seed}, {mode:?}");
+    for seed in 0..6 {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
     }
 }
 
@@ -325,7 +323,7 @@ fn a_file_closed_by_its_last_write_is_flushed() {
         for index in 0..2 {
             world.add_drive(format!("/sim/{index}"), DriveModel::default());
         }
-        let (array, file) = made(world, MODES[rng.usize(0..3)], 4 * rng.usize(1..10));
+        let (array, file) = made(world, 4 * rng.usize(1..10));
         let content = bytes(rng, 30_000);
         file.write_at(&content, 0).unwrap();
         file.sync().unwrap();
@@ -355,7 +353,7 @@ fn a_file_closed_by_its_last_write_is_flushed() {
 #[test]
 fn a_copy_of_the_log_that_is_left_behind_is_noticed() {
     let world = World::new(77).with_drives(3, DriveModel::default());
-    let (array, file) = made(&world, Mode::Inline, 64);
+    let (array, file) = made(&world, 64);
     assert!(!array.notices().iter().any(|notice| notice.contains("left behind")), "{:?}", array.notices());
     world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Errno(libc::EIO)).drive(2).times(u64::MAX)));
     array.create_file("another", Layout::default()).unwrap();

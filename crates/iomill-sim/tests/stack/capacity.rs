@@ -1,7 +1,7 @@
 //! A drive that fills up: the error says so, nothing is lost, and there is space again after a delete.
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Layout, Mode};
+use iomill::{Array, Error, File, Layout};
 use iomill_sim::{DriveModel, World};
 
 use super::crash::assert_clean_beside;
@@ -114,20 +114,18 @@ fn room_made_before_is_room() {
 
 #[test]
 fn room_made_ahead_goes_back_when_a_file_is_closed() {
-    for mode in [Mode::Inline, Mode::DriveThreads] {
-        let world = World::new(8);
-        let array = {
-            world.add_drive("/sim/0", DriveModel { capacity_bytes: Some(DRIVE_BYTES), ..DriveModel::default() });
-            options(&mut Rng::with_seed(8), &world).mode(mode).create(world.paths()).unwrap()
-        };
-        let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
-        // The first change also sets space aside for the catalog.
-        let before = world.used_bytes(0);
-        file.write_at(&[1; 5000], 0).unwrap();
-        assert!(world.used_bytes(0) >= before + (1 << 20), "files grow in large steps");
-        file.close().unwrap();
-        assert!(world.used_bytes(0) <= before + 8192 + 4 * 4096, "{} of {before}", world.used_bytes(0));
-        array.close().unwrap();
-        assert_tidy(&world);
-    }
+    let world = World::new(8);
+    let array = {
+        world.add_drive("/sim/0", DriveModel { capacity_bytes: Some(DRIVE_BYTES), ..DriveModel::default() });
+        options(&mut Rng::with_seed(8), &world).create(world.paths()).unwrap()
+    };
+    let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
+    // The first change also sets space aside for the catalog.
+    let before = world.used_bytes(0);
+    file.write_at(&[1; 5000], 0).unwrap();
+    assert!(world.used_bytes(0) >= before + (1 << 20), "files grow in large steps");
+    file.close().unwrap();
+    assert!(world.used_bytes(0) <= before + 8192 + 4 * 4096, "{} of {before}", world.used_bytes(0));
+    array.close().unwrap();
+    assert_tidy(&world);
 }

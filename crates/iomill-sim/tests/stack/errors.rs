@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Layout, Mode, PutOptions};
+use iomill::{Array, Error, File, Layout, PutOptions};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
 use super::harness::{
@@ -407,10 +407,10 @@ impl UncertainTwin {
 }
 
 /// A machine of healthy drives with an array and one synced file.
-fn plain(seed: u64, drives: usize, mode: Mode) -> (World, Array, File, Vec<u8>) {
+fn plain(seed: u64, drives: usize) -> (World, Array, File, Vec<u8>) {
     let mut rng = Rng::with_seed(seed);
     let world = World::new(seed).with_drives(drives, DriveModel::default());
-    let array = uncached_options(&mut rng, &world).mode(mode).create(world.paths()).unwrap();
+    let array = uncached_options(&mut rng, &world).create(world.paths()).unwrap();
     let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
     let content = bytes(&mut rng, 300_000);
     file.write_at(&content, 0).unwrap();
@@ -420,39 +420,37 @@ fn plain(seed: u64, drives: usize, mode: Mode) -> (World, Array, File, Vec<u8>) 
 
 #[test]
 fn an_error_names_the_part_and_the_offset() {
-    for mode in [Mode::Inline, Mode::DriveThreads] {
-        let (world, array, file, content) = plain(1, 3, mode);
-        // Block 4 is the second of drive 1.
-        let hit = |kind| Injection::new(kind, Fault::Errno(libc::EIO)).drive(1).path("parts/");
-        world.faults(|faults| faults.inject(hit(Kind::Read)));
-        let error = file.read_at(&mut [0; 100], 4 * 8192 + 5).unwrap_err();
-        let Error::Io { action: "read", path, offset: Some(offset), source } = &error else { panic!("{error}") };
-        assert!(path.starts_with(world.path(1).join("iomill/parts")), "{error}");
-        assert_eq!((*offset, source.raw_os_error()), (8192 + 5, Some(libc::EIO)));
-        world.faults(|faults| faults.inject(hit(Kind::Write)));
-        let error = file.write_at(&[0; 100], 4 * 8192 + 5).unwrap_err();
-        assert!(matches!(&error, Error::Io { action: "write", offset: Some(8197), .. }), "{error}");
-        let mut all = vec![0; content.len()];
-        file.read_at(&mut all, 0).unwrap();
-        assert_same(&all[..4 * 8192 + 5], &content[..4 * 8192 + 5], || "before".into());
-        assert_same(&all[4 * 8192 + 105..], &content[4 * 8192 + 105..], || "behind".into());
-        world.faults(|faults| faults.inject(hit(Kind::Sync)));
-        file.write_at(&[0; 100], 8192).unwrap();
-        let error = file.sync().unwrap_err();
-        assert!(matches!(&error, Error::Io { action: "sync", offset: None, .. }), "{error}");
-        assert!(matches!(file.write_at(&[0], 0), Err(Error::Poisoned { .. })));
-        drop(file);
-        array.open_file("file").unwrap().write_at(&[0], 0).unwrap();
-        array.close().unwrap();
-        assert_tidy(&world);
-    }
+    let (world, array, file, content) = plain(1, 3);
+    // Block 4 is the second of drive 1.
+    let hit = |kind| Injection::new(kind, Fault::Errno(libc::EIO)).drive(1).path("parts/");
+    world.faults(|faults| faults.inject(hit(Kind::Read)));
+    let error = file.read_at(&mut [0; 100], 4 * 8192 + 5).unwrap_err();
+    let Error::Io { action: "read", path, offset: Some(offset), source } = &error else { panic!("{error}") };
+    assert!(path.starts_with(world.path(1).join("iomill/parts")), "{error}");
+    assert_eq!((*offset, source.raw_os_error()), (8192 + 5, Some(libc::EIO)));
+    world.faults(|faults| faults.inject(hit(Kind::Write)));
+    let error = file.write_at(&[0; 100], 4 * 8192 + 5).unwrap_err();
+    assert!(matches!(&error, Error::Io { action: "write", offset: Some(8197), .. }), "{error}");
+    let mut all = vec![0; content.len()];
+    file.read_at(&mut all, 0).unwrap();
+    assert_same(&all[..4 * 8192 + 5], &content[..4 * 8192 + 5], || "before".into());
+    assert_same(&all[4 * 8192 + 105..], &content[4 * 8192 + 105..], || "behind".into());
+    world.faults(|faults| faults.inject(hit(Kind::Sync)));
+    file.write_at(&[0; 100], 8192).unwrap();
+    let error = file.sync().unwrap_err();
+    assert!(matches!(&error, Error::Io { action: "sync", offset: None, .. }), "{error}");
+    assert!(matches!(file.write_at(&[0], 0), Err(Error::Poisoned { .. })));
+    drop(file);
+    array.open_file("file").unwrap().write_at(&[0], 0).unwrap();
+    array.close().unwrap();
+    assert_tidy(&world);
 }
 
 /// The kernel reports the loss of a page once, so a later success means nothing.
 #[test]
 fn a_sync_that_failed_is_not_tried_again_and_closing_the_array_tells() {
     for errno in [libc::EIO, libc::ENOMEM, libc::EINTR] {
-        let (world, array, file, _) = plain(6, 2, Mode::Inline);
+        let (world, array, file, _) = plain(6, 2);
         file.write_at(&[1; 100], 0).unwrap();
         let hit = Injection::new(Kind::Sync, Fault::Errno(errno)).drive(0).path("parts/");
         world.faults(|faults| faults.inject(hit));
@@ -465,9 +463,8 @@ fn a_sync_that_failed_is_not_tried_again_and_closing_the_array_tells() {
 
 #[test]
 fn a_dead_drive_is_an_error_and_the_others_go_on() {
-    for (death, mode) in [(Death::Empty, Mode::Inline), (Death::Error, Mode::DriveThreads), (Death::Empty, Mode::Auto)]
-    {
-        let (world, array, file, content) = plain(2, 3, mode);
+    for death in [Death::Empty, Death::Error] {
+        let (world, array, file, content) = plain(2, 3);
         let other = array.create_file("other", Layout::striping().drives([0, 2])).unwrap();
         other.write_at(&content, 0).unwrap();
         world.faults(|faults| faults.kill(1, death));
@@ -499,31 +496,29 @@ fn a_dead_drive_is_an_error_and_the_others_go_on() {
 
 #[test]
 fn handles_of_a_closed_array_say_so() {
-    for mode in [Mode::Inline, Mode::DriveThreads] {
-        let (world, array, file, content) = plain(4, 2, mode);
-        // No thread steps an array that is closed.
-        let (_, other, _, _) = plain(5, 1, mode);
-        let (pending, late) = (file.read(0, content.len()), array.clone());
-        array.close().unwrap();
-        assert_same(&block_on(&late, pending).unwrap(), &content, || "a read that began before the close".into());
-        let closed = |result: iomill::Result<()>| assert!(matches!(result, Err(Error::Closed)), "{result:?}");
-        closed(file.read_at(&mut [0], 0).map(drop));
-        closed(file.write_at(&[0], 0));
-        closed(block_on(&late, file.read(0, 1)).map(drop));
-        closed(block_on(&late, file.write(vec![1], 0)).map(drop).map_err(Error::from));
-        closed(block_on(&other, file.sync_async()));
-        closed(file.submit(Vec::new(), |_| panic!("the task has not begun")));
-        closed(file.sync());
-        closed(file.set_len(0));
-        closed(file.preallocate(1));
-        closed(late.open_file("file").map(drop));
-        closed(late.create_file("new", Layout::default()).map(drop));
-        closed(late.delete("file"));
-        closed(late.rename("file", "new"));
-        closed(late.set_attribute("file", "key", None));
-        closed(late.stat("file").map(drop));
-        closed(late.close());
-        drop(file);
-        assert_tidy(&world);
-    }
+    let (world, array, file, content) = plain(4, 2);
+    // No thread steps an array that is closed.
+    let (_, other, _, _) = plain(5, 1);
+    let (pending, late) = (file.read(0, content.len()), array.clone());
+    array.close().unwrap();
+    assert_same(&block_on(&late, pending).unwrap(), &content, || "a read that began before the close".into());
+    let closed = |result: iomill::Result<()>| assert!(matches!(result, Err(Error::Closed)), "{result:?}");
+    closed(file.read_at(&mut [0], 0).map(drop));
+    closed(file.write_at(&[0], 0));
+    closed(block_on(&late, file.read(0, 1)).map(drop));
+    closed(block_on(&late, file.write(vec![1], 0)).map(drop).map_err(Error::from));
+    closed(block_on(&other, file.sync_async()));
+    closed(file.submit(Vec::new(), |_| panic!("the task has not begun")));
+    closed(file.sync());
+    closed(file.set_len(0));
+    closed(file.preallocate(1));
+    closed(late.open_file("file").map(drop));
+    closed(late.create_file("new", Layout::default()).map(drop));
+    closed(late.delete("file"));
+    closed(late.rename("file", "new"));
+    closed(late.set_attribute("file", "key", None));
+    closed(late.stat("file").map(drop));
+    closed(late.close());
+    drop(file);
+    assert_tidy(&world);
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 use iomill::sys::fs::Alignment;
-use iomill::{Array, ArrayOptions, Layout, LayoutKind, Mode, PolicyKind, Topology};
+use iomill::{Array, ArrayOptions, Layout, LayoutKind, PolicyKind, Topology};
 use iomill_sim::{DriveModel, World};
 
 /// One round of a test.
@@ -91,9 +91,8 @@ pub fn uncached_options(rng: &mut Rng, world: &World) -> ArrayOptions {
 }
 
 fn bare_options(rng: &mut Rng, world: &World) -> ArrayOptions {
-    let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads][rng.usize(0..3)];
     let depth = [1, 2, 3, 8, 32][rng.usize(0..5)];
-    ArrayOptions::new().platform(world.platform()).mode(mode).depth(depth)
+    ArrayOptions::new().platform(world.platform()).depth(depth)
 }
 
 /// A machine of one to five drives with an array over them.

@@ -1,7 +1,7 @@
 //! Plain files on simulated drives: as a byte vector has them, and after a crash at any change.
 
 use fastrand::Rng;
-use iomill::{Error, File, Mode, PlainOptions, Result, Runtime, RuntimeOptions};
+use iomill::{Error, File, PlainOptions, Result, Runtime, RuntimeOptions};
 use iomill_sim::World;
 
 use super::harness::{Round, assert_tidy, drive, rounds};
@@ -9,9 +9,8 @@ use super::harness::{Round, assert_tidy, drive, rounds};
 const PAGE: usize = 4096;
 
 fn runtime(rng: &mut Rng, world: &World) -> Runtime {
-    let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads][rng.usize(0..3)];
     let cache = [0, 16 * PAGE, 64 * PAGE][rng.usize(0..3)] as u64;
-    RuntimeOptions::new().platform(world.platform()).mode(mode).cache_bytes(cache).start().unwrap()
+    RuntimeOptions::new().platform(world.platform()).cache_bytes(cache).start().unwrap()
 }
 
 fn open(runtime: &Runtime, world: &World) -> Result<File> {

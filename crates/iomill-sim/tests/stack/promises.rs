@@ -1,18 +1,16 @@
 //! Promises of single calls when drives fail and processes end, each in the fewest calls that show it (`docs/durability.md`).
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, assert_tidy, block_on, bytes};
 
 const PAGE: usize = 4096;
 
-const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
-
-fn options(world: &World, mode: Mode, cache_pages: usize) -> ArrayOptions {
+fn options(world: &World, cache_pages: usize) -> ArrayOptions {
     // Faults hit requests by their number, so each piece must be one request.
-    let options = ArrayOptions::new().platform(world.platform()).mode(mode).merge(false);
+    let options = ArrayOptions::new().platform(world.platform()).merge(false);
     options.set_size(4).cache_bytes((cache_pages * PAGE) as u64)
 }
 
@@ -31,7 +29,7 @@ fn after_a_crash(world: &World, array: Array) -> Vec<u8> {
     world.crash_with(Survival::Nothing);
     drop(array);
     world.reboot();
-    let array = options(world, Mode::Inline, 0).open(world.path(0)).unwrap();
+    let array = options(world, 0).open(world.path(0)).unwrap();
     let file = array.open_file("file").unwrap();
     let mut got = vec![0; file.len() as usize];
     assert_eq!(file.read_at(&mut got, 0).unwrap(), got.len());
@@ -45,17 +43,17 @@ fn after_a_crash(world: &World, array: Array) -> Vec<u8> {
 fn a_flush_of_a_cursor_is_no_sync() {
     use std::io::Write;
 
-    for (mode, cache_pages) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 64)]) {
+    for cache_pages in [0, 64] {
         let world = World::new(1).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, options(&world, mode, cache_pages));
+        let (array, file) = made(&world, options(&world, cache_pages));
         let syncs = || array.counters().drives.iter().map(|drive| drive.syncs).sum::<u64>();
         let mut cursor = file.cursor();
         cursor.write_all(&[1; 3 * PAGE]).unwrap();
         let before = syncs();
         cursor.flush().unwrap();
-        assert_eq!(syncs(), before, "{mode:?}: a flush is a sync");
+        assert_eq!(syncs(), before, "a flush is a sync");
         cursor.sync().unwrap();
-        assert!(syncs() > before, "{mode:?}: a sync is none");
+        assert!(syncs() > before, "a sync is none");
         drop((cursor, file));
         assert_eq!(after_a_crash(&world, array), [1; 3 * PAGE]);
     }
@@ -65,9 +63,9 @@ fn a_flush_of_a_cursor_is_no_sync() {
 #[test]
 fn a_sync_covers_what_an_earlier_writer_left() {
     let mut rng = Rng::with_seed(2);
-    for (mode, cache_pages) in MODES.into_iter().flat_map(|mode| [(mode, 0), (mode, 64)]) {
+    for (asynchronous, cache_pages) in [(false, 0), (false, 64), (true, 0), (true, 64)] {
         let world = World::new(1).with_drives(3, DriveModel::default());
-        let (array, file) = made(&world, options(&world, mode, 0));
+        let (array, file) = made(&world, options(&world, 0));
         let (first, second) = (bytes(&mut rng, 21 * PAGE), bytes(&mut rng, 21 * PAGE));
         file.write_at(&first, 0).unwrap();
         drop(file);
@@ -76,13 +74,13 @@ fn a_sync_covers_what_an_earlier_writer_left() {
         file.write_at(&second, 0).unwrap();
         world.kill_process();
         drop((array, file));
-        let array = options(&world, mode, cache_pages).open(world.path(0)).unwrap();
+        let array = options(&world, cache_pages).open(world.path(0)).unwrap();
         let file = array.open_file("file").unwrap();
         let mut got = vec![0; second.len()];
         file.read_at(&mut got, 0).unwrap();
         assert_same(&got, &second, || "what the killed writer left".into());
         let before = (0..3).map(|drive| world.stats(drive).syncs).sum::<u64>();
-        if mode == Mode::Auto {
+        if asynchronous {
             block_on(&array, file.sync_async()).unwrap()
         } else {
             file.sync().unwrap()
@@ -91,7 +89,9 @@ fn a_sync_covers_what_an_earlier_writer_left() {
         let syncs = (0..3).map(|drive| world.stats(drive).syncs).sum::<u64>() - before;
         assert_eq!(syncs, 3, "one for each part, once");
         drop(file);
-        assert_same(&after_a_crash(&world, array), &second, || format!("after the crash, {mode:?}, {cache_pages}"));
+        assert_same(&after_a_crash(&world, array), &second, || {
+            format!("after the crash, asynchronous {asynchronous}, {cache_pages}")
+        });
         assert_tidy(&world);
     }
 }
@@ -100,7 +100,7 @@ fn a_sync_covers_what_an_earlier_writer_left() {
 #[test]
 fn a_sync_covers_what_an_earlier_opening_left() {
     let world = World::new(2).with_drives(2, DriveModel::default());
-    let (array, file) = made(&world, options(&world, Mode::Inline, 0));
+    let (array, file) = made(&world, options(&world, 0));
     file.write_at(&[1; 8 * PAGE], 0).unwrap();
     file.sync().unwrap();
     file.write_at(&[2; 8 * PAGE], 0).unwrap();
@@ -129,7 +129,7 @@ fn a_sync_covers_what_an_earlier_opening_left() {
 #[test]
 fn a_file_that_is_not_written_to_costs_no_sync_at_its_end() {
     let world = World::new(3).with_drives(2, DriveModel::default());
-    let (array, file) = made(&world, options(&world, Mode::Inline, 64));
+    let (array, file) = made(&world, options(&world, 64));
     let syncs = || (0..2).map(|drive| world.stats(drive).syncs).sum::<u64>();
     file.sync().unwrap();
     assert_eq!(syncs(), 0, "a new file holds nothing");
@@ -147,10 +147,10 @@ fn a_file_that_is_not_written_to_costs_no_sync_at_its_end() {
 /// A page that cannot be written back does not stop writes to other pages, and its error is not theirs.
 #[test]
 fn a_write_fails_by_no_other_page() {
-    for mode in MODES {
+    for asynchronous in [false, true] {
         let world = World::new(4).with_drives(2, DriveModel::default());
         // One set of four pages.
-        let (array, file) = made(&world, options(&world, mode, 4));
+        let (array, file) = made(&world, options(&world, 4));
         let (bad, good) = ([0, 2, 4, 6], [1, 3, 5, 7]);
         file.write_at(&[1; 8 * PAGE], 0).unwrap();
         file.sync().unwrap();
@@ -159,7 +159,7 @@ fn a_write_fails_by_no_other_page() {
             file.write_at(&[2; PAGE], page * PAGE as u64).unwrap();
         }
         for page in good {
-            let result = if mode == Mode::Auto {
+            let result = if asynchronous {
                 block_on(&array, file.write(vec![3; 100], page * PAGE as u64 + 5)).map(drop).map_err(Error::from)
             } else {
                 file.write_at(&[3; 100], page * PAGE as u64 + 5)
@@ -187,7 +187,7 @@ fn a_write_fails_by_no_other_page() {
                     _ => 1,
                 })
                 .collect();
-            assert_same(bytes, &wanted, || format!("page {page}, {mode:?}"));
+            assert_same(bytes, &wanted, || format!("page {page}, asynchronous {asynchronous}"));
         }
         assert_tidy(&world);
     }
@@ -198,7 +198,7 @@ fn a_write_fails_by_no_other_page() {
 #[test]
 fn a_write_to_a_pinned_page_fails_by_itself() {
     let world = World::new(5).with_drives(1, DriveModel::default());
-    let (array, file) = made(&world, options(&world, Mode::Inline, 64));
+    let (array, file) = made(&world, options(&world, 64));
     file.write_at(&[1; 400 * PAGE], 0).unwrap();
     file.sync().unwrap();
     world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
@@ -232,7 +232,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
     for layout in [Layout::striping(), Layout::hash()] {
         for (asynchronous, cache_pages) in [(false, 0), (true, 0), (false, 4), (true, 4), (false, 64)] {
             let world = World::new(6).with_drives(2, DriveModel::default());
-            let array = options(&world, Mode::Auto, cache_pages).create(world.paths()).unwrap();
+            let array = options(&world, cache_pages).create(world.paths()).unwrap();
             let file = array.create_file("file", layout.clone().block_bytes(PAGE as u32)).unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             let write = |bytes: Vec<u8>, at: u64| match asynchronous {
@@ -275,7 +275,7 @@ fn a_far_write_after_one_that_failed_fails_by_no_other_page() {
     const LEN: usize = PAGE + 100;
     for asynchronous in [false, true] {
         let world = World::new(9).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, options(&world, Mode::Auto, 64));
+        let (array, file) = made(&world, options(&world, 64));
         file.write_at(&[7; LEN], 0).unwrap();
         file.sync().unwrap();
         file.advise(.., iomill::Advice::DontNeed).unwrap();
@@ -309,7 +309,7 @@ fn a_far_write_after_one_that_failed_fails_by_no_other_page() {
 fn a_length_that_cannot_be_synced_is_not_changed() {
     for len in [5000, 50_000] {
         let world = World::new(7).with_drives(2, DriveModel::default());
-        let (array, file) = made(&world, options(&world, Mode::Inline, 64));
+        let (array, file) = made(&world, options(&world, 64));
         file.write_at(&[1; 20_000], 0).unwrap();
         world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
         file.set_len(len).unwrap_err();
@@ -337,7 +337,7 @@ fn a_batch_takes_no_space_between_its_ranges() {
     {
         let model = DriveModel { capacity_bytes: Some(1 << 30), ..DriveModel::default() };
         let world = World::new(8).with_drives(2, model);
-        let array = options(&world, Mode::Auto, cache_pages).create(world.paths()).unwrap();
+        let array = options(&world, cache_pages).create(world.paths()).unwrap();
         let file = array.create_file("file", Layout::striping()).unwrap();
         let offsets = [FAR, 0, FAR / 2, 100];
         let records: Vec<u8> = (1..=4).flat_map(|byte| [byte; 100]).collect();
@@ -379,7 +379,7 @@ fn a_crash_leaves_a_page_old_or_new() {
     let mut found = [0; 2];
     for (seed, cache_pages) in (0..60).flat_map(|seed| [(seed, 0), (seed, 16)]) {
         let world = World::new(seed).with_drives(1, DriveModel::default());
-        let (array, file) = made(&world, options(&world, Mode::Inline, cache_pages));
+        let (array, file) = made(&world, options(&world, cache_pages));
         file.write_at(&[1; PAGE], 0).unwrap();
         file.sync().unwrap();
         let at = world.effects() + 1 + seed % 4;
@@ -389,7 +389,7 @@ fn a_crash_leaves_a_page_old_or_new() {
         world.faults(|faults| faults.crash_at_effect = None);
         drop((array, file));
         world.reboot();
-        let array = options(&world, Mode::Inline, 0).open(world.path(0)).unwrap();
+        let array = options(&world, 0).open(world.path(0)).unwrap();
         let mut got = [0; PAGE];
         array.open_file("file").unwrap().read_at(&mut got, 0).unwrap();
         let is_new = got[100] == 2;

@@ -1,20 +1,20 @@
 //! Old bugs, each in the fewest calls that show it.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, Mode, PlainOptions, RuntimeOptions};
+use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, PlainOptions, RuntimeOptions};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, assert_tidy, block_on, bytes};
 
 const PAGE: usize = 4096;
 
-fn array(world: &World, mode: Mode) -> Array {
-    array_with(world, mode, 1 << 20)
+fn array(world: &World) -> Array {
+    array_with(world, 1 << 20)
 }
 
-fn array_with(world: &World, mode: Mode, cache_bytes: u64) -> Array {
+fn array_with(world: &World, cache_bytes: u64) -> Array {
     // Faults hit requests by their number, so each piece must be one request.
-    let options = ArrayOptions::new().platform(world.platform()).mode(mode).merge(false);
+    let options = ArrayOptions::new().platform(world.platform()).merge(false);
     let options = options.set_size(4).cache_bytes(cache_bytes);
     if world.files(0).is_empty() {
         options.create(world.paths()).unwrap()
@@ -29,7 +29,7 @@ fn what_was_cut_stays_cut_after_growing_and_a_crash() {
     for kind in [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash] {
         for cut in [0, 1, PAGE, 3 * PAGE - 1, 17 * PAGE, 40 * PAGE, 40 * PAGE + 5, 63 * PAGE] {
             let world = World::new(cut as u64).with_drives(3, DriveModel::default());
-            let file = array(&world, Mode::Inline);
+            let file = array(&world);
             let file = file.create_file("file", Layout::new(kind).block_bytes(PAGE as u32)).unwrap();
             let content = bytes(&mut Rng::with_seed(1), 64 * PAGE);
             file.write_at(&content, 0).unwrap();
@@ -38,7 +38,7 @@ fn what_was_cut_stays_cut_after_growing_and_a_crash() {
             world.crash_with(Survival::Nothing);
             world.reboot();
             let mut got = vec![1; content.len()];
-            let again = array(&world, Mode::Inline);
+            let again = array(&world);
             assert_eq!(again.open_file("file").unwrap().read_at(&mut got, 0).unwrap(), got.len());
             assert_same(&got[..cut], &content[..cut], || format!("{kind:?} before {cut}"));
             assert!(got[cut..].iter().all(|&byte| byte == 0), "{kind:?} behind {cut}");
@@ -52,7 +52,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
     for kind in [LayoutKind::Striping, LayoutKind::Hash] {
         for (asynchronous, cache_pages) in [(false, 0), (true, 0), (false, 4), (true, 4), (false, 64), (true, 64)] {
             let world = World::new(3).with_drives(2, DriveModel::default());
-            let array = array_with(&world, Mode::Auto, cache_pages * PAGE as u64);
+            let array = array_with(&world, cache_pages * PAGE as u64);
             let file = array.create_file("file", Layout::new(kind).block_bytes(PAGE as u32)).unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             let no = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").skip(9).times(1000);
@@ -89,7 +89,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
 fn a_file_that_could_not_be_cut_does_not_grow() {
     for kind in [Kind::SetLen, Kind::Zero] {
         let world = World::new(4).with_drives(2, DriveModel::default());
-        let array = array(&world, Mode::Auto);
+        let array = array(&world);
         let file = array.create_file("file", Layout::hash().block_bytes(PAGE as u32)).unwrap();
         file.write_at(&[7; 40 * PAGE], 0).unwrap();
         world.faults(|faults| faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path("parts/")));
@@ -109,12 +109,11 @@ fn a_file_that_could_not_be_cut_does_not_grow() {
     }
 }
 
-/// Tasks for a drive with a full queue come back at once, and other tasks are taken.
+/// Batches come back at once while some thousand are unfinished, and are taken again later.
 #[test]
-fn a_full_drive_does_not_hold_up_the_others() {
+fn no_more_batches_are_taken_than_callers_should_wait_for() {
     let world = World::new(8).with_drives(2, DriveModel::default());
-    let options = ArrayOptions::new().platform(world.platform()).mode(Mode::DriveThreads).cache_bytes(0);
-    let array = options.create(world.paths()).unwrap();
+    let array = ArrayOptions::new().platform(world.platform()).cache_bytes(0).create(world.paths()).unwrap();
     let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
     file.write_at(&[7; 4 * PAGE], 0).unwrap();
     let ended = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -127,22 +126,18 @@ fn a_full_drive_does_not_hold_up_the_others() {
         };
         file.try_submit(vec![task.clone()], told).unwrap().inspect(|back| assert_eq!(*back, [task]))
     };
-    // No thread runs the servers' steps meanwhile.
+    // No step lets time pass meanwhile.
     let mut taken = 0;
-    while send(0).is_none() {
+    while send(taken as u64 % 4).is_none() {
         taken += 1;
-        assert!(taken <= iomill::drive::serve::INBOX_PIECES, "the queue is not bounded");
+        assert!(taken <= 100_000, "they are not bounded");
     }
     assert!(taken > 1000, "{taken}");
-    assert!(send(1).is_none() && send(3).is_none(), "the other drive has room");
-    assert!(send(2).is_some());
-    (0..1_000_000)
-        .take_while(|_| ended.load(std::sync::atomic::Ordering::Relaxed) < taken + 2)
-        .for_each(|_| array.step());
+    (0..1_000_000).take_while(|_| ended.load(std::sync::atomic::Ordering::Relaxed) < taken).for_each(|_| array.step());
     assert!(send(2).is_none(), "there is room again");
     drop(file);
     array.close().unwrap();
-    assert_eq!(ended.load(std::sync::atomic::Ordering::Relaxed), taken + 3);
+    assert_eq!(ended.load(std::sync::atomic::Ordering::Relaxed), taken + 1);
     assert_tidy(&world);
 }
 
@@ -151,11 +146,10 @@ fn a_full_drive_does_not_hold_up_the_others() {
 fn a_senseless_read_is_refused_at_once() {
     for len in [PAGE as u64, iomill::MAX_FILE_BYTES] {
         let world = World::new(9).with_drives(2, DriveModel::default());
-        let options = ArrayOptions::new().platform(world.platform()).mode(Mode::DriveThreads).cache_bytes(0);
+        let options = ArrayOptions::new().platform(world.platform()).cache_bytes(0);
         let array = options.create(world.paths()).unwrap();
         let file = array.create_file("file", Layout::striping()).unwrap();
         file.set_len(len).unwrap();
-        // From now on the drives have queues, and some of these may have room.
         block_on(&array, file.read(0, PAGE)).unwrap();
         let (told, end) = std::sync::mpsc::channel();
         let asker = file.clone();
@@ -175,7 +169,7 @@ fn a_senseless_read_is_refused_at_once() {
 #[test]
 fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
     let world = World::new(5).with_drives(2, DriveModel::default());
-    let array = array(&world, Mode::Inline);
+    let array = array(&world);
     let file = array.create_file("file", Layout::striping()).unwrap();
     file.set_len(100_000).unwrap();
     let futures: Vec<_> = (0..50).map(|index| file.write(vec![1; 20], index * 40)).collect();
@@ -195,7 +189,7 @@ fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
 #[test]
 fn a_callback_may_submit_while_the_length_changes() {
     let world = World::new(6).with_drives(1, DriveModel::default());
-    let array = array(&world, Mode::Inline);
+    let array = array(&world);
     let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
     let inside = file.clone();
     let write = |offset| vec![iomill::Request::Write { offset, bytes: vec![3; 5000] }];
@@ -216,7 +210,7 @@ fn a_callback_may_submit_while_the_length_changes() {
 #[test]
 fn a_file_that_a_queued_sync_holds_is_deleted() {
     let world = World::new(5).with_drives(2, DriveModel::default());
-    let array = array(&world, Mode::Auto);
+    let array = array(&world);
     let file = array.create_file("file", Layout::default()).unwrap();
     file.write_at(&[7; 100], 0).unwrap();
     let sync = file.sync_async();
@@ -237,7 +231,7 @@ fn a_call_that_needs_room_waits_for_a_flush_of_others() {
         let (told, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let world = World::new(17).with_drives(1, DriveModel::default());
-            let array = array_with(&world, Mode::DriveThreads, 4 * PAGE as u64);
+            let array = array_with(&world, 4 * PAGE as u64);
             let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
             file.set_len(5 * PAGE as u64).unwrap();
             // So many dirty pages are flushed at once.

@@ -14,8 +14,8 @@ use super::options::ArrayOptions;
 use super::setup;
 use crate::catalog::{self, Catalog, Drive, EMPTY_FILE, Id, Record};
 use crate::counters::{Board, Counters, Meter};
-use crate::drive::inline::Service;
 use crate::drive::regions::Regions;
+use crate::drive::service::Service;
 use crate::error::{Error, Result};
 use crate::exec::pools::{Pool, check_may_block};
 use crate::exec::roles::NodeRoles;
@@ -121,9 +121,7 @@ impl Array {
             most_drives: ready.services.len(),
             services: ready.services,
             may_change_engines: options.engine.is_none(),
-            mode: options.mode_in_force(),
-            is_apart: pager.is_some() && roles.are_apart(),
-            has_nodes: roles.nodes.len() > 1,
+            has_drive_threads: options.drive_threads_in_force() || (pager.is_some() && roles.are_apart()),
             cpus: setup::cpus_later(&options, &catalog, &roles),
             hold: catalog.lock_handles(),
             regions: ready.regions,

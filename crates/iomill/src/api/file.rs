@@ -104,8 +104,8 @@ impl File {
         &self.handle.ahead
     }
 
-    /// A handle for background I/O. In the queues of the drive threads it gives way to the I/O of other handles. That holds for futures,
-    /// callbacks, and with [`Mode::DriveThreads`](super::Mode) for all calls. Inline calls do not share their queues.
+    /// A handle for background I/O. Futures and callbacks of all such handles together, and each blocking call, have at most a quarter of a drive's
+    /// slots in flight. So other I/O finds room in the drive, however much goes on behind it.
     pub fn background(&self) -> File {
         File { class: Class::Background, ..self.clone() }
     }

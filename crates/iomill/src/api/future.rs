@@ -7,14 +7,13 @@ use std::task::{Context, Poll};
 
 use super::answer::{Answer, FutureState, polled_again};
 use super::file::{File, check_sizes, sum_of_lengths};
-use crate::drive::serve::begin_serving;
+use crate::drive::shares::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{Within, pools, promise};
 use crate::file::split::{Extent, extents};
-use crate::pager::batch::{Batch, BatchReceiver, Buffers, Owned, Requester, Unread, with_room};
-use crate::pager::{Failed, IoBuffer, IoBytes, Kept, OpenFile, Outcome, PageReading, Span};
-use crate::sys::thread::Raised;
+use crate::pager::batch::{Batch, BatchReceiver, Buffers, Callback, Owned, Requester, Unread, with_room};
+use crate::pager::{DirectReading, Failed, IoBuffer, IoBytes, Kept, OpenFile, Outcome, Span};
 
 pub use crate::pager::batch::Request;
 
@@ -26,7 +25,7 @@ impl File {
     #[inline]
     pub fn read(&self, offset: u64, len: usize) -> Reading {
         if len.wrapping_sub(1) >= PAGE_BYTES - offset as usize % PAGE_BYTES {
-            return Reading(ReadingState::Later(self.begin_one(Batch::up_to_end(offset, len))));
+            return self.read_pages(offset, len);
         }
         let mut bytes = match with_room(len) {
             Ok(bytes) => Unfilled(bytes),
@@ -41,6 +40,21 @@ impl File {
         Reading::now(Ok(unsafe { bytes.filled(len) }))
     }
 
+    /// `read` of a range that is not within one page.
+    #[inline(never)]
+    fn read_pages(&self, offset: u64, len: usize) -> Reading {
+        let general = || Reading(ReadingState::Later(self.begin_one(Batch::up_to_end(offset, len))));
+        if self.state.paged.is_some() || self.state.exec().check_home().is_err() {
+            return general();
+        }
+        // A buffer for no more than there is.
+        let within = self.len().saturating_sub(offset).min(len as u64) as usize;
+        match with_room(within) {
+            Ok(bytes) if within > 0 => self.read_missing_page(Unfilled(bytes), offset, within),
+            _ => general(),
+        }
+    }
+
     /// `read` of a range within one page that its hint has not found.
     #[inline(never)]
     fn read_missing_page(&self, bytes: Unfilled, offset: u64, len: usize) -> Reading {
@@ -48,23 +62,31 @@ impl File {
             Ok(file) => file,
             Err(forked) => return Reading::now(Err(forked)),
         };
-        match file.begin_page(bytes, offset, len) {
+        match file.begin_direct(bytes, offset, len) {
             // SAFETY: so many bytes were read.
             Ok(Begun::Now(Ok((bytes, read)))) => Reading::now(Ok(unsafe { bytes.filled(read) })),
             Ok(Begun::Now(Err(failed))) => Reading::now(Err(failed.into())),
-            Ok(Begun::Page(reading, within)) => Reading(ReadingState::Page(reading, within)),
+            Ok(Begun::Direct(reading, within)) => Reading(ReadingState::Direct(reading, within)),
             Err(_unused) => Reading(ReadingState::Later(file.begin_one(Batch::up_to_end(offset, len)))),
         }
     }
 
-    /// Begins to read a range within one page that its hint has not found. Gives the memory back if that takes the general way.
-    fn begin_page<B: IoBuffer>(&self, mut bytes: B, offset: u64, len: usize) -> std::result::Result<Begun<B>, B> {
+    /// Begins to read a range, within one page that its hint has not found if there is a cache. Gives the memory back if that takes the general way.
+    fn begin_direct<B: IoBuffer>(&self, mut bytes: B, offset: u64, len: usize) -> std::result::Result<Begun<B>, B> {
         let within = self.len().saturating_sub(offset).min(len as u64) as usize;
-        if within == 0 || self.class != Class::Foreground {
+        if within == 0 {
             return Err(bytes);
         }
         if !self.state.exec().is_open() {
             return Ok(Begun::Now(Err(Failed::new(Error::Closed, Some(bytes)))));
+        }
+        let _never_waits = begin_serving();
+        let Some(paged) = &self.state.paged else {
+            let reading = OpenFile::begin_direct(&self.state, self.class, (offset, within), bytes)?;
+            return Ok(Begun::Direct(reading, within));
+        };
+        if self.class != Class::Foreground {
+            return Err(bytes);
         }
         let place = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
         let span = Span { page: place.0, within: place.1 as u16, len: within as u16, buf: bytes.memory().cast() };
@@ -73,12 +95,9 @@ impl File {
             self.passed(offset, within);
             return Ok(Begun::Now(Ok((bytes, within))));
         }
-        let reading = OpenFile::begin_page_read(&self.state, (offset, within), bytes)?;
-        if let Some(paged) = &self.state.paged {
-            let _never_waits = self.never_waits();
-            self.missed(paged, offset, within);
-        }
-        Ok(Begun::Page(reading, within))
+        let reading = OpenFile::begin_direct(&self.state, self.class, (offset, within), bytes)?;
+        self.missed(paged, offset, within);
+        Ok(Begun::Direct(reading, within))
     }
 
     /// [`File::read_at`] as a future, into a buffer that it owns meanwhile. The future resolves to the buffer and the number of bytes that were
@@ -103,16 +122,16 @@ impl File {
             Ok(file) => file,
             Err(forked) => return ReadingAt::now(Err(Failed::new(forked, Some(buf)))),
         };
-        let is_in_page = len > 0 && len <= PAGE_BYTES - offset as usize % PAGE_BYTES;
-        let begun = if is_in_page { file.begin_page(buf, offset, len) } else { Err(buf) };
+        let is_direct = len > 0 && (file.state.paged.is_none() || len <= PAGE_BYTES - offset as usize % PAGE_BYTES);
+        let begun = if is_direct { file.begin_direct(buf, offset, len) } else { Err(buf) };
         let buf = match begun {
             Ok(Begun::Now(outcome)) => return ReadingAt::now(outcome),
-            Ok(Begun::Page(reading, within)) => return ReadingAt(ReadingAtState::Page(reading, within)),
+            Ok(Begun::Direct(reading, within)) => return ReadingAt(ReadingAtState::Direct(reading, within)),
             Err(buf) => buf,
         };
         file.look_ahead(offset, (len as u64).min(file.len().saturating_sub(offset)) as usize);
         let (promise, promised) = promise();
-        let _never_waits = file.never_waits();
+        let _never_waits = begin_serving();
         match file.requester().begin_up_to_end(buf, offset, BatchReceiver::promise(promise)) {
             Ok(cell) => ReadingAt(ReadingAtState::Later(FutureState::of_cell(promised, cell))),
             Err(failed) => ReadingAt::now(Err(failed.map(|(buf, _)| buf))),
@@ -203,7 +222,7 @@ impl File {
     /// buffer that it wrote; or the first error of the batch. If the batch cannot begin, this returns the error and drops the callback.
     ///
     /// Inside the callback blocking calls return [`Error::BlockingCall`](crate::Error::BlockingCall). It may submit more. The same holds for
-    /// wakers, which may run on a drive thread.
+    /// wakers, which may run on any thread that does I/O.
     pub fn submit(
         &self,
         requests: Vec<Request>,
@@ -215,21 +234,65 @@ impl File {
         while pools::may_wait() && requester.is_full_here() {
             exec.pause_for_io();
         }
-        let callback = |outcome: Outcome<Buffers>| callback(outcome.map_err(Error::from));
-        let done = BatchReceiver::callback(&exec.callbacks, Box::new(callback))?;
+        let callback: Callback<Buffers> = Box::new(|outcome| callback(outcome.map_err(Error::from)));
+        let callback = match requests[..] {
+            [Request::Read { offset, len }] => match file.submit_read(offset, len, callback)? {
+                Some(callback) => callback,
+                None => return Ok(()),
+            },
+            _ => callback,
+        };
+        let done = BatchReceiver::callback(&exec.callbacks, callback)?;
         requester.begin(Batch::of(requests), done).map(drop)
     }
 
-    /// [`File::submit`], unless a drive that the requests need has a full queue. Then they come back (`Ok(Some(requests))`), and nothing
-    /// has begun. Each drive has a queue of its own, for some thousand requests. So a program with work for other drives need not wait for
-    /// a slow one.
+    /// `submit` of one read. Gives the callback back if it takes the general way.
+    fn submit_read(&self, offset: u64, len: usize, callback: Callback<Buffers>) -> Result<Option<Callback<Buffers>>> {
+        let is_there = offset.checked_add(len as u64).is_some_and(|end| end <= self.len());
+        let is_in_page = len <= PAGE_BYTES - offset as usize % PAGE_BYTES;
+        if len == 0 || !is_there || (self.state.paged.is_some() && (!is_in_page || self.class != Class::Foreground)) {
+            return Ok(Some(callback));
+        }
+        let exec = self.state.exec();
+        exec.check_open()?;
+        exec.callbacks.get_ready()?;
+        let mut bytes = Unfilled(with_room(len)?);
+        let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+        let span = Span { page, within: within as u16, len: len as u16, buf: bytes.memory().cast() };
+        // SAFETY: the memory is as long as the range, and nothing else has it.
+        if self.state.paged.is_some() && unsafe { self.state.read_in_set(span) } {
+            self.passed(offset, len);
+            // SAFETY: all of it was read.
+            let bytes = unsafe { bytes.filled(len) };
+            exec.callbacks.call(Box::new(move || callback(Ok(vec![bytes]))));
+            return Ok(None);
+        }
+        let callback: Callback<Unfilled> = Box::new(move |outcome| {
+            // SAFETY: the read has filled so many bytes.
+            callback(
+                outcome.map(|bytes| vec![unsafe { bytes.filled(len) }]).map_err(|failed| failed.map(|_| Vec::new())),
+            )
+        });
+        let begun = OpenFile::submit_direct(&self.state, self.class, (offset, len), bytes, callback);
+        let Err((_unused, callback)) = begun else {
+            if let Some(paged) = &self.state.paged {
+                self.missed(paged, offset, len);
+            }
+            return Ok(None);
+        };
+        let one = |mut buffers: Buffers| Unfilled(buffers.pop().unwrap_or_default());
+        Ok(Some(Box::new(move |outcome| callback(outcome.map(one).map_err(|failed| failed.map(one))))))
+    }
+
+    /// [`File::submit`], unless the calling thread has some thousand batches unfinished, for which `submit` would wait. Then the requests come back
+    /// (`Ok(Some(requests))`), and nothing has begun.
     pub fn try_submit(
         &self,
         requests: Vec<Request>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<Option<Vec<Request>>> {
         let file = self.here()?;
-        if !file.requester().has_room(&requests) {
+        if file.requester().is_full_here() {
             return Ok(Some(requests));
         }
         file.submit(requests, callback).map(|()| None)
@@ -260,16 +323,11 @@ impl File {
 
     fn begin_transfer<B: Send + 'static>(&self, owned: Owned<B>) -> Transfer<B> {
         let (promise, promised) = promise();
-        let _never_waits = self.never_waits();
+        let _never_waits = begin_serving();
         match self.requester().begin_owned(owned, BatchReceiver::promise(promise)) {
             Ok(cell) => Transfer(TransferState::Later(FutureState::of_cell(promised, cell))),
             Err(failed) => Transfer::now(Err(failed)),
         }
-    }
-
-    /// A call that makes a future waits for nothing. What would have to wait begins on another thread.
-    fn never_waits(&self) -> Option<Raised> {
-        (!self.state.exec().runs_inline()).then(begin_serving)
     }
 
     fn requester(&self) -> Requester {
@@ -289,7 +347,7 @@ impl File {
             self.look_ahead(*offset, (*len as u64).min(self.len().saturating_sub(*offset)) as usize);
         }
         let (promise, promised) = promise();
-        let _never_waits = self.never_waits();
+        let _never_waits = begin_serving();
         match self.requester().begin(batch, BatchReceiver::promise(promise)) {
             Ok(cell) => FutureState::of_cell(promised, cell),
             Err(error) => FutureState::now(Err(error)),
@@ -307,7 +365,7 @@ enum Begun<B> {
     /// The cache had it.
     Now(std::result::Result<(B, usize), Failed<B>>),
     /// With its length in bytes.
-    Page(PageReading<B>, usize),
+    Direct(DirectReading<B>, usize),
 }
 
 /// The future of [`File::read`].
@@ -319,8 +377,8 @@ pub struct Reading(ReadingState);
 enum ReadingState {
     /// The result, until it is taken.
     Now(Option<Result<Vec<u8>>>),
-    /// A read within one page, with its length in bytes.
-    Page(PageReading<Unfilled>, usize),
+    /// With its length in bytes.
+    Direct(DirectReading<Unfilled>, usize),
     Later(FutureState<Outcome<Buffers>>),
 }
 
@@ -368,8 +426,8 @@ enum ReadingAtState<B: IoBuffer> {
     Hit(Option<B>, usize),
     /// The outcome, until it is taken.
     Now(Option<std::result::Result<(B, usize), Failed<B>>>),
-    /// A read within one page, with its length in bytes.
-    Page(PageReading<B>, usize),
+    /// With its length in bytes.
+    Direct(DirectReading<B>, usize),
     Later(FutureState<Outcome<(B, usize)>>),
 }
 
@@ -444,7 +502,7 @@ impl ReadingState {
     fn poll_later(&mut self, context: &mut Context<'_>) -> Poll<Result<Vec<u8>>> {
         match self {
             ReadingState::Now(_) => Poll::Ready(Err(polled_again())),
-            ReadingState::Page(reading, len) => match reading.poll(context) {
+            ReadingState::Direct(reading, len) => match reading.poll(context) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready((Err(error), _)) => Poll::Ready(Err(error)),
                 // SAFETY: the read has filled so many bytes.
@@ -480,7 +538,7 @@ impl<B: IoBuffer> ReadingAtState<B> {
         match self {
             ReadingAtState::Hit(..) => Poll::Ready(Err(Failed::new(polled_again(), None))),
             ReadingAtState::Now(now) => Poll::Ready(taken(now)),
-            ReadingAtState::Page(reading, len) => reading.poll(context).map(|ended| match ended {
+            ReadingAtState::Direct(reading, len) => reading.poll(context).map(|ended| match ended {
                 (Ok(()), Some(buffer)) => Ok((buffer, *len)),
                 (Ok(()), None) => Err(Failed::new(polled_again(), None)),
                 (Err(error), buffer) => Err(Failed::new(error, buffer)),

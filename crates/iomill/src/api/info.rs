@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::options::{ArrayOptions, Mode};
+use super::options::ArrayOptions;
 pub use crate::catalog::SmallSpace;
 use crate::catalog::{Catalog, Record, part_path, shared_path};
-use crate::drive::inline::Service;
+use crate::drive::service::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::roles::NodeRoles;
@@ -27,8 +27,8 @@ pub struct ArrayInfo {
     pub drives: Vec<DriveInfo>,
     /// The nodes in rising order; one node if the machine has no NUMA.
     pub nodes: Vec<NodeInfo>,
-    /// Which threads run the I/O of blocking calls.
-    pub mode: Mode,
+    /// Whether each drive has a thread that does its I/O.
+    pub drive_threads: bool,
     /// Most asynchronous requests to a drive that wait for neighbours.
     pub plug: u32,
     /// What a user should know ([`Array::notices`](super::Array::notices)).
@@ -113,8 +113,8 @@ impl ArrayInfo {
         };
         let nodes = (0..roles.nodes.len()).map(node).collect();
         let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.count());
-        let (mode, plug) = (options.mode_in_force(), options.batching_in_force().plug);
-        Ok(ArrayInfo { id, epoch, files, drives, nodes, mode, plug, notices })
+        let (drive_threads, plug) = (options.drive_threads_in_force(), options.batching.plug);
+        Ok(ArrayInfo { id, epoch, files, drives, nodes, drive_threads, plug, notices })
     }
 }
 

@@ -61,7 +61,7 @@ pub use options::{
     ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
     DEFAULT_SET_SIZE,
 };
-pub use options::{Layout, LayoutKind, Mode, Remote};
+pub use options::{Layout, LayoutKind, Remote};
 pub use peek::Peek;
 pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
 pub use plain::{PlainOptions, open_plain};

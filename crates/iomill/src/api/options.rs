@@ -12,7 +12,6 @@ use crate::engine::EngineKind;
 use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
 use crate::error::Result;
-pub use crate::exec::Mode;
 use crate::exec::roles::NodeRoles;
 pub use crate::layout::LayoutKind;
 use crate::pager::PagerOptions;
@@ -49,11 +48,9 @@ pub struct ArrayOptions {
     pub(crate) read_only: bool,
     pub(crate) sync_changes: bool,
     pub(crate) engine: Option<EngineKind>,
-    /// The option as it was given; `mode_in_force` is what counts. The same holds for the depth and the plug.
-    pub(crate) mode: Option<Mode>,
+    /// The option as it was given; `drive_threads_in_force` is what counts. The same holds for the depth.
+    pub(crate) drive_threads: Option<bool>,
     pub(crate) depth: Option<u32>,
-    pub(crate) plug: Option<u32>,
-    /// Without its `plug`: that is `batching_in_force`.
     pub(crate) batching: Batching,
     pub(crate) profile: Option<Arc<Profile>>,
     pub(crate) poll: bool,
@@ -86,9 +83,8 @@ impl ArrayOptions {
             read_only: false,
             sync_changes: true,
             engine: None,
-            mode: None,
+            drive_threads: None,
             depth: None,
-            plug: None,
             batching: Batching::default(),
             profile: None,
             poll: false,
@@ -144,13 +140,15 @@ impl ArrayOptions {
         self
     }
 
-    /// Which threads run the I/O of blocking calls.
-    pub fn mode(mut self, mode: Mode) -> Self {
-        self.mode = Some(mode);
+    /// Whether each drive has a thread that does all its I/O, with the engine of the drive, on the CPUs near the drive. Calling threads send it
+    /// their requests, in batches. So the depth of a drive bounds what all threads have in flight there, and the drive sees one thread. By default
+    /// each calling thread has engines of its own, which was as fast or faster on every drive that was measured, and takes less CPU time.
+    pub fn drive_threads(mut self, drive_threads: bool) -> Self {
+        self.drive_threads = Some(drive_threads);
         self
     }
 
-    /// Most I/Os in flight per drive, and with inline I/O per drive and thread: 1 to 1,024, 32 by default.
+    /// Most I/Os in flight per drive and calling thread, or with drive threads per drive: 1 to 1,024, 32 by default.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
@@ -175,11 +173,11 @@ impl ArrayOptions {
         self
     }
 
-    /// How long asynchronous requests to a drive wait for neighbours, so that they can be merged. They wait only when the queue has seen
-    /// neighbours, and until as many of their class wait as are in flight. They wait at most until `pieces` requests wait, or `pieces`
-    /// I/Os have ended. 1 to 1,024, 32 by default; with 1 no request waits. Blocking calls never wait for neighbours.
+    /// How long requests to a drive wait for others of their call, so that neighbours can be merged. They wait only when the queue has seen
+    /// neighbours, while the call has more, and until as many wait as are in flight. They wait at most until `pieces` requests wait, or `pieces`
+    /// I/Os have ended. 1 to 1,024, 32 by default; with 1 no request waits.
     pub fn plug(mut self, pieces: u32) -> Self {
-        self.plug = Some(pieces);
+        self.batching.plug = pieces;
         self
     }
 
@@ -245,8 +243,8 @@ impl ArrayOptions {
         self
     }
 
-    /// The nodes that cache, by their numbers; all by default. If one of them owns no drives ([`ArrayOptions::io_nodes`]), the drive
-    /// threads do all reads and writes of drives.
+    /// The nodes that cache, by their numbers; all by default. If one of them owns no drives ([`ArrayOptions::io_nodes`]), there
+    /// are drive threads.
     pub fn cache_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.cache_nodes = Some(nodes.into());
         self
@@ -292,20 +290,15 @@ impl ArrayOptions {
 }
 
 impl ArrayOptions {
-    /// Measurements of the array's drives. They give depth, plug and mode unless an option does, and the weights of new files.
+    /// Measurements of the array's drives. They give depth and drive threads unless an option does, and the weights of new files.
     /// [`super::Array::notices`] report what does not fit the array.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = Some(Arc::new(profile));
         self
     }
 
-    pub(super) fn mode_in_force(&self) -> Mode {
-        self.mode.or_else(|| self.profile.as_ref()?.mode).unwrap_or_default()
-    }
-
-    pub(super) fn batching_in_force(&self) -> Batching {
-        let plug = self.plug.or_else(|| self.profile.as_ref()?.plug).unwrap_or(DEFAULT_PLUG);
-        Batching { plug, ..self.batching }
+    pub(super) fn drive_threads_in_force(&self) -> bool {
+        self.drive_threads.or_else(|| self.profile.as_ref()?.drive_threads).unwrap_or_default()
     }
 
     /// The depth of a drive. `None` is a drive that no profile knows.

@@ -1,4 +1,4 @@
-//! [`Profile`]: measurements of an array's drives, as a file that `open` reads: depth, weights, plug, mode.
+//! [`Profile`]: measurements of an array's drives, as a file that `open` reads: depth, weights, drive threads.
 //!
 //! Goals: text that a person can read and change; an error names its line; a drive is known by its id, wherever it is mounted; options
 //! take precedence. Non-goals: measuring, which is `iomill probe`; settings of the machine, which is `iomill tune`.
@@ -12,9 +12,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::catalog::{Catalog, Drive, Id, WEIGHT_MAX};
-use crate::drive::{DEPTH_MAX, PLUG_MAX};
+use crate::drive::DEPTH_MAX;
 use crate::error::{Error, Result};
-use crate::exec::Mode;
 
 /// The format that is written, and the newest that is read.
 const FORMAT: i64 = 1;
@@ -29,10 +28,8 @@ const FOREIGN_TOLD: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// Which threads run the I/O of blocking calls.
-    pub mode: Option<Mode>,
-    /// See [`ArrayOptions::plug`](super::ArrayOptions::plug).
-    pub plug: Option<u32>,
+    /// See [`ArrayOptions::drive_threads`](super::ArrayOptions::drive_threads).
+    pub drive_threads: Option<bool>,
     /// Its drives, each known by its id.
     pub drives: Vec<ProfileDrive>,
     /// Lines for people at the head of the file. They are not read back.
@@ -70,8 +67,7 @@ impl ProfileDrive {
 struct Text {
     #[serde(rename = "format")]
     _format: Option<Spanned<i64>>,
-    mode: Option<Spanned<String>>,
-    plug: Option<Spanned<i64>>,
+    drive_threads: Option<bool>,
     #[serde(default)]
     drive: Vec<TextDrive>,
 }
@@ -85,10 +81,6 @@ struct TextDrive {
     depth: Option<Spanned<i64>>,
     weight: Option<Spanned<i64>>,
 }
-
-/// The modes by their names.
-const MODES: [(&str, Mode); 3] =
-    [("auto", Mode::Auto), ("inline", Mode::Inline), ("drive-threads", Mode::DriveThreads)];
 
 impl Profile {
     /// Reads a file that `iomill probe` or a person has written.
@@ -133,16 +125,10 @@ impl Profile {
         };
         comments(&mut text, &self.comment);
         text.push_str(&format!("format = {FORMAT}\n"));
-        if let Some(mode) = self.mode {
-            let name = MODES.iter().find(|(_, one)| *one == mode).map_or("auto", |(name, _)| name);
-            text.push_str("\n# Which threads run the I/O of blocking calls: \"inline\", the caller; \"drive-threads\", one per drive;\n");
+        if let Some(drive_threads) = self.drive_threads {
             text.push_str(&format!(
-                "# \"auto\", the caller, and threads for futures and callbacks.\nmode = \"{name}\"\n"
-            ));
-        }
-        if let Some(plug) = self.plug {
-            text.push_str(&format!(
-                "\n# How many asynchronous requests to a busy drive wait for neighbours at most, 1 to {PLUG_MAX}.\nplug = {plug}\n"
+                "\n# Whether each drive has a thread that does its I/O. Without them each calling thread does its own.\n\
+                 drive_threads = {drive_threads}\n"
             ));
         }
         if !self.drives.is_empty() {
@@ -226,16 +212,6 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
             _ => Err((value.span().start, format!("{what} = {}: it is 1 to {most}", value.get_ref()))),
         },
     };
-    let mode = match parsed.mode {
-        None => None,
-        Some(name) => match MODES.iter().find(|(known, _)| known == name.get_ref()) {
-            Some((_, mode)) => Some(*mode),
-            None => {
-                let why = format!("mode = {:?}: it is \"auto\", \"inline\" or \"drive-threads\"", name.get_ref());
-                return Err((name.span().start, why));
-            }
-        },
-    };
     let (mut drives, mut ids) = (Vec::new(), HashSet::new());
     for drive in parsed.drive {
         let at = drive.id.span().start;
@@ -248,8 +224,7 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
         let (depth, weight) = (bounded(drive.depth, "depth", DEPTH_MAX)?, bounded(drive.weight, "weight", WEIGHT_MAX)?);
         drives.push(ProfileDrive { id, path: drive.path.into(), depth, weight, comment: Vec::new() });
     }
-    let plug = bounded(parsed.plug, "plug", PLUG_MAX)?;
-    Ok(Profile { mode, plug, drives, comment: Vec::new(), path: PathBuf::new() })
+    Ok(Profile { drive_threads: parsed.drive_threads, drives, comment: Vec::new(), path: PathBuf::new() })
 }
 
 fn line_and_message(error: toml::de::Error) -> (usize, String) {

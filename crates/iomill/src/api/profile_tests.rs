@@ -18,8 +18,7 @@ fn what_is_written_is_read() {
         comment: Vec::new(),
     };
     let profile = Profile {
-        mode: Some(Mode::DriveThreads),
-        plug: Some(8),
+        drive_threads: Some(true),
         drives: vec![drive(ID, Some(12)), drive(&ID.replace('f', "e"), None)],
         comment: Vec::new(),
         path: "p.toml".into(),
@@ -41,11 +40,10 @@ fn faults_are_reported_with_their_lines() {
         ("".to_owned(), vec!["p.toml: line 1", "lacks `format = 1`", "probe --profile"]),
         ("\n\nformat = 2\nqueue = 3\n".to_owned(), vec!["line 3", "of format 2", "later"]),
         ("format = 0\n".to_owned(), vec!["line 1", "no format 0"]),
-        ("format = 1\nmode = \"inlined\"\n".to_owned(), vec!["line 2", "\"inlined\"", "\"drive-threads\""]),
-        ("format = 1\n\nplug = 0\n".to_owned(), vec!["line 3", "plug = 0", "1 to 1024"]),
-        ("format = 1\nplug = \"many\"\n".to_owned(), vec!["line 2", "invalid type: string \"many\""]),
-        ("format = 1\nplgu = 3\n".to_owned(), vec!["line 2", "unknown field `plgu`", "`plug`"]),
-        ("format = 1\nplug = \n".to_owned(), vec!["line 2"]),
+        ("format = 1\ndrive_threads = \"yes\"\n".to_owned(), vec!["line 2", "boolean"]),
+        ("format = 1\nthreads = 3\n".to_owned(), vec!["line 2", "unknown field `threads`", "`drive_threads`"]),
+        ("format = 1\ndrive_threads = \n".to_owned(), vec!["line 2"]),
+        (with_drive("depth = \"many\""), vec!["line 5", "invalid type: string \"many\""]),
         (with_drive("depth = 1025"), vec!["line 5", "depth = 1025", "1 to 1024"]),
         (with_drive("\nweight = -3"), vec!["line 6", "weight = -3", "1 to 1000"]),
         (with_drive("[[drive]]\ndepth = 3"), vec!["line 5", "missing field `id`"]),
@@ -80,7 +78,7 @@ fn array_and_profile() -> (tempfile::TempDir, Vec<PathBuf>, Profile) {
         comment: Vec::new(),
     };
     let drives_of_profile = info.drives.iter().enumerate().map(drive).collect();
-    let profile = Profile { plug: Some(5), drives: drives_of_profile, path: "p.toml".into(), ..Profile::default() };
+    let profile = Profile { drives: drives_of_profile, path: "p.toml".into(), ..Profile::default() };
     (dir, drives, profile)
 }
 
@@ -91,7 +89,7 @@ fn threads() -> usize {
 }
 
 #[test]
-fn depth_and_plug_reach_the_queues_and_options_win() {
+fn depths_reach_the_queues_and_options_win() {
     let (_dir, drives, profile) = array_and_profile();
     let array = ArrayOptions::new().profile(profile.clone()).open(&drives[0]).unwrap();
     let info = array.info().unwrap();
@@ -104,15 +102,14 @@ fn depth_and_plug_reach_the_queues_and_options_win() {
     file.read_at(&mut read, 0).unwrap();
     assert!(read == bytes);
     file.close().unwrap();
-    assert_eq!(info.plug, 5);
     assert!(array.notices().iter().all(|notice| !notice.contains("profile")), "{:?}", array.notices());
     array.close().unwrap();
-    let array = ArrayOptions::new().profile(profile.clone()).depth(9).plug(2).open(&drives[0]).unwrap();
+    let array = ArrayOptions::new().profile(profile).depth(9).open(&drives[0]).unwrap();
     let info = array.info().unwrap();
-    assert_eq!((info.drives[0].depth, info.drives[1].depth, info.plug), (9, 9, 2));
+    assert_eq!((info.drives[0].depth, info.drives[1].depth), (9, 9));
     array.close().unwrap();
-    let bad = Profile { plug: Some(0), ..profile };
-    assert!(ArrayOptions::new().profile(bad).open(&drives[0]).unwrap_err().to_string().contains("a plug of 0"));
+    let refused = ArrayOptions::new().plug(0).open(&drives[0]).unwrap_err();
+    assert!(refused.to_string().contains("a plug of 0"));
 }
 
 #[test]
@@ -144,10 +141,10 @@ fn weights_are_those_of_new_files_only() {
 
 /// Runs in a process of its own, so that it counts no threads of other tests.
 #[test]
-fn the_mode_decides_which_threads_read() {
+fn the_profile_decides_whether_drives_have_threads() {
     const CHILD: &str = "IOMILL_TEST_PROFILE_CHILD";
     if std::env::var_os(CHILD).is_none() {
-        let name = "api::profile::tests::the_mode_decides_which_threads_read";
+        let name = "api::profile::tests::the_profile_decides_whether_drives_have_threads";
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name, "--test-threads", "1"])
             .env(CHILD, "1")
@@ -157,15 +154,12 @@ fn the_mode_decides_which_threads_read() {
         return;
     }
     let (_dir, drives, profile) = array_and_profile();
-    for (profiled, given, expected) in [
-        (Mode::DriveThreads, None, 2),
-        (Mode::Inline, None, 0),
-        (Mode::DriveThreads, Some(Mode::Inline), 0),
-        (Mode::Inline, Some(Mode::DriveThreads), 2),
-    ] {
-        let profile = Profile { mode: Some(profiled), ..profile.clone() };
+    for (profiled, given, expected) in
+        [(true, None, 2), (false, None, 0), (true, Some(false), 0), (false, Some(true), 2)]
+    {
+        let profile = Profile { drive_threads: Some(profiled), ..profile.clone() };
         let options = ArrayOptions::new().cache_bytes(0).profile(profile);
-        let options = given.into_iter().fold(options, ArrayOptions::mode);
+        let options = given.into_iter().fold(options, ArrayOptions::drive_threads);
         let array = options.open(&drives[0]).unwrap();
         let file = match array.open_file("f") {
             Ok(file) => file,
@@ -178,7 +172,7 @@ fn the_mode_decides_which_threads_read() {
             assert!(begun.elapsed().as_secs() < 600, "{} threads: {profiled:?} {given:?}", threads());
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        assert_eq!(array.info().unwrap().mode, given.unwrap_or(profiled));
+        assert_eq!(array.info().unwrap().drive_threads, given.unwrap_or(profiled));
         file.close().unwrap();
         array.close().unwrap();
     }

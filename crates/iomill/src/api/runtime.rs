@@ -11,12 +11,12 @@ use iomill_platform::tree::Tree;
 use super::answer::{Answer, answer_later};
 use super::child::{Again, of_process};
 use super::file::{File, Origin};
-use super::options::{ArrayOptions, DEFAULT_DEPTH, Mode};
+use super::options::{ArrayOptions, DEFAULT_DEPTH};
 use super::setup;
 use crate::cache::policy::PolicyKind;
 use crate::counters::{Board, Counters, Meter, ROWS_BYTES, Subject};
-use crate::drive::inline::Service;
 use crate::drive::regions::Regions;
+use crate::drive::service::Service;
 use crate::engine::EngineKind;
 #[cfg(feature = "internals")]
 use crate::engine::platform::Platform;
@@ -126,9 +126,9 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.engine(engine))
     }
 
-    /// As [`ArrayOptions::mode`].
-    pub fn mode(self, mode: Mode) -> Self {
-        RuntimeOptions(self.0.mode(mode))
+    /// As [`ArrayOptions::drive_threads`].
+    pub fn drive_threads(self, drive_threads: bool) -> Self {
+        RuntimeOptions(self.0.drive_threads(drive_threads))
     }
 
     /// As [`ArrayOptions::depth`], for each block device. By default it is half of the kernel's queue for the device, from 32 to 128.
@@ -376,9 +376,7 @@ impl RuntimeInner {
             services: Vec::new(),
             most_drives: DRIVES_MAX,
             may_change_engines: options.engine.is_none(),
-            mode: options.mode_in_force(),
-            is_apart: false,
-            has_nodes: false,
+            has_drive_threads: options.drive_threads_in_force(),
             cpus: Box::new(move || Ok(lock(&cpus_later).clone())),
             hold: Vec::new(),
             regions,

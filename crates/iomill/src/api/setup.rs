@@ -5,10 +5,10 @@ use std::sync::Arc;
 use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
-use super::options::{ArrayOptions, Layout, Mode};
+use super::options::{ArrayOptions, Layout};
 use crate::catalog::{Catalog, Drive, FileSpec, Id};
 use crate::counters::{Board, Subject};
-use crate::drive::inline::Service;
+use crate::drive::service::Service;
 use crate::drive::{DEPTH_MAX, PAGE_BYTES, PLUG_MAX};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
@@ -36,7 +36,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
     if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
         return Err(Error::invalid(format!("depth {depth}"), format!("it is 1 to {DEPTH_MAX}")));
     }
-    let plug = options.batching_in_force().plug;
+    let plug = options.batching.plug;
     if !(1..=PLUG_MAX).contains(&plug) {
         return Err(Error::invalid(format!("a plug of {plug}"), format!("it is 1 to {PLUG_MAX}")));
     }
@@ -55,13 +55,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
         let what = format!("a CPU map of {} entries", map.len());
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
-    let roles = options.roles()?;
-    if roles.are_apart() && options.mode_in_force() == Mode::Inline && options.cache_bytes != Some(0) {
-        let what = "nodes that cache and own no drives, with the inline mode";
-        let why = "their I/O is for the drives' threads on other nodes; leave the mode as it is, or share the nodes";
-        return Err(Error::invalid(what, why));
-    }
-    Ok(roles)
+    options.roles()
 }
 
 /// An error unless a block is a number of whole pages, within the bound.
@@ -193,7 +187,7 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
             ));
         }
     }
-    let (batching, poll) = (options.batching_in_force(), options.poll);
+    let (batching, poll) = (options.batching, options.poll);
     Ok(Service { kind: choice.kind, align, depth, batching, poll, meter: None })
 }
 

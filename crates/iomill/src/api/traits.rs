@@ -43,7 +43,6 @@ const _: () = {
     is_shared::<LayoutKind>();
     is_shared::<EngineKind>();
     is_shared::<PolicyKind>();
-    is_shared::<Mode>();
     is_shared::<Remote>();
     is_shared::<Topology>();
     is_shared::<Advice>();

@@ -4,247 +4,15 @@
 //! the kernel may write to the caller's memory.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Duration;
 
-use super::bounce::Bounce;
-use super::locks::BlockLocks;
-use super::queue::Queue;
-use super::regions::{Known, Regions};
-use super::{Batching, Class, Done, Piece};
-use crate::counters::Meter;
-use crate::engine::platform::Platform;
-use crate::engine::{Completion, Engine, EngineConfig, EngineKind};
-use crate::sys::fs::{Alignment, Handle};
-
-/// How long to wait before a block lock that another piece holds is tried again.
-pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
+use super::lane::{BLOCKED_PAUSE, Engines, Lane, Places, lanes};
+use super::regions::Regions;
+use super::service::{Service, give_up_after};
+use super::{Done, Piece};
 
 /// At most so many times the slots' number is parked. Random requests come to the drives unevenly. With little parked, the drives
 /// that are ahead hold all of it. The others then run dry: a quarter of the time at 2, one in twenty at 16.
 const LOOK_AHEAD: usize = 16;
-
-/// How one drive is served.
-#[derive(Clone, Debug)]
-pub struct Service {
-    /// The engine.
-    pub kind: EngineKind,
-    /// What its parts demand of I/O.
-    pub align: Alignment,
-    /// Slots in flight at most.
-    pub depth: u32,
-    /// What is done with the pieces that wait.
-    pub batching: Batching,
-    /// Poll for completions.
-    pub poll: bool,
-    /// Where its queues count, if anywhere.
-    pub meter: Option<Meter>,
-}
-
-impl Service {
-    /// Whether any thread may advance its engine, one at a time.
-    pub fn is_shareable(&self) -> bool {
-        !self.poll && self.kind.is_shareable()
-    }
-}
-
-/// Engines where there can be no ring, the best first.
-const INSTEAD_OF_RINGS: [EngineKind; 2] = [EngineKind::Aio, EngineKind::Posix];
-
-/// What `make` makes for services. A ring may find too little locked memory: the kernel counts that of all rings of a user
-/// together, so other processes may hold it. Where `may_change`, another engine then serves in place of the ring, and `notice` is
-/// called.
-pub fn with_rings_or_without<T>(
-    services: &[Service],
-    may_change: bool,
-    notice: &dyn Fn(String),
-    make: impl Fn(&[Service]) -> io::Result<T>,
-) -> io::Result<T> {
-    let has_rings = services.iter().any(|service| service.kind == EngineKind::Uring);
-    let error = match make(services) {
-        Err(error) if has_rings && may_change && error.kind() == io::ErrorKind::OutOfMemory => error,
-        made => return made,
-    };
-    for kind in INSTEAD_OF_RINGS {
-        let changed = |service: &Service| match service.kind {
-            // Without direct I/O `io_submit` does each request before it takes the next.
-            EngineKind::Uring if !service.align.is_direct() => Service { kind: EngineKind::Posix, ..service.clone() },
-            EngineKind::Uring => Service { kind, ..service.clone() },
-            _ => service.clone(),
-        };
-        if let Ok(made) = make(&services.iter().map(changed).collect::<Vec<_>>()) {
-            notice(format!("some threads use {kind}: {error}"));
-            return Ok(made);
-        }
-    }
-    Err(error)
-}
-
-/// One engine with the queues that it serves.
-///
-/// Field order matters: the engine is dropped first, so that its ring no longer holds the queues' bounce memory.
-pub(super) struct Lane {
-    pub engine: Box<dyn Engine>,
-    pub queues: Vec<Queue>,
-    /// Slot to the index of its queue.
-    owner: Vec<u16>,
-    pub known: Known,
-    completions: Vec<Completion>,
-    ends: Vec<Done>,
-}
-
-impl Lane {
-    /// A lane over drives that share an engine kind. With `shared` any thread may use it, one at a time.
-    pub fn new(
-        platform: &dyn Platform,
-        drives: &[&Service],
-        locks: &Arc<BlockLocks>,
-        hold: &[Handle],
-        shared: bool,
-    ) -> io::Result<Lane> {
-        let capacity: u32 = drives.iter().map(|d| d.depth).sum();
-        let kind = drives.first().map_or(EngineKind::Null, |d| d.kind);
-        let poll = drives.iter().all(|d| d.poll);
-        let engine = platform.engine(kind, &EngineConfig { capacity, poll, hold: hold.to_vec(), shared })?;
-        let mut queues = Vec::with_capacity(drives.len());
-        let mut owner = Vec::with_capacity(capacity as usize);
-        for (index, drive) in drives.iter().enumerate() {
-            let first = owner.len();
-            let bounce = Bounce::new(drive.depth)?;
-            // SAFETY: the queue lives in the lane, after the engine in drop order. The lane never drops with I/O in flight
-            // (`run`, and the drains of `Server` and `SharedContext`).
-            queues.push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(locks), bounce) });
-            if let Some(queue) = queues.last_mut() {
-                queue.batch(drive.batching, platform.clock());
-                drive.meter.iter().for_each(|meter| queue.count(meter.probe()));
-            }
-            owner.resize(first + drive.depth as usize, index as u16);
-        }
-        let completions = Vec::with_capacity(capacity as usize);
-        Ok(Lane { engine, queues, owner, known: Known::default(), completions, ends: Vec::new() })
-    }
-
-    pub fn in_flight(&self) -> usize {
-        self.queues.iter().map(Queue::in_flight).sum()
-    }
-
-    pub fn parked(&self) -> usize {
-        self.queues.iter().map(Queue::parked).sum()
-    }
-
-    pub fn parked_before(&self) -> usize {
-        self.queues.iter().map(Queue::parked_before).sum()
-    }
-
-    pub fn blocked(&self) -> usize {
-        self.queues.iter().map(Queue::blocked).sum()
-    }
-
-    pub fn held_back(&self) -> usize {
-        self.queues.iter().map(Queue::held_back).sum()
-    }
-
-    /// Whether a dispatch would start something: no piece waits for neighbours.
-    pub fn has_more(&self) -> bool {
-        self.queues.iter().any(Queue::has_more)
-    }
-
-    /// Starts what can be started. Returns the slots in flight and the pieces parked after it.
-    pub fn dispatch(&mut self) -> (usize, usize) {
-        let (mut in_flight, mut parked) = (0, 0);
-        for queue in &mut self.queues {
-            queue.dispatch(&mut *self.engine);
-            in_flight += queue.in_flight();
-            parked += queue.parked();
-        }
-        (in_flight, parked)
-    }
-
-    /// Waits in the engine and reports what ended.
-    pub fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut impl FnMut(Done)) -> io::Result<()> {
-        // Completions are left here when an engine panicked after it had found them.
-        if self.completions.is_empty() {
-            self.engine.wait(min, timeout, &mut self.completions)?;
-        }
-        for completion in self.completions.drain(..) {
-            let queue = self.owner[completion.slot as usize];
-            self.queues[usize::from(queue)].complete(completion, &mut self.ends);
-        }
-        // Last, because `done` may panic, and then no completion may be lost.
-        self.ends.drain(..).for_each(done);
-        Ok(())
-    }
-
-    /// No more pieces come for now.
-    pub fn flush(&mut self) {
-        self.queues.iter_mut().for_each(Queue::flush);
-    }
-
-    /// Runs everything that is parked or in flight to its end. Calls `unblock` while pieces wait for what others hold.
-    pub fn drain(&mut self, unblock: &dyn Fn(), done: &mut impl FnMut(Done)) {
-        if self.in_flight() + self.parked() == 0 {
-            // Every call ends with this, and mostly nothing is left.
-            return;
-        }
-        let mut failures = 0;
-        loop {
-            self.flush();
-            // Also after the last piece: a lane that stays unused keeps no bounce memory that others need.
-            let (in_flight, parked) = self.dispatch();
-            if in_flight + parked == 0 {
-                return;
-            }
-            let pause = (self.blocked() > 0).then_some(BLOCKED_PAUSE);
-            if pause.is_some() {
-                unblock();
-            }
-            if let Err(error) = self.wait(in_flight, pause, done) {
-                give_up_after(&mut failures, &error);
-            }
-        }
-    }
-}
-
-/// The engine reports nothing any more, while the kernel may still write to memory. After a while only the end of the process is
-/// safe. This has no known cause on a working kernel.
-pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
-    /// A panic cannot leave an `extern "C"` function: its message is printed, and the process ends.
-    extern "C" fn give_up(error: &io::Error) {
-        panic!("iomill: an engine no longer reports the ends of I/O in flight ({error}); memory is not safe any more");
-    }
-    *failures += 1;
-    if *failures > 10_000 {
-        give_up(error);
-    }
-    std::thread::sleep(Duration::from_millis(1));
-}
-
-/// Drive to lane, and to its queue within the lane.
-pub(super) type Places = Vec<(u16, u16)>;
-
-/// A lane for each kind of engine, and the places of all drives.
-pub(super) fn lanes(
-    platform: &dyn Platform,
-    services: &[Service],
-    locks: &Arc<BlockLocks>,
-    hold: &[Handle],
-    shared: bool,
-) -> io::Result<(Vec<Lane>, Places)> {
-    let mut kinds: Vec<(EngineKind, bool)> = services.iter().map(|s| (s.kind, s.poll)).collect();
-    kinds.sort_by_key(|&(kind, poll)| (kind as u8, poll));
-    kinds.dedup();
-    let mut lanes = Vec::new();
-    let mut places = vec![(0, 0); services.len()];
-    for (lane, &(kind, poll)) in kinds.iter().enumerate() {
-        let mut members = Vec::new();
-        for (drive, service) in services.iter().enumerate().filter(|(_, s)| (s.kind, s.poll) == (kind, poll)) {
-            places[drive] = (lane as u16, members.len() as u16);
-            members.push(service);
-        }
-        lanes.push(Lane::new(platform, &members, locks, hold, shared)?);
-    }
-    Ok((lanes, places))
-}
 
 /// One thread's engines over all drives of an array.
 pub struct InlineContext {
@@ -254,13 +22,8 @@ pub struct InlineContext {
 
 impl InlineContext {
     /// A context for the calling thread.
-    pub fn new(
-        platform: &dyn Platform,
-        services: &[Service],
-        locks: &Arc<BlockLocks>,
-        hold: &[Handle],
-    ) -> io::Result<InlineContext> {
-        let (lanes, places) = lanes(platform, services, locks, hold, false)?;
+    pub fn new(engines: &Engines<'_>, services: &[Service]) -> io::Result<InlineContext> {
+        let (lanes, places) = lanes(engines, services, false)?;
         Ok(InlineContext { lanes, places })
     }
 
@@ -279,9 +42,7 @@ impl InlineContext {
     /// Runs all pieces to their ends and reports each end once.
     ///
     /// `span` is memory that holds all pieces' memory but what lies in slabs. It is looked up among the registered regions once.
-    /// `idle` is called when all that is left waits for block locks or bounce memory that others hold. It brings those on, steps other
-    /// servers, and lets time pass. The class of the pieces makes no difference: the caller waits for all of them, and the context serves
-    /// no other caller.
+    /// `idle` is called when all that is left waits for block locks or bounce memory that others hold. It brings those on, and lets time pass.
     ///
     /// # Safety
     /// The memory and the files of all pieces are valid until this returns. Nothing else touches memory that is read into.
@@ -336,8 +97,7 @@ impl InlineContext {
             let Some((drive, mut piece)) = pieces.next() else { return false };
             let (lane, queue) = self.places[usize::from(drive)];
             let lane = &mut self.lanes[usize::from(lane)];
-            piece.class = Class::Foreground;
-            lane.known.fill_in(regions, &mut *lane.engine, &mut piece);
+            lane.known.fill_in(regions, &mut *lane.engine, &mut piece.memory, piece.len);
             // SAFETY: by the contract of `run`, which does not return before the piece has ended.
             unsafe { lane.queues[usize::from(queue)].push(piece) };
         }
@@ -381,5 +141,52 @@ impl Drop for DrainOnUnwind<'_> {
         for lane in &mut self.context.lanes {
             lane.drain(self.idle, &mut |_| {});
         }
+    }
+}
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Arc;
+
+    use super::super::locks::BlockLocks;
+    use super::super::{Batching, PAGE_BYTES};
+    use super::*;
+    use crate::engine::real::RealPlatform;
+    use crate::engine::{EngineKind, FileRef, Memory, Op};
+    use crate::sys::fs::{Alignment, Handle};
+    use crate::sys::memory::PageBuf;
+    use crate::sys::sync::{Mutex, lock};
+
+    const LOCK: u32 = 5;
+
+    /// A call that a panic unwinds leaves when its pieces have ended, and brings on what blocks them.
+    #[test]
+    fn a_panic_brings_on_what_blocks_the_pieces_that_it_leaves() {
+        let (platform, locks) = (RealPlatform::default(), Arc::<BlockLocks>::default());
+        let align = Alignment { offset: 512, memory: 512 };
+        let (batching, meter) = (Batching::NONE, None);
+        let service = Service { kind: EngineKind::Null, align, depth: 4, batching, poll: false, meter };
+        let engines = Engines { platform: &platform, locks: &locks, hold: &[], threads: Vec::new() };
+        let mut context = InlineContext::new(&engines, &[service]).unwrap();
+        assert!(locks.try_exclusive(LOCK));
+        let held = Mutex::new(Some(Arc::clone(&locks)));
+        let unblock = || {
+            if let Some(locks) = lock(&held).take() {
+                locks.release_exclusive(LOCK);
+            }
+        };
+        let mut memory = PageBuf::new(PAGE_BYTES).unwrap();
+        let sync = Piece::sync(FileRef { handle: Handle(1), key: 7 });
+        let memory = Memory::one(memory.as_mut_ptr());
+        let write = Piece { op: Op::Write, lock: LOCK, len: PAGE_BYTES as u32, memory, ..sync };
+        let mut pieces = vec![(0, write)].into_iter();
+        let source = std::iter::from_fn(|| Some(pieces.next().unwrap_or_else(|| panic!("a test's own"))));
+        let run = AssertUnwindSafe(|| {
+            // SAFETY: the memory outlives the context, and the engine touches no file.
+            unsafe { context.run(&Regions::default(), (std::ptr::null(), 0), source, unblock, |_| ()) }
+        });
+        assert!(catch_unwind(run).is_err());
+        assert!(locks.try_exclusive(LOCK), "the piece has ended");
     }
 }

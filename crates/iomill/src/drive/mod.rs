@@ -2,18 +2,21 @@
 //!
 //! A [`Piece`] is one contiguous I/O on one part, into or out of memory that need not be contiguous. A [`queue::Queue`] serves
 //! one drive. It bounds what is in flight, checks every result, continues short transfers, retries, and takes unaligned ends
-//! through bounce pages. A queue is plain state, and two drivers advance it. [`inline::InlineContext`] runs a blocking call on the
-//! caller's thread over all drives. [`serve::Server`] is the loop around one queue that a drive thread runs.
+//! through bounce pages. A queue is plain state, and two kinds of contexts advance it. [`inline::InlineContext`] runs a blocking call on the
+//! caller's thread over all drives. Any thread may advance a [`shared::SharedContext`], where asynchronous operations begin. Both have
+//! engines of their own, or one that hands requests to a thread per drive ([`threads`]).
 
 mod bounce;
 pub mod inbox;
 pub mod inline;
+pub mod lane;
 pub mod locks;
 pub mod queue;
 pub mod regions;
-pub mod serve;
+pub mod service;
 pub mod shared;
 pub mod shares;
+pub mod threads;
 
 use crate::engine::{FileRef, MAX_SEGMENTS, Memory, Op};
 
@@ -95,13 +98,13 @@ pub struct Piece {
     pub lock: u32,
     /// Length in bytes.
     pub len: u32,
-    /// A server's own: which share the piece belongs to.
+    /// A shared context's own: which share the piece belongs to.
     pub token: u32,
     /// The owner's own: comes back with the piece's end.
     pub tag: u32,
     /// Offset in the part in bytes.
     pub offset: u64,
-    /// The owner's memory. The context or server that runs the piece fills in the region.
+    /// The owner's memory. The context that runs the piece fills in the region.
     pub memory: Memory,
 }
 

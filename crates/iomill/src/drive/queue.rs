@@ -183,11 +183,6 @@ impl Queue {
         self.foreground.len() + self.background.len() + self.alone.len() + self.blocked.len()
     }
 
-    /// Like `parked`, without those of the background, except the few that are blocked or failed in a merged I/O.
-    pub fn parked_before(&self) -> usize {
-        self.parked() - self.background.len()
-    }
-
     /// Pieces parked because their block is locked, or because they found no bounce memory.
     pub fn blocked(&self) -> usize {
         self.blocked.len()
@@ -203,12 +198,13 @@ impl Queue {
             true => 0,
             false => self.waiting(class).len(),
         };
-        held(Class::Foreground) + held(Class::Background)
+        let alone = self.alone.iter().filter(|piece| !self.may_start(piece.class)).count();
+        alone + held(Class::Foreground) + held(Class::Background)
     }
 
-    /// Whether a dispatch would start something, where no piece waits for neighbours or gives way.
+    /// Whether a dispatch would start something.
     pub fn has_more(&self) -> bool {
-        !self.ready.is_empty() || (self.has_room() && self.parked() > self.blocked())
+        !self.ready.is_empty() || (self.has_room() && self.parked() > self.blocked() + self.held_back())
     }
 
     fn waiting(&self, class: Class) -> &Waiting {

@@ -12,7 +12,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::Piece;
 use crate::engine::{Engine, Memory, NO_REGION};
 use crate::sys::sync::{AtomicU64, Ordering, RwLock, read, write};
 
@@ -118,6 +117,35 @@ impl Regions {
     }
 }
 
+/// A range of memory: its address, and its length in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Within(*const u8, usize);
+
+impl Within {
+    /// No memory but slabs.
+    pub const SLABS: Within = Within(std::ptr::null(), 0);
+
+    /// `len` bytes from `start` on.
+    pub fn new(start: *const u8, len: usize) -> Within {
+        Within(start, len)
+    }
+
+    /// The address `offset` bytes on.
+    pub fn at(self, offset: usize) -> *mut u8 {
+        self.0.wrapping_add(offset).cast_mut()
+    }
+
+    /// The same as a pair.
+    pub fn span(self) -> (*const u8, usize) {
+        (self.0, self.1)
+    }
+}
+
+// SAFETY: it is an address range to look up, and is never read through.
+unsafe impl Send for Within {}
+// SAFETY: as above.
+unsafe impl Sync for Within {}
+
 /// What one engine knows of an array's regions.
 #[derive(Debug)]
 pub struct Known {
@@ -171,14 +199,14 @@ impl Known {
         self.current = self.number(regions, engine, span.0, span.1);
     }
 
-    /// Gives a piece of the batch the number of its memory.
+    /// Gives memory of the batch, `len` bytes, its number.
     #[inline]
-    pub fn fill_in(&mut self, regions: &Regions, engine: &mut dyn Engine, piece: &mut Piece) {
-        if let Memory::One { buf, region } = &mut piece.memory {
+    pub fn fill_in(&mut self, regions: &Regions, engine: &mut dyn Engine, memory: &mut Memory, len: u32) {
+        if let Memory::One { buf, region } = memory {
             self.keep_up(regions, engine);
             *region = self.current;
             if !self.slabs.is_empty() {
-                self.fill_in_slab(engine, *buf as usize, piece.len as usize, region);
+                self.fill_in_slab(engine, *buf as usize, len as usize, region);
             }
         }
     }

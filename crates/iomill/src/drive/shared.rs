@@ -9,14 +9,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::inline::{BLOCKED_PAUSE, Lane, Service, give_up_after, lanes};
-use super::locks::BlockLocks;
+use super::Piece;
+use super::lane::{BLOCKED_PAUSE, Engines, Lane, Places, lanes};
 use super::regions::Regions;
-use super::serve::begin_serving;
-use super::shares::{Ended, Owner, Shares};
-use super::{Class, Piece};
-use crate::engine::platform::Platform;
-use crate::sys::fs::Handle;
+use super::service::{Service, give_up_after};
+use super::shares::{Ended, Owner, Shares, begin_serving};
+use crate::engine::EngineKind;
 
 /// How often a turn starts what can be started. Short transfers and long shares take several.
 const ROUNDS: usize = 4;
@@ -35,31 +33,28 @@ pub struct Left {
 /// See the module.
 pub struct SharedContext {
     lanes: Vec<Lane>,
-    /// Drive to lane, and to its queue within the lane. `None` for a drive with an engine that cannot be shared.
-    places: Vec<Option<(u16, u16)>>,
+    places: Places,
     shares: Shares,
     failures: u32,
 }
 
 impl SharedContext {
-    /// A context over all drives with engines that can be shared (`Service::is_shareable`). There is at least one.
-    pub fn new(
-        platform: &dyn Platform,
-        services: &[Service],
-        locks: &Arc<BlockLocks>,
-        hold: &[Handle],
-    ) -> io::Result<SharedContext> {
-        let served: Vec<Service> = services.iter().filter(|service| service.is_shareable()).cloned().collect();
-        let (lanes, places) = lanes(platform, &served, locks, hold, true)?;
-        let mut places = places.into_iter();
-        let place = |service: &Service| if service.is_shareable() { places.next() } else { None };
-        let places = services.iter().map(place).collect();
+    /// A context over all drives.
+    pub fn new(engines: &Engines<'_>, services: &[Service]) -> io::Result<SharedContext> {
+        // A turn must not wait for a drive, as `io_submit` does without direct I/O; and no descriptor tells of what must be polled for.
+        let shared = |service: &Service| match service.kind {
+            EngineKind::Aio if !service.align.is_direct() => {
+                Service { kind: EngineKind::Posix, poll: false, ..service.clone() }
+            }
+            _ => Service { poll: false, ..service.clone() },
+        };
+        let (lanes, places) = lanes(engines, &services.iter().map(shared).collect::<Vec<_>>(), true)?;
         Ok(SharedContext { lanes, places, shares: Shares::default(), failures: 0 })
     }
 
-    /// For each drive, whether it serves it.
-    pub fn serves(&self) -> Box<[bool]> {
-        self.places.iter().map(Option::is_some).collect()
+    /// How many drives it serves.
+    pub fn drives(&self) -> usize {
+        self.places.len()
     }
 
     /// The engines' descriptors: one of them is readable when a turn would find completions.
@@ -67,17 +62,13 @@ impl SharedContext {
         self.lanes.iter().filter_map(|lane| lane.engine.descriptor()).collect()
     }
 
-    /// Whether all engines have one.
-    pub fn tells_ends(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.engine.descriptor().is_some())
-    }
-
     /// Lets go of a file that is being closed.
     pub fn forget(&mut self, key: u64) {
         self.lanes.iter_mut().for_each(|lane| lane.engine.forget(key));
     }
 
-    /// Takes the pieces of a share, and returns their number. The next turn starts them. `span` is as in [`super::serve::Share`].
+    /// Takes the pieces of a share, and returns their number. The next turn starts them. `span` is memory that holds all
+    /// pieces' memory but what lies in slabs.
     ///
     /// # Safety
     /// The pieces' memory and files are valid until `owner` has heard of the end of the share. Nothing else touches memory that is
@@ -90,15 +81,12 @@ impl SharedContext {
         pieces: impl Iterator<Item = (u16, Piece)>,
     ) -> u32 {
         self.lanes.iter_mut().for_each(|lane| lane.known.begin(regions, &mut *lane.engine, span));
-        let (token, mut count) = (self.shares.begin(owner, 0, 0), 0);
+        let (token, mut count) = (self.shares.begin(owner), 0);
         for (drive, mut piece) in pieces {
-            let Some((lane, queue)) = self.places[usize::from(drive)] else {
-                unreachable!("the caller asks whether the context serves a drive")
-            };
+            let (lane, queue) = self.places[usize::from(drive)];
             let lane = &mut self.lanes[usize::from(lane)];
-            piece.class = Class::Foreground;
             piece.token = token;
-            lane.known.fill_in(regions, &mut *lane.engine, &mut piece);
+            lane.known.fill_in(regions, &mut *lane.engine, &mut piece.memory, piece.len);
             self.shares.add_piece(token);
             // SAFETY: the caller's promise.
             unsafe { lane.queues[usize::from(queue)].push(piece) };

@@ -1,9 +1,26 @@
-//! `Shares`: batches of pieces that a lane has, and their `Owner`s. Non-goals: the pieces themselves (`queue`).
+//! `Shares`: batches of pieces that a context has, and their `Owner`s. Non-goals: the pieces themselves (`queue`).
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::{Done, Failure};
+use crate::sys::thread::Raised;
+
+thread_local! {
+    static SERVING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is telling an owner of an end, or is in a call that makes a future. The caller must not wait for I/O then, or for the lock
+/// of a block: the thread may have to bring what it waits for.
+pub fn is_serving() -> bool {
+    SERVING.with(Cell::get)
+}
+
+/// The calling thread must not wait until the result is dropped.
+pub fn begin_serving() -> Raised {
+    Raised::new(&SERVING)
+}
 
 /// Learns that its share of a batch has ended on one drive.
 pub trait Owner: Send + Sync {
@@ -20,21 +37,18 @@ struct Active {
     owner: Arc<dyn Owner>,
     left: usize,
     failure: Option<Failure>,
-    behind: usize,
 }
 
 /// A share without pieces left. Its owner does not know yet.
 pub struct Ended {
     owner: Arc<dyn Owner>,
     failure: Option<Failure>,
-    /// Pieces of the background that it had.
-    pub(super) behind: usize,
 }
 
 impl Ended {
     /// Tells the owner.
     pub fn tell(self) {
-        let Ended { owner, failure, .. } = self;
+        let Ended { owner, failure } = self;
         tell_owner(|| owner.share_done(failure));
     }
 }
@@ -55,13 +69,13 @@ impl Shares {
         }
     }
 
-    /// Begins a share of `pieces` pieces, `behind` of them of the background. Returns its token.
-    pub fn begin(&mut self, owner: Arc<dyn Owner>, pieces: usize, behind: usize) -> u32 {
+    /// Begins a share without pieces. Returns its token.
+    pub fn begin(&mut self, owner: Arc<dyn Owner>) -> u32 {
         let token = self.free.pop().unwrap_or_else(|| {
             self.active.push(None);
             self.active.len() as u32 - 1
         });
-        self.active[token as usize] = Some(Active { owner, left: pieces, failure: None, behind });
+        self.active[token as usize] = Some(Active { owner, left: 0, failure: None });
         token
     }
 
@@ -78,7 +92,7 @@ impl Shares {
             return None;
         }
         self.free.push(done.token);
-        place.take().map(|Active { owner, failure, behind, .. }| Ended { owner, failure, behind })
+        place.take().map(|Active { owner, failure, .. }| Ended { owner, failure })
     }
 }
 

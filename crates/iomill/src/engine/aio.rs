@@ -5,13 +5,14 @@
 //! have. The engine ignores `hold`: a killed process's requests end before its descriptors close.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::posix::execute;
 use super::wake::{Deadline, EventWake};
 use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, FileRef, IoRequest, Memory, Op, Segment};
+use crate::sys::event::Event as EndsEvent;
 use crate::sys::fs::Handle;
 
 const CMD_PREAD: u16 = 0;
@@ -21,13 +22,16 @@ const CMD_POLL: u16 = 5;
 const CMD_PREADV: u16 = 7;
 const CMD_PWRITEV: u16 = 8;
 
+/// A flag of a control block: its end is written to the event descriptor `result_fd`.
+const FLAG_TELL: u32 = 1;
+
 /// The data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
 
 /// How often a waiter looks for a wake on kernels before 4.18. They cannot watch a descriptor for the engine.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// The kernel's `struct iocb`. The order of its key and flags depends on the machine, but both stay zero.
+/// The kernel's `struct iocb`. The order of its key and the flags of `preadv2` depends on the machine, but both stay zero.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Control {
@@ -74,6 +78,8 @@ pub struct AioEngine {
     armed: bool,
     /// Whether the kernel can watch it.
     watches: bool,
+    /// Of a shared engine: set by the kernel at each end.
+    ends: Option<EndsEvent>,
 }
 
 // SAFETY: the pointers in `queue` point into `controls`, which the engine owns. A context belongs to the process.
@@ -87,6 +93,7 @@ impl AioEngine {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("libaio cannot hold {capacity} requests")));
         }
         let wake = EventWake::new()?;
+        let ends = if config.shared { Some(EndsEvent::new()?) } else { None };
         let mut context: libc::c_ulong = 0;
         // SAFETY: the call writes the new context's name to `context`.
         check(unsafe { libc::syscall(libc::SYS_io_setup, config.capacity + 1, &raw mut context) })?;
@@ -101,6 +108,7 @@ impl AioEngine {
             wake,
             armed: false,
             watches: true,
+            ends,
         })
     }
 
@@ -236,8 +244,12 @@ impl Engine for AioEngine {
                 self.ended.push(Completion { slot: request.slot, result: -libc::EINVAL });
                 continue;
             };
-            let control =
-                Control { data: u64::from(request.slot), fd: request.file.handle.0 as u32, ..Control::default() };
+            let (flags, result_fd) = match &self.ends {
+                Some(ends) => (FLAG_TELL, ends.as_fd().as_raw_fd() as u32),
+                None => (0, 0),
+            };
+            let fd = request.file.handle.0 as u32;
+            let control = Control { data: u64::from(request.slot), fd, flags, result_fd, ..Control::default() };
             let (read, write, buf, len) = match request.memory {
                 Memory::One { buf, .. } => (CMD_PREAD, CMD_PWRITE, buf as u64, u64::from(request.len)),
                 Memory::Scatter { list, count } => (CMD_PREADV, CMD_PWRITEV, list as u64, u64::from(count)),
@@ -246,7 +258,7 @@ impl Engine for AioEngine {
             let control = match request.op {
                 Op::Read => Control { opcode: read, ..transfer },
                 Op::Write => Control { opcode: write, ..transfer },
-                // The kernel requires zeroes in the other fields.
+                // The kernel requires zeroes in the fields of the memory.
                 Op::Sync => Control { opcode: CMD_FDSYNC, ..control },
             };
             self.enqueue(index, control);
@@ -257,6 +269,10 @@ impl Engine for AioEngine {
         let wanted = done.len().saturating_add(min);
         let mut deadline = Deadline::new(timeout);
         done.append(&mut self.ended);
+        if let Some(ends) = &self.ends {
+            // Before it looks for ends: a later one sets the event again.
+            ends.drain()?;
+        }
         self.submit(done)?;
         let mut looked = false;
         loop {
@@ -286,6 +302,10 @@ impl Engine for AioEngine {
 
     fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::clone(&self.wake) as Arc<dyn EngineWake>
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.ends.as_ref().map(|ends| ends.as_fd().as_raw_fd())
     }
 }
 

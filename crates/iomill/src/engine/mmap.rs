@@ -24,6 +24,7 @@ mod parts;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub struct MmapEngine {
     changing: HashMap<u32, (Op, Arc<MappedPart>)>,
     /// Copies nothing: all requests go by system calls.
     only_system_calls: bool,
+    /// Copies only from and to a device that is memory: a copy from another drive waits for it, which a shared engine must not do.
+    only_memory: bool,
 }
 
 /// What an engine knows of a part.
@@ -82,10 +85,11 @@ impl MmapEngine {
             pending: Vec::with_capacity(capacity),
             ended: Vec::with_capacity(capacity),
             rest: Vec::with_capacity(capacity),
-            below: PosixEngine::new(config),
+            below: PosixEngine::new(config)?,
             below_in_flight: 0,
             changing: HashMap::new(),
             only_system_calls: false,
+            only_memory: config.shared,
         })
     }
 
@@ -101,8 +105,8 @@ impl MmapEngine {
         if self.pending.is_empty() {
             return false;
         }
-        let MmapEngine { parts, reader, known, ahead, pending, ended, rest, changing, .. } = self;
-        let is_cold = !self.only_system_calls && ahead.begin();
+        let MmapEngine { parts, reader, known, ahead, pending, ended, rest, changing, only_memory, .. } = self;
+        let is_cold = !self.only_system_calls && !*only_memory && ahead.begin();
         let guard = reader.enter();
         if is_cold {
             ask_ahead(&guard, known, pending, rest);
@@ -121,7 +125,7 @@ impl MmapEngine {
             let copied = match request.op {
                 Op::Sync => sync(&guard, part, &request, changing),
                 Op::Read | Op::Write if self.only_system_calls => None,
-                Op::Read | Op::Write => transfer(&guard, parts, part, &request, &mut fence),
+                Op::Read | Op::Write => transfer(&guard, parts, part, &request, *only_memory, &mut fence),
             };
             if let Some(result) = copied {
                 ended.push(Completion { slot: request.slot, result });
@@ -219,6 +223,7 @@ fn transfer(
     parts: &MappedParts,
     part: &MappedPart,
     request: &IoRequest,
+    only_memory: bool,
     fence: &mut Option<LineFlush>,
 ) -> Option<i32> {
     let end = request.offset.checked_add(u64::from(request.len))?;
@@ -230,7 +235,7 @@ fn transfer(
             guard.current(&part.mapping).filter(covers)?
         }
     };
-    if request.op == Op::Write && !mapping.is_writable {
+    if (request.op == Op::Write && !mapping.is_writable) || (only_memory && mapping.flush.is_none()) {
         return None;
     }
     let one;
@@ -312,6 +317,10 @@ impl Engine for MmapEngine {
 
     fn waker(&self) -> Arc<dyn EngineWake> {
         self.below.waker()
+    }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.below.descriptor()
     }
 
     fn forget(&mut self, key: u64) {

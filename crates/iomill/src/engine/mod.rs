@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use crate::sys::fs::Handle;
 
+pub use wake::Deadline;
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -179,17 +181,6 @@ pub enum EngineKind {
     Simulated,
 }
 
-impl EngineKind {
-    /// Whether any thread may use such an engine if it was made for that (`EngineConfig::shared`).
-    pub(crate) fn is_shareable(self) -> bool {
-        match self {
-            EngineKind::Uring | EngineKind::Simulated => true,
-            // No descriptor tells of their ends.
-            EngineKind::Aio | EngineKind::Posix | EngineKind::Mmap | EngineKind::Null => false,
-        }
-    }
-}
-
 impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -213,8 +204,8 @@ pub struct EngineConfig {
     /// Files to hold open as long as the kernel may still work for this engine. One is the array's lock, which must
     /// outlive I/O in flight after a kill.
     pub hold: Vec<Handle>,
-    /// Any thread may use it, one at a time, also to wait for what another thread has pushed. Only some engines can do that
-    /// (`EngineKind::is_shareable`), and it costs the kernel more.
+    /// Any thread may use it, one at a time, also to wait for what another thread has pushed. A `wait` for no completions does not wait for a
+    /// drive then. It costs the kernel more.
     pub shared: bool,
 }
 
@@ -246,7 +237,8 @@ pub trait Engine: Send {
     /// An object that wakes `wait` from other threads.
     fn waker(&self) -> Arc<dyn EngineWake>;
 
-    /// A descriptor that `poll` finds readable while completions are there, if it has one. A shared engine has one, or is a simulation's.
+    /// A descriptor that `poll` finds readable while completions are there. `None` of a shared engine: each `wait` reports the ends of all that was
+    /// pushed, or the engine is a simulation's.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }

@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::wake::Deadline;
 use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, Op};
+use crate::sys::event::Event;
 
 /// Threads per engine, beside the caller's.
 pub const DEFAULT_THREADS: usize = 4;
@@ -35,6 +36,8 @@ struct Shared {
     work: Condvar,
     /// Tells the waiter that enough requests have ended, or that a wake came.
     ended: Condvar,
+    /// Of a shared engine: set while `PosixState::ended` has something. Changes under the lock.
+    ends: Option<Event>,
 }
 
 #[derive(Debug)]
@@ -50,13 +53,13 @@ struct PosixState {
 }
 
 impl PosixEngine {
-    /// Makes an engine with [`DEFAULT_THREADS`].
-    pub fn new(config: &EngineConfig) -> PosixEngine {
+    /// Makes an engine with [`DEFAULT_THREADS`]. An error if it is to be shared and the system gives no event descriptor.
+    pub fn new(config: &EngineConfig) -> io::Result<PosixEngine> {
         PosixEngine::with_threads(config, DEFAULT_THREADS)
     }
 
-    /// Makes an engine with `threads` threads, at least one.
-    pub fn with_threads(config: &EngineConfig, threads: usize) -> PosixEngine {
+    /// Makes an engine with `threads` threads, at least one, as `new`.
+    pub fn with_threads(config: &EngineConfig, threads: usize) -> io::Result<PosixEngine> {
         let capacity = config.capacity as usize;
         let state = PosixState {
             pending: VecDeque::with_capacity(capacity),
@@ -66,8 +69,9 @@ impl PosixEngine {
             woken: false,
             stop: false,
         };
-        let shared = Shared { state: Mutex::new(state), work: Condvar::new(), ended: Condvar::new() };
-        PosixEngine { shared: Arc::new(shared), workers: Vec::new(), threads: threads.max(1) }
+        let ends = if config.shared { Some(Event::new()?) } else { None };
+        let shared = Shared { state: Mutex::new(state), work: Condvar::new(), ended: Condvar::new(), ends };
+        Ok(PosixEngine { shared: Arc::new(shared), workers: Vec::new(), threads: threads.max(1) })
     }
 
     /// Ensures that workers serve all pending requests except `own` ones, which the caller serves.
@@ -123,6 +127,9 @@ impl Shared {
                 state.ended.push(completion);
                 if state.ended.len() >= state.wanted {
                     self.ended.notify_one();
+                }
+                if let (Some(ends), 1) = (&self.ends, state.ended.len()) {
+                    ends.set();
                 }
             } else if state.stop {
                 return;
@@ -198,6 +205,9 @@ impl Engine for PosixEngine {
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         loop {
+            if let (Some(ends), false) = (&shared.ends, state.ended.is_empty()) {
+                ends.drain()?;
+            }
             done.append(&mut state.ended);
             let missing = wanted.saturating_sub(done.len());
             let left = deadline.left();
@@ -244,6 +254,10 @@ impl Engine for PosixEngine {
     fn waker(&self) -> Arc<dyn EngineWake> {
         Arc::clone(&self.shared) as Arc<dyn EngineWake>
     }
+
+    fn descriptor(&self) -> Option<RawFd> {
+        self.shared.ends.as_ref().map(|ends| ends.as_fd().as_raw_fd())
+    }
 }
 
 impl Drop for PosixEngine {
@@ -282,7 +296,7 @@ mod tests {
         let requests = [request(0, Op::Sync), request(1, Op::Read), request(2, Op::Sync), request(3, Op::Read)];
         for min in [0, 1, 4] {
             let mut engine =
-                PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new(), shared: false });
+                PosixEngine::new(&EngineConfig { capacity: 4, poll: false, hold: Vec::new(), shared: false }).unwrap();
             engine.threads = 0;
             // SAFETY: memory and file outlive the engine.
             unsafe { engine.push(&requests) };

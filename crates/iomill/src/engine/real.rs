@@ -90,7 +90,7 @@ impl Platform for RealPlatform {
                 Box::new(made.map_err(|error| explained(&error, why_no_uring))?)
             }
             EngineKind::Aio => Box::new(AioEngine::new(config).map_err(|error| explained(&error, why_no_aio))?),
-            EngineKind::Posix => Box::new(PosixEngine::new(config)),
+            EngineKind::Posix => Box::new(PosixEngine::new(config)?),
             EngineKind::Mmap => {
                 Box::new(MmapEngine::new(config, Arc::clone(self.mapped.get_or_init(MappedParts::new)))?)
             }

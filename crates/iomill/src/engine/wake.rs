@@ -74,18 +74,19 @@ impl EngineWake for EventWake {
 
 /// The end of a wait. It reads the clock only when `left` is called.
 #[derive(Debug)]
-pub(super) struct Deadline {
+pub struct Deadline {
     timeout: Option<Duration>,
     end: Option<Instant>,
 }
 
 impl Deadline {
-    pub(super) fn new(timeout: Option<Duration>) -> Deadline {
+    /// So long from the first call of `left` on. `None` is for ever.
+    pub fn new(timeout: Option<Duration>) -> Deadline {
         Deadline { timeout, end: None }
     }
 
     /// How long to sleep now: `None` is for ever, zero is not at all.
-    pub(super) fn left(&mut self) -> Option<Duration> {
+    pub fn left(&mut self) -> Option<Duration> {
         let timeout = self.timeout?;
         if timeout.is_zero() {
             return Some(timeout);

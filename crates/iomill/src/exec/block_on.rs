@@ -39,13 +39,12 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     let _others = LeaveToOthers;
     loop {
         parked.take();
-        {
-            let _driven = own::begin_driven();
-            if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-                return Ok(output);
-            }
+        let driven = own::begin_driven();
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Ok(output);
         }
         sleep(&parked);
+        drop(driven);
     }
 }
 

@@ -11,13 +11,15 @@ use std::task::Context;
 use super::contexts::ToForget;
 use super::telling::Collecting;
 use crate::drive::Piece;
-use crate::drive::regions::Regions;
-use crate::drive::serve::INBOX_PIECES;
+use crate::drive::regions::{Regions, Within};
 use crate::drive::shared::{Left, SharedContext};
 use crate::drive::shares::{Ended, Owner};
 use crate::error::{Error, Result};
 use crate::sys::process::Home;
 use crate::sys::sync::{self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock, try_lock};
+
+/// Most operations that a context has unfinished before callers that may wait do so.
+const FULL: u32 = 4096;
 
 /// So many pieces go to the kernel at the latest. More win nothing, and a poll should be short.
 const BATCH_PIECES: u32 = 32;
@@ -33,10 +35,8 @@ pub struct SharedCell {
     context: Mutex<Option<SharedContext>>,
     /// Readable while there are ends to bring. They are open as long as `context` is there.
     descriptors: Vec<RawFd>,
-    /// For each drive that was there when it was made: whether it serves it.
-    serves: Box<[bool]>,
-    /// Whether it serves all of them.
-    serves_all: bool,
+    /// How many drives it serves. It does not serve those that came later.
+    drives: usize,
     /// Shares that have not ended. It is raised before others can look for what is in them, and falls under the lock.
     unfinished: AtomicU32,
     /// Pieces that no turn has seen. Changes under the lock.
@@ -57,9 +57,6 @@ pub struct SharedCell {
     pub place: AtomicU64,
     common: Arc<Common>,
 }
-
-/// A cell; or `None` if no engine can be shared, or the array has been closed; or why the system refuses one now.
-pub type Made = std::io::Result<Option<Arc<SharedCell>>>;
 
 /// Whether the watcher takes turns of a cell from time to time.
 #[derive(Default)]
@@ -107,7 +104,7 @@ pub struct Common {
     waiting: AtomicU32,
     /// How often one of them began to wait, modulo 2^32.
     waits: AtomicU32,
-    /// Cells that no thread has. `None` after the array has been closed.
+    /// Unowned cells. `None` after the array has been closed.
     free: Mutex<Option<Vec<Arc<SharedCell>>>>,
     /// Set before the first cell is used. A simulation has none.
     pub watcher: OnceLock<Arc<dyn Watch>>,
@@ -159,12 +156,12 @@ impl Common {
         *lock(&self.free) = None;
     }
 
-    /// A cell that no thread has and that knows so many drives, or a new one. `None` also after the array has been closed.
-    pub fn free_cell(&self, drives: usize, make: impl FnOnce() -> Made) -> Made {
+    /// An unowned cell that serves at least `drives` drives, or a new one. An error also after the array has been closed.
+    pub fn free_cell(&self, drives: usize, make: impl FnOnce() -> Result<Arc<SharedCell>>) -> Result<Arc<SharedCell>> {
         let mut free = lock(&self.free);
-        let Some(cells) = free.as_mut() else { return Ok(None) };
-        match cells.iter().position(|cell| cell.knows(drives)) {
-            Some(place) => Ok(Some(cells.swap_remove(place))),
+        let cells = free.as_mut().ok_or(Error::Closed)?;
+        match cells.iter().position(|cell| cell.drives() >= drives) {
+            Some(place) => Ok(cells.swap_remove(place)),
             // Under the lock, so that no cell comes after the close.
             None => make(),
         }
@@ -197,8 +194,7 @@ impl SharedCell {
             home: Home::here(),
             regions: Arc::clone(regions),
             descriptors: context.descriptors(),
-            serves_all: context.serves().iter().all(|serves| *serves),
-            serves: context.serves(),
+            drives: context.drives(),
             context: Mutex::new(Some(context)),
             unfinished: AtomicU32::new(0),
             unsent: AtomicU32::new(0),
@@ -213,6 +209,16 @@ impl SharedCell {
             place: AtomicU64::new(0),
             common: Arc::clone(common),
         })
+    }
+
+    /// A cell for operations without I/O.
+    #[cfg(all(test, not(iomill_models)))]
+    pub fn of_no_drives() -> Arc<SharedCell> {
+        let (platform, locks) = (crate::engine::real::RealPlatform::default(), Arc::default());
+        let engines =
+            crate::drive::lane::Engines { platform: &platform, locks: &locks, hold: &[], threads: Vec::new() };
+        let context = SharedContext::new(&engines, &[]).expect("there is nothing to make");
+        SharedCell::new(context, &Arc::default(), &Arc::default())
     }
 
     /// Whether the cell is of this process.
@@ -230,19 +236,9 @@ impl SharedCell {
         self.common.give_back(self);
     }
 
-    /// Whether it was made when so many drives were there.
-    pub fn knows(&self, drives: usize) -> bool {
-        self.serves.len() >= drives
-    }
-
-    /// Whether it serves all of some drives. It does not serve those with engines that cannot be shared, and those that came later.
-    #[inline]
-    pub fn serves(&self, drives: impl Iterator<Item = u16>) -> bool {
-        let mut drives = drives.map(usize::from);
-        match self.serves_all {
-            true => drives.all(|drive| drive < self.serves.len()),
-            false => drives.all(|drive| self.serves.get(drive) == Some(&true)),
-        }
+    /// How many drives it serves.
+    pub fn drives(&self) -> usize {
+        self.drives
     }
 
     /// Takes a turn. Returns what it leaves.
@@ -280,10 +276,7 @@ impl SharedCell {
         let mut collecting = Collecting::begin();
         let left = self.turn_inside(guard, &mut collecting, advance);
         // Rule 2.
-        if collecting.tell() {
-            // What was told may have begun I/O in this thread's contexts, and no poll of this thread may follow.
-            own::arm();
-        }
+        collecting.tell();
         if left.blocked > 0 || (left.has_more && left.in_flight == 0) {
             self.take();
         }
@@ -322,7 +315,7 @@ impl SharedCell {
 
     /// Whether calls that may wait should wait before they begin more.
     pub fn is_full(&self) -> bool {
-        self.unfinished.load(Ordering::Relaxed) as usize >= INBOX_PIECES
+        self.unfinished.load(Ordering::Relaxed) >= FULL
     }
 
     /// Whether all that has begun has ended.
@@ -346,7 +339,7 @@ impl SharedCell {
         self.common.waits()
     }
 
-    /// Takes the pieces of a share, of which there is at least one, for drives that it serves. With `waits` from before they may wait for others until a poll or another
+    /// Takes the pieces of a share, of which there is at least one. With `waits` from before they may wait for others until a poll or another
     /// operation takes a turn, unless something waits since. Else this takes one.
     ///
     /// # Safety
@@ -354,7 +347,7 @@ impl SharedCell {
     pub unsafe fn push(
         self: &Arc<Self>,
         owner: Arc<dyn Owner>,
-        span: (*const u8, usize),
+        within: Within,
         pieces: impl Iterator<Item = (u16, Piece)>,
         waits: Option<u32>,
     ) -> Result<()> {
@@ -363,7 +356,7 @@ impl SharedCell {
         self.forget.each(|key| context.forget(key));
         self.unfinished.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise.
-        let pushed = unsafe { context.push(&self.regions, owner, span, pieces) };
+        let pushed = unsafe { context.push(&self.regions, owner, within.span(), pieces) };
         let unsent = self.unsent.load(Ordering::Relaxed) + pushed;
         self.unsent.store(unsent, Ordering::Relaxed);
         let is_awaited = match waits {
@@ -394,7 +387,7 @@ impl SharedCell {
     /// For a poll of an operation that has not ended: takes a turn, and sees to the next one (rule 3). At its first poll an operation with pieces
     /// that wait for others asks for one more poll, if that mostly pays. If none comes, they are sent all the same (rule 7).
     pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) {
-        if own::is_driven_here() && own::is_own(self) {
+        if self.is_driven_here() {
             return;
         }
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
@@ -402,6 +395,14 @@ impl SharedCell {
         }
         self.turn();
         self.watch();
+    }
+
+    /// For an operation that no poll brings on: as `leave`, but a thread that takes the turns of its cells by itself does so later, once for
+    /// several operations.
+    pub fn leave_soon(self: &Arc<Self>) {
+        if !self.is_driven_here() {
+            self.leave();
+        }
     }
 
     /// For an operation that no poll brings on any more, or not at once.
@@ -427,9 +428,15 @@ impl SharedCell {
         false
     }
 
+    /// Whether the calling thread takes its turns, in `block_on`.
+    fn is_driven_here(self: &Arc<Self>) -> bool {
+        own::is_driven_here() && own::is_own(self)
+    }
+
     /// Sees to the next turn.
     pub fn watch(self: &Arc<Self>) {
         if !self.is_idle()
+            && !self.is_driven_here()
             && let Some(watcher) = self.common.watcher.get()
         {
             watcher.watch(self);

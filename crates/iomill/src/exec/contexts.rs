@@ -1,15 +1,16 @@
 //! Contexts: each calling thread's own engines over all drives of an array, for inline I/O. A [`ContextCell`] holds one.
 //!
 //! The thread owns its cell, so that its rings end with the thread. The array reaches the cell by a `Weak`, and takes the
-//! context out when it closes. Non-goals: the engines of drive threads (`drive_threads`).
+//! context out when it closes. Non-goals: contexts that any thread may advance (`shared`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Exec, help_and_pause};
-use crate::drive::inline::{InlineContext, Service, with_rings_or_without};
+use crate::drive::inline::InlineContext;
 use crate::drive::regions::Regions;
+use crate::drive::service::{Service, with_rings_or_without};
 use crate::drive::{Done, Piece};
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
@@ -81,7 +82,7 @@ impl Exec {
         result.map_err(engine_failed)
     }
 
-    /// Makes the context of a cell that is not the calling thread's, if it has none.
+    /// Makes the context of a cell, if it has none.
     pub fn ready_context(&self, cell: &ContextCell) -> Result<()> {
         let mut context = lock(&cell.context);
         if self.is_behind(&context) {
@@ -106,9 +107,10 @@ impl Exec {
     }
 
     fn new_context(&self) -> Result<InlineContext> {
-        let make = |services: &[Service]| InlineContext::new(&*self.platform, services, &self.locks, &self.hold);
-        let notice = |notice| self.notice(notice);
         let services: Vec<Service> = self.services.iter().cloned().collect();
+        let engines = self.engines(&services)?;
+        let make = |services: &[Service]| InlineContext::new(&engines, services);
+        let notice = |notice| self.notice(notice);
         let context = with_rings_or_without(&services, self.may_change_engines, &notice, make);
         context.map_err(engine_failed)
     }

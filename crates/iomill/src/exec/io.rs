@@ -4,8 +4,9 @@
 //!
 //! Rules:
 //! 1. A blocking operation blocks inside the wait itself. So it is polled once, and has ended then.
-//! 2. A spawned operation blocks no thread. The drive thread that brings the last end of its pieces wakes it. Everything else wakes it on
-//!    a thread of the pool `resumes`, because the end of a page is reported under locks, and on threads of other callers.
+//! 2. A spawned operation blocks no thread. A turn that brings the last end of its pieces wakes it, on that thread, when it has left the context.
+//!    Everything else wakes it on a thread of the pool `resumes`, because the end of a page is reported under locks, and on threads of other
+//!    callers.
 //! 3. The pieces' memory and sink stay until all pieces have ended, also when a panic drops the operation: dropping a [`Landing`]
 //!    waits for the ends.
 
@@ -18,18 +19,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::cell::SharedCell;
-use super::cell::own;
-use super::{Exec, pools, telling};
+use super::{Exec, Within, pools, telling};
 use crate::cache::{Outcome, Waiter};
-use crate::drive::serve::Share;
 use crate::drive::shares::Owner;
 use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
 use crate::error::Result;
-use crate::sys::sync::{AtomicBool, AtomicUsize, Condvar, Mutex, Ordering, lock, wait};
-
-/// Most pieces that a blocking call hands to the drive threads at a time. Longer lists go in several waves.
-const WAVE_PIECES: usize = 8192;
+use crate::sys::sync::{AtomicBool, Mutex, Ordering, lock};
 
 /// Receives the end of each piece once, by its tag, on the thread that brings it.
 pub trait Sink: Sync {
@@ -57,7 +53,7 @@ impl FirstFailure {
     pub fn keep(&self, outcome: Outcome) {
         if let Err(failure) = outcome {
             lock(&self.failure).get_or_insert(failure);
-            // Relaxed: it is read on this thread, or after the flight has landed (the AcqRel in `Flight::end_share`).
+            // Relaxed: it is read on this thread, or after the flight has landed (the lock in `Flight::share_done`).
             self.is_some.store(true, Ordering::Relaxed);
         }
     }
@@ -69,87 +65,28 @@ impl Sink for FirstFailure {
     }
 }
 
-/// A range of memory: its address, and its length in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Within(*const u8, usize);
-
-impl Within {
-    /// No memory but slabs.
-    pub const SLABS: Within = Within(std::ptr::null(), 0);
-
-    /// `len` bytes from `start` on.
-    pub fn new(start: *const u8, len: usize) -> Within {
-        Within(start, len)
-    }
-
-    /// The address `offset` bytes on.
-    pub fn at(self, offset: usize) -> *mut u8 {
-        self.0.wrapping_add(offset).cast_mut()
-    }
-
-    fn span(self) -> (*const u8, usize) {
-        (self.0, self.1)
-    }
-}
-
-// SAFETY: it is an address range to look up, and is never read through.
-unsafe impl Send for Within {}
-// SAFETY: as above.
-unsafe impl Sync for Within {}
-
 /// A failure for an error that came before any drive was asked.
 pub fn failure(op: Op, errno: i32) -> Failure {
     Failure { op, key: 0, offset: 0, fault: Fault::Errno(errno) }
-}
-
-/// Which engines run pieces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    /// The calling thread's own.
-    Inline,
-    /// The calling thread's, which any thread may advance.
-    Shared,
-    /// The drive threads'. With `flush` the pieces do not wait for neighbours in the queue: an operation waits for just these.
-    Drives { flush: bool },
 }
 
 /// How an operation does I/O and waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Io<'a> {
     exec: &'a Exec,
-    route: Route,
-    /// Rule 1.
-    blocks: bool,
-    /// The shared context where a spawned operation begins.
+    /// The shared context of a spawned operation. `None`: the operation blocks (rule 1), and the calling thread has engines for it.
     cell: Option<&'a Arc<SharedCell>>,
 }
 
 impl Exec {
     /// For a blocking call.
     pub fn blocking(&self) -> Io<'_> {
-        let route = if self.blocks_on_threads() { Route::Drives { flush: true } } else { Route::Inline };
-        Io { exec: self, route, blocks: true, cell: None }
+        Io { exec: self, cell: None }
     }
 
-    /// For a blocking call that does not use the drive threads, such as the end of a file: an array that is being closed may have none.
-    pub fn blocking_inline(&self) -> Io<'_> {
-        Io { exec: self, route: Route::Inline, blocks: true, cell: None }
-    }
-
-    /// For background work on a thread of its own. It uses the drive threads, unless there are none: their queues have a class for it.
-    pub fn blocking_behind(&self) -> Io<'_> {
-        let is_inline = self.runs_inline() || self.drive_threads().is_err();
-        let route = if is_inline { Route::Inline } else { Route::Drives { flush: false } };
-        Io { exec: self, route, blocks: true, cell: None }
-    }
-
-    /// For an operation that is spawned ([`Exec::spawn`]), and begins in `cell`, if there is one ([`Exec::get_ready`]).
-    pub fn spawned<'a>(&'a self, cell: Option<&'a Arc<SharedCell>>) -> Io<'a> {
-        if self.runs_inline() {
-            return self.blocking_inline();
-        }
-        let route = if cell.is_some() { Route::Shared } else { Route::Drives { flush: false } };
-        Io { exec: self, route, blocks: false, cell }
+    /// For an operation that is spawned ([`Exec::spawn`]), in the context that [`Exec::cell_for`] has given.
+    pub fn spawned<'a>(&'a self, cell: &'a Arc<SharedCell>) -> Io<'a> {
+        Io { exec: self, cell: Some(cell) }
     }
 
     /// Runs an operation to its end on the calling thread. All its I/O is [`Exec::blocking`], or the like.
@@ -165,13 +102,7 @@ impl Exec {
 impl<'a> Io<'a> {
     /// Whether waits block the calling thread.
     pub fn blocks(&self) -> bool {
-        self.blocks
-    }
-
-    /// The same for a flush: one that blocks does not use the drive threads ([`Exec::blocking_inline`]).
-    pub fn to_flush(self) -> Io<'a> {
-        let waits_for_drives = self.blocks && matches!(self.route, Route::Drives { flush: true });
-        Io { route: if waits_for_drives { Route::Inline } else { self.route }, ..self }
+        self.cell.is_none()
     }
 
     /// Runs all pieces, also after some have failed, and reports each end to `sink`. The returned [`Landing`] waits for the ends. An error
@@ -188,83 +119,26 @@ impl<'a> Io<'a> {
         pieces: impl Iterator<Item = (u16, Piece)>,
         sink: &'s dyn Sink,
     ) -> Result<Landing<'a, 's>> {
-        let flush = match self.route {
-            Route::Inline => {
-                // SAFETY: the caller's promise.
-                unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
-                return Ok(Landing { flight: None, exec: self.exec, blocks: true, sink: PhantomData });
-            }
+        let landing = |flight| Landing { flight, exec: self.exec, sink: PhantomData };
+        let Some(cell) = self.cell else {
             // SAFETY: the caller's promise.
-            Route::Shared => return unsafe { self.run_shared(within, pieces, sink) },
-            Route::Drives { flush } => flush,
+            unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
+            return Ok(landing(None));
         };
-        // This error says why there are no drive threads. Later it is only known that there are none.
-        self.exec.drive_threads()?;
-        let mut pieces = pieces.peekable();
-        loop {
-            // A spawned operation holds all its pieces in memory already, so they go at once.
-            let wave = if self.blocks { WAVE_PIECES } else { usize::MAX };
-            let landing = self.hand_out(within, pieces.by_ref().take(wave), sink, flush);
-            if pieces.peek().is_none() {
-                return Ok(landing);
-            }
-            landing.block();
-        }
-    }
-
-    /// Runs pieces in the calling thread's shared context. Where there is none, or where it does not serve their drives, the drive threads run them.
-    ///
-    /// # Safety
-    /// As for `run`.
-    unsafe fn run_shared<'s>(
-        &self,
-        within: Within,
-        pieces: impl Iterator<Item = (u16, Piece)>,
-        sink: &'s dyn Sink,
-    ) -> Result<Landing<'a, 's>> {
-        // Where the operation began, or where another thread goes on with it.
-        let cell = self.cell.filter(|cell| own::is_own(cell)).cloned().or_else(|| self.exec.own_cell());
         // Before the lock is taken, and before the sink can be reached: pieces come from other code.
         let pieces: Vec<(u16, Piece)> = pieces.collect();
-        let Some(cell) = cell.filter(|cell| cell.serves(pieces.iter().map(|(drive, _)| *drive))) else {
-            self.exec.drive_threads()?;
-            return Ok(self.hand_out(within, pieces.into_iter(), sink, false));
-        };
-        let landing = |flight| Landing { flight, exec: self.exec, blocks: self.blocks, sink: PhantomData };
         if pieces.is_empty() {
             return Ok(landing(None));
         }
         let flight = Flight::new(sink);
         // SAFETY: the caller's promise.
-        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within.span(), pieces.into_iter(), None) }?;
+        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within, pieces.into_iter(), None) }?;
         Ok(landing(Some(flight)))
-    }
-
-    fn hand_out<'s>(
-        &self,
-        within: Within,
-        pieces: impl Iterator<Item = (u16, Piece)>,
-        sink: &'s dyn Sink,
-        flush: bool,
-    ) -> Landing<'a, 's> {
-        let flight = Flight::new(sink);
-        let landing =
-            Landing { flight: Some(Arc::clone(&flight)), exec: self.exec, blocks: self.blocks, sink: PhantomData };
-        // Declared after the landing: a panic drops it before the landing waits.
-        let handing_out = HandingOut(&flight);
-        for (drive, pieces) in self.exec.shares(pieces) {
-            flight.left.fetch_add(1, Ordering::Relaxed);
-            let owner = Arc::clone(&flight) as Arc<dyn Owner>;
-            self.exec.send_share(drive, Share { owner, pieces, span: within.span(), flush });
-        }
-        // Nothing more is handed out.
-        drop(handing_out);
-        landing
     }
 
     /// Waits for a page that another operation works on. Returns how that operation ended.
     pub async fn wait_for_page(&self, waiter: &Arc<Waiter>) -> Outcome {
-        if !self.blocks {
+        if !self.blocks() {
             let _waiting = self.exec.shared.begin_wait();
             self.exec.shared.expedite();
             let look = |context: &mut Context<'_>| {
@@ -292,7 +166,7 @@ impl<'a> Io<'a> {
 
     /// Continues on a thread where blocking delays no other operation's I/O.
     pub async fn on_blocking_thread(&self) {
-        if !self.blocks {
+        if !self.blocks() {
             let may_block = |context: &mut Context<'_>| {
                 if pools::may_resume_blocking() {
                     return Poll::Ready(());
@@ -311,23 +185,18 @@ impl<'a> Io<'a> {
     }
 }
 
-/// Pieces in flight on drive threads.
+/// Pieces in flight in a shared context.
 struct Flight {
     /// Rule 3.
     sink: NonNull<dyn Sink>,
-    /// Shares that have not ended, and one more while they are handed out.
-    left: AtomicUsize,
-    /// A sink has. Ordered by `left`.
+    /// A sink has. Ordered by `state`.
     has_panicked: AtomicBool,
     state: Mutex<FlightState>,
-    ended: Condvar,
 }
 
 #[derive(Default)]
 struct FlightState {
     has_landed: bool,
-    /// A thread sleeps until it has. A notification is a system call, also where no thread sleeps.
-    is_waited_for: bool,
     waker: Option<Waker>,
 }
 
@@ -338,39 +207,9 @@ unsafe impl Sync for Flight {}
 
 impl Flight {
     fn new(sink: &dyn Sink) -> Arc<Flight> {
-        // SAFETY: this changes only the lifetime, which rule 3 keeps instead: nothing reaches the sink after the last share has ended.
+        // SAFETY: this changes only the lifetime, which rule 3 keeps instead: nothing reaches the sink after the share has ended.
         let sink = unsafe { std::mem::transmute::<NonNull<dyn Sink + '_>, NonNull<dyn Sink>>(NonNull::from(sink)) };
-        Arc::new(Flight {
-            sink,
-            left: AtomicUsize::new(1),
-            has_panicked: AtomicBool::new(false),
-            state: Mutex::default(),
-            ended: Condvar::new(),
-        })
-    }
-
-    /// One share has ended, or no more shares come. The last end wakes the operation.
-    fn end_share(&self) {
-        // AcqRel: pairs with this in other threads, so that the operation sees what their sinks have stored.
-        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 {
-            return;
-        }
-        let waker = {
-            let mut state = lock(&self.state);
-            state.has_landed = true;
-            // Under the lock: when it is released, the flight may be gone.
-            if state.is_waited_for {
-                self.ended.notify_one();
-            }
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-            if !telling::is_collecting() {
-                // The operation may have begun I/O in a shared context of this thread, a drive's.
-                own::arm();
-            }
-        }
+        Arc::new(Flight { sink, has_panicked: AtomicBool::new(false), state: Mutex::default() })
     }
 }
 
@@ -385,16 +224,14 @@ impl Owner for Flight {
     }
 
     fn share_done(self: Arc<Self>, _failure: Option<Failure>) {
-        self.end_share();
-    }
-}
-
-/// Shares of a flight are being handed out.
-struct HandingOut<'a>(&'a Flight);
-
-impl Drop for HandingOut<'_> {
-    fn drop(&mut self) {
-        self.0.end_share();
+        let waker = {
+            let mut state = lock(&self.state);
+            state.has_landed = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }
 
@@ -404,28 +241,7 @@ pub struct Landing<'a, 's> {
     /// `None` where they have ended.
     flight: Option<Arc<Flight>>,
     exec: &'a Exec,
-    blocks: bool,
     sink: PhantomData<&'s dyn Sink>,
-}
-
-impl Landing<'_, '_> {
-    fn block(&self) {
-        let Some(flight) = &self.flight else { return };
-        if !self.exec.has_threads() || !self.blocks {
-            // Of a spawned operation this is a panic's drop, and others may hold the context. What has ended may wait to be told by a caller
-            // further out.
-            while !lock(&flight.state).has_landed {
-                telling::tell_all();
-                self.exec.pause_for_drives();
-            }
-            return;
-        }
-        let mut state = lock(&flight.state);
-        while !state.has_landed {
-            state.is_waited_for = true;
-            state = wait(&flight.ended, state);
-        }
-    }
 }
 
 impl Future for Landing<'_, '_> {
@@ -433,15 +249,12 @@ impl Future for Landing<'_, '_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Some(flight) = &self.flight else { return Poll::Ready(()) };
-        if self.blocks {
-            self.block();
-        } else {
-            let mut state = lock(&flight.state);
-            if !state.has_landed {
-                state.waker = Some(context.waker().clone());
-                return Poll::Pending;
-            }
+        let mut state = lock(&flight.state);
+        if !state.has_landed {
+            state.waker = Some(context.waker().clone());
+            return Poll::Pending;
         }
+        drop(state);
         if flight.has_panicked.load(Ordering::Relaxed) {
             resume_unwind(Box::new("what hears of the ends of pieces has panicked"));
         }
@@ -450,13 +263,17 @@ impl Future for Landing<'_, '_> {
 }
 
 impl Drop for Landing<'_, '_> {
+    /// Where pieces are in flight, this is a panic's drop. What has ended may wait to be told by a caller further out.
     fn drop(&mut self) {
-        self.block();
+        while self.flight.as_ref().is_some_and(|flight| !lock(&flight.state).has_landed) {
+            telling::tell_all();
+            self.exec.pause_for_drives();
+        }
     }
 }
 
 /// Runs two operations at the same time, until both have ended. If one panics, its panic goes on when the other has ended, too. Dropping
-/// the other before that would wait for its pieces (rule 3), perhaps on the drive thread that brings their ends.
+/// the other before that would wait for its pieces (rule 3), perhaps on the thread that brings their ends.
 pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
     let (mut a, mut b) = (None, None);

@@ -9,8 +9,8 @@
 //!
 //! | thread | advances |
 //! |---|---|
-//! | of the caller | blocking operations, by the thread's own engines (`contexts`) |
-//! | of a drive | the drive's queue (`drive_threads`), and spawned operations when their pieces have ended (`task`) |
+//! | of the caller | blocking operations, by the thread's own engines (`contexts`); by a poll, all spawned operations of its shared context |
+//! | the reaper | spawned operations where no other thread does (`reaper`) |
 //! | of a pool | callbacks; spawned operations that have waited for a page; calls for futures; closing of files (`pools`) |
 //!
 //! A child process cannot use what was opened before the fork. What is open for reading it opens again (`api::child`). The child has a
@@ -26,7 +26,6 @@
 pub mod block_on;
 pub mod cell;
 pub mod contexts;
-mod drive_threads;
 mod io;
 mod pages;
 pub mod pools;
@@ -35,7 +34,7 @@ mod queued;
 mod reaper;
 pub mod roles;
 pub mod shared;
-mod task;
+pub mod task;
 mod telling;
 #[cfg(feature = "tokio")]
 pub mod tokio;
@@ -44,15 +43,16 @@ mod tokio_task;
 pub mod turns;
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::counters::{self, Board};
-use crate::drive::inline::Service;
+use crate::drive::lane::Engines;
 use crate::drive::locks::BlockLocks;
 use crate::drive::regions::Regions;
-use crate::drive::serve::{self, Message, Share, Unblock};
-use crate::drive::{Class, Piece};
+use crate::drive::service::Service;
+use crate::drive::shares;
+use crate::drive::threads::{DriveThread, DriveThreads, DriveThreadsConfig};
 use crate::engine::Op;
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
@@ -62,15 +62,14 @@ use crate::sys::grown::Grown;
 use crate::sys::notices::Notices;
 use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
-use cell::SharedCell;
 use contexts::ContextCell;
-use drive_threads::{DriveThreads, DriveThreadsConfig};
 use pools::Pool;
 use queued::QueuedCalls;
 use shared::SharedCells;
 use turns::Turns;
 
-pub use io::{FirstFailure, Io, Landing, Sink, Within, both, failure};
+pub use crate::drive::regions::Within;
+pub use io::{FirstFailure, Io, Landing, Sink, both, failure};
 pub use pages::PageWrite;
 pub use promise::{Promise, Promised, promise};
 pub use queued::QueuedCall;
@@ -87,30 +86,6 @@ fn help_and_pause(clock: &dyn Clock) {
 /// The number of the next instance. It tells the instances of this process apart in the threads' tables of contexts.
 static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// Which thread drives the I/O of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Blocking calls on the caller's own ring, futures and callbacks by drive threads.
-    #[default]
-    Auto,
-    /// All I/O on the caller's own ring and no thread per drive: a future has ended when the call that made it returns.
-    Inline,
-    /// All reads and writes by one thread per drive; `sync` still runs where it is called.
-    DriveThreads,
-}
-
-impl Mode {
-    /// Its name in options and profiles.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Auto => "auto",
-            Mode::Inline => "inline",
-            Mode::DriveThreads => "drive-threads",
-        }
-    }
-}
-
 /// The CPUs of each drive's thread, asked for when the threads start.
 pub type CpusOfDrives = Box<dyn Fn() -> Result<Vec<Vec<usize>>> + Send + Sync>;
 
@@ -123,11 +98,8 @@ pub struct Setup {
     pub most_drives: usize,
     /// Whether another engine may replace one that cannot be made: no option names one.
     pub may_change_engines: bool,
-    pub mode: Mode,
-    /// Whether blocking calls go to the drive threads in every mode.
-    pub is_apart: bool,
-    /// Whether there are several nodes. Then asynchronous operations run on the drive threads, which belong to the drives' nodes.
-    pub has_nodes: bool,
+    /// Whether each drive has a thread that does its I/O (`drive::threads`).
+    pub has_drive_threads: bool,
     pub cpus: CpusOfDrives,
     /// Handles that engines keep open, so that locks last as long as I/O.
     pub hold: Vec<Handle>,
@@ -144,11 +116,8 @@ pub struct Exec {
     /// Drives may be added (`add_drive`).
     pub services: Grown<Service>,
     may_change_engines: bool,
-    mode: Mode,
-    most_drives: usize,
-    is_apart: bool,
-    /// Whether asynchronous operations may run in shared contexts.
-    may_share: bool,
+    /// Started with the first context. `None` where contexts have the drives' engines.
+    drive_threads: Option<DriveThreads>,
     pub shared: Arc<SharedCells>,
     cpus: CpusOfDrives,
     hold: Vec<Handle>,
@@ -163,9 +132,6 @@ pub struct Exec {
     next_key: AtomicU64,
     closed: AtomicBool,
     pub notices: Arc<Notices>,
-    /// Started when first needed.
-    drive_threads: OnceLock<DriveThreads>,
-    starting: Mutex<()>,
     /// Users' callbacks, and operations that wait to enter a file.
     pub callbacks: Arc<Pool>,
     /// Operations that are inside their files and have waited for a page. A pool of its own: jobs of `callbacks` wait to enter files.
@@ -213,7 +179,7 @@ impl Exec {
         services.extend(setup.services);
         Exec {
             clock: setup.platform.clock(),
-            callbacks: Arc::new(Pool::new(threads, "callback")),
+            callbacks: Arc::new(Pool::for_callbacks(threads)),
             resumes: Arc::new(Pool::new(threads, "resume")),
             changes: Arc::new(Turns::new(threads)),
             waits: Arc::new(Pool::for_waiting(threads)),
@@ -222,10 +188,8 @@ impl Exec {
             platform: setup.platform,
             services,
             may_change_engines: setup.may_change_engines,
-            mode: setup.mode,
-            most_drives: setup.most_drives,
-            is_apart: setup.is_apart,
-            may_share: setup.mode == Mode::Auto && !setup.is_apart && !setup.has_nodes,
+            // A simulation has none.
+            drive_threads: (setup.has_drive_threads && threads).then(DriveThreads::default),
             shared: Arc::default(),
             cpus: setup.cpus,
             hold: setup.hold,
@@ -238,8 +202,6 @@ impl Exec {
             home: Home::here(),
             closed: AtomicBool::new(false),
             notices: setup.notices,
-            drive_threads: OnceLock::new(),
-            starting: Mutex::new(()),
             queued: Arc::default(),
             contexts: Mutex::new(Vec::new()),
         }
@@ -328,14 +290,12 @@ impl Exec {
         } else if self.shared.step() {
             return;
         }
-        if !self.drive_threads.get().is_some_and(DriveThreads::step) {
-            self.clock.sleep(PAUSE);
-        }
+        self.clock.sleep(PAUSE);
     }
 
     /// Whether this thread may close a file now. Without threads a wait steps what it waits for, but a step cannot contain another step.
     pub fn may_close(&self) -> bool {
-        if self.has_threads() { pools::may_close() } else { !serve::is_serving() }
+        if self.has_threads() { pools::may_close() } else { !shares::is_serving() }
     }
 
     /// Has every engine forget a file that is being closed. No I/O is in flight on the file. What keeps the file open goes now. What engines
@@ -346,92 +306,30 @@ impl Exec {
             cell.forget_later(key);
         }
         self.shared.forget(key);
-        if let Some(drives) = self.drive_threads.get() {
-            for drive in 0..drives.count() {
-                // Drive threads that have stopped have dropped their engines: nothing is left to forget.
-                let _ = drives.send(drive, Message::Forget(key), 0);
-            }
+        self.drive_threads.iter().for_each(|threads| threads.forget(key));
+    }
+
+    /// What contexts over these drives are made from. Starts the drive threads, if there are to be any.
+    fn engines(&self, services: &[Service]) -> Result<Engines<'_>> {
+        let start = |threads| self.start_threads(threads, services);
+        let threads = self.drive_threads.as_ref().map_or(Ok(Vec::new()), start)?;
+        Ok(Engines { platform: &*self.platform, locks: &self.locks, hold: &self.hold, threads })
+    }
+
+    fn start_threads(&self, threads: &DriveThreads, services: &[Service]) -> Result<Vec<Arc<DriveThread>>> {
+        let running = threads.running();
+        if running.len() >= services.len() {
+            return Ok(running);
         }
-    }
-
-    /// Hands a share to a drive's server. Without a server the share is dropped, which reports its end to its owner.
-    pub fn send_share(&self, drive: usize, share: Share) {
-        if let Ok(drives) = self.drive_threads() {
-            let weight = share.pieces.len();
-            // A server that has stopped gives the share back, to be dropped here.
-            let _ = drives.send(drive, Message::Share(share), weight);
-        }
-    }
-
-    /// Groups pieces by drive. Drives without pieces are left out.
-    pub fn shares(&self, pieces: impl Iterator<Item = (u16, Piece)>) -> impl Iterator<Item = (usize, Vec<Piece>)> {
-        let mut shares: Vec<Vec<Piece>> = vec![Vec::new(); self.services.count()];
-        for (drive, piece) in pieces {
-            shares[usize::from(drive)].push(piece);
-        }
-        shares.into_iter().enumerate().filter(|(_, pieces)| !pieces.is_empty())
-    }
-
-    /// Whether each drive has room for `weights[drive]` more pieces without a wait.
-    pub fn has_room(&self, class: Class, weights: &[usize]) -> bool {
-        let Some(drives) = self.drive_threads.get() else { return true };
-        weights.iter().enumerate().all(|(drive, &weight)| weight == 0 || drives.has_room(drive, class, weight))
-    }
-
-    /// Whether drive threads have been started.
-    pub fn has_drive_threads(&self) -> bool {
-        self.drive_threads.get().is_some()
-    }
-
-    /// What a drive's server does where its pieces are blocked. In a simulation the caller that steps the server steps the others, too.
-    fn unblock(&self) -> Unblock {
-        if self.has_threads() { Arc::new(shared::help_everywhere) } else { Arc::new(|| ()) }
-    }
-
-    /// The drive threads of all drives, started if they are not running.
-    fn drive_threads(&self) -> Result<&DriveThreads> {
-        let of_all = || self.drive_threads.get().filter(|drives| drives.count() >= self.services.count());
-        if let Some(drives) = of_all() {
-            return Ok(drives);
-        }
-        let _starting = lock(&self.starting);
-        self.check_open()?;
-        if let Some(drives) = of_all() {
-            return Ok(drives);
-        }
-        let services: Vec<Service> = self.services.iter().cloned().collect();
         let config = DriveThreadsConfig {
             platform: &*self.platform,
-            services: &services,
-            most: self.most_drives,
+            services,
             may_change: self.may_change_engines,
             cpus: (self.cpus)()?,
-            locks: &self.locks,
             regions: &self.regions,
             hold: &self.hold,
-            unblock: self.unblock(),
         };
-        let notice = |notice| self.notice(notice);
-        if let Some(drives) = self.drive_threads.get() {
-            return drives.start_missing(&config, &notice).map(|()| drives);
-        }
-        let drives = DriveThreads::start(&config, &notice)?;
-        Ok(self.drive_threads.get_or_init(|| drives))
-    }
-
-    /// Starts the threads and engines that a spawned operation needs, so that the caller sees the error if that fails. Returns the shared context
-    /// in which the operation is to begin. `None`: it uses the drive threads, or blocks.
-    pub fn get_ready(&self, class: Class) -> Result<Option<Arc<SharedCell>>> {
-        if self.runs_inline() {
-            return self.get_ready_to_block().map(|()| None);
-        }
-        self.resumes.get_ready()?;
-        // Work of the background is left to the drive threads: their queues know two classes.
-        let cell = if class == Class::Foreground { self.own_cell() } else { None };
-        if cell.is_none() {
-            self.drive_threads()?;
-        }
-        Ok(cell)
+        threads.start(&config, &|notice| self.notice(notice))
     }
 
     /// Makes the engines that a blocking call on this thread needs: for calls that must see an error before they change anything.
@@ -439,24 +337,11 @@ impl Exec {
         self.ready_context(&self.cell())
     }
 
-    /// Whether spawned operations, too, do their I/O on the caller's thread.
-    pub fn runs_inline(&self) -> bool {
-        self.mode == Mode::Inline
-    }
-
-    /// Whether blocking calls go to the drive threads: by the mode, or because nodes that cache own no drives.
-    pub fn blocks_on_threads(&self) -> bool {
-        self.mode == Mode::DriveThreads || self.is_apart
-    }
-
     /// Ends all threads and engines, when no file is open any more.
     pub fn stop(&self) {
         self.opens.stop();
         self.waits.stop();
         self.changes.stop();
-        if let Some(drives) = self.drive_threads.get() {
-            drives.stop();
-        }
         self.shared.stop();
         self.resumes.stop();
         self.callbacks.stop();
@@ -464,6 +349,8 @@ impl Exec {
         for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {
             cell.clear();
         }
+        // Last: all contexts have dropped their engines.
+        self.drive_threads.iter().for_each(DriveThreads::stop);
         self.board.close();
     }
 }

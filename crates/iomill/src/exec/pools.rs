@@ -2,7 +2,8 @@
 //! queue of jobs, and start when they are first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
 //!
 //! An array has six pools, because jobs of one kind must not wait behind jobs of another:
-//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node.
+//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node, which brings the ends of what callbacks
+//!   begin: so a callback that goes on with the next read wakes no other thread.
 //! - `changes` makes changes of the catalog for futures, many in one turn (`turns`). One job runs at a time.
 //! - `waits` runs calls for futures that wait for drives, such as syncs. Nothing in them belongs to a node. It has up to `WAITERS` threads. One
 //!   starts when all others are busy.
@@ -23,6 +24,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -31,10 +33,11 @@ use std::thread::JoinHandle;
 use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
-use super::cell::own;
-use crate::drive::serve;
+use super::cell::{SharedCell, own};
+use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
+use crate::sys::parker::{Parked, Parker};
 use crate::sys::sync::{Condvar, Mutex, lock, wait};
 use crate::sys::thread::Raised;
 
@@ -74,12 +77,12 @@ pub fn check_may_block(call: &'static str) -> Result<()> {
 /// Whether the calling thread runs no callback and no waker, and serves no drive.
 #[inline]
 pub fn may_block() -> bool {
-    INSIDE.with(Cell::get) == UserCode::Nothing && !serve::is_serving()
+    INSIDE.with(Cell::get) == UserCode::Nothing && !shares::is_serving()
 }
 
 /// Whether an operation that begins here may wait for room and for gates (rules 2 and 3).
 pub fn may_wait() -> bool {
-    INSIDE.with(Cell::get) < UserCode::Waker && !serve::is_serving()
+    INSIDE.with(Cell::get) < UserCode::Waker && !shares::is_serving()
 }
 
 /// Whether a file may be closed here (rule 4).
@@ -128,6 +131,8 @@ pub struct Pool {
     name: &'static str,
     /// Its jobs close files.
     closes: bool,
+    /// Its threads take the turns of their own contexts.
+    drives: bool,
     /// It starts with one thread, and has up to so many. Else it has one for each node.
     grows_to: Option<usize>,
     /// The CPUs of each thread that it may have; empty means any.
@@ -149,6 +154,8 @@ struct PoolState {
     threads: Vec<JoinHandle<()>>,
     /// Threads that wait for a job.
     idle: usize,
+    /// Threads that wait for a job, or for ends of I/O.
+    parked: Vec<Arc<Parker>>,
     stopped: bool,
 }
 
@@ -172,11 +179,54 @@ impl Jobs {
         }
     }
 
+    /// The loop of a thread that takes the turns of its own contexts between jobs, and sleeps in them.
+    fn serve_and_drive(&self) {
+        // Too few descriptors: others bring the ends.
+        let Ok(parked) = Parked::new() else { return self.serve() };
+        let _driven = own::begin_driven();
+        loop {
+            let jobs: Vec<Job> = {
+                let mut state = lock(&self.state);
+                let share = state.queue.len().div_ceil(state.threads.len().max(1));
+                state.queue.drain(..share).collect()
+            };
+            let any = !jobs.is_empty();
+            // Panics as in `serve`.
+            jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
+            let unfinished = own::unfinished();
+            let turn =
+                |cell: &Arc<SharedCell>| catch_unwind(AssertUnwindSafe(|| cell.turn().has_more)).unwrap_or(false);
+            let has_more = unfinished.iter().map(turn).fold(false, |any, more| any | more);
+            if any || has_more || own::has_begun_beside(&unfinished) {
+                continue;
+            }
+            {
+                let mut state = lock(&self.state);
+                if !state.queue.is_empty() {
+                    continue;
+                }
+                if state.stopped && unfinished.is_empty() {
+                    return;
+                }
+                state.parked.push(Arc::clone(parked.parker()));
+            }
+            let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
+            if parked.sleep(&readable).is_err() {
+                // Too little memory for the call: it looks again in a moment.
+                std::thread::sleep(super::PAUSE);
+            }
+            parked.take();
+            lock(&self.state).parked.retain(|other| !Arc::ptr_eq(other, parked.parker()));
+        }
+    }
+
     /// Queues a job, for a thread that runs.
     fn push(&self, state: &mut PoolState, job: Job) {
         state.queue.push_back(job);
-        // A notification is a system call, also where no thread sleeps.
-        if state.idle > 0 {
+        if let Some(parked) = state.parked.pop() {
+            parked.wake_thread();
+        } else if state.idle > 0 {
+            // A notification is a system call, also where no thread sleeps.
             self.work.notify_one();
         }
     }
@@ -185,6 +235,7 @@ impl Jobs {
         let mut state = lock(&self.state);
         state.stopped = true;
         self.work.notify_all();
+        state.parked.drain(..).for_each(|parked| parked.wake_thread());
         std::mem::take(&mut state.threads)
     }
 }
@@ -192,7 +243,13 @@ impl Jobs {
 impl Pool {
     /// Nothing is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        Pool { threads, name, closes: false, grows_to: None, cpus: OnceLock::new(), jobs: Arc::default() }
+        let (closes, drives, grows_to) = (false, false, None);
+        Pool { threads, name, closes, drives, grows_to, cpus: OnceLock::new(), jobs: Arc::default() }
+    }
+
+    /// The same for users' callbacks.
+    pub fn for_callbacks(threads: bool) -> Pool {
+        Pool { drives: true, ..Pool::new(threads, "callback") }
     }
 
     /// The same for closing files.
@@ -225,7 +282,7 @@ impl Pool {
         let cpus = self.cpus.get_or_init(|| self.grows_to.map_or_else(cpus_of_nodes, of_any));
         let wanted = self.grows_to.map_or(cpus.len(), |most| (state.threads.len() + 1).min(most));
         for (number, cpus) in cpus.iter().enumerate().take(wanted).skip(state.threads.len()) {
-            let (jobs, closes, cpus) = (Arc::clone(&self.jobs), self.closes, cpus.clone());
+            let (jobs, closes, drives, cpus) = (Arc::clone(&self.jobs), self.closes, self.drives, cpus.clone());
             let name = format!("iomill-{}-{number}", self.name);
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 if !cpus.is_empty() {
@@ -235,7 +292,11 @@ impl Pool {
                 if !closes {
                     leave_closing_to_others();
                 }
-                jobs.serve();
+                if drives {
+                    jobs.serve_and_drive();
+                } else {
+                    jobs.serve();
+                }
             });
             match thread {
                 Ok(thread) => state.threads.push(thread),
@@ -284,12 +345,8 @@ impl Pool {
     /// Wakes a task on a thread of the pool, and never here: the caller may hold locks.
     pub fn wake(&self, waker: Waker) {
         let resume = move || {
-            {
-                let _resuming = Raised::new(&RESUMES);
-                waker.wake();
-            }
-            // The operation may have begun I/O here, and no poll of this thread follows.
-            own::leave();
+            let _resuming = Raised::new(&RESUMES);
+            waker.wake();
         };
         if let Some(job) = self.hand_over(Box::new(resume)) {
             // The pool starts before the task and stops after it. If it does not run all the same, a new thread wakes the task.

@@ -11,6 +11,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -198,7 +199,8 @@ impl Shared {
             }
             for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
-                cell.turn();
+                // A panic must not end the thread: other operations wait for it. The panic message has been printed.
+                let _ = catch_unwind(AssertUnwindSafe(|| cell.turn()));
                 cell.arm_or_back_up();
             }
             if backed_up_at.elapsed() >= BACK_UP {
@@ -213,8 +215,8 @@ impl Shared {
         let mut cells = std::mem::take(&mut *lock(&self.backed_up));
         cells.retain_mut(|BackedUp { cell, turns, idle }| {
             if *turns == cell.turns() && !cell.is_idle() {
-                // A thread that is in the context takes the turn.
-                cell.try_turn();
+                // A thread that is in the context takes the turn. A panic as in `serve`.
+                let _ = catch_unwind(AssertUnwindSafe(|| cell.try_turn()));
             }
             *turns = cell.turns();
             *idle = if cell.is_idle() { *idle + 1 } else { 0 };

@@ -23,11 +23,14 @@ use std::sync::{Arc, Weak};
 
 use super::Exec;
 use super::cell::own;
-use super::cell::{Common, Made, SharedCell, Waiting, Watch};
+use super::cell::{Common, SharedCell, Waiting, Watch};
+use super::contexts::engine_failed;
 use super::reaper::Reaper;
 use crate::cache::{Outcome, Waiter};
-use crate::drive::inline::Service;
+use crate::drive::Class;
+use crate::drive::service::{Service, with_rings_or_without};
 use crate::drive::shared::SharedContext;
+use crate::error::Result;
 use crate::sys::parker::Parked;
 use crate::sys::process::PerProcess;
 use crate::sys::sync::{Mutex, RwLock, lock, read, write};
@@ -45,6 +48,8 @@ pub fn help_everywhere() {
 #[derive(Default)]
 pub struct SharedCells {
     all: RwLock<Vec<Arc<SharedCell>>>,
+    /// Where the background's operations begin, from the first on.
+    background: Mutex<Option<Arc<SharedCell>>>,
     common: Arc<Common>,
     reaper: Reaper,
 }
@@ -53,6 +58,11 @@ impl SharedCells {
     /// Notes that the caller is about to wait for other operations (rule 4).
     pub fn begin_wait(&self) -> Waiting<'_> {
         self.common.begin_wait()
+    }
+
+    /// A cell that serves so many drives, whatever thread has it.
+    fn any(&self, drives: usize) -> Option<Arc<SharedCell>> {
+        read(&self.all).iter().find(|cell| cell.drives() >= drives).cloned()
     }
 
     fn unfinished(&self) -> Vec<Arc<SharedCell>> {
@@ -122,59 +132,78 @@ impl SharedCells {
         self.common.close();
         lock(EVERYWHERE.get()).retain(|cells| !std::ptr::eq(cells.as_ptr(), self));
         self.reaper.stop();
+        *lock(&self.background) = None;
         std::mem::take(&mut *write(&self.all)).iter().for_each(|cell| cell.clear());
     }
 }
 
 impl Exec {
-    /// Whether the calling thread has as much in flight as callers that wait for it should have, if it begins I/O on these drives in its cell.
-    pub fn is_full_here(&self, drives: impl Iterator<Item = u16>) -> bool {
-        own::made(self.instance).is_some_and(|cell| cell.is_full() && cell.serves(drives))
+    /// Whether the calling thread has as much in flight as callers that wait for it should have.
+    pub fn is_full_here(&self) -> bool {
+        own::made(self.instance).is_some_and(|cell| cell.is_full())
     }
 
-    /// The calling thread's cell. `None` if there is nothing to share, or if the system refuses a context at the moment: then the drive threads do
-    /// the work. An operation asks once: what one call began in a cell, another one must not look for elsewhere.
-    pub fn own_cell(&self) -> Option<Arc<SharedCell>> {
-        if !self.may_share {
-            return None;
-        }
-        own::get(self.instance, self.services.count(), &self.shared.common, || self.new_shared_cell())
+    /// Whether as much is in flight in the background as may be.
+    pub fn is_full_behind(&self) -> bool {
+        lock(&self.shared.background).as_ref().is_some_and(|cell| cell.is_full())
     }
 
-    fn new_shared_cell(&self) -> Made {
-        // Each operation comes here while no drive has an engine that can be shared, so nothing is allocated before.
-        if !self.services.iter().any(Service::is_shareable) {
-            // The options or the drives say so, so it is no news.
-            return Ok(None);
+    /// The context in which an asynchronous operation is to begin: the calling thread's, or for the background one that all threads have in common.
+    /// Where the system refuses the thread one at the moment, another thread's serves.
+    pub fn cell_for(&self, class: Class) -> Result<Arc<SharedCell>> {
+        if class == Class::Background {
+            return self.background_cell();
         }
-        let services: Vec<Service> = self.services.iter().cloned().collect();
-        match self.try_shared_cell(&services) {
+        let drives = self.services.count();
+        match own::get(self.instance, drives, &self.shared.common, || self.new_shared_cell()) {
+            Ok(cell) => Ok(cell),
+            Err(error) => self.shared.any(drives).ok_or(error),
+        }
+    }
+
+    fn background_cell(&self) -> Result<Arc<SharedCell>> {
+        let mut background = lock(&self.shared.background);
+        let drives = self.services.count();
+        match &*background {
+            Some(cell) if cell.drives() >= drives => Ok(Arc::clone(cell)),
+            _ => {
+                let cell = self.shared.common.free_cell(drives, || self.new_shared_cell())?;
+                if let Some(before) = background.replace(Arc::clone(&cell)) {
+                    // What is in it goes on there.
+                    before.leave();
+                    before.give_back();
+                }
+                Ok(cell)
+            }
+        }
+    }
+
+    fn new_shared_cell(&self) -> Result<Arc<SharedCell>> {
+        let made = self.try_shared_cell();
+        match &made {
             Ok(cell) => {
                 let mut all = write(&self.shared.all);
                 if all.is_empty() && self.has_threads() {
                     lock(EVERYWHERE.get()).push(Arc::downgrade(&self.shared));
                 }
-                all.push(Arc::clone(&cell));
-                Ok(Some(cell))
+                all.push(Arc::clone(cell));
             }
-            Err(error) => {
-                self.notice(format!("some futures use the drive threads: {error}"));
-                Err(error)
-            }
+            Err(error) => self.notice(format!("some threads share the engines of others for futures: {error}")),
         }
+        made
     }
 
-    fn try_shared_cell(&self, services: &[Service]) -> std::io::Result<Arc<SharedCell>> {
-        let context = SharedContext::new(&*self.platform, services, &self.locks, &self.hold)?;
-        if self.has_threads() && !context.tells_ends() {
-            return Err(std::io::Error::other("no descriptor of an engine tells of ends"));
-        }
-        let cell = SharedCell::new(context, &self.regions, &self.shared.common);
+    fn try_shared_cell(&self) -> Result<Arc<SharedCell>> {
+        let services: Vec<Service> = self.services.iter().cloned().collect();
+        let engines = self.engines(&services)?;
+        let make = |services: &[Service]| SharedContext::new(&engines, services);
+        let context = with_rings_or_without(&services, self.may_change_engines, &|notice| self.notice(notice), make);
+        let cell = SharedCell::new(context.map_err(engine_failed)?, &self.regions, &self.shared.common);
         if self.has_threads() {
             // What waits for a page goes on there.
-            self.resumes.get_ready().map_err(std::io::Error::from)?;
-            let reaper = self.shared.reaper.start(help_everywhere)?;
-            reaper.add(&cell)?;
+            self.resumes.get_ready()?;
+            let reaper = self.shared.reaper.start(help_everywhere).map_err(engine_failed)?;
+            reaper.add(&cell).map_err(engine_failed)?;
             let _there_already = self.shared.common.watcher.set(reaper as Arc<dyn Watch>);
         }
         Ok(cell)

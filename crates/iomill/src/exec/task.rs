@@ -1,4 +1,4 @@
-//! Operations that block no thread: [`Exec::spawn`], and the `SpawnedOperation` that it makes of an operation. Non-goals: what wakes a task (`io`).
+//! Operations that block no thread: [`spawn`], and the `SpawnedOperation` that it makes of an operation. Non-goals: what wakes a task (`io`).
 //!
 //! A spawned operation owns its file and its buffers. It lives until it has ended, also when the future or the call that caused it is
 //! gone.
@@ -15,8 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::Exec;
-use super::cell::own;
+use super::cell::SharedCell;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 /// No thread polls it, and no wake has come since the last poll.
@@ -68,6 +67,8 @@ impl RunState {
 /// An operation with what it takes to poll it.
 struct SpawnedOperation<F> {
     state: RunState,
+    /// Where it does its I/O.
+    cell: Arc<SharedCell>,
     /// `None` after the end. Only the thread that polls reaches it (rule 1).
     operation: UnsafeCell<Option<F>>,
 }
@@ -76,9 +77,10 @@ struct SpawnedOperation<F> {
 unsafe impl<F: Send> Sync for SpawnedOperation<F> {}
 
 impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
-    fn run(self: &Arc<Self>) {
+    /// Polls it, unless another thread does. Returns whether it waits now.
+    fn run(self: &Arc<Self>) -> bool {
         if !self.state.begin() {
-            return;
+            return false;
         }
         let waker = Waker::from(Arc::clone(self));
         loop {
@@ -89,11 +91,19 @@ impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
                 let operation = unsafe { &mut *self.operation.get() };
                 // In place, because it is pinned. A second panic, when its locals are dropped, must not end the thread.
                 let _ = catch_unwind(AssertUnwindSafe(|| *operation = None));
-                return self.state.end();
+                self.state.end();
+                return false;
             }
             if self.state.pause() {
-                return;
+                return true;
             }
+        }
+    }
+
+    /// The same where no poll of a future follows, which would bring its I/O on.
+    fn run_and_watch(self: &Arc<Self>) {
+        if self.run() {
+            self.cell.watch();
         }
     }
 
@@ -109,24 +119,24 @@ impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
 
 impl<F: Future<Output = ()> + Send + 'static> Wake for SpawnedOperation<F> {
     fn wake(self: Arc<Self>) {
-        self.run();
+        self.run_and_watch();
     }
 }
 
-impl Exec {
-    /// Begins an operation that does its I/O by [`Exec::spawned`]. Returns when the operation has ended or waits for the first time.
-    pub fn spawn(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        self.spawn_polled(operation);
-        own::leave();
-    }
+fn spawned<F>(cell: &Arc<SharedCell>, operation: F) -> Arc<SpawnedOperation<F>> {
+    let (state, cell) = (RunState::new(), Arc::clone(cell));
+    Arc::new(SpawnedOperation { state, cell, operation: UnsafeCell::new(Some(operation)) })
+}
 
-    /// The same for an operation with a future that brings its I/O on when it is polled.
-    pub fn spawn_polled(&self, operation: impl Future<Output = ()> + Send + 'static) {
-        if self.runs_inline() {
-            return Exec::run_to_end(operation);
-        }
-        Arc::new(SpawnedOperation { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
-    }
+/// Begins an operation that does its I/O in a shared context, by [`super::Exec::spawned`]. Returns when the operation has ended or waits for the
+/// first time.
+pub fn spawn(cell: &Arc<SharedCell>, operation: impl Future<Output = ()> + Send + 'static) {
+    spawned(cell, operation).run_and_watch();
+}
+
+/// The same for an operation with a future that brings its I/O on when it is polled.
+pub fn spawn_polled(cell: &Arc<SharedCell>, operation: impl Future<Output = ()> + Send + 'static) {
+    spawned(cell, operation).run();
 }
 
 #[cfg(all(test, iomill_models))]
@@ -196,7 +206,7 @@ mod tests {
     use crate::exec::promise;
 
     fn start(operation: impl Future<Output = ()> + Send + 'static) {
-        Arc::new(SpawnedOperation { state: RunState::new(), operation: UnsafeCell::new(Some(operation)) }).run();
+        spawn(&SharedCell::of_no_drives(), operation);
     }
 
     #[test]

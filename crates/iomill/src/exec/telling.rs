@@ -7,8 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::drive::serve::begin_serving;
-use crate::drive::shares::Ended;
+use crate::drive::shares::{Ended, begin_serving};
 
 thread_local! {
     static TOLD: RefCell<VecDeque<Told>> = const { RefCell::new(VecDeque::new()) };

@@ -136,9 +136,8 @@ impl FileState {
         let ends =
             SyncEnds { parts: marked.parts.iter().map(|(part, _)| *part).collect(), first: FirstFailure::default() };
         // SAFETY: sync pieces have no memory, and the parts are open as long as `self`.
-        let begun = unsafe {
-            self.exec.blocking_inline().run(Within::SLABS, marked.parts.iter().enumerate().map(tagged), &ends)
-        };
+        let begun =
+            unsafe { self.exec.blocking().run(Within::SLABS, marked.parts.iter().enumerate().map(tagged), &ends) };
         marked.has_begun = false;
         // If no piece was begun, the next sync may try again.
         drop(begun?);

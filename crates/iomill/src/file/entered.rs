@@ -2,7 +2,7 @@
 
 use super::gate::Closed;
 use super::{FileState, tail};
-use crate::drive::serve;
+use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::sys::sync::{Ordering, lock};
@@ -81,7 +81,7 @@ impl FileState {
     /// The same for a write that clears the bytes of failed writes. It waits for drives, which a drive thread must not do. Without threads
     /// a callback must not do it either: it would wait for its own caller.
     pub fn begin_sweep(&self) -> Result<Resize<'_>> {
-        if serve::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
+        if shares::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
             return Err(Error::BlockingCall { call: "a write that has to clear or move bytes of the file" });
         }
         self.begin_resize()

@@ -20,9 +20,10 @@ use std::sync::{Arc, Weak};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, Want};
 use super::{Paged, Pager};
-use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES};
+use crate::drive::{Class, PAGE_BYTES};
 use crate::error::Result;
 use crate::exec::pools::Pool;
+use crate::exec::task::spawn;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
 /// Pages of a stream's first window.
@@ -297,7 +298,7 @@ impl OpenFile {
     /// Begins to bring pages in that a call may ask for soon, if that takes no wait (rule 2). The thread that brings the end calls `then`.
     /// If the read-ahead has not begun, `then` is not called.
     fn start_ahead(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>, then: Option<Then>) -> Result<Start> {
-        self.exec().get_ready(Class::Background)?;
+        let cell = self.exec().cell_for(Class::Background)?;
         let Some(entered) = EnteredFile::try_enter(self) else { return Ok(Start::NotNow) };
         let pages = pages.start..pages.end.min(self.end_page()).max(pages.start);
         let Some(quota) = AheadQuota::take(&paged.pager, pages.end - pages.start) else { return Ok(Start::NoQuota) };
@@ -305,13 +306,13 @@ impl OpenFile {
         if spans.is_empty() && then.is_none() {
             return Ok(Start::Done);
         }
-        if !self.has_room_behind(&spans) {
+        if self.exec().is_full_behind() {
             return Ok(Start::NotNow);
         }
-        let paged = Arc::clone(paged);
-        self.exec().spawn(async move {
+        let (paged, its_cell) = (Arc::clone(paged), Arc::clone(&cell));
+        spawn(&cell, async move {
             let at_end = AtEnd(then);
-            let io = entered.exec().spawned(None);
+            let io = entered.exec().spawned(&its_cell);
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
             // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.
@@ -320,21 +321,6 @@ impl OpenFile {
             entered.leave(move || drop(at_end));
         });
         Ok(Start::Done)
-    }
-
-    /// Whether the drives have room for a background read of these pages now. The pages are in rising order. Pages that lie side by side in
-    /// a block are one piece.
-    fn has_room_behind(&self, spans: &[Span]) -> bool {
-        let mut weights = vec![0; self.exec().services.count()];
-        let step = self.file.block_bytes().min(PIECE_BYTES as u64);
-        let mut before = None;
-        for span in spans {
-            if before.is_none_or(|page: u64| page + 1 != span.page) || span.offset().is_multiple_of(step) {
-                weights[usize::from(self.file.locate(span.offset()).0.drive)] += 1;
-            }
-            before = Some(span.page);
-        }
-        self.exec().has_room(Class::Background, &weights)
     }
 
     /// The number of pages of the file. The last one may be short.

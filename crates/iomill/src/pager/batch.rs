@@ -10,15 +10,12 @@ use super::io_buffer::{Failed, IoBuffer, Kept, Outcome};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, spans};
 use crate::drive::Class;
-use crate::drive::serve::INBOX_PIECES;
-use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::cell::SharedCell;
-use crate::exec::cell::own;
 use crate::exec::pools::{self, Pool};
-use crate::exec::{Exec, Promise, Within};
+use crate::exec::{Promise, Within, task};
 use crate::file::Entered;
-use crate::file::split::{Extent, Splitter};
+use crate::file::split::Extent;
 use crate::file::transfer::WriteTurn;
 
 /// The buffers of a batch: what it read, or what it wrote.
@@ -160,7 +157,7 @@ impl<K: Send + 'static> Drop for BatchReceiver<K> {
     }
 }
 
-/// The shared context where an operation has begun, and with it all that its future needs. `None`: other threads bring it on.
+/// The shared context of an operation, by which polls of its future bring it on. `None`: other threads do, or it has ended.
 pub type Begun = Option<Arc<SharedCell>>;
 
 /// Begins batches on a file. It is no handle of the file.
@@ -236,16 +233,14 @@ impl Requester {
             let error = match prepared {
                 Ok(Some(prepared)) => {
                     drop(work);
-                    let _no_future_polls_there = prepared.start();
-                    return own::leave();
+                    // Its future does not know where it has begun, so no poll brings it on.
+                    return prepared.start().iter().for_each(SharedCell::leave);
                 }
                 // No callback thread could take the job, so it ran in the waker.
                 Ok(None) => Error::BlockingCall { call: "what a waker begins" },
                 Err(error) => error,
             };
             done.tell(Err(Failed::new(error, work.give_back())));
-            // No poll of this thread follows.
-            own::leave();
         }));
     }
 
@@ -270,42 +265,8 @@ impl Requester {
 
     /// Whether the calling thread has as much in flight as callers that wait for it should have.
     pub fn is_full_here(&self) -> bool {
-        let drives = self.file.file.parts().iter().map(|part| part.drive);
-        self.class == Class::Foreground && self.file.exec().is_full_here(drives)
-    }
-
-    /// Whether all drives have room now for the pieces that the requests may need.
-    pub fn has_room(&self, requests: &[Request]) -> bool {
-        let (file, exec): (_, &Exec) = (&self.file.file, self.file.exec());
-        if self.is_full_here() {
-            return false;
-        }
-        // `submit` refuses requests that are invalid, before it makes pieces of them.
-        if !exec.has_drive_threads() || file.check_within(reads(requests)).is_err() {
-            return true;
-        }
-        let mut weights = vec![0; exec.services.count()];
-        // An empty inbox takes a share of any size, so pieces beyond its capacity need not be counted. This is the number of parts that
-        // are not at that point yet.
-        let mut uncounted = file.parts().len();
-        for request in requests {
-            let (op, offset, len) = match request {
-                Request::Read { offset, len } => (Op::Read, *offset, *len),
-                Request::Write { offset, bytes } => (Op::Write, *offset, bytes.len()),
-            };
-            if file.range_end(offset, len as u64).is_err() {
-                return true;
-            }
-            let extent = Extent { offset, len, buf: std::ptr::null_mut() };
-            for (drive, _) in Splitter::new(file, op, self.class, std::iter::once(extent)) {
-                weights[usize::from(drive)] += 1;
-                uncounted -= usize::from(weights[usize::from(drive)] == INBOX_PIECES + 1);
-                if uncounted == 0 {
-                    break;
-                }
-            }
-        }
-        exec.has_room(self.class, &weights)
+        let exec = self.file.exec();
+        if self.class == Class::Background { exec.is_full_behind() } else { exec.is_full_here() }
     }
 }
 
@@ -326,8 +287,8 @@ impl Prepare<Buffers> for Batch {
         let ranges = self.writes().map(|(offset, len)| offset..offset + len);
         let Some(entered) = by.enter_for(self.is_write().then_some(write_end), ranges)? else { return Ok(None) };
         self.fit(file)?;
-        // Here the caller still sees an error of starting the drive threads.
-        let cell = file.exec().get_ready(by.class)?;
+        // Here the caller still sees an error of making engines.
+        let cell = file.exec().cell_for(by.class)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;
         // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
         let reads = unsafe { Unread::new(file, reads.into_iter()) };
@@ -352,7 +313,7 @@ impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
         // The file may have shrunk before this was inside.
         reads.check_within(&by.file)?;
         // As for a batch.
-        let cell = by.file.exec().get_ready(by.class)?;
+        let cell = by.file.exec().cell_for(by.class)?;
         let Some(Owned { buffer, within, reads, writes }) = self.take() else { unreachable!("as above") };
         let writes = writes.unwrap_or_default();
         let moves = Moves { within, reads, writes, write_end, class: by.class, cell };
@@ -380,7 +341,7 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
     ) -> Result<Option<Prepared<(B, usize)>>> {
         let file = &by.file.file;
         let Some(entered) = by.enter_for(None, std::iter::empty())? else { return Ok(None) };
-        let cell = by.file.exec().get_ready(by.class)?;
+        let cell = by.file.exec().cell_for(by.class)?;
         let Some((buffer, read)) = self.buffer.as_mut().map(Kept::get) else { unreachable!("a buffer is used once") };
         let memory = buffer.memory();
         file.range_end(self.offset, memory.len() as u64)?;
@@ -417,8 +378,7 @@ impl<K: Send + 'static> Prepared<K> {
             entered.leave(move || done.tell(Ok(buffers.into_inner())));
             return None;
         }
-        let begun = moves.cell.clone();
-        let (exec, is_polled) = (Arc::clone(entered.exec()), done.is_polled());
+        let (cell, is_polled) = (Arc::clone(&moves.cell), done.is_polled());
         let operation = async move {
             // SAFETY: the memory is that of `buffers`, which are dropped after this has ended or was dropped.
             let ran = unsafe { moves.run(&entered).await };
@@ -429,11 +389,11 @@ impl<K: Send + 'static> Prepared<K> {
             entered.leave(move || done.tell(outcome));
         };
         if is_polled {
-            exec.spawn_polled(operation)
+            task::spawn_polled(&cell, operation);
         } else {
-            exec.spawn(operation)
+            task::spawn(&cell, operation);
         }
-        begun
+        Some(cell)
     }
 }
 
@@ -501,8 +461,8 @@ struct Moves {
     writes: Vec<Extent>,
     write_end: u64,
     class: Class,
-    /// Where it begins.
-    cell: Begun,
+    /// Where it does its I/O.
+    cell: Arc<SharedCell>,
 }
 
 impl Moves {
@@ -514,7 +474,7 @@ impl Moves {
     /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {
         let Moves { within, reads: Unread { extents, spans: missing }, writes, write_end, class, cell } = self;
-        let io = file.exec().spawned(cell.as_ref());
+        let io = file.exec().spawned(&cell);
         let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
         // SAFETY: the caller's promise, for all of them.
         unsafe {

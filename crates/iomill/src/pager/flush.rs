@@ -370,7 +370,7 @@ impl OpenFile {
             (drive, Piece { tag: tag as u32, ..piece })
         });
         // SAFETY: the copy lives until this has ended, and nothing else has it.
-        match unsafe { io.to_flush().run(within, pieces, runs) } {
+        match unsafe { io.run(within, pieces, runs) } {
             Ok(landing) => landing.await,
             Err(error) => return (0, Err(error)),
         }

@@ -129,7 +129,7 @@ impl Pager {
         let keys = self.dirty_beside(pages.iter().copied());
         for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
             let Some(file) = self.file(keys[0].file()) else { continue };
-            let io = file.exec().blocking_behind();
+            let io = file.exec().blocking();
             // Pages that fail stay dirty, and the file's handles report it (`writeback_errors`).
             let _kept = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Background));
         }

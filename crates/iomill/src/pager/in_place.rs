@@ -11,7 +11,9 @@ use crate::cache::{Held, HeldParts};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::exec::cell::SharedCell;
 use crate::exec::pools::Pool;
+use crate::exec::task::spawn;
 use crate::file::Entered;
 use crate::sys::process::Home;
 
@@ -143,14 +145,16 @@ const ROOM_TRIES: u32 = 2000;
 /// How often a task brings its pages in again without blocking, if they have left the cache.
 const ROUNDS: u32 = 4;
 
-/// A user's task over the bytes.
+/// A user's code over the bytes.
 pub type InPlace = Box<dyn FnOnce(Result<&PinnedRange<'_>>) + Send>;
 
-/// A task in place on its way: the drive threads bring its pages in, and then it runs on a callback thread. It holds no handle of the file,
+/// A task in place on its way: its pages come in, and then it runs on a callback thread. It holds no handle of the file,
 /// so that code that learns of its end may close the file and delete it.
 struct InPlaceJob {
     file: OpenRef,
     paged: Arc<Paged>,
+    /// Where it does its I/O.
+    cell: Arc<SharedCell>,
     offset: u64,
     len: usize,
     class: Class,
@@ -171,10 +175,9 @@ impl InPlaceJob {
         let entered = EnteredFile::stay(entered, self.file.clone());
         let end = entered.end_page();
         let spans = numbers(self.offset, self.len as u64).filter(|&page| page < end).map(Span::of_page).collect();
-        let exec = Arc::clone(self.file.exec());
-        let cell = if self.class == Class::Foreground { exec.own_cell() } else { None };
-        exec.spawn(async move {
-            let io = entered.exec().spawned(cell.as_ref());
+        let cell = Arc::clone(&self.cell);
+        spawn(&cell, async move {
+            let io = entered.exec().spawned(&self.cell);
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let touched = unsafe { entered.complete(&io, &self.paged, Want::Touch, spans, self.class).await };
             let callbacks = Arc::clone(&entered.exec().callbacks);
@@ -216,9 +219,10 @@ impl OpenRef {
         task: InPlace,
     ) -> Result<()> {
         self.page_numbers(paged, offset, len)?;
-        self.exec().get_ready(class)?;
+        let cell = self.exec().cell_for(class)?;
         self.exec().callbacks.get_ready()?;
-        let job = InPlaceJob { file: self.clone(), paged: Arc::clone(paged), offset, len, class, rounds: ROUNDS };
+        let (file, paged) = (self.clone(), Arc::clone(paged));
+        let job = InPlaceJob { file, paged, cell, offset, len, class, rounds: ROUNDS };
         match Entered::enter_if_open(&self.file)? {
             Some(entered) => job.start(entered, task),
             // The gate is closed to a waker (rule 3 of `pools`).

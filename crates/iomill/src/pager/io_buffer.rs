@@ -1,7 +1,7 @@
 //! Memory that an operation owns until its end ([`IoBytes`], [`IoBuffer`]), and how an operation gives it back ([`Outcome`], [`Failed`]).
 //!
 //! Goals: a future that is dropped frees no memory that the kernel still uses, and the caller allocates nothing for each record. Non-goals: the
-//! operations (`batch`, `page_read`).
+//! operations (`batch`, `direct`).
 
 use std::error::Error as StdError;
 use std::fmt;

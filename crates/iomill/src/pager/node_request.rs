@@ -22,8 +22,6 @@ use super::span::{Span, Want};
 use super::wave::Sorted;
 use super::{Paged, WAVE_PAGES};
 use crate::cache::Outcome;
-use crate::drive::serve::Share;
-use crate::drive::shares::Owner;
 use crate::drive::{Class, Failure, Piece};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
@@ -226,29 +224,6 @@ impl PendingRequest {
         let result = failed.or(error).map_or(Ok(()), Err);
         request.end(std::mem::take(left), result);
     }
-
-    /// Hands the pieces to the drive threads. The last end of a piece ends the request.
-    pub fn send_to_drives(self) {
-        let Some(exec) = lock(&self.tail).request.exec().cloned() else { return };
-        // One more, so that it does not end before this thread has let go of `exec` (rule 4).
-        self.runs_left.fetch_add(1, Ordering::Relaxed);
-        let shares = exec.shares(self.pieces().into_iter());
-        let this = Arc::new(self);
-        for (drive, pieces) in shares {
-            let owner = Arc::clone(&this) as Arc<dyn Owner>;
-            exec.send_share(drive, Share { owner, pieces, span: (std::ptr::null(), 0), flush: true });
-        }
-        drop(exec);
-        this.count_down();
-    }
-}
-
-impl Owner for PendingRequest {
-    fn piece_done(&self, tag: u32, result: Outcome) {
-        self.run_done(tag, result);
-    }
-
-    fn share_done(self: Arc<Self>, _failure: Option<Failure>) {}
 }
 
 #[cfg(all(test, iomill_models))]
@@ -321,9 +296,7 @@ mod models {
     fn send(inbox: &Inbox<(usize, Arc<Replies>)>, node: &thread::Thread, page: usize) -> Awaited {
         let replies = Arc::<Replies>::default();
         replies.begin();
-        if inbox.send((page, Arc::clone(&replies)), 1).unwrap() {
-            node.unpark();
-        }
+        inbox.hand_over((page, Arc::clone(&replies)), 1, || node.unpark()).unwrap();
         Awaited(replies)
     }
 

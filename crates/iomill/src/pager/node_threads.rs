@@ -11,9 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
 use super::node_request::{NodeRequest, PendingRequest};
-use crate::drive::inbox::{Inbox, Load};
+use crate::drive::inbox::Inbox;
 use crate::drive::regions::Regions;
-use crate::drive::serve::INBOX_PIECES;
 use crate::drive::{Done, Piece};
 use crate::exec::Exec;
 use crate::exec::contexts;
@@ -26,6 +25,9 @@ use crate::sys::sync::{Mutex, Ordering, lock};
 const CPUS_PER_THREAD: usize = 8;
 /// Most threads of a node.
 const THREADS_MAX: usize = 4;
+
+/// Spans in the inbox of a thread before its senders wait.
+const INBOX_SPANS: usize = 4096;
 
 /// Pages that a thread has in flight before it takes another request.
 const PAGES_IN_FLIGHT: usize = 1024;
@@ -96,8 +98,8 @@ impl NodeThreads {
         if node_threads.is_empty() {
             return Err(request);
         }
-        let (worker, load) = (&node_threads[turn() % node_threads.len()], Load::Front(request.weight()));
-        worker.inbox.hand_over(request, load, || worker.thread.unpark(), || false)
+        let (worker, weight) = (&node_threads[turn() % node_threads.len()], request.weight());
+        worker.inbox.hand_over(request, weight, || worker.thread.unpark())
     }
 
     /// Ends the threads when they have done what was handed to them.
@@ -125,7 +127,7 @@ fn node_threads(id: usize, cpus: &[usize], notice: &dyn Fn(String)) -> Vec<Worke
     let count = (cpus.len() / CPUS_PER_THREAD).clamp(1, THREADS_MAX);
     let mut node_threads = Vec::new();
     for index in 0..count {
-        let inbox = Arc::new(Inbox::new(INBOX_PIECES));
+        let inbox = Arc::new(Inbox::new(INBOX_SPANS));
         let name = if count == 1 { format!("iomill-node-{id}") } else { format!("iomill-node-{id}.{index}") };
         let (report, bound) = std::sync::mpsc::channel();
         let (own, cpus) = (Arc::clone(&inbox), cpus.to_vec());
@@ -172,10 +174,6 @@ fn work(inbox: &Inbox<NodeRequest>) {
             std::thread::park();
             continue;
         };
-        if first.exec().is_some_and(|exec| exec.blocks_on_threads()) {
-            requests.drain(..).filter_map(NodeRequest::begin).for_each(PendingRequest::send_to_drives);
-            continue;
-        }
         if ring.is_none() {
             ring = first.exec().map(NodeRing::new);
         }

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use super::Paged;
 use super::table::Entry;
 use crate::catalog::{Catalog, Draft};
-use crate::drive::{PAGE_BYTES, serve};
+use crate::drive::{PAGE_BYTES, shares};
 use crate::error::Result;
 use crate::exec::Exec;
 use crate::file::durable::SyncTurn;
@@ -282,7 +282,7 @@ impl OpenFile {
         if self.given_up.load(Ordering::Acquire) || self.is_removal() {
             return self.file.cut_plain();
         }
-        debug_assert!(!serve::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
+        debug_assert!(!shares::is_serving(), "what follows waits for drives (`OpenRef::let_go`)");
         // Without a good sync the parts are not cut: the durable length may be the longer one.
         let synced = self.sync_as(true, true);
         let kept = if self.file.is_plain() { synced } else { synced.and_then(|()| self.file.trim()) };

@@ -3,8 +3,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, retry_on_intr, write};
 
 use super::descriptor;
@@ -35,12 +36,14 @@ impl Event {
         }
     }
 
-    /// Sleeps until it is set, or one of the others is readable, or a signal comes.
-    pub fn wait(&self, readable: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sleeps until it is set, or one of the others is readable, or the time is over, or a signal comes.
+    pub fn wait(&self, readable: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
         let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(readable.len() + 1);
         polled.push(PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN));
         polled.extend(readable.iter().map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        match poll(&mut polled, None) {
+        // A time beyond the kernel's range counts as for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -50,5 +53,43 @@ impl Event {
 impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// What a model has in the place of an event descriptor.
+#[cfg(iomill_models)]
+pub mod model {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+    use std::time::Duration;
+
+    use crate::sys::sync::{Condvar, Mutex, lock, wait};
+
+    /// See the module.
+    #[derive(Debug)]
+    pub struct Event(Mutex<bool>, Condvar);
+
+    impl Event {
+        pub fn new() -> io::Result<Event> {
+            Ok(Event(Mutex::new(false), Condvar::new()))
+        }
+
+        pub fn set(&self) {
+            *lock(&self.0) = true;
+            self.1.notify_one();
+        }
+
+        pub fn drain(&self) -> io::Result<()> {
+            *lock(&self.0) = false;
+            Ok(())
+        }
+
+        pub fn wait(&self, _readable: &[BorrowedFd<'_>], _timeout: Option<Duration>) -> io::Result<()> {
+            let mut is_set = lock(&self.0);
+            while !*is_set {
+                is_set = wait(&self.1, is_set);
+            }
+            Ok(())
+        }
     }
 }

@@ -16,10 +16,10 @@ use std::task::Wake;
 
 #[cfg(not(iomill_models))]
 use super::event::Event;
+#[cfg(iomill_models)]
+use super::event::model::Event;
 use super::process::Home;
 use super::sync::{AtomicU32, Ordering};
-#[cfg(iomill_models)]
-use event::Event;
 
 const AWAKE: u32 = 0;
 const WOKEN: u32 = 1;
@@ -76,7 +76,7 @@ impl Parked {
         if state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire).is_err() {
             return Ok(());
         }
-        let slept = event.wait(readable);
+        let slept = event.wait(readable, None);
         // Rule 3.
         if state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err() {
             event.drain()?;
@@ -109,42 +109,6 @@ impl Wake for Parker {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.wake_thread();
-    }
-}
-
-#[cfg(iomill_models)]
-mod event {
-    use std::io;
-    use std::os::fd::BorrowedFd;
-
-    use crate::sys::sync::{Condvar, Mutex, lock, wait};
-
-    /// What a model has in the place of an event descriptor.
-    #[derive(Debug)]
-    pub struct Event(Mutex<bool>, Condvar);
-
-    impl Event {
-        pub fn new() -> io::Result<Event> {
-            Ok(Event(Mutex::new(false), Condvar::new()))
-        }
-
-        pub fn set(&self) {
-            *lock(&self.0) = true;
-            self.1.notify_one();
-        }
-
-        pub fn drain(&self) -> io::Result<()> {
-            *lock(&self.0) = false;
-            Ok(())
-        }
-
-        pub fn wait(&self, _readable: &[BorrowedFd<'_>]) -> io::Result<()> {
-            let mut is_set = lock(&self.0);
-            while !*is_set {
-                is_set = wait(&self.1, is_set);
-            }
-            Ok(())
-        }
     }
 }
 

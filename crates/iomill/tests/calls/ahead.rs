@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, Layout, Mode};
+use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, Layout};
 use tempfile::TempDir;
 
 use super::PAGE;
 
-const MODES: [Mode; 3] = [Mode::Inline, Mode::Auto, Mode::DriveThreads];
+const DRIVE_THREADS: [bool; 2] = [false, true];
 
 struct World {
     _place: TempDir,
@@ -60,33 +60,37 @@ impl World {
     }
 }
 
-fn options(mode: Mode) -> ArrayOptions {
-    ArrayOptions::new().mode(mode).cache_bytes(16 << 20)
+fn options(drive_threads: bool) -> ArrayOptions {
+    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(16 << 20)
 }
 
 #[test]
 fn a_sequential_reader_hardly_misses() {
-    for mode in MODES {
-        let world = World::new(options(mode), 2000);
+    for drive_threads in DRIVE_THREADS {
+        let world = World::new(options(drive_threads), 2000);
         world.read_on(0..2000);
         let counted = world.array.counters();
-        assert!(counted.misses < 40, "{mode:?}: {counted:?}");
-        assert!(counted.read_ahead > 1900, "{mode:?}: {counted:?}");
-        assert_eq!(counted.hits + counted.misses, 2000, "each page is asked for once, {mode:?}: {counted:?}");
+        assert!(counted.misses < 40, "drive threads {drive_threads}: {counted:?}");
+        assert!(counted.read_ahead > 1900, "drive threads {drive_threads}: {counted:?}");
+        assert_eq!(
+            counted.hits + counted.misses,
+            2000,
+            "each page is asked for once, drive threads {drive_threads}: {counted:?}"
+        );
         // Many pages in one request.
         let requests: u64 = counted.drives.iter().map(|drive| drive.reads).sum();
-        assert!(requests < 300, "{mode:?}: {requests} requests");
+        assert!(requests < 300, "drive threads {drive_threads}: {requests} requests");
     }
 }
 
 #[test]
 fn a_reader_through_std_and_one_by_pins_gain_too() {
-    let world = World::new(options(Mode::Auto), 500);
+    let world = World::new(options(false), 500);
     let mut all = Vec::new();
     world.file.cursor().take(1000 * PAGE as u64).read_to_end(&mut all).unwrap();
     assert!(all == world.bytes);
     assert!(world.array.counters().read_ahead > 400);
-    let world = World::new(options(Mode::Auto), 500);
+    let world = World::new(options(false), 500);
     for page in 0..500 {
         assert!(world.file.pin(page as u64).unwrap()[..] == world.bytes[page * PAGE..][..PAGE]);
     }
@@ -95,7 +99,7 @@ fn a_reader_through_std_and_one_by_pins_gain_too() {
 
 #[test]
 fn without_it_every_page_is_missed() {
-    for options in [options(Mode::Auto).read_ahead_bytes(0), options(Mode::Auto)] {
+    for options in [options(false).read_ahead_bytes(0), options(false)] {
         let is_off = format!("{options:?}").contains("read_ahead_bytes: 0");
         let world = World::new(options, 300);
         if !is_off {
@@ -116,7 +120,7 @@ fn without_it_every_page_is_missed() {
 
 #[test]
 fn random_reads_bring_in_nothing_else() {
-    let world = World::new(options(Mode::Auto), 3000);
+    let world = World::new(options(false), 3000);
     let mut rng = fastrand::Rng::with_seed(3);
     let mut buf = [0; 100];
     for _ in 0..500 {
@@ -129,7 +133,7 @@ fn random_reads_bring_in_nothing_else() {
 
 #[test]
 fn a_sequential_reader_waits_for_the_first_page_only() {
-    let world = World::new(options(Mode::Auto), 300);
+    let world = World::new(options(false), 300);
     world.file.advise(.., Advice::Sequential).unwrap();
     world.read_on(0..1);
     assert_eq!(world.array.counters().read_ahead, 32);
@@ -137,17 +141,17 @@ fn a_sequential_reader_waits_for_the_first_page_only() {
 
 #[test]
 fn what_will_be_needed_comes_in_the_background() {
-    for mode in MODES {
-        let world = World::new(options(mode), 1000);
+    for drive_threads in DRIVE_THREADS {
+        let world = World::new(options(drive_threads), 1000);
         world.file.advise(PAGE as u64 * 10 + 5..PAGE as u64 * 600, Advice::WillNeed).unwrap();
         world.file.advise(PAGE as u64 * 900.., Advice::WillNeed).unwrap();
         let counted = world.wait_for(|counters| counters.read_ahead == 590 + 101);
-        assert_eq!((counted.misses, counted.hits), (0, 0), "no call has asked, {mode:?}");
+        assert_eq!((counted.misses, counted.hits), (0, 0), "no call has asked, drive threads {drive_threads}");
         // The last pages may still be on their way. Then the read waits for them.
         world.read_on(10..600);
         world.read_on(900..1000);
         let counted = world.array.counters();
-        assert_eq!((counted.misses, counted.hits, counted.read_ahead), (0, 690, 691), "{mode:?}");
+        assert_eq!((counted.misses, counted.hits, counted.read_ahead), (0, 690, 691), "drive threads {drive_threads}");
     }
 }
 
@@ -163,7 +167,7 @@ fn more_than_the_cache_holds_is_not_brought_in() {
 
 #[test]
 fn a_file_whose_pages_are_on_their_way_can_be_deleted() {
-    let World { _place, array, file, .. } = World::new(options(Mode::Auto), 3000);
+    let World { _place, array, file, .. } = World::new(options(false), 3000);
     file.advise(.., Advice::WillNeed).unwrap();
     drop(file);
     array.delete("file").unwrap();
@@ -172,7 +176,7 @@ fn a_file_whose_pages_are_on_their_way_can_be_deleted() {
 
 #[test]
 fn what_is_not_needed_leaves_but_for_what_is_dirty_or_pinned() {
-    let world = World::new(options(Mode::Auto), 400);
+    let world = World::new(options(false), 400);
     // A page that is on its way by read-ahead does not leave, either.
     world.file.advise(.., Advice::Random).unwrap();
     world.read_on(0..400);
@@ -215,27 +219,27 @@ fn advice_without_a_cache_is_taken_and_changes_nothing() {
 /// A page that is asked for in place counts once: as a miss when it comes in, as a hit when it is there.
 #[test]
 fn pins_and_tasks_are_counted_once() {
-    for mode in MODES {
-        let world = World::new(options(mode).read_ahead_bytes(0), 100);
+    for drive_threads in DRIVE_THREADS {
+        let world = World::new(options(drive_threads).read_ahead_bytes(0), 100);
         let counts = || {
             let c = world.array.counters();
             (c.hits, c.misses, c.fills, c.pins, c.bytes_read)
         };
         drop(world.file.pin(3).unwrap());
-        assert_eq!(counts(), (0, 1, 1, 1, 0), "{mode:?}");
+        assert_eq!(counts(), (0, 1, 1, 1, 0), "drive threads {drive_threads}");
         drop(world.file.pin(3).unwrap());
-        assert_eq!(counts(), (1, 1, 1, 2, 0), "{mode:?}");
+        assert_eq!(counts(), (1, 1, 1, 2, 0), "drive threads {drive_threads}");
         let sum = |pages: &iomill::PinnedRange<'_>| pages.iter().flatten().map(|byte| u64::from(*byte)).sum::<u64>();
         let right = world.bytes[100..6 * PAGE].iter().map(|byte| u64::from(*byte)).sum::<u64>();
         assert_eq!(world.file.read_with(100, 6 * PAGE - 100, sum).unwrap(), right);
-        assert_eq!(counts(), (2, 6, 6, 8, 0), "{mode:?}: one of six was there");
+        assert_eq!(counts(), (2, 6, 6, 8, 0), "drive threads {drive_threads}: one of six was there");
         assert_eq!(world.file.read_with(100, 6 * PAGE - 100, sum).unwrap(), right);
-        assert_eq!(counts(), (8, 6, 6, 14, 0), "{mode:?}");
+        assert_eq!(counts(), (8, 6, 6, 14, 0), "drive threads {drive_threads}");
         let (told, ends) = channel();
         world.file.submit_with(100, 8 * PAGE, move |pages| told.send(pages.map(sum)).unwrap()).unwrap();
         let right = world.bytes[100..][..8 * PAGE].iter().map(|byte| u64::from(*byte)).sum::<u64>();
         assert_eq!(ends.recv().unwrap().unwrap(), right);
-        assert_eq!(counts(), (14, 9, 9, 23, 0), "{mode:?}: six of nine were there");
+        assert_eq!(counts(), (14, 9, 9, 23, 0), "drive threads {drive_threads}: six of nine were there");
     }
 }
 
@@ -253,9 +257,9 @@ fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
         };
         file.submit_with(at, PAGE, run).unwrap();
     }
-    for mode in MODES {
+    for drive_threads in DRIVE_THREADS {
         // The cache holds only a part of the file.
-        let world = World::new(options(mode).cache_bytes(2 << 20), 3000);
+        let world = World::new(options(drive_threads).cache_bytes(2 << 20), 3000);
         let (told, ends) = channel();
         for start in 0..1000 {
             task(world.file.clone(), start * 3, 3, told.clone());
@@ -266,14 +270,14 @@ fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
             assert_eq!(byte, world.bytes[page * PAGE], "page {page}");
             count += 1;
         }
-        assert_eq!(count, 4000, "{mode:?}");
+        assert_eq!(count, 4000, "drive threads {drive_threads}");
     }
 }
 
 /// A thread that learns of the end from the task may delete the file.
 #[test]
 fn a_task_keeps_no_handle() {
-    let World { _place, array, file, .. } = World::new(options(Mode::Auto), 100);
+    let World { _place, array, file, .. } = World::new(options(false), 100);
     for round in 0..50 {
         let (told, ends) = channel();
         file.submit_with(round * PAGE as u64, PAGE, move |pages| told.send(pages.is_ok()).unwrap()).unwrap();
@@ -307,7 +311,7 @@ fn tasks_over_too_much_or_nothing() {
 
 #[test]
 fn read_ahead_beside_threads_that_change_the_length() {
-    let world = World::new(options(Mode::Auto), 800);
+    let world = World::new(options(false), 800);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let read = || {

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use iomill::counters::{self, TIMED_ONE_IN};
-use iomill::{Array, ArrayOptions, Layout, Mode};
+use iomill::{Array, ArrayOptions, Layout};
 use tempfile::TempDir;
 
 use super::PAGE;
 
-fn array(directory: &Path, drives: usize, mode: Mode) -> Array {
+fn array(directory: &Path, drives: usize, drive_threads: bool) -> Array {
     let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     // These tests count the way to the drives. Merged requests would be too few for one of them to be timed.
-    ArrayOptions::new().mode(mode).cache_bytes(0).merge(false).create(drives).unwrap()
+    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(0).merge(false).create(drives).unwrap()
 }
 
 /// A directory on a disk if the test runs on one: the system's directory of temporary files may be in memory.
@@ -22,18 +22,21 @@ fn directory() -> TempDir {
 
 #[test]
 fn every_way_of_io_is_counted_once() {
-    for mode in [Mode::Inline, Mode::DriveThreads, Mode::Auto] {
+    for drive_threads in [false, true] {
         let directory = directory();
-        let array = array(directory.path(), 2, mode);
+        let array = array(directory.path(), 2, drive_threads);
         let file = array.create_file("f", Layout::default().block_bytes(PAGE as u32)).unwrap();
         file.write_at(&vec![7; 200 * PAGE], 0).unwrap();
         let wrote = array.counters();
-        assert_eq!(wrote.bytes_written, 200 * PAGE as u64, "{mode:?}");
+        assert_eq!(wrote.bytes_written, 200 * PAGE as u64, "drive threads {drive_threads}");
         for drive in &wrote.drives {
-            assert_eq!((drive.write_bytes, drive.writes), (100 * PAGE as u64, 100), "{mode:?}");
-            assert_eq!((drive.read_bytes, drive.errors, drive.in_flight), (0, 0, 0), "{mode:?}");
+            assert_eq!((drive.write_bytes, drive.writes), (100 * PAGE as u64, 100), "drive threads {drive_threads}");
+            assert_eq!((drive.read_bytes, drive.errors, drive.in_flight), (0, 0, 0), "drive threads {drive_threads}");
             let timed = drive.latency.count();
-            assert!(timed > 0 && timed <= drive.writes.div_ceil(TIMED_ONE_IN.into()), "{mode:?}: {timed}");
+            assert!(
+                timed > 0 && timed <= drive.writes.div_ceil(TIMED_ONE_IN.into()),
+                "drive threads {drive_threads}: {timed}"
+            );
             assert!(drive.latency.sum_ns > 0 && drive.latency.quantile_us(0.5).unwrap() > 0.0);
         }
         // Unaligned, from another thread, and asynchronously: the bytes that were asked for count, not those that were
@@ -45,9 +48,9 @@ fn every_way_of_io_is_counted_once() {
         file.submit(vec![task], move |result| tell.send(result.unwrap()[0].clone()).unwrap()).unwrap();
         assert_eq!(told.recv().unwrap(), [7; 50]);
         let read = array.counters().since(&wrote);
-        assert_eq!((read.bytes_read, read.bytes_written), (150, 0), "{mode:?}");
-        assert_eq!((read.drives[0].reads, read.drives[0].read_bytes), (1, 100), "{mode:?}");
-        assert_eq!((read.drives[1].reads, read.drives[1].read_bytes), (1, 50), "{mode:?}");
+        assert_eq!((read.bytes_read, read.bytes_written), (150, 0), "drive threads {drive_threads}");
+        assert_eq!((read.drives[0].reads, read.drives[0].read_bytes), (1, 100), "drive threads {drive_threads}");
+        assert_eq!((read.drives[1].reads, read.drives[1].read_bytes), (1, 50), "drive threads {drive_threads}");
         assert!(array.metrics().contains("\niomill_drive_read_bytes_total{drive=\"1\"} 50\n"));
         drop(file);
         array.close().unwrap();
@@ -57,7 +60,7 @@ fn every_way_of_io_is_counted_once() {
 #[test]
 fn threads_that_end_leave_their_counts() {
     let directory = directory();
-    let array = array(directory.path(), 1, Mode::Inline);
+    let array = array(directory.path(), 1, false);
     let file = array.create_file("f", Layout::default()).unwrap();
     file.write_at(&[1; PAGE], 0).unwrap();
     for round in 1..=20 {
@@ -70,7 +73,7 @@ fn threads_that_end_leave_their_counts() {
 #[test]
 fn others_see_an_open_array() {
     let directory = directory();
-    let array = array(directory.path(), 3, Mode::Auto);
+    let array = array(directory.path(), 3, false);
     let id = array.info().unwrap().id;
     let mine = || {
         let (found, notices) = counters::find(&counters::directories());

@@ -1,12 +1,9 @@
 //! Futures and callbacks on the machine: on tokio, on an executor of a few lines, dropped, and from within callbacks.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::mpsc::channel;
-use std::task::{Context, Poll, Waker};
 
 use crate::executor::block_on;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Mode, Request};
+use iomill::{Array, ArrayOptions, Error, File, Layout, Request};
 
 struct Site {
     _root: tempfile::TempDir,
@@ -16,14 +13,10 @@ struct Site {
 
 /// An array of three drives with a file of 64 pages, each full of its number.
 fn site() -> Site {
-    site_in(Mode::Auto)
-}
-
-fn site_in(mode: Mode) -> Site {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<_> = (0..3).map(|n| root.path().join(format!("ssd{n}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let array = ArrayOptions::new().mode(mode).create(&drives).unwrap();
+    let array = ArrayOptions::new().create(&drives).unwrap();
     let file = array.create_file("pages", Layout::striping().block_bytes(8192)).unwrap();
     let pages: Vec<u8> = (0..64u8).flat_map(|n| [n; 4096]).collect();
     file.write_at(&pages, 0).unwrap();
@@ -107,25 +100,4 @@ fn callbacks_come_with_their_bytes_and_may_submit_but_not_block() {
     assert_eq!(more, [vec![9; 20]]);
     let outside = site.file.submit(vec![Request::Read { offset: 64 * 4096, len: 1 }], |_| panic!("it never began"));
     assert!(matches!(outside, Err(Error::Invalid { .. })), "{outside:?}");
-}
-
-#[test]
-fn inline_means_no_drive_threads_for_futures_either() {
-    let site = site_in(Mode::Inline);
-    let mut read = pin!(site.file.read(4096, 10));
-    let first = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    assert!(matches!(first, Poll::Ready(Ok(bytes)) if bytes == [1; 10]), "it has ended when it is made");
-    let (tell, told) = channel();
-    site.file
-        .submit(vec![Request::Write { offset: 0, bytes: vec![8; 5000] }], move |all| tell.send(all).unwrap())
-        .unwrap();
-    told.recv_timeout(crate::PATIENCE).unwrap().unwrap();
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
-    let names: Vec<String> = threads.filter_map(|comm| std::fs::read_to_string(comm).ok()).collect();
-    let mut got = [0; 5001];
-    site.file.read_at(&mut got, 0).unwrap();
-    assert!(got[..5000] == [8; 5000] && got[5000] == 1);
-    // Other tests of this process may have drive threads of their own. This array's callback thread is always there.
-    assert!(names.iter().any(|name| name.starts_with("iomill-callback")), "{names:?}");
-    site.array.close().unwrap();
 }

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use fastrand::Rng;
-use iomill::{ArrayOptions, Counters, File, Layout, Mode, PlainOptions, Request, Runtime, RuntimeOptions, Topology};
+use iomill::{ArrayOptions, Counters, File, Layout, PlainOptions, Request, Runtime, RuntimeOptions, Topology};
 use tempfile::TempDir;
 
 use super::{PAGE, random};
@@ -22,8 +22,13 @@ fn plain() -> (TempDir, Vec<u8>) {
     (dir, all)
 }
 
-fn open(dir: &TempDir, mode: Mode) -> (Runtime, File) {
-    let runtime = RuntimeOptions::new().mode(mode).cache_bytes(CACHE_BYTES).read_ahead_bytes(0).start().unwrap();
+fn open(dir: &TempDir, drive_threads: bool) -> (Runtime, File) {
+    let runtime = RuntimeOptions::new()
+        .drive_threads(drive_threads)
+        .cache_bytes(CACHE_BYTES)
+        .read_ahead_bytes(0)
+        .start()
+        .unwrap();
     let file = PlainOptions::new().runtime(&runtime).open(dir.path().join("file")).unwrap();
     (runtime, file)
 }
@@ -84,16 +89,20 @@ fn pages_of(offsets: &[u64]) -> u64 {
 fn a_gather_reads_each_page_once() {
     let (dir, all) = plain();
     for (order, offsets) in orders() {
-        let (runtime, file) = open(&dir, Mode::Auto);
+        let (runtime, file) = open(&dir, false);
         let mut row = vec![0; ROW];
         offsets.iter().for_each(|&offset| assert_eq!(file.read_at(&mut row, offset).unwrap(), ROW));
         let by_calls = cost(&runtime.counters());
-        for mode in [Mode::Auto, Mode::DriveThreads] {
+        for drive_threads in [false, true] {
             for (way, read) in WAYS {
-                let (runtime, file) = open(&dir, mode);
+                let (runtime, file) = open(&dir, drive_threads);
                 assert!(read(&file, &offsets) == wanted(&all, &offsets), "{way}, {order}");
                 let (came, bytes) = cost(&runtime.counters());
-                assert_eq!((came, bytes), (pages_of(&offsets), came * PAGE as u64), "{way}, {order}, {mode:?}");
+                assert_eq!(
+                    (came, bytes),
+                    (pages_of(&offsets), came * PAGE as u64),
+                    "{way}, {order}, drive threads {drive_threads}"
+                );
                 assert!(
                     came <= by_calls.0 && bytes <= by_calls.1,
                     "{way}, {order}: {by_calls:?} by a call for each row"

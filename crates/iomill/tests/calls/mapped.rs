@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, Mode};
+use iomill::{Array, ArrayOptions, EngineKind, Error, Layout};
 use tempfile::TempDir;
 
 use crate::alone;
@@ -22,8 +22,8 @@ fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
 }
 
 /// Mapped, and without a cache above, which would serve calls before they reach the engine.
-fn options(mode: Mode) -> ArrayOptions {
-    ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).mode(mode)
+fn options(drive_threads: bool) -> ArrayOptions {
+    ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).drive_threads(drive_threads)
 }
 
 /// Whether this process has any of the drive's files mapped.
@@ -33,15 +33,15 @@ fn has_mapped(drive: &Path) -> bool {
 
 #[test]
 fn a_part_that_is_cut_is_an_error_that_names_it() {
-    for mode in [Mode::Inline, Mode::DriveThreads] {
+    for drive_threads in [false, true] {
         let (_dir, drives) = drives(2);
-        let array = options(mode).create(&drives).unwrap();
+        let array = options(drive_threads).create(&drives).unwrap();
         let file = array.create_file("file", Layout::striping().block_bytes(65536)).unwrap();
         file.write_at(&vec![7; 4 * MIB as usize], 0).unwrap();
         file.sync().unwrap();
         let mut read = vec![0; 4 * MIB as usize];
         assert_eq!(file.read_at(&mut read, 0).unwrap(), read.len());
-        assert!(has_mapped(&drives[1]), "{mode:?}");
+        assert!(has_mapped(&drives[1]), "drive threads {drive_threads}");
         let path = array.stat("file").unwrap().parts[1].0.clone();
         let part = OpenOptions::new().write(true).open(&path).unwrap();
         part.set_len(MIB).unwrap();
@@ -53,7 +53,9 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
         );
         for _ in 0..2 {
             let error = file.read_at(&mut read[..65536], 33 * 65536).unwrap_err();
-            let Error::PartCut { path: named, offset, .. } = &error else { panic!("{mode:?}: {error}") };
+            let Error::PartCut { path: named, offset, .. } = &error else {
+                panic!("drive threads {drive_threads}: {error}")
+            };
             assert_eq!((named, *offset), (&path, MIB), "{error}");
         }
         // The process goes on. The other part, and the rest of this one, still work.
@@ -63,14 +65,14 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
         assert_eq!(file.read_at(&mut read, 0).unwrap(), read.len());
         drop(file);
         array.close().unwrap();
-        assert!(!has_mapped(&drives[1]), "{mode:?}: a closed array has its parts mapped");
+        assert!(!has_mapped(&drives[1]), "drive threads {drive_threads}: a closed array has its parts mapped");
     }
 }
 
 #[test]
 fn files_grow_and_are_cut_while_others_read() {
     let (_dir, drives) = drives(2);
-    let array = options(Mode::Auto).create(&drives).unwrap();
+    let array = options(false).create(&drives).unwrap();
     let file = array.create_file("file", Layout::striping()).unwrap();
     file.write_at(&vec![1; MIB as usize], 0).unwrap();
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -116,7 +118,7 @@ fn files_grow_and_are_cut_while_others_read() {
 #[test]
 fn arrays_of_one_platform_keep_their_parts_apart() {
     let ((_first_dir, first), (_second_dir, second)) = (drives(1), drives(1));
-    let options = options(Mode::Inline);
+    let options = options(false);
     let arrays = [(&first, 1u8), (&second, 2)].map(|(drives, byte)| {
         let array = options.clone().create(drives).unwrap();
         let file = array.create_file("file", Layout::default()).unwrap();
@@ -139,7 +141,7 @@ const DRIVE: &str = "IOMILL_TEST_MAPPED_DRIVE";
 fn without_address_space_there_are_system_calls() {
     if let Some(drive) = std::env::var_os(DRIVE) {
         let drive = PathBuf::from(drive);
-        let array = options(Mode::Inline).open(&drive).unwrap();
+        let array = options(false).open(&drive).unwrap();
         let file = array.open_file("file").unwrap();
         let mut read = vec![0; 4096];
         for offset in [0, 100, 4000 * MIB - 4096] {
@@ -152,7 +154,7 @@ fn without_address_space_there_are_system_calls() {
         return;
     }
     let (_dir, drives) = drives(1);
-    let array = options(Mode::Inline).create(&drives).unwrap();
+    let array = options(false).create(&drives).unwrap();
     let file = array.create_file("file", Layout::default()).unwrap();
     file.set_len(4000 * MIB).unwrap();
     file.close().unwrap();

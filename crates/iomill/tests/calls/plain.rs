@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{
-    Advice, Array, EngineKind, Error, File, FileCursor, Layout, Mode, PlainOptions, Request, Runtime, RuntimeOptions,
+    Advice, Array, EngineKind, Error, File, FileCursor, Layout, PlainOptions, Request, Runtime, RuntimeOptions,
 };
 use tempfile::TempDir;
 
@@ -18,9 +18,10 @@ use super::disks::{Disk, skipped};
 use super::{PAGE, places, random};
 
 fn runtimes() -> Vec<Runtime> {
-    let modes = [Mode::Auto, Mode::DriveThreads, Mode::Inline];
-    let start = |mode, cache| RuntimeOptions::new().mode(mode).cache_bytes(cache).start().unwrap();
-    modes.into_iter().flat_map(|mode| [1 << 20, 0].map(|cache| start(mode, cache))).collect()
+    let modes = [false, true];
+    let start =
+        |drive_threads, cache| RuntimeOptions::new().drive_threads(drive_threads).cache_bytes(cache).start().unwrap();
+    modes.into_iter().flat_map(|drive_threads| [1 << 20, 0].map(|cache| start(drive_threads, cache))).collect()
 }
 
 fn make(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
@@ -380,7 +381,7 @@ fn no_permission_is_an_error_that_says_what_to_look_at() {
     let path = make(dir, "file", &[1; 10]);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     let error = PlainOptions::new().open(&path).unwrap_err();
-    assert!(error.to_string().contains("check its owner and mode"), "{error}");
+    assert!(error.to_string().contains("check its owner and drive_threads"), "{error}");
 }
 
 /// Files of one device share a queue. A device that comes later gets one of its own, also when threads and rings are running.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Instant;
 
-use iomill::{EngineKind, Error, File, Mode, PlainOptions, Runtime, RuntimeOptions};
+use iomill::{EngineKind, Error, File, PlainOptions, Runtime, RuntimeOptions};
 
 use super::disks::{Disk, skipped};
 use super::{PAGE, random};
@@ -23,10 +23,10 @@ fn runtimes() -> Vec<(String, Runtime)> {
     for engine in
         [None, Some(EngineKind::Uring), Some(EngineKind::Aio), Some(EngineKind::Posix), Some(EngineKind::Mmap)]
     {
-        for mode in [Mode::Auto, Mode::DriveThreads, Mode::Inline] {
-            let options = RuntimeOptions::new().cache_bytes(1 << 20).mode(mode);
+        for drive_threads in [false, true] {
+            let options = RuntimeOptions::new().cache_bytes(1 << 20).drive_threads(drive_threads);
             let options = engine.map_or(options.clone(), |engine| options.engine(engine));
-            all.push((format!("{engine:?} {mode:?}"), options.start().unwrap()));
+            all.push((format!("{engine:?} drive threads {drive_threads}"), options.start().unwrap()));
         }
     }
     all

@@ -6,18 +6,18 @@ use std::thread;
 
 use crate::executor::block_on;
 use fastrand::Rng;
-use iomill::{EngineKind, Error, File, Mode, PlainOptions, Runtime, RuntimeOptions};
+use iomill::{EngineKind, Error, File, PlainOptions, Runtime, RuntimeOptions};
 
 use super::{PAGE, places};
 
-fn options(mode: Mode, cache: u64) -> RuntimeOptions {
-    RuntimeOptions::new().mode(mode).cache_bytes(cache)
+fn options(drive_threads: bool, cache: u64) -> RuntimeOptions {
+    RuntimeOptions::new().drive_threads(drive_threads).cache_bytes(cache)
 }
 
 fn runtimes() -> Vec<Runtime> {
-    let modes = [Mode::Auto, Mode::DriveThreads, Mode::Inline];
+    let modes = [false, true];
     let mut all: Vec<_> = modes.into_iter().flat_map(|mode| [256 << 10, 0].map(|cache| options(mode, cache))).collect();
-    all.push(options(Mode::Auto, 0).engine(EngineKind::Mmap));
+    all.push(options(false, 0).engine(EngineKind::Mmap));
     all.into_iter().map(|options| options.start().unwrap()).collect()
 }
 
@@ -188,7 +188,7 @@ fn a_created_file_is_as_other_programs_create_it() {
 fn a_file_that_was_written_is_read_again_when_it_is_opened() {
     let dir = &places()[0];
     let path = dir.path().join("file");
-    let runtime = options(Mode::Auto, 1 << 20).start().unwrap();
+    let runtime = options(false, 1 << 20).start().unwrap();
     for round in 0..20u8 {
         let file = writer(&runtime, &path);
         file.write_at(&[round; 100], 0).unwrap();
@@ -211,8 +211,7 @@ fn threads_that_open_append_and_close_lose_nothing() {
     const RECORD: usize = 100;
     for dir in places() {
         // Of two runtimes only one has the file open for writing at a time.
-        for runtimes in [vec![options(Mode::Auto, 1 << 20)], vec![options(Mode::Auto, 1 << 20), options(Mode::Auto, 0)]]
-        {
+        for runtimes in [vec![options(false, 1 << 20)], vec![options(false, 1 << 20), options(false, 0)]] {
             let runtimes: Vec<Runtime> = runtimes.into_iter().map(|options| options.start().unwrap()).collect();
             let path = dir.path().join("log");
             let appending = std::sync::Mutex::new(());

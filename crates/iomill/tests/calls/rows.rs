@@ -2,7 +2,7 @@
 
 use crate::executor::block_on;
 use fastrand::Rng;
-use iomill::{ArrayOptions, Error, File, Layout, Mode, PlainOptions, RowId, Runtime, RuntimeOptions};
+use iomill::{ArrayOptions, Error, File, Layout, PlainOptions, RowId, Runtime, RuntimeOptions};
 use tempfile::TempDir;
 
 use super::{PAGE, random};
@@ -62,16 +62,16 @@ fn check_all(file: &File, all: &[u8]) {
 #[test]
 fn rows_are_those_of_the_bytes() {
     let all = random(200_003, 1);
-    for mode in [Mode::Auto, Mode::DriveThreads, Mode::Inline] {
+    for drive_threads in [false, true] {
         for cache in [64 << 10, 8 << 20, 0] {
             let dir = directory();
             let path = dir.path().join("plain");
             std::fs::write(&path, &all).unwrap();
-            let runtime = RuntimeOptions::new().mode(mode).cache_bytes(cache).start().unwrap();
+            let runtime = RuntimeOptions::new().drive_threads(drive_threads).cache_bytes(cache).start().unwrap();
             check_all(&PlainOptions::new().runtime(&runtime).open(&path).unwrap(), &all);
             let drives = [dir.path().join("a"), dir.path().join("b")];
             drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-            let array = ArrayOptions::new().mode(mode).cache_bytes(cache).create(&drives).unwrap();
+            let array = ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache).create(&drives).unwrap();
             let file = array.create_file("file", Layout::default()).unwrap();
             file.write_at(&all, 0).unwrap();
             check_all(&file, &all);
@@ -114,8 +114,13 @@ fn equal_rows_and_neighbours_are_one_io() {
     let dir = directory();
     let path = dir.path().join("file");
     std::fs::write(&path, random(400 * PAGE, 1)).unwrap();
-    for mode in [Mode::Auto, Mode::DriveThreads] {
-        let runtime = RuntimeOptions::new().mode(mode).cache_bytes(8 << 20).read_ahead_bytes(0).start().unwrap();
+    for drive_threads in [false, true] {
+        let runtime = RuntimeOptions::new()
+            .drive_threads(drive_threads)
+            .cache_bytes(8 << 20)
+            .read_ahead_bytes(0)
+            .start()
+            .unwrap();
         let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();
         // 3,000 times one of 8 rows in one page.
         let ids: Vec<i64> = (0..3000).map(|number| 80 + number * 5 % 8).collect();

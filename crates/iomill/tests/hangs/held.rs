@@ -37,6 +37,21 @@ impl Latch {
         state.1 -= 1;
     }
 
+    /// For a thread that it must not block: whether it is shut. If so, the thread counts as blocked until `leave`.
+    fn is_held(&self) -> bool {
+        let mut state = self.state.lock().unwrap();
+        state.1 += usize::from(state.0);
+        self.changed.notify_all();
+        state.0
+    }
+
+    /// Whether it is open. If so, a thread is blocked no more.
+    fn leave(&self) -> bool {
+        let mut state = self.state.lock().unwrap();
+        state.1 -= usize::from(!state.0);
+        !state.0
+    }
+
     /// Waits until it blocks so many threads.
     pub fn wait_for(&self, threads: usize) {
         let state = self.state.lock().unwrap();
@@ -52,8 +67,6 @@ pub struct Hooks {
     pub writes: Latch,
     /// The first so many waits panic once they have a completion to report.
     pub panics: AtomicU32,
-    /// The wake of that number, counted from now on, panics after it was done; 0 for none.
-    pub wake_panics: AtomicU32,
 }
 
 /// Counts down. Says whether the count is now 0.
@@ -74,29 +87,56 @@ impl Platform for Held {
     }
     fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
         let inner = self.machine.engine(kind, config)?;
-        Ok(Box::new(HeldEngine { inner, hooks: Arc::clone(&self.hooks) }))
+        let hooks = Arc::clone(&self.hooks);
+        Ok(Box::new(HeldEngine { inner, hooks, is_shared: config.shared, held: Vec::new() }))
     }
 }
 
 struct HeldEngine {
     inner: Box<dyn Engine>,
     hooks: Arc<Hooks>,
+    /// A shared engine blocks no thread: what a latch would block waits here, for a later `wait`.
+    is_shared: bool,
+    held: Vec<(Op, Vec<IoRequest>)>,
+}
+
+impl HeldEngine {
+    fn latch(&self, op: Op) -> Option<&Latch> {
+        match op {
+            Op::Read => Some(&self.hooks.reads),
+            Op::Write => Some(&self.hooks.writes),
+            Op::Sync => None,
+        }
+    }
 }
 
 impl Engine for HeldEngine {
     forward_engine!(inner);
     unsafe fn push(&mut self, requests: &[IoRequest]) {
-        let any = |op| requests.iter().any(|request| request.op == op);
-        if any(Op::Read) {
-            self.hooks.reads.pass();
-        }
-        if any(Op::Write) {
-            self.hooks.writes.pass();
+        for op in [Op::Read, Op::Write] {
+            if !requests.iter().any(|request| request.op == op) {
+                continue;
+            }
+            let Some(latch) = self.latch(op) else { continue };
+            if !self.is_shared {
+                latch.pass();
+            } else if latch.is_held() {
+                return self.held.push((op, requests.to_vec()));
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { self.inner.push(requests) };
     }
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
+        let held = std::mem::take(&mut self.held);
+        for (op, requests) in held {
+            if self.latch(op).is_some_and(Latch::leave) {
+                // SAFETY: as for `push`: the requests have not ended.
+                unsafe { self.inner.push(&requests) };
+            } else {
+                self.held.push((op, requests));
+            }
+        }
         self.inner.wait(min, timeout, done)?;
         if !done.is_empty() && is_last(&self.hooks.panics) {
             panic!("an injected panic of an engine");
@@ -104,20 +144,9 @@ impl Engine for HeldEngine {
         Ok(())
     }
     fn waker(&self) -> Arc<dyn EngineWake> {
-        Arc::new(HeldWake { inner: self.inner.waker(), hooks: Arc::clone(&self.hooks) })
+        self.inner.waker()
     }
-}
-
-struct HeldWake {
-    inner: Arc<dyn EngineWake>,
-    hooks: Arc<Hooks>,
-}
-
-impl EngineWake for HeldWake {
-    fn wake(&self) {
-        self.inner.wake();
-        if is_last(&self.hooks.wake_panics) {
-            panic!("an injected panic of a wake");
-        }
+    fn descriptor(&self) -> Option<std::os::fd::RawFd> {
+        self.inner.descriptor()
     }
 }

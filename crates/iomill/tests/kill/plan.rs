@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fastrand::Rng;
 use iomill::engine::EngineKind;
-use iomill::{ArrayOptions, Layout, LayoutKind, Mode, Remote, Topology};
+use iomill::{ArrayOptions, Layout, LayoutKind, Remote, Topology};
 
 pub const PAGE: u64 = 4096;
 
@@ -188,7 +188,7 @@ pub fn stamp(version: u64, offset: u64, len: u64) -> Vec<u8> {
 
 /// How the writer of a round opens the array.
 pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
-    let mode = [Mode::Auto, Mode::Inline, Mode::DriveThreads, Mode::DriveThreads][rng.usize(..4)];
+    let drive_threads = rng.bool();
     let asked = [EngineKind::Aio, EngineKind::Posix, EngineKind::Mmap].map(Some);
     let engine = [None, None, None, asked[0], asked[1], asked[2], asked[2]][rng.usize(..7)];
     let depth = [4, 32][rng.usize(..2)];
@@ -197,8 +197,10 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     // A node has one set of 12 pages at least.
     let nodes = if cache_bytes < 48 * PAGE { 1 } else { [1, 2, 4][rng.usize(..3)] };
     let remote = [Remote::Auto, Remote::Message][rng.usize(..2)];
-    let name = format!("{mode:?}, engine {engine:?}, depth {depth}, cache {cache_bytes}, {nodes} nodes, {remote:?}");
-    let options = ArrayOptions::new().mode(mode).depth(depth).cache_bytes(cache_bytes);
+    let name = format!(
+        "drive threads {drive_threads}, engine {engine:?}, depth {depth}, cache {cache_bytes}, {nodes} nodes, {remote:?}"
+    );
+    let options = ArrayOptions::new().drive_threads(drive_threads).depth(depth).cache_bytes(cache_bytes);
     let options = options.topology(Topology::Emulate(nodes)).remote(remote);
     (if let Some(engine) = engine { options.engine(engine) } else { options }, name)
 }

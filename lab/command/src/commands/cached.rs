@@ -41,7 +41,7 @@ pub fn warm(context: &Context<'_>, arguments: &BenchWarm) -> Result<Answer> {
         skews: arguments.skew.iter().map(|skew| skew.skew()).collect(),
         batch: arguments.batch.batch,
         turns: turns.rounds.times.turns(arguments.threads.counts()),
-        flyers: flyers(context),
+        flyers: flyers(),
         rivals: turns.rounds.rivals.clone(),
     };
     let interrupt = Interrupt::install()?;
@@ -136,7 +136,7 @@ fn settings(
         batch: 1,
         depth: context.global.queues.depth().most(),
         turns: turns.rounds.times.turns(vec![threads.into()]),
-        flyers: flyers(context),
+        flyers: flyers(),
         rivals: turns.rounds.rivals.clone(),
         helper: helper()?,
     })

@@ -27,7 +27,6 @@ use iomill_bench::workload::{Order, Workload};
 
 use crate::arguments::{BenchAccess, Measurement};
 use crate::bar::Bar;
-use iomill_cli::arguments::Mode;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
 use iomill_cli::destination::check_report;
@@ -41,7 +40,7 @@ const DRIVES: usize = 4;
 /// Runs a measurement.
 pub fn run(context: &Context<'_>, measurement: &Measurement) -> Result<Answer> {
     if context.global.profile.is_some() {
-        let why = "a measurement takes no profile: leave --profile out, and give --depth, --mode or --plug instead";
+        let why = "a measurement takes no profile: leave --profile out, and give --depth or --drive-threads instead";
         return Err(Failure::Usage(why.to_owned()));
     }
     if let Some(file) = context.global.json_file() {
@@ -94,7 +93,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         plan,
         ways: ways(context),
         // Sequential requests of one caller leave nothing to have in flight.
-        flyers: if order == Order::Random { flyers(context) } else { Vec::new() },
+        flyers: if order == Order::Random { flyers() } else { Vec::new() },
         options: context.options(),
         rivals: rounds.rivals.clone(),
     };
@@ -113,8 +112,8 @@ fn named_or_fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
 
 /// Refuses options that no measurement of defaults takes. `what` begins with the measurement's name.
 fn defaults_only(context: &Context<'_>, what: &str) -> Result<()> {
-    if context.global.mode.is_some() || context.global.queues.depth.is_some() {
-        return Err(Failure::Usage(format!("{what} the defaults; leave --mode and --depth out")));
+    if context.global.drive_threads.is_some() || context.global.queues.depth.is_some() {
+        return Err(Failure::Usage(format!("{what} the defaults; leave --drive-threads and --depth out")));
     }
     Ok(())
 }
@@ -142,20 +141,17 @@ fn fresh(context: &Context<'_>, dir: &Path) -> Result<Arena> {
     Ok(arena)
 }
 
-/// The ways of iomill that take part, by the mode that the user chose.
+/// The ways of iomill that take part, as the user chose.
 fn ways(context: &Context<'_>) -> Vec<&'static str> {
-    match context.global.mode {
-        None | Some(Mode::Auto) => Settings::all_ways(),
-        Some(Mode::Inline) => vec![IOMILL_INLINE, IOMILL_NULL],
-        Some(Mode::DriveThreads) => vec![IOMILL_DRIVE_THREADS],
+    match context.global.drive_threads {
+        None => Settings::all_ways(),
+        Some(false) => vec![IOMILL_INLINE, IOMILL_NULL],
+        Some(true) => vec![IOMILL_DRIVE_THREADS],
     }
 }
 
-/// The asynchronous ways. Inline they would end within their call, so there are none.
-fn flyers(context: &Context<'_>) -> Vec<Flyer> {
-    if context.global.mode == Some(Mode::Inline) {
-        return Vec::new();
-    }
+/// The asynchronous ways.
+fn flyers() -> Vec<Flyer> {
     Flyer::all().into_iter().chain(runtimes::flyers()).collect()
 }
 

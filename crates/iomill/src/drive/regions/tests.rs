@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::engine::{Completion, EngineKind, EngineWake, FileRef, IoRequest, Op, Segment};
-use crate::sys::fs::Handle;
+use crate::engine::{Completion, EngineKind, EngineWake, IoRequest, Segment};
 
 /// Gives numbers from 10 on, up to a limit, and records the memory of each.
 struct Table {
@@ -41,11 +40,9 @@ fn table(limit: usize) -> Table {
 
 /// The number that a piece at this address gets.
 fn number(regions: &Regions, known: &mut Known, table: &mut Table, at: usize, len: u32) -> u16 {
-    let file = FileRef { handle: Handle(0), key: 1 };
-    let memory = Memory::one(std::ptr::without_provenance_mut(at));
-    let mut piece = Piece { op: Op::Read, len, memory, ..Piece::sync(file) };
-    known.fill_in(regions, table, &mut piece);
-    let Memory::One { region, .. } = piece.memory else { panic!("memory in one place") };
+    let mut memory = Memory::one(std::ptr::without_provenance_mut(at));
+    known.fill_in(regions, table, &mut memory, len);
+    let Memory::One { region, .. } = memory else { panic!("memory in one place") };
     region
 }
 
@@ -96,9 +93,9 @@ fn scattered_memory_has_no_number() {
     regions.add_slab(at(SLAB), 8 * MIB, 4 * MIB);
     known.begin(&regions, &mut table, (std::ptr::null(), 0));
     let list = [Segment { buf: at(SLAB), len: 4096 }];
-    let mut piece = Piece { memory: Memory::scatter(&list), ..Piece::sync(FileRef { handle: Handle(0), key: 1 }) };
-    known.fill_in(&regions, &mut table, &mut piece);
-    assert!(matches!(piece.memory, Memory::Scatter { count: 1, .. }));
+    let mut memory = Memory::scatter(&list);
+    known.fill_in(&regions, &mut table, &mut memory, 4096);
+    assert!(matches!(memory, Memory::Scatter { count: 1, .. }));
     assert_eq!(table.asked, []);
 }
 

@@ -3,14 +3,16 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::{Common, Made, SharedCell};
+use super::{Common, SharedCell};
+use crate::error::{Error, Result};
+use crate::exec::contexts::engine_failed;
 use crate::sys::retry::Retry;
 use crate::sys::thread::Raised;
 
 thread_local! {
     /// What this thread has of arrays.
     static CELLS: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
-    /// The calling thread polls a future of `block_on`, which takes the turns of its cells when the poll has ended.
+    /// The calling thread is awake in `block_on`, and takes the turns of its cells before it sleeps.
     static DRIVEN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -56,9 +58,13 @@ pub fn made(instance: u64) -> Option<Arc<SharedCell>> {
     CELLS.try_with(made).unwrap_or_default()
 }
 
-/// The calling thread's cell of an array with so many drives. `make` makes one if there is none, or if drives have come. A thread that has a cell
-/// keeps it if the system refuses a new one. So what a thread has begun in its cell is brought on there, and a refusal concerns this thread alone.
-pub fn get(instance: u64, drives: usize, common: &Common, make: impl FnOnce() -> Made) -> Option<Arc<SharedCell>> {
+/// The calling thread's cell of an array, which serves at least `drives` drives. `make` makes one if there is none, or if drives have come.
+pub fn get(
+    instance: u64,
+    drives: usize,
+    common: &Common,
+    make: impl FnOnce() -> Result<Arc<SharedCell>>,
+) -> Result<Arc<SharedCell>> {
     let mut before = None;
     let found = CELLS.try_with(|cells| {
         let mut cells = cells.borrow_mut();
@@ -69,31 +75,40 @@ pub fn get(instance: u64, drives: usize, common: &Common, make: impl FnOnce() ->
         });
         let own = &mut cells[place];
         if let Some(cell) = own.cell()
-            && cell.knows(drives)
+            && cell.drives() >= drives
         {
-            return Some(Arc::clone(cell));
+            return Ok(Arc::clone(cell));
         }
         if !own.retry.is_due() {
-            return own.cell().cloned();
+            return Err(refused_before());
         }
         match common.free_cell(drives, make) {
-            Ok(Some(cell)) => {
+            Ok(cell) => {
                 own.retry.granted();
-                before = own.cell.replace(OwnCell(cell));
+                before = own.cell.replace(OwnCell(Arc::clone(&cell)));
+                Ok(cell)
             }
-            Ok(None) => {}
-            Err(_told_by_make) => {
+            Err(error) => {
                 own.retry.refused();
+                Err(error)
             }
         }
-        own.cell().cloned()
     });
     if let Some(OwnCell(cell)) = &before {
         // What is in the old cell goes on there.
         cell.leave();
     }
     // A thread that is ending has no table any more.
-    found.unwrap_or(None)
+    found.unwrap_or_else(|_| Err(refused_before()))
+}
+
+/// The system has refused the thread an engine a moment ago, or the thread is ending.
+#[cold]
+fn refused_before() -> Error {
+    engine_failed(std::io::Error::new(
+        std::io::ErrorKind::ResourceBusy,
+        "the system refused this thread an engine a moment ago; an earlier notice says why",
+    ))
 }
 
 /// Whether a cell is the calling thread's.
@@ -125,19 +140,12 @@ pub fn leave() {
     unfinished().iter().for_each(SharedCell::leave);
 }
 
-/// Has the watcher listen to the calling thread's cells, unless `block_on` takes their turns next.
-pub fn arm() {
-    if !is_driven_here() {
-        unfinished().iter().for_each(SharedCell::watch);
-    }
-}
-
-/// Whether the calling thread polls a future of `block_on`.
+/// Whether the calling thread is awake in `block_on`.
 pub fn is_driven_here() -> bool {
     DRIVEN.with(Cell::get)
 }
 
-/// The calling thread polls within `block_on`, until the result is dropped.
+/// The calling thread is awake in `block_on`, until the result is dropped.
 pub fn begin_driven() -> Raised {
     Raised::new(&DRIVEN)
 }

@@ -73,7 +73,7 @@ fn switched_by_the_steps(context: &Context<'_>) -> Result<()> {
         ("--no-sort", queues.no_sort),
         ("--no-merge", queues.no_merge),
         ("--depth adaptive", queues.depth == Some(Depth::Adaptive)),
-        ("--mode", global.mode.is_some()),
+        ("--drive-threads", global.drive_threads.is_some()),
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::Usage(format!(

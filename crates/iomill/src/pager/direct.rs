@@ -1,0 +1,365 @@
+//! [`DirectRead`]: a read that no thread waits for, and that needs nothing but its pieces: of any range without a cache, or within one page that
+//! the cache does not have. It is what most asynchronous reads are.
+//!
+//! Goals: one allocation besides the buffer, and two locks. Non-goals: everything else. Where a page is not simply missing, or the gate is closed,
+//! the caller takes the general way (`batch`), which does the same by an operation of `exec`.
+//!
+//! Rules:
+//! 1. The fill's frame, the buffer and the file stay until all pieces have ended: the share of the pieces holds this.
+//! 2. `piece_done` is called once for each piece, then `share_done` once, by threads that have the context's lock, or had it. Nothing else reaches
+//!    `fill`, `ended`, `file` and `buffer` before the state says that the read has ended.
+//! 3. If no piece could begin, dropping this abandons the fill (rule 6 of the cache).
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use super::batch::Callback;
+use super::io_buffer::{Failed, IoBuffer, Kept};
+use super::open::{EnteredFile, OpenFile, OpenRef};
+use super::span::Span;
+use super::{Paged, Pager};
+use crate::cache::{Begun, Fill, Outcome};
+use crate::counters::Counter;
+use crate::drive::shares::Owner;
+use crate::drive::{Class, Failure, PAGE_BYTES};
+use crate::engine::{Memory, Op};
+use crate::error::{Error, Result};
+use crate::exec::Within;
+use crate::exec::cell::SharedCell;
+use crate::exec::pools::{self, Pool};
+use crate::file::Entered;
+use crate::file::split::{Extent, Splitter};
+use crate::sys::copy::copy_bytes;
+use crate::sys::process::Home;
+use crate::sys::sync::{Mutex, Ordering, lock};
+
+/// What a read has come to.
+enum State<B> {
+    /// A future waits: the task, if it has been polled.
+    Open(Option<Waker>),
+    /// A callback is called with the outcome, on a thread of a pool.
+    Callback(Arc<Pool>, Callback<B>),
+    Ended,
+    /// The result was taken.
+    Taken,
+}
+
+/// See the module.
+pub struct DirectRead<B> {
+    state: Mutex<State<B>>,
+    /// The fill, and the part of the page that the read wants. `None` without a cache, and after the end of the fill.
+    fill: UnsafeCell<Option<(Fill, Span)>>,
+    /// The first failure.
+    ended: UnsafeCell<Result<()>>,
+    /// `None` after the end.
+    file: UnsafeCell<Option<EnteredFile>>,
+    /// `None` after the result was taken.
+    buffer: UnsafeCell<Option<Kept<B>>>,
+}
+
+// SAFETY: what is in cells is reached by one thread at a time (rule 2), which hands it over by `state`. The fill and the span are descriptions
+// of memory that is theirs.
+unsafe impl<B: Send> Sync for DirectRead<B> {}
+// SAFETY: as above.
+unsafe impl<B: Send> Send for DirectRead<B> {}
+
+/// A read under way, as its future has it.
+pub struct DirectReading<B> {
+    read: Arc<DirectRead<B>>,
+    cell: Arc<SharedCell>,
+    is_polled: bool,
+    home: Home,
+}
+
+impl OpenFile {
+    /// Reads a range within one page, if the cache has it and only its hint was wrong.
+    ///
+    /// # Safety
+    /// The span's memory is writable, and nothing else uses it.
+    pub unsafe fn read_in_set(&self, span: Span) -> bool {
+        let Some(paged) = &self.paged else { return false };
+        paged.pager.with_local(|local| {
+            let (key, hash, cache) = paged.key(span.page);
+            // SAFETY: the caller's promise.
+            let found = unsafe { paged.read_span(local, (key, hash, cache), span) };
+            if found {
+                local.tally.add(Counter::BytesRead, u64::from(span.len));
+            } else {
+                cache.prefetch_to_fill(key, hash);
+            }
+            found
+        })
+    }
+
+    /// Begins to read `len` bytes, at least one and all below the file's end, into the start of `buffer`, which is as long, if nothing is in the way:
+    /// with a cache it is one missing page. Else it gives the buffer back.
+    pub fn begin_direct<B: IoBuffer>(
+        file: &OpenRef,
+        class: Class,
+        (offset, len): (u64, usize),
+        buffer: B,
+    ) -> std::result::Result<DirectReading<B>, B> {
+        let (read, cell) =
+            begin(file, class, (offset, len), buffer, State::Open(None)).map_err(|(buffer, _)| buffer)?;
+        Ok(DirectReading { read, cell, is_polled: false, home: Home::here() })
+    }
+
+    /// The same with a callback. It gives the callback back with the buffer.
+    pub fn submit_direct<B: IoBuffer>(
+        file: &OpenRef,
+        class: Class,
+        range: (u64, usize),
+        buffer: B,
+        callback: Callback<B>,
+    ) -> std::result::Result<(), (B, Callback<B>)> {
+        let callbacks = Arc::clone(&file.exec().callbacks);
+        match begin(file, class, range, buffer, State::Callback(callbacks, callback)) {
+            Ok((_, cell)) => {
+                cell.leave_soon();
+                Ok(())
+            }
+            Err((buffer, State::Callback(_, callback))) => Err((buffer, callback)),
+            Err(_) => unreachable!("the state comes back as it was"),
+        }
+    }
+}
+
+type Begin<B> = std::result::Result<(Arc<DirectRead<B>>, Arc<SharedCell>), (B, State<B>)>;
+
+fn begin<B: IoBuffer>(
+    file: &OpenRef,
+    class: Class,
+    (offset, len): (u64, usize),
+    buffer: B,
+    state: State<B>,
+) -> Begin<B> {
+    let Some(entered) = Entered::try_enter(&file.file) else { return Err((buffer, state)) };
+    // The general way reports the error.
+    let Ok(cell) = file.exec().cell_for(class) else { return Err((buffer, state)) };
+    // The file may have shrunk before this call was inside.
+    if offset.checked_add(len as u64).is_none_or(|end| end > file.file.len()) {
+        return Err((buffer, state));
+    }
+    let mut buffer = Kept::new(buffer);
+    let memory = buffer.get().memory();
+    let waits = cell.waits();
+    let fill = match &file.paged {
+        None => None,
+        Some(paged) => {
+            let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+            let span = Span { page, within: within as u16, len: len as u16, buf: memory.cast() };
+            let is_in_page = within + len <= PAGE_BYTES && !file.file.is_list();
+            let fill = if is_in_page { paged.begin_page(span) } else { None };
+            let Some(fill) = fill else { return Err((buffer.into_inner(), state)) };
+            if fill.came.is_pressed {
+                file.note_pressed(paged, page);
+            }
+            Some((fill, span))
+        }
+    };
+    let read = Arc::new(DirectRead {
+        state: Mutex::new(state),
+        fill: UnsafeCell::new(fill),
+        ended: UnsafeCell::new(Ok(())),
+        file: UnsafeCell::new(Some(EnteredFile::stay(entered, file.clone()))),
+        buffer: UnsafeCell::new(Some(buffer)),
+    });
+    let owner = Arc::clone(&read) as Arc<dyn Owner>;
+    let pushed = match (&file.paged, fill) {
+        (Some(paged), Some((fill, _))) => {
+            let page = fill.key.page();
+            let (has, cache) = (file.file.page_bytes(page), paged.pager.cache_of(fill.key));
+            if has < PAGE_BYTES {
+                cache.put_zeroes(&fill, has);
+            }
+            let piece = file.file.page_piece(Op::Read, class, page, has, Memory::one(cache.filling(&fill)));
+            // SAFETY: the memory is a frame, which the fill owns, and the owner holds the fill and the file until its end (rule 1).
+            unsafe { cell.push(owner, Within::SLABS, std::iter::once(piece), Some(waits)) }
+        }
+        _ => {
+            file.exec().count_bytes(Op::Read, len as u64);
+            let extent = Extent { offset, len, buf: memory.cast() };
+            let pieces = Splitter::new(&file.file, Op::Read, class, std::iter::once(extent));
+            // SAFETY: the memory is the buffer's, which the owner holds with the file until its end (rule 1).
+            unsafe { cell.push(owner, Within::new(memory.cast(), memory.len()), pieces, Some(waits)) }
+        }
+    };
+    if let Err(error) = pushed {
+        // The array is being closed, which waits for operations inside files; so this is not expected. Dropping `read` abandons the fill.
+        // SAFETY: nothing else has `read`, because its share was not taken.
+        unsafe { *read.ended.get() = Err(error) };
+        read.end();
+    }
+    Ok((read, cell))
+}
+
+impl Paged {
+    /// Makes the caller the owner of the fill of a page, if it is missing and there is room for it.
+    fn begin_page(&self, span: Span) -> Option<Fill> {
+        let (key, hash, cache) = self.key(span.page);
+        self.pager.with_local(|local| {
+            local.tell(&self.pager);
+            let Begun::Yours(fill) = cache.begin_read(key, hash) else { return None };
+            self.pager.taken.fetch_add(1, Ordering::Relaxed);
+            local.tally.add(Counter::BytesRead, u64::from(span.len));
+            local.tally.add(Counter::Fills, 1);
+            local.came(fill.came);
+            Some(fill)
+        })
+    }
+}
+
+impl<B: Send + 'static> DirectRead<B> {
+    /// Ends the fill with a result.
+    ///
+    /// # Safety
+    /// Rule 2: the caller is the only thread at it.
+    unsafe fn end_fill(&self, pager: &Pager, outcome: Outcome) {
+        // SAFETY: the caller's promise.
+        let Some((fill, span)) = (unsafe { (*self.fill.get()).take() }) else { return };
+        let cache = pager.cache_of(fill.key);
+        if outcome.is_ok() {
+            // SAFETY: the fill owns the frame until its end, the range is within a page, and the buffer is this read's (rule 1).
+            unsafe {
+                copy_bytes(cache.filling(&fill).wrapping_add(span.within.into()), span.buf, span.len.into());
+            }
+        }
+        cache.end_fill(fill, outcome, false);
+    }
+
+    /// Shows the end to the future, and wakes its task; or has the callback called.
+    fn end(&self) {
+        let before = std::mem::replace(&mut *lock(&self.state), State::Ended);
+        match before {
+            State::Open(Some(waker)) => pools::wake(waker),
+            State::Callback(callbacks, callback) => {
+                // SAFETY: the read has ended, and only this takes its result: it has no future (rule 2).
+                let outcome = match unsafe { self.take() } {
+                    (Ok(()), Some(buffer)) => Ok(buffer),
+                    (Ok(()), None) => Err(Failed::new(Error::Panicked, None)),
+                    (Err(error), buffer) => Err(Failed::new(error, buffer)),
+                };
+                callbacks.call(Box::new(move || callback(outcome)));
+            }
+            State::Open(None) | State::Ended | State::Taken => {}
+        }
+    }
+
+    /// The result, with the buffer.
+    ///
+    /// # Safety
+    /// The read has ended, and nothing else takes its result.
+    unsafe fn take(&self) -> (Result<()>, Option<B>) {
+        // SAFETY: the caller's promise.
+        let (ended, buffer) =
+            unsafe { (std::mem::replace(&mut *self.ended.get(), Ok(())), (*self.buffer.get()).take()) };
+        (ended, buffer.map(Kept::into_inner))
+    }
+}
+
+impl<B: Send + 'static> Owner for DirectRead<B> {
+    fn piece_done(&self, _tag: u32, result: std::result::Result<(), Failure>) {
+        // SAFETY: rule 2. The file is there until `share_done`.
+        let Some(file) = (unsafe { &*self.file.get() }) else { return };
+        // SAFETY: rule 2.
+        unsafe {
+            if let Some(paged) = &file.paged {
+                self.end_fill(&paged.pager, result);
+            }
+            if let (Err(failure), Ok(())) = (result, &*self.ended.get()) {
+                *self.ended.get() = Err(file.file.error(failure));
+            }
+        }
+    }
+
+    fn share_done(self: Arc<Self>, _failure: Option<Failure>) {
+        // SAFETY: rule 2.
+        let file = unsafe { (*self.file.get()).take() };
+        match file {
+            Some(file) => file.leave(move || self.end()),
+            None => self.end(),
+        }
+    }
+}
+
+impl<B> Drop for DirectRead<B> {
+    fn drop(&mut self) {
+        // Rule 3.
+        let file = self.file.get_mut();
+        if let (Some((fill, _)), Some(paged)) =
+            (self.fill.get_mut().take(), file.as_ref().and_then(|file| file.paged.as_ref()))
+        {
+            paged.pager.cache_of(fill.key).abandon_fill(fill);
+        }
+    }
+}
+
+impl<B: IoBuffer> DirectReading<B> {
+    /// The result with the buffer, when the read has ended. Meanwhile the poll brings I/O on, and waits for nothing.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Result<()>, Option<B>)> {
+        if !self.home.is_here() {
+            return Poll::Ready((Err(Error::Forked), None));
+        }
+        if let Some(ended) = self.look(context) {
+            return Poll::Ready(ended);
+        }
+        self.cell.advance(context, !std::mem::replace(&mut self.is_polled, true));
+        match self.look(context) {
+            Some(ended) => Poll::Ready(ended),
+            None => Poll::Pending,
+        }
+    }
+
+    /// The result, if it is there. Else the task of `context` is woken when it is.
+    fn look(&self, context: &mut Context<'_>) -> Option<(Result<()>, Option<B>)> {
+        let mut state = lock(&self.read.state);
+        match &mut *state {
+            State::Open(waker) => {
+                if waker.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
+                    drop(state);
+                    return self.look_again(context);
+                }
+                None
+            }
+            State::Ended => {
+                *state = State::Taken;
+                drop(state);
+                // SAFETY: the read has ended, and this takes its result alone (rule 2).
+                Some(unsafe { self.read.take() })
+            }
+            State::Taken | State::Callback(..) => {
+                Some((Err(Error::invalid("a future", "polled again after it resolved")), None))
+            }
+        }
+    }
+
+    fn look_again(&self, context: &mut Context<'_>) -> Option<(Result<()>, Option<B>)> {
+        // Wakers are a user's code: none is made or dropped under the lock.
+        let mut waker = Some(context.waker().clone());
+        let is_open = match &mut *lock(&self.read.state) {
+            State::Open(before) => {
+                std::mem::swap(before, &mut waker);
+                true
+            }
+            State::Callback(..) | State::Ended | State::Taken => false,
+        };
+        drop(waker);
+        if is_open { None } else { self.look(context) }
+    }
+}
+
+impl<B> Drop for DirectReading<B> {
+    /// The read goes on without its future. No poll of it sends it any more.
+    fn drop(&mut self) {
+        if self.home.is_here() && matches!(&*lock(&self.read.state), State::Open(_)) {
+            self.cell.leave();
+        }
+    }
+}
+
+impl<B> std::fmt::Debug for DirectReading<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DirectReading").field("is_polled", &self.is_polled).finish_non_exhaustive()
+    }
+}
