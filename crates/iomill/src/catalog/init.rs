@@ -16,7 +16,7 @@ use super::store::{
     sync_dir, unlink_if_there,
 };
 use super::text::Signature;
-use super::{Catalog, OpenMode};
+use super::{Catalog, OpenMode, lock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
@@ -35,7 +35,7 @@ impl Catalog {
 
     /// Makes an array of the given drives, with one weight for each, or none for equal drives. The directories must
     /// exist and be no drives yet. The log is on the first `copies` drives, by default on up to three. The catalog that comes back is the
-    /// array's writer. After an error a directory `<drive>/iomill` that it has made is gone again.
+    /// array's writer. After an error the drives are no array, unless it is [`Error::OutcomeUnknown`], and a directory `<drive>/iomill` that it has made is gone again.
     ///
     /// `ready` makes what the caller needs to serve the array. It runs before anything on the drives says that they are one, and its error
     /// is an error of the call. Each drive then has the file [`EMPTY_FILE`].
@@ -100,19 +100,28 @@ fn make_array<T>(
     let first = LabelBody { epoch: 1, ..body.clone() };
     let made = write_labels(&**platform, fses, &body)
         .and_then(|()| make_log(platform, &new, &body))
-        .and_then(|()| write_labels(&**platform, fses, &first));
-    if let Err(error) = made {
-        return Err(take_back(fses, error));
+        .and_then(|()| write_labels(&**platform, fses, &first))
+        .and_then(|()| open_made(platform, fses, &first));
+    match made {
+        Ok(catalog) => {
+            *lock(&catalog.locks) = locks;
+            Ok((catalog, ready))
+        }
+        // The locks keep others out until all is gone.
+        Err(error) => Err(take_back(fses, error)),
     }
-    let found = (0u16..).zip(&*fses).map(|(index, fs)| FoundDrive {
+}
+
+/// Opens the array that was made. The caller has its locks.
+fn open_made(platform: &Arc<dyn Platform>, fses: &[Arc<dyn DriveFs>], body: &LabelBody) -> Result<Catalog> {
+    let found = (0u16..).zip(fses).map(|(index, fs)| FoundDrive {
         fs: Arc::clone(fs),
-        label: first.label_of(index),
+        label: body.label_of(index),
         signed: true,
         moved: false,
     });
-    let array = FoundArray { label: first.label_of(0), found: found.collect() };
-    let catalog = Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?.into_catalog()?;
-    Ok((catalog, ready))
+    let array = FoundArray { label: body.label_of(0), found: found.collect() };
+    Opening::new(platform, OpenMode::Writer, array, Locks::default(), Signature::Required)?.into_catalog()
 }
 
 /// Removes the directory `<drive>/iomill` if this attempt has made it, and nothing is in it but the empty frame of an array. Its lock keeps

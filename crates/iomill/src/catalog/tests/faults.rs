@@ -225,6 +225,8 @@ fn init_may_fail_or_crash_anywhere() {
                 let acknowledged = made.is_ok();
                 if !crash && let Err(error) = &made {
                     assert!(matches!(error, Error::Io { .. }), "{context}: {error}");
+                    let opened = open(&world, OpenMode::Writer).map(drop);
+                    assert!(opened.is_err(), "{context}: the array is there after {error}");
                 }
                 world.crash(*loss);
                 drop(made);
