@@ -4,8 +4,11 @@ use std::sync::{Mutex, PoisonError};
 
 use super::events;
 
-/// Most notices that are kept. Later ones are only counted, so that an endless cause takes no more memory.
+/// Most notices that are kept. Later ones are dropped, so that an endless cause takes no more memory.
 const MOST: usize = 100;
+
+/// The last notice of an array that has more. It is the same however many there are, so that it is told once.
+const MORE: &str = "later notices were not kept";
 
 /// The notices of an array, each once.
 #[derive(Debug, Default)]
@@ -14,8 +17,8 @@ pub struct Notices(Mutex<NoticesState>);
 #[derive(Debug, Default)]
 struct NoticesState {
     kept: Vec<String>,
-    /// How many more notices came.
-    more: u64,
+    /// Whether others came when [`MOST`] were kept.
+    has_more: bool,
 }
 
 impl Notices {
@@ -29,14 +32,14 @@ impl Notices {
         if state.kept.len() < MOST {
             state.kept.push(notice);
         } else {
-            state.more += 1;
+            state.has_more = true;
         }
     }
 
     /// All of them.
     pub fn all(&self) -> Vec<String> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let more = (state.more > 0).then(|| format!("notices that were not kept: {}", state.more));
+        let more = state.has_more.then(|| MORE.to_owned());
         state.kept.iter().cloned().chain(more).collect()
     }
 }
@@ -54,6 +57,9 @@ mod tests {
         assert_eq!((all.len(), &all[..3]), (MOST, &["a".to_owned(), "0".to_owned(), "1".to_owned()][..]));
         notices.push("b".into());
         notices.push("a".into());
-        assert_eq!(notices.all().last().map(String::as_str), Some("notices that were not kept: 1"));
+        assert_eq!(notices.all().last().map(String::as_str), Some(MORE));
+        let told = notices.all();
+        notices.push("c".into());
+        assert_eq!(notices.all(), told);
     }
 }
