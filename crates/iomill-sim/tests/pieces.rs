@@ -159,7 +159,7 @@ fn stage(seed: u64, alignment: Alignment, inline: bool, batching: Batching) -> S
     let service =
         Service { kind: EngineKind::Simulated, align: alignment, depth: 8, batching, poll: false, meter: None };
     let (platform, locks, regions) = (rig.world.platform(), Arc::default(), Arc::default());
-    let engines = Engines { platform: &*platform, locks: &locks, hold: &[], threads: Vec::new() };
+    let engines = Engines { platform: &*platform, locks: &locks, hold: &[], notices: None, threads: Vec::new() };
     let driver = match inline {
         true => Driver::Inline(InlineContext::new(&engines, &[service]).unwrap()),
         false => Driver::Shared(SharedContext::new(&engines, &[service]).unwrap()),

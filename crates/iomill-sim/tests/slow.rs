@@ -86,7 +86,8 @@ impl Rig {
             let file = FileRef { handle, key: drive as u64 + 1 };
             loads.push(Load { file, next_ns: 0, sent: 0, shed: 0, ended: Arc::default() });
         }
-        let engines = Engines { platform: &*platform, locks: &Arc::default(), hold: &[], threads: Vec::new() };
+        let engines =
+            Engines { platform: &*platform, locks: &Arc::default(), hold: &[], notices: None, threads: Vec::new() };
         let context = SharedContext::new(&engines, &services).unwrap();
         Rig { context, drives: loads, rng: fastrand::Rng::with_seed(seed), world }
     }

@@ -167,7 +167,7 @@ mod tests {
         let align = Alignment { offset: 512, memory: 512 };
         let (batching, meter) = (Batching::NONE, None);
         let service = Service { kind: EngineKind::Null, align, depth: 4, batching, poll: false, meter };
-        let engines = Engines { platform: &platform, locks: &locks, hold: &[], threads: Vec::new() };
+        let engines = Engines { platform: &platform, locks: &locks, hold: &[], notices: None, threads: Vec::new() };
         let mut context = InlineContext::new(&engines, &[service]).unwrap();
         assert!(locks.try_exclusive(LOCK));
         let held = Mutex::new(Some(Arc::clone(&locks)));

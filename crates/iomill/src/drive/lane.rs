@@ -15,6 +15,7 @@ use super::threads::{DriveThread, RemoteEngine};
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind};
 use crate::sys::fs::Handle;
+use crate::sys::notices::Notices;
 
 /// How long to wait before a block lock that another piece holds is tried again.
 pub(super) const BLOCKED_PAUSE: Duration = Duration::from_micros(50);
@@ -27,6 +28,8 @@ pub struct Engines<'a> {
     pub locks: &'a Arc<BlockLocks>,
     /// Handles that engines keep open, so that locks last as long as I/O.
     pub hold: &'a [Handle],
+    /// Where engines say what a user should know.
+    pub notices: Option<&'a Arc<Notices>>,
     /// The threads of all drives. Empty: the contexts have the drives' engines themselves.
     pub threads: Vec<Arc<DriveThread>>,
 }
@@ -40,7 +43,10 @@ impl Engines<'_> {
         let capacity = drives.iter().map(|drive| drive.depth).sum();
         let kind = drives.first().map_or(EngineKind::Null, |drive| drive.kind);
         let poll = drives.iter().all(|drive| drive.poll);
-        self.platform.engine(kind, &EngineConfig { capacity, poll, hold: self.hold.to_vec(), shared })
+        let mut engine =
+            self.platform.engine(kind, &EngineConfig { capacity, poll, hold: self.hold.to_vec(), shared })?;
+        self.notices.iter().for_each(|notices| engine.tell(notices));
+        Ok(engine)
     }
 }
 

@@ -31,6 +31,7 @@ use crate::sys::event::Event;
 #[cfg(iomill_models)]
 use crate::sys::event::model::Event;
 use crate::sys::fs::Handle;
+use crate::sys::notices::Notices;
 use crate::sys::sync::{Mutex, lock};
 
 /// What a drive thread is made from.
@@ -47,6 +48,8 @@ pub struct DriveThreadsConfig<'a> {
     pub regions: &'a Arc<Regions>,
     /// Handles that engines keep open, so that locks last as long as I/O.
     pub hold: &'a [Handle],
+    /// Where engines, and what starts the threads, say what a user should know.
+    pub notices: &'a Arc<Notices>,
 }
 
 /// The threads of all drives.
@@ -64,10 +67,10 @@ impl DriveThreads {
 
     /// Starts those that are missing, and returns all. Notices say where a thread could not be bound to its CPUs, or uses another engine. After an
     /// error the drives before that have their threads.
-    pub fn start(&self, config: &DriveThreadsConfig<'_>, notice: &dyn Fn(String)) -> Result<Vec<Arc<DriveThread>>> {
+    pub fn start(&self, config: &DriveThreadsConfig<'_>) -> Result<Vec<Arc<DriveThread>>> {
         let mut all = lock(&self.all);
         for (drive, service) in config.services.iter().enumerate().skip(all.len()) {
-            all.push(Arc::new(DriveThread::start(drive, service, config, notice)?));
+            all.push(Arc::new(DriveThread::start(drive, service, config)?));
         }
         Ok(all.clone())
     }
@@ -119,14 +122,14 @@ impl std::fmt::Debug for DriveThread {
 }
 
 impl DriveThread {
-    fn start(
-        drive: usize,
-        service: &Service,
-        config: &DriveThreadsConfig<'_>,
-        notice: &dyn Fn(String),
-    ) -> Result<DriveThread> {
+    fn start(drive: usize, service: &Service, config: &DriveThreadsConfig<'_>) -> Result<DriveThread> {
         let make = |one: &[Service]| Server::new(config, &one[0]);
-        let made = with_rings_or_without(std::slice::from_ref(service), config.may_change, notice, make);
+        let made = with_rings_or_without(
+            std::slice::from_ref(service),
+            config.may_change,
+            &|notice| config.notices.push(notice),
+            make,
+        );
         let mut server = made.map_err(|source| {
             let thread = format!("a drive thread ({})", service.kind);
             Error::Engine { thread, drive: Some(drive as u16), source }
@@ -142,7 +145,7 @@ impl DriveThread {
         });
         let thread = thread.map_err(|source| Error::Thread { name, drive: Some(drive as u16), source })?;
         if let Ok(Err(error)) = bound.recv() {
-            notice(format!("the thread of drive {drive} runs on any CPU: {error}"));
+            config.notices.push(format!("the thread of drive {drive} runs on any CPU: {error}"));
         }
         Ok(DriveThread { kind, inbox, waker, thread: Mutex::new(Some(thread)) })
     }
@@ -194,8 +197,10 @@ impl Server {
     fn new(config: &DriveThreadsConfig<'_>, service: &Service) -> io::Result<Server> {
         let (capacity, hold) = (service.depth, config.hold.to_vec());
         let engine = EngineConfig { capacity, poll: service.poll, hold, shared: false };
+        let mut engine = config.platform.engine(service.kind, &engine)?;
+        engine.tell(config.notices);
         Ok(Server {
-            engine: config.platform.engine(service.kind, &engine)?,
+            engine,
             inbox: Arc::new(Inbox::new(usize::MAX)),
             regions: Arc::clone(config.regions),
             known: Known::default(),

@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use super::posix::execute;
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, FileRef, IoRequest, Memory, Op, Segment};
+use super::{
+    Completion, Engine, EngineConfig, EngineKind, EngineWake, FileRef, IoRequest, Memory, Op, Segment, refused_later,
+};
 use crate::sys::event::Event as EndsEvent;
 use crate::sys::fs::Handle;
+use crate::sys::notices::Notices;
 
 const CMD_PREAD: u16 = 0;
 const CMD_PWRITE: u16 = 1;
@@ -80,6 +83,8 @@ pub struct AioEngine {
     watches: bool,
     /// Of a shared engine: set by the kernel at each end.
     ends: Option<EndsEvent>,
+    /// Where it says that the kernel refuses it, once.
+    notices: Option<Arc<Notices>>,
 }
 
 // SAFETY: the pointers in `queue` point into `controls`, which the engine owns. A context belongs to the process.
@@ -109,6 +114,7 @@ impl AioEngine {
             armed: false,
             watches: true,
             ends,
+            notices: None,
         })
     }
 
@@ -139,7 +145,14 @@ impl AioEngine {
                     Some(libc::EINTR) => {}
                     // The kernel has no room: take completions first.
                     Some(libc::EAGAIN) if self.in_kernel > 0 => self.collect(1, None, done)?,
-                    Some(_) => self.refused(done),
+                    Some(errno) => {
+                        if let libc::EPERM | libc::EACCES | libc::ENOSYS = errno
+                            && let Some(notices) = self.notices.take()
+                        {
+                            notices.push(refused_later(EngineKind::Aio, &error));
+                        }
+                        self.refused(done);
+                    }
                     None => return Err(error),
                 },
             }
@@ -234,6 +247,10 @@ impl AioEngine {
 impl Engine for AioEngine {
     fn kind(&self) -> EngineKind {
         EngineKind::Aio
+    }
+
+    fn tell(&mut self, notices: &Arc<Notices>) {
+        self.notices = Some(Arc::clone(notices));
     }
 
     unsafe fn push(&mut self, requests: &[IoRequest]) {

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sys::fs::Handle;
+use crate::sys::notices::Notices;
 
 pub use wake::Deadline;
 
@@ -194,6 +195,14 @@ impl fmt::Display for EngineKind {
     }
 }
 
+/// What a user should know of an engine that the kernel has stopped to serve.
+fn refused_later(kind: EngineKind, error: &io::Error) -> String {
+    format!(
+        "{kind} is refused to a thread that used it before ({error}), as by a filter of system calls that came later: its requests are \
+         system calls, one after the other"
+    )
+}
+
 /// What an engine is made for.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -241,6 +250,11 @@ pub trait Engine: Send {
     /// pushed, or the engine is a simulation's.
     fn descriptor(&self) -> Option<RawFd> {
         None
+    }
+
+    /// Names the place for what a user should know, such as that the kernel no longer serves the engine.
+    fn tell(&mut self, notices: &Arc<Notices>) {
+        let _has_nothing_to_tell = notices;
     }
 
     /// Drops the engine's hold on a file that is about to be closed for good. It has no requests in flight.

@@ -22,7 +22,8 @@ use io_uring::{cqueue, opcode, types};
 use self::ring::{Kind, MAX_CAPACITY, Ring};
 use super::posix::execute;
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op, refused_later};
+use crate::sys::notices::Notices;
 
 /// The user data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
@@ -41,6 +42,8 @@ pub struct UringEngine {
     broken: Option<io::Error>,
     /// Ends of requests that the rings did not take.
     outside: Vec<Completion>,
+    /// Where it says that the rings are refused, once.
+    notices: Option<Arc<Notices>>,
 }
 
 /// The polling ring.
@@ -74,6 +77,7 @@ impl UringEngine {
             multishot: true,
             broken: None,
             outside: Vec::new(),
+            notices: None,
         })
     }
 
@@ -106,6 +110,9 @@ impl UringEngine {
     /// taken ends with `EAGAIN`, for which it is pushed again. What it has taken goes on.
     fn refuse(&mut self, error: io::Error) {
         if error.raw_os_error().is_some() {
+            if let Some(notices) = self.notices.take() {
+                notices.push(refused_later(EngineKind::Uring, &error));
+            }
             for ring in
                 [Some(&mut self.main), self.polled.as_mut().map(|polled| &mut polled.ring)].into_iter().flatten()
             {
@@ -275,6 +282,10 @@ impl Polled {
 impl Engine for UringEngine {
     fn kind(&self) -> EngineKind {
         EngineKind::Uring
+    }
+
+    fn tell(&mut self, notices: &Arc<Notices>) {
+        self.notices = Some(Arc::clone(notices));
     }
 
     unsafe fn push(&mut self, requests: &[IoRequest]) {

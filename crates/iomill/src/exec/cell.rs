@@ -215,8 +215,13 @@ impl SharedCell {
     #[cfg(all(test, not(iomill_models)))]
     pub fn of_no_drives() -> Arc<SharedCell> {
         let (platform, locks) = (crate::engine::real::RealPlatform::default(), Arc::default());
-        let engines =
-            crate::drive::lane::Engines { platform: &platform, locks: &locks, hold: &[], threads: Vec::new() };
+        let engines = crate::drive::lane::Engines {
+            platform: &platform,
+            locks: &locks,
+            hold: &[],
+            notices: None,
+            threads: Vec::new(),
+        };
         let context = SharedContext::new(&engines, &[]).expect("there is nothing to make");
         SharedCell::new(context, &Arc::default(), &Arc::default())
     }

@@ -313,7 +313,8 @@ impl Exec {
     fn engines(&self, services: &[Service]) -> Result<Engines<'_>> {
         let start = |threads| self.start_threads(threads, services);
         let threads = self.drive_threads.as_ref().map_or(Ok(Vec::new()), start)?;
-        Ok(Engines { platform: &*self.platform, locks: &self.locks, hold: &self.hold, threads })
+        let notices = Some(&self.notices);
+        Ok(Engines { platform: &*self.platform, locks: &self.locks, hold: &self.hold, notices, threads })
     }
 
     fn start_threads(&self, threads: &DriveThreads, services: &[Service]) -> Result<Vec<Arc<DriveThread>>> {
@@ -328,8 +329,9 @@ impl Exec {
             cpus: (self.cpus)()?,
             regions: &self.regions,
             hold: &self.hold,
+            notices: &self.notices,
         };
-        threads.start(&config, &|notice| self.notice(notice))
+        threads.start(&config)
     }
 
     /// Makes the engines that a blocking call on this thread needs: for calls that must see an error before they change anything.
