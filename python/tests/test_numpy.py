@@ -141,6 +141,8 @@ def test_comparisons_are_refused(rows, conversions):
     ):
         with pytest.raises(TypeError, match="would read all 240 bytes"):
             compare()
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(rows)
     assert not conversions
     # It stays a key of dictionaries, and an item of lists.
     assert {rows: 1}[rows] == 1 and rows in [rows]

@@ -350,6 +350,10 @@ class RowArray(Closing):
     # It is the same as itself only, as for other objects.
     __hash__ = object.__hash__
 
+    def __bool__(self) -> bool:
+        # Of an ndarray it is that of its only value, and an error if there are more. By its length an array of one zero would be true.
+        raise ValueError(f"the truth value of {self!r} is ambiguous: compare its len, or the rows that it needs")
+
     def __iter__(self) -> Iterator[Any]:
         row_bytes = max(1, self.nbytes // max(1, len(self)))
         step = max(1, _BLOCK_BYTES // row_bytes)
