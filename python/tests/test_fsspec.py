@@ -177,6 +177,18 @@ def test_a_wrapper_that_an_exception_ends_leaves_the_old_file(files):
     assert (files.cat_file("t"), files.cat_file("u")) == (b"KeyError('why')", b"u")
 
 
+def test_a_wrapper_of_no_python_that_an_exception_ends_leaves_the_old_file(files):
+    arrow = pytest.importorskip("pyarrow")
+    files.pipe_file("t", GOOD)
+    with pytest.raises(KeyError), arrow.PythonFile(files.open("t", "wb"), mode="w") as file:
+        file.write(b"new")
+        raise KeyError
+    assert files.cat_file("t") == GOOD
+    with arrow.PythonFile(files.open("t", "wb"), mode="w") as file:
+        file.write(b"new")
+    assert files.cat_file("t") == b"new"
+
+
 @pytest.mark.parametrize("mode, how", [("wb", {}), ("w", {}), ("wb", {"compression": "gzip"}), ("xb", {})])
 def test_a_file_that_is_dropped_does_not_appear(files, mode, how):
     name = "new" if mode == "xb" else "t"
@@ -353,6 +365,49 @@ def test_other_processes_read_while_nothing_is_written(files):
     if pid == 0:
         os._exit(0 if files.cat("x") == b"new" else 1)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+# A thread of Python that is no daemon cannot start any more when the interpreter drops what is left.
+LEAVES = """
+import fsspec, sys
+file = fsspec.filesystem("iomill", drive=sys.argv[1]).open("x", "wb")
+file.write(b"new")
+"""
+# The thread never gives the lock back. Its frame holds other globals than the file's.
+HOLDS = '''
+exec("""
+import threading
+from iomill import _arrays
+held = threading.Event()
+def hold():
+    with _arrays._lock:
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+""", {})
+'''
+
+
+@pytest.mark.parametrize("end", ["", "raise SystemExit(0)", HOLDS], ids=["end", "exit", "lock"])
+def test_a_process_that_ends_without_a_close_ends(files, end):
+    files.pipe_file("x", GOOD)
+    files.close()
+    drive = str(files.storage_options["drive"])
+    subprocess.run([sys.executable, "-c", LEAVES + end, drive], check=True, timeout=120)
+    with iomill.Array(drive) as array:
+        assert array.list() == ["x"] and array.open("x").read() == GOOD
+
+
+def test_without_a_thread_the_array_lingers_not(files, monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Timer, "start", refuse)
+    files.pipe_file("x", b"text")
+    drive = str(files.storage_options["drive"])
+    done = subprocess.run([sys.executable, "-c", READ, drive], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "text", done.stderr
 
 
 def test_text_and_lines(files):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import threading
 import time
 import warnings
@@ -387,8 +388,8 @@ class Array(Closing, Telling):
                     ends.callback(file.close)
 
     def __del__(self) -> None:
-        # `__init__` may have failed, and the interpreter may be ending.
-        if self._opening is not None:
+        # `__init__` may have failed. While the interpreter ends, a thread that is no more may hold the lock, and the process gives all back.
+        if self._opening is not None and not sys.is_finalizing():
             with contextlib.suppress(Exception):
                 self.close()
 
@@ -433,6 +434,9 @@ class Lingering:
 
     def end(self) -> None:
         """Ends one need."""
+        if sys.is_finalizing():
+            # No thread starts any more, and one that is no more may hold the lock. The process gives all back.
+            return
         with _lock:
             if self._needs == 0:
                 # The need was its parent's, and this is a child.
@@ -441,7 +445,11 @@ class Lingering:
             if self._needs == 0 and self._array is not None:
                 # It is no daemon: the interpreter waits for it before it ends.
                 self._timer = threading.Timer(_LINGER_S, self.settle)
-                self._timer.start()
+                try:
+                    self._timer.start()
+                except RuntimeError:
+                    # No thread can be started: by a limit, or because the interpreter ends.
+                    self.settle()
 
     def settle(self) -> None:
         """Ends the use, unless there is a need."""

@@ -7,6 +7,7 @@ A file replaces an older one only by a close after writes that all went well. It
 from __future__ import annotations
 
 import contextlib
+import dis
 import errno
 import io
 import sys
@@ -143,12 +144,17 @@ class _Ends:
             self._give_up()
 
     def _is_ended_by_exception(self) -> bool:
-        """Whether an exception has called an `__exit__` that closes this. What wraps a file does not say so to the file."""
+        """Whether an exception has called an `__exit__` that closes this. What wraps a file does not say so to the file.
+
+        An `__exit__` that is not written in Python has no frame, as pyarrow's files have one. The `with` that calls it has.
+        """
         failure = sys.exc_info()[1]
         if failure is None or id(failure) == self._before:
             return False
         frame = sys._getframe(2)
         while frame is not None:
+            if dis.opname[frame.f_code.co_code[frame.f_lasti]] == "WITH_EXCEPT_START":
+                return True
             if frame.f_code.co_name == "__exit__":
                 for value in frame.f_locals.values():
                     if value is failure or (type(value) is tuple and any(part is failure for part in value)):
