@@ -410,6 +410,14 @@ def test_without_a_thread_the_array_lingers_not(files, monkeypatch):
     assert done.stdout.strip() == "text", done.stderr
 
 
+def test_blocks_between_delimiters(files):
+    files.pipe_file("t", b"one\ntwo\nthree\n")
+    assert files.read_block("t", 4, 4) == b"two\n" and files.read_block("t", 8, None) == b"three\n"
+    assert files.read_block("t", 1, 4, delimiter=b"\n") == b"two\n"
+    with files.open("t") as file:
+        assert file.size == 14
+
+
 def test_text_and_lines(files):
     with files.open("t", "w", encoding="latin-1") as file:
         file.write("öne\ntwo\n")

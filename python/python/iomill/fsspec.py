@@ -270,7 +270,7 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **options: Any
     ) -> Any:
         if mode == "rb":
-            return io.BufferedReader(self._to_read(path))
+            return _Reader(self._to_read(path))
         if mode not in ("wb", "xb", "ab"):
             raise ValueError(f"mode {mode!r}: a file is opened with rb, wb, xb or ab")
         self._check_writable()
@@ -297,6 +297,14 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     draft.file.write(piece)
         is_new = mode == "xb"
         return Written(name, draft.file, draft, autocommit=autocommit, replace=not is_new, ended=self._writing.end)
+
+
+class _Reader(io.BufferedReader):
+    """A file to read, with its length as fsspec's own files have it."""
+
+    @property
+    def size(self) -> int:
+        return len(self.raw)  # type: ignore[arg-type]
 
 
 def _info(entry: tuple[str, int, int, int, int]) -> dict[str, Any]:
