@@ -178,7 +178,16 @@ def caches(drive, **environment):
     return [int(number) for number in done.stdout.split()]
 
 
-SIZES = ["LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE", "RAY_RAYLET_PID"]
+SIZES = [
+    "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",
+    "HOROVOD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_NTASKS_PER_NODE",
+    "RAY_RAYLET_PID",
+]
 
 
 def test_processes_of_a_launcher_share_the_default_cache(array, drives):
@@ -189,6 +198,9 @@ def test_processes_of_a_launcher_share_the_default_cache(array, drives):
         ({"LOCAL_WORLD_SIZE": "4"}, 4),
         ({"OMPI_COMM_WORLD_LOCAL_SIZE": "8"}, 8),
         ({"SLURM_NTASKS_PER_NODE": "2(x3)"}, 2),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}, 4),
+        ({"LOCAL_SIZE": "2"}, 2),
+        ({"LOCAL_WORLD_SIZE": "9" * 30}, 1024),
         ({"RAY_RAYLET_PID": "1"}, len(os.sched_getaffinity(0))),
         ({"LOCAL_WORLD_SIZE": "many"}, 1),
         ({"LOCAL_WORLD_SIZE": "0"}, 1),

@@ -42,16 +42,22 @@ def paths_of(paths: Any) -> list[str]:
     return [path_of(path) for path in paths]
 
 
-# How many processes a launcher has started on this machine, this one among them: torchrun and accelerate, Open MPI, MPICH and Intel MPI,
-# MVAPICH, Slurm.
+# How many processes a launcher has started on this machine, this one among them: torchrun and accelerate, DeepSpeed, Horovod, Open MPI,
+# MPICH and Intel MPI, MVAPICH, Slurm. Of Slurm's two only the step's is there without an option of srun.
 _LOCAL_SIZES = (
     "LOCAL_WORLD_SIZE",
+    "LOCAL_SIZE",
+    "HOROVOD_LOCAL_SIZE",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALNRANKS",
     "PMI_LOCAL_SIZE",
     "MV2_COMM_WORLD_LOCAL_SIZE",
+    "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_NTASKS_PER_NODE",
 )
+
+# More do not run on a machine, and a cache has a least size.
+_MOST_SHARERS = 1024
 
 # Workers of Ray have one of these, and are usually as many as there are CPUs. Those of Dask are multiprocessing's.
 _WORKER_MARKS = ("RAY_RAYLET_PID", "RAY_WORKER_ID")
@@ -63,7 +69,7 @@ def sharers() -> int:
         # Slurm writes `4(x2)` for two nodes with four each.
         said = re.match(r"[0-9]+", os.environ.get(name, ""))
         if said is not None and int(said[0]) > 0:
-            return int(said[0])
+            return min(int(said[0]), _MOST_SHARERS)
     is_worker = multiprocessing.parent_process() is not None or any(name in os.environ for name in _WORKER_MARKS)
     return len(os.sched_getaffinity(0)) if is_worker else 1
 
