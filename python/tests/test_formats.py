@@ -395,3 +395,15 @@ def test_rows_batch_by_batch(drives):
             array.row_writer("z", wide)
         with pytest.raises(ValueError, match="numpy reads up to 10000"):
             iomill.put(np.zeros(3, wide), drives, "z")
+
+
+def test_a_dtype_of_arrays_has_more_axes():
+    values = np.arange(12, dtype="<i4")
+    text = b"{'descr': ('<i4', (2,)), 'fortran_order': False, 'shape': (3, 2)}"
+    with open("x.npy", "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + values.tobytes())
+    values.tofile("x.bin")
+    raw = iomill.open("x.bin", dtype=("<i4", (2, 2)))
+    for rows, shape in ((iomill.open("x.npy"), (3, 2, 2)), (raw, (3, 2, 2))):
+        assert rows.shape == shape and rows.dtype == np.dtype("<i4")
+        assert np.array_equal(rows[[2, 0]], values.reshape(shape)[[2, 0]])

@@ -262,7 +262,8 @@ def _place(file: File, name: str, start: int, length: int, tensor: str | None) -
             f"{name}: the array is in Fortran order, so its rows are not together in the file; "
             "save it again in C order: numpy.save(path, numpy.ascontiguousarray(x))"
         )
-    return Place(_fixed(name, header.dtype), _with_rows(name, header.shape), header.end)
+    dtype, shape = _of_values(header.dtype, _with_rows(name, header.shape))
+    return Place(_fixed(name, dtype), shape, header.end)
 
 
 def _tensor(name: str, read: Callable[[int, int], bytes], length: int, tensor: str | None) -> Place:
@@ -295,7 +296,7 @@ def _raw(
 ) -> Place:
     dtype, element = named
     _fixed(name, dtype)
-    lengths = _lengths(shape)
+    dtype, lengths = _of_values(dtype, _lengths(shape))
     if offset < 0 or offset > len(file):
         raise ValueError(f"{name}: offset {offset} is not within its {len(file)} bytes")
     if any(length < 0 for length in lengths[1:]):
@@ -325,6 +326,14 @@ def _lengths(shape: Any) -> tuple[int, ...]:
     if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__") or getattr(shape, "ndim", 1) == 0:
         return (_length(shape, "shape"),)
     return tuple(_length(length, "shape") for length in shape)
+
+
+def _of_values(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """A dtype whose values are arrays, such as ``(int, (2,))``, as numpy has it in arrays: their axes are the last ones."""
+    if dtype.subdtype is None:
+        return dtype, shape
+    value, axes = dtype.subdtype
+    return value, shape + axes
 
 
 def _fixed(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
