@@ -167,7 +167,7 @@ def read_note(root, array, drive):
     with open(os.path.join(root, "opening"), "rb") as file:
         data = file.read()
     blocks = [data[at : at + 128] for at in (0, BLOCK)]
-    good = [block for block in blocks if block[:8] == b"iomilope" and u32(block, 8) == 2 and u64(block, 120) == xxh3(block[:120])]
+    good = [block for block in blocks if block[:8] == b"iomilope" and u32(block, 8) == 3 and u64(block, 120) == xxh3(block[:120])]
     if not good:
         raise Damaged(f"{root}: the note of openings is damaged")
     note = max(good, key=lambda block: u64(block, 48))
@@ -183,6 +183,9 @@ def judge_notes(ruling, roots, logs, end):
     newest = max([note[56:80] for note in notes.values()] + [end.opening], key=lambda opening: u64(opening, 0))
     if any(newest not in (note[56:80], note[80:104]) for note in notes.values()) or u64(end.opening, 0) == u64(newest, 0) and end.opening != newest:
         raise Damaged("the drives do not belong together: one was restored, or used apart from the others")
+    ends = [u64(note, 104) for note in notes.values() if note[56:80] == newest and u32(note, 12) == 1]
+    if ends and any(note[56:80] != newest or u64(note, 104) < max(ends) for note in notes.values()):
+        raise Damaged("a drive is a copy from the middle of an opening that went on")
     proof = max(notes.values(), key=lambda note: u64(note, 104))
     sequence, checksum = u64(proof, 104), u64(proof, 112)
     if end.sequence < sequence or end.chain.get(sequence, checksum) != checksum:

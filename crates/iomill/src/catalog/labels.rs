@@ -103,7 +103,7 @@ impl Announce for Labels {
 
     fn prove(&mut self, sequence: u64, checksum: u64) {
         if let Some(openings) = &mut *lock(&self.openings)
-            && let Err(error) = openings.prove(&*self.platform, Proof { sequence, checksum })
+            && let Err(error) = openings.close(&*self.platform, Proof { sequence, checksum })
         {
             self.notices.push(format!("the end of the log could not be noted on all drives: {error}"));
         }

@@ -1,4 +1,4 @@
-//! [`Openings`]: what each drive says of the openings for writing that it took part in (C41 to C45).
+//! [`Openings`]: what each drive says of the openings for writing that it took part in (C41 to C45, C53).
 //!
 //! Goals: a drive that was restored, cloned or used apart is known as what it is before anything of it is believed. A crash in the middle of an
 //! opening is told apart from that. Non-goals: the bytes of parts, which carry no marks; copies of the log that differ (`log::compare`).
@@ -11,6 +11,8 @@
 //! | less | n, the same id | interrupted when all notes had begun n: no change was made before all had it in use |
 //! | less | anything else | the drive has missed the changes of n |
 //! | n, another id | anything | the drive was used apart |
+//!
+//! A note may also say that n was closed (C53). Then all notes name the last group of n, and one that does not is of a copy from the middle of n.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs};
 
 const MAGIC: [u8; 8] = *b"iomilope";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Bytes of a note that are not zero.
 const NOTE_BYTES: usize = 128;
 
@@ -50,6 +52,8 @@ pub(super) struct Note {
     pub(super) begun: OpeningId,
     /// What the log has at least.
     pub(super) proof: Proof,
+    /// Whether the opening in use was closed: all notes had the proof when this became true (C53).
+    pub(super) is_closed: bool,
 }
 
 /// Of which drive a note is.
@@ -64,7 +68,7 @@ impl Note {
         let mut block = Vec::with_capacity(BLOCK_BYTES as usize);
         block.extend_from_slice(&MAGIC);
         block.extend_from_slice(&FORMAT.to_le_bytes());
-        block.extend_from_slice(&[0; 4]);
+        block.extend_from_slice(&u32::from(self.is_closed).to_le_bytes());
         block.extend_from_slice(&owner.array.0);
         block.extend_from_slice(&owner.drive.0);
         block.extend_from_slice(&self.version.to_le_bytes());
@@ -84,8 +88,9 @@ impl Note {
     fn parse(block: &[u8]) -> Option<(Note, Owner)> {
         let (body, checksum) = block.get(..NOTE_BYTES)?.split_at(NOTE_BYTES - 8);
         let mut cursor = Cursor::new(body);
-        let is_ours = cursor.take(8)? == MAGIC && cursor.u32()? == FORMAT && cursor.u32()? == 0;
-        if !is_ours || Cursor::new(checksum).u64()? != xxh3_64(body) {
+        let is_ours = cursor.take(8)? == MAGIC && cursor.u32()? == FORMAT;
+        let closed = cursor.u32()?;
+        if !is_ours || closed > 1 || Cursor::new(checksum).u64()? != xxh3_64(body) {
             return None;
         }
         let owner = Owner { array: Id(cursor.id()?), drive: Id(cursor.id()?) };
@@ -93,7 +98,7 @@ impl Note {
         let mut opening = || Some(OpeningId { number: cursor.u64()?, id: Id(cursor.id()?) });
         let (in_use, begun) = (opening()?, opening()?);
         let proof = Proof { sequence: cursor.u64()?, checksum: cursor.u64()? };
-        Some((Note { version, in_use, begun, proof }, owner))
+        Some((Note { version, in_use, begun, proof, is_closed: closed == 1 }, owner))
     }
 
     /// Whether it has an opening in use, or has begun it (C43).
@@ -110,6 +115,14 @@ fn newest(notes: impl Iterator<Item = Note>) -> Option<OpeningId> {
 /// The notes that have not reached the newest opening in use (C43).
 fn behind<'a>(notes: &'a [Note], newest: OpeningId) -> impl Iterator<Item = usize> + 'a {
     notes.iter().enumerate().filter(move |(_, note)| !note.has_reached(newest)).map(|(at, _)| at)
+}
+
+/// The notes that have not the end of the newest opening in use, which another says was closed (C53).
+fn unclosed(notes: &[Note], newest: OpeningId) -> impl Iterator<Item = usize> + '_ {
+    let closed = notes.iter().filter(|note| note.is_closed && note.in_use == newest);
+    let end = closed.map(|note| note.proof.sequence).max();
+    let lacks = move |note: &Note| end.is_some_and(|end| note.in_use != newest || note.proof.sequence < end);
+    notes.iter().enumerate().filter(move |(_, note)| lacks(note)).map(|(at, _)| at)
 }
 
 /// The opening that all notes must have reached, if the last group of the log is of `of_log`. `None` if log and notes went apart.
@@ -184,7 +197,7 @@ impl Openings {
         opening: OpeningId,
         proof: Proof,
     ) -> Result<Openings> {
-        let note = Note { version: 0, in_use: opening, begun: opening, proof };
+        let note = Note { version: 0, in_use: opening, begun: opening, proof, is_closed: false };
         let hold = |drive: &Drive| {
             let owner = Owner { array, drive: drive.id };
             Held { fs: Arc::clone(&drive.fs), owner, note, file: None }
@@ -216,11 +229,11 @@ impl Openings {
         self.held.iter().map(|held| held.note).collect()
     }
 
-    /// Refuses notes that have not reached an opening in use (C43).
+    /// Refuses notes that have not reached an opening in use (C43), or have not its end (C53).
     fn judge(&self, newest: OpeningId) -> Result<()> {
         let notes = self.notes();
         let late: Vec<usize> = behind(&notes, newest).collect();
-        let Some(first) = late.first() else { return Ok(()) };
+        let Some(first) = late.first() else { return self.judge_closed(&notes, newest) };
         let others: Vec<usize> = (0..notes.len()).filter(|drive| !late.contains(drive)).collect();
         // The error is of a drive of the smaller group.
         let odd = if late.len() > others.len() { others.first().unwrap_or(first) } else { first };
@@ -237,6 +250,18 @@ impl Openings {
             )
         };
         Err(Error::Drive { path: self.held[*odd].fs.location().to_owned(), why: format!("{fact}; {ADVICE}") })
+    }
+
+    /// Refuses a note from the middle of an opening that was closed (C53).
+    fn judge_closed(&self, notes: &[Note], newest: OpeningId) -> Result<()> {
+        let Some(first) = unclosed(notes, newest).next() else { return Ok(()) };
+        let why = format!(
+            "{} has what it had in the middle of opening {}, which went on and was closed: it is an older copy, and has missed \
+             changes; {ADVICE}",
+            named(&[first]),
+            newest.number
+        );
+        Err(Error::Drive { path: self.held[first].fs.location().to_owned(), why })
     }
 
     /// Compares the notes with the log that all its copies together have (C43, C44).
@@ -290,22 +315,24 @@ impl Openings {
         })?;
         let opening = OpeningId { number, id: Id::random(platform)? };
         let (in_use, proof) = (self.in_use, self.proof);
-        self.write(platform, |note| Note { in_use, begun: opening, proof, ..note })?;
+        let is_closed = |note: Note| note.is_closed && note.in_use == in_use;
+        self.write(platform, |note| Note { in_use, begun: opening, proof, is_closed: is_closed(note), ..note })?;
         Ok(opening)
     }
 
     /// Says durably on all drives that the opening which has begun may make changes (C42). The log has this group.
     pub(super) fn use_begun(&mut self, platform: &dyn Platform, proof: Proof) -> Result<()> {
-        self.write(platform, |note| Note { in_use: note.begun, proof, ..note })?;
+        self.write(platform, |note| Note { in_use: note.begun, proof, is_closed: false, ..note })?;
         self.in_use = self.held.first().map_or(self.in_use, |held| held.note.in_use);
         self.proof = proof;
         self.held.iter_mut().for_each(|held| held.file = None);
         Ok(())
     }
 
-    /// Notes that the log has more groups (C44).
-    pub(super) fn prove(&mut self, platform: &dyn Platform, proof: Proof) -> Result<()> {
-        let written = self.write(platform, |note| Note { proof, ..note });
+    /// Notes the last group of the opening (C44), and when that is durable on all drives, that the opening was closed (C53).
+    pub(super) fn close(&mut self, platform: &dyn Platform, proof: Proof) -> Result<()> {
+        let proven = self.write(platform, |note| Note { proof, ..note });
+        let written = proven.and_then(|()| self.write(platform, |note| Note { is_closed: true, ..note }));
         self.held.iter_mut().for_each(|held| held.file = None);
         written
     }
@@ -391,185 +418,4 @@ fn read_note(fs: &Arc<dyn DriveFs>, owner: &Owner) -> Result<Option<Note>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Three notes and a log, with what each has truly taken part in.
-    #[derive(Clone, Debug)]
-    struct Model {
-        notes: Vec<Note>,
-        /// The last group of the log.
-        log: OpeningId,
-        /// The openings that made changes, of each note, and of the log.
-        truth: Vec<Vec<OpeningId>>,
-        ids: u8,
-    }
-
-    /// How an opening ends: how far it comes.
-    #[derive(Clone, Copy, Debug)]
-    enum Outcome {
-        /// Only these notes have begun it.
-        Begun(u8),
-        /// All have begun it, and the log has a group or not.
-        Logged(bool),
-        /// These have it in use. If all have, it makes changes.
-        InUse(u8),
-    }
-
-    const NOTES: usize = 3;
-    const ALL: u8 = (1 << NOTES) - 1;
-
-    fn outcomes() -> impl Iterator<Item = Outcome> {
-        let begun = (0..ALL).map(Outcome::Begun);
-        begun.chain([false, true].map(Outcome::Logged)).chain((1..=ALL).map(Outcome::InUse))
-    }
-
-    impl Model {
-        fn new() -> Model {
-            let opening = OpeningId { number: 1, id: Id([0; 16]) };
-            let note = Note { version: 0, in_use: opening, begun: opening, proof: Proof { sequence: 1, checksum: 1 } };
-            let truth = vec![vec![opening]; NOTES + 1];
-            Model { notes: vec![note; NOTES], log: opening, truth, ids: 0 }
-        }
-
-        fn accepts(&self) -> bool {
-            let newest = newest(self.notes.iter().copied()).unwrap();
-            let late = |opening| behind(&self.notes, opening).next().is_some();
-            !late(newest) && required(newest, self.log).is_some_and(|opening| !late(opening))
-        }
-
-        /// Opens the array as far as `outcome` says, in the way of `Openings`. `life` tells clones apart.
-        fn open(&mut self, outcome: Outcome, life: u8) {
-            self.ids += 1;
-            let in_use = required(newest(self.notes.iter().copied()).unwrap(), self.log).unwrap();
-            let highest = self.notes.iter().map(|note| note.begun.number.max(note.in_use.number)).max().unwrap();
-            let number = highest.max(self.log.number) + 1;
-            let opening = OpeningId { number, id: Id([self.ids, life, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) };
-            let has = |notes: u8, at: usize| notes >> at & 1 == 1;
-            let begun = if let Outcome::Begun(notes) = outcome { notes } else { ALL };
-            for at in (0..NOTES).filter(|at| has(begun, *at)) {
-                self.notes[at] = Note { in_use, begun: opening, ..self.notes[at] };
-            }
-            if matches!(outcome, Outcome::Logged(true) | Outcome::InUse(_)) {
-                self.log = opening;
-            }
-            let Outcome::InUse(used) = outcome else { return };
-            for at in (0..NOTES).filter(|at| has(used, *at)) {
-                self.notes[at].in_use = opening;
-            }
-            if used == ALL {
-                self.truth.iter_mut().for_each(|truth| truth.push(opening));
-            }
-        }
-
-        /// With some of its notes, and perhaps the log, from elsewhere.
-        fn mixed(&self, other: &Model, which: u8) -> Model {
-            let mut mixed = self.clone();
-            for at in (0..=NOTES).filter(|at| which >> at & 1 == 1) {
-                mixed.truth[at] = other.truth[at].clone();
-                match mixed.notes.get_mut(at) {
-                    Some(note) => *note = other.notes[at],
-                    None => mixed.log = other.log,
-                }
-            }
-            mixed
-        }
-
-        fn has_one_truth(&self) -> bool {
-            self.truth.iter().all(|truth| *truth == self.truth[0])
-        }
-    }
-
-    /// All states that up to three openings leave, each of which may be interrupted anywhere.
-    fn lives() -> Vec<Vec<Model>> {
-        let mut lives = vec![vec![Model::new()]];
-        for depth in 0..3u8 {
-            let mut longer = Vec::new();
-            for life in &lives {
-                for outcome in outcomes() {
-                    let mut next = life.last().unwrap().clone();
-                    next.open(outcome, depth);
-                    longer.push([life.as_slice(), &[next]].concat());
-                }
-            }
-            lives = longer;
-        }
-        lives
-    }
-
-    /// A crash is no fault, whatever it interrupted. Any notes that are put back from an earlier state are refused, if changes were made since. The log
-    /// is judged here by its opening alone, so only notes are put back.
-    #[test]
-    fn a_crash_is_told_from_notes_that_were_put_back() {
-        let (mut refused, mut all) = (0, 0);
-        for life in lives() {
-            let now = life.last().unwrap();
-            assert!(now.accepts() && now.has_one_truth(), "{now:?}");
-            for earlier in &life {
-                for which in 1..=ALL {
-                    let mixed = now.mixed(earlier, which);
-                    all += 1;
-                    refused += u32::from(!mixed.accepts());
-                    assert!(mixed.has_one_truth() || !mixed.accepts(), "{which:03b} of {earlier:?} in {now:?}");
-                }
-            }
-        }
-        assert!(refused > 1000 && refused < all, "{refused} of {all}");
-    }
-
-    /// Two lives of an array that was cloned. A mixture is refused if either has made changes that the other has not.
-    #[test]
-    fn clones_are_not_mixed() {
-        let mut refused = 0;
-        for first in [Outcome::Begun(1), Outcome::Logged(true), Outcome::InUse(2), Outcome::InUse(ALL)] {
-            let mut common = Model::new();
-            common.open(first, 0);
-            let lives = |life: u8| {
-                let common = common.clone();
-                outcomes().flat_map(move |outcome| {
-                    let mut one = common.clone();
-                    one.open(outcome, life);
-                    let longer = one.clone();
-                    let twice = outcomes().map(move |second| {
-                        let mut two = longer.clone();
-                        two.open(second, life);
-                        two
-                    });
-                    std::iter::once(one).chain(twice)
-                })
-            };
-            // All pairs take a minute.
-            let others: Vec<Model> = lives(2).step_by(5).collect();
-            for one in lives(1) {
-                for other in &others {
-                    // With and without the log.
-                    for which in 1..(1 << (NOTES + 1)) - 1u8 {
-                        let mixed = one.mixed(other, which);
-                        refused += u64::from(!mixed.accepts());
-                        // A log without a group of the changes is found out by its proof, not by its opening.
-                        let is_of_notes = mixed.truth[..NOTES].iter().all(|truth| *truth == mixed.truth[0]);
-                        assert!(is_of_notes || !mixed.accepts(), "{which:04b} of {other:?} in {one:?}");
-                    }
-                }
-            }
-        }
-        assert!(refused > 10_000, "{refused}");
-    }
-
-    #[test]
-    fn a_note_is_read_as_it_was_written_and_any_changed_byte_spoils_it() {
-        let opening = |number: u64| OpeningId { number, id: Id([number as u8; 16]) };
-        let proof = Proof { sequence: 9, checksum: 10 };
-        let note = Note { version: 3, in_use: opening(4), begun: opening(5), proof };
-        let owner = Owner { array: Id([6; 16]), drive: Id([7; 16]) };
-        let block = note.block(&owner);
-        assert_eq!(Note::parse(&block), Some((note, owner)));
-        assert_eq!(xxh3_64(&block), 15853303414091002881, "`docs/format.md` has these bytes");
-        for at in 0..NOTE_BYTES {
-            let mut changed = block.clone();
-            changed[at] ^= 1;
-            assert!(Note::parse(&changed).is_none(), "byte {at}");
-        }
-        assert!((0..NOTE_BYTES).all(|len| Note::parse(&block[..len]).is_none()));
-    }
-}
+mod tests;

@@ -76,6 +76,23 @@ fn a_restored_drive_is_refused_by_name() {
     }
 }
 
+/// A snapshot of one drive that was made while the array was open for writing, and put back when it was closed.
+#[test]
+fn a_copy_from_the_middle_of_an_opening_is_refused() {
+    for (copies, disk) in [1, 3].into_iter().flat_map(|copies| (0..DISKS).map(move |disk| (copies, disk))) {
+        let world = closed(copies);
+        let catalog = open(&world, OpenMode::Writer).unwrap();
+        catalog.create_file("before", &spec(&[0, 1, 2])).unwrap();
+        let backup = world.fork();
+        catalog.create_file("behind", &spec(&[0, 1, 2])).unwrap();
+        catalog.close().unwrap();
+        world.put_back(disk, None, &backup);
+        let context = format!("drive {disk}, {copies} copies");
+        let told = refusal(&world, &context);
+        assert!(told.contains(&format!("/d{disk}:")) && told.contains("in the middle of opening"), "{context}: {told}");
+    }
+}
+
 /// The log of all copies is older than what the drives know.
 #[test]
 fn a_restored_log_is_refused() {
@@ -225,6 +242,31 @@ fn an_opening_may_crash_anywhere() {
                 if !struck {
                     break;
                 }
+            }
+        }
+    }
+}
+
+/// A close may be interrupted at any operation, and the next opening, too. That is never taken for a copy of before.
+#[test]
+fn a_close_may_crash_anywhere() {
+    for (copies, loss) in [1, 3].into_iter().flat_map(|copies| [Loss::Kill, Loss::Power].map(|loss| (copies, loss))) {
+        for k in 1.. {
+            let world = closed(copies);
+            let catalog = open(&world, OpenMode::Writer).unwrap();
+            catalog.create_file("later", &spec(&[0, 1, 2])).unwrap();
+            world.arm(|at| Fault::Crash { at }, k);
+            let ended = catalog.close();
+            if !world.disarm() {
+                ended.unwrap();
+                break;
+            }
+            world.crash(loss);
+            drop(catalog);
+            let context = format!("{copies} copies, {loss:?}, crash at {k}");
+            for mode in MODES {
+                let catalog = open(&world, mode).unwrap_or_else(|error| panic!("{context}, {mode:?}: {error}"));
+                assert_eq!(catalog.list(""), ["first", "later"], "{context}");
             }
         }
     }
