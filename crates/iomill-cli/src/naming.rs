@@ -66,7 +66,8 @@ pub fn refuse_taken(array: &Array, name: &str, force: bool) -> Result<bool> {
     }
 }
 
-fn checked(name: String) -> Result<String> {
+/// A name, if an array can have it.
+pub fn checked(name: String) -> Result<String> {
     check_name(&name)?;
     Ok(name)
 }

@@ -139,6 +139,24 @@ fn links_and_other_entries() {
 }
 
 #[test]
+fn a_file_that_fails_keeps_no_other_one_out_and_the_count_is_right() {
+    let site = Site::new(1);
+    std::fs::create_dir(site.path("dir")).unwrap();
+    // More than are under way at a time.
+    let names: Vec<String> = (0..600).map(|number| format!("dir/{number:03}")).collect();
+    for name in &names {
+        std::fs::write(site.path(name), name).unwrap();
+    }
+    std::fs::write(site.path("dir/\nbad"), "bad").unwrap();
+    site.run(["put", "-r", "dir"]).failed(2, &["control character"]);
+    assert!(site.names() == names);
+    // To read nothing of it is an error of input and output, which the next files would have, too. The others are under way then.
+    std::fs::remove_file(site.path("dir/\nbad")).unwrap();
+    std::os::unix::fs::symlink("/proc/self/mem", site.path("dir/5000")).unwrap();
+    site.run(["put", "-rf", "dir"]).failed(1, &["cannot read", "501 of 601 files are in the array"]);
+}
+
+#[test]
 fn thousands_of_files_go_in_and_come_out() {
     let site = Site::new(2);
     for index in 0..3000 {

@@ -57,6 +57,10 @@ pub fn run(context: &Context<'_>, arguments: &Put, sources: &[PathBuf], target: 
             failures: found.failures,
         };
         if let Err(failure) = work.run(&items) {
+            // What is under way goes into the array in any case, so it counts. A failure of it would repeat the first.
+            while !work.begun.is_empty() {
+                let _repeated = work.settle();
+            }
             let put =
                 format!("{} of {} files are in the array, and no other is there in part", work.done.len(), items.len());
             work.failures.push(failure.and(put));
@@ -124,6 +128,13 @@ impl Found {
                     let why = "is not UTF-8, as names in an array are; copy it by itself, with a name";
                     self.failures.push(Failure::Usage(format!("the file name of {} {why}", shown(&path))));
                     continue;
+                };
+                let name = match naming::checked(name) {
+                    Ok(name) => name,
+                    Err(failure) => {
+                        self.failures.push(failure);
+                        continue;
+                    }
                 };
                 match fs::metadata(&path) {
                     Ok(found) if found.is_file() => self.items.push(Item { path, name, bytes: found.len() }),
