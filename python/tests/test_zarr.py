@@ -92,6 +92,9 @@ def test_a_drive_is_no_place_for_plain_files(drives):
     # A directory that has one of this name is no drive by that.
     os.makedirs("project/iomill")
     zarr.create_array(IomillStore("project"), shape=(10,), chunks=(10,), dtype="i4")
+    for inside in ("iomill", "iomill/parts/x"):
+        with pytest.raises(ValueError, match="the array's alone"):
+            IomillStore(os.path.join(drives[0], inside))
 
 
 QUICK = hypothesis.settings(max_examples=15, stateful_step_count=20)

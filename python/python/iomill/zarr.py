@@ -218,6 +218,12 @@ class IomillStore(_Gathering, LocalStore):
                 f"{place} is a drive of an array: files beside the array's would be on this drive alone; "
                 "use iomill.zarr.ArrayStore(drive, prefix), or another directory"
             )
+        inside = pathlib.Path(os.path.realpath(place))
+        for above in (inside, *inside.parents):
+            if above.name == "iomill" and is_drive(str(above.parent)):
+                raise ValueError(
+                    f"{place} is in the directory `iomill` of a drive, which is the array's alone: name another"
+                )
         super().__init__(place, read_only=read_only)
 
     def __repr__(self) -> str:
