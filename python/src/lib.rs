@@ -11,6 +11,7 @@ mod handle;
 mod ids;
 mod memory;
 mod modes;
+mod order;
 mod rows;
 mod runtime;
 mod slices;
@@ -25,6 +26,8 @@ mod _iomill {
     use super::file::{NativeFile, open_plain};
     #[pymodule_export]
     use super::futures::stop;
+    #[pymodule_export]
+    use super::order::far_pages;
     #[pymodule_export]
     use super::rows::Rows;
     #[pymodule_export]

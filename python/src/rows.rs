@@ -1,11 +1,14 @@
 //! Rows of one length in a file: the class [`Rows`], under `RowArray`. Goals: the interpreter is free while a call waits, and Ctrl-C ends a
 //! long one. Non-goals: shapes, dtypes and indexing, which are Python's side.
 
-use iomill::{File, Transfer};
+use std::ops::RangeInclusive;
+
+use iomill::{Advice, File, Transfer};
 use numpy::PyUntypedArray;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::errors::OrRaise;
 use crate::file::NativeFile;
 use crate::futures;
 use crate::ids::row_numbers;
@@ -109,6 +112,21 @@ impl Rows {
         Ok(())
     }
 
+    /// Drops pages of rows from the cache. `far` has a byte for each row, as `order::far_pages` makes them.
+    fn let_go(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, far: &[u8]) -> PyResult<()> {
+        let file = self.file.get().file(py)?;
+        let ids = row_numbers(ids, self.count())?;
+        py.detach(|| {
+            for (&id, &far) in ids.iter().zip(far).filter(|&(_, &far)| far != 0) {
+                for (_, page) in self.pages(id).enumerate().filter(|&(which, _)| far >> which & 1 == 1) {
+                    file.advise(page * Self::PAGE_BYTES..(page + 1) * Self::PAGE_BYTES, Advice::DontNeed)?;
+                }
+            }
+            Ok(())
+        })
+        .or_raise()
+    }
+
     /// Scatters rows, an array in C order with as many bytes. The ids differ.
     fn write(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let file = self.file.get().file_to_write(py)?;
@@ -124,8 +142,23 @@ impl Rows {
 }
 
 impl Rows {
-    fn count(&self) -> u64 {
+    /// The cache's unit.
+    pub const PAGE_BYTES: u64 = 4096;
+
+    pub fn count(&self) -> u64 {
         self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// The pages of a row that is at least a byte long.
+    pub fn pages(&self, id: u64) -> RangeInclusive<u64> {
+        let start = self.offset(id);
+        start / Self::PAGE_BYTES..=(start + self.row_bytes as u64 - 1) / Self::PAGE_BYTES
+    }
+
+    /// A number above those of all pages of rows.
+    pub fn pages_end(&self) -> u64 {
+        let ends = self.parts.iter().map(|part| part.base.wrapping_add(part.end.wrapping_mul(self.row_bytes as u64)));
+        ends.max().unwrap_or(0).div_ceil(Self::PAGE_BYTES)
     }
 
     fn check(&self, memory: Memory, rows: usize) -> PyResult<Memory> {
@@ -138,10 +171,12 @@ impl Rows {
 
     /// Where rows begin. Their numbers have been checked.
     fn offsets<'a>(&'a self, ids: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
-        ids.iter().map(|&id| {
-            let part = self.parts[self.parts.partition_point(|part| part.end <= id)];
-            part.base.wrapping_add(id.wrapping_mul(self.row_bytes as u64))
-        })
+        ids.iter().map(|&id| self.offset(id))
+    }
+
+    fn offset(&self, id: u64) -> u64 {
+        let part = self.parts[self.parts.partition_point(|part| part.end <= id)];
+        part.base.wrapping_add(id.wrapping_mul(self.row_bytes as u64))
     }
 
     /// Memory for rows.

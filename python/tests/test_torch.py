@@ -2,7 +2,9 @@
 
 import json
 import struct
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,6 +73,38 @@ def test_row_loader(table):
         # A loop that ends early leaves no thread behind.
         assert batch.shape == (10, 4)
         break
+
+
+def test_short_rows_in_a_known_order_hit_nearly_as_often_as_can_be():
+    program = Path(__file__).parents[1] / "benches" / "epochs.py"
+    # Behind the header some rows lie in two pages.
+    small = ["--rows=8192", "--row-bytes=512", "--batch=8", "--shares=0.25,0.5,0.75"]
+    ran = subprocess.run([sys.executable, program, *small], capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    lines = [line.split() for line in ran.stdout.splitlines() if "%" in line]
+    assert len(lines) == 3
+    for line in lines:
+        share, known, unknown, optimum = (float(word.rstrip("%")) for word in line[:4])
+        # A cache that does not know the order hits its share.
+        assert unknown < share + 2, ran.stdout
+        assert share + 0.4 * (optimum - share) < known < optimum, ran.stdout
+
+
+def test_known_orders_are_those_of_the_seed():
+    np.save("a.npy", np.arange(3000 * 100, dtype="f4").reshape(3000, 100))
+    np.save("b.npy", np.arange(3000 * 100, 6000 * 100, dtype="f4").reshape(3000, 100))
+    np.save("y.npy", np.arange(6000))
+    runtime = iomill.Runtime(cache_bytes=1 << 20)
+    x, y = iomill.open(["a.npy", "b.npy"], runtime=runtime), iomill.open("y.npy", runtime=runtime)
+    ids = np.arange(5999, 0, -1, dtype=">i4")
+    loader, rng = RowLoader(x, y, ids=ids, batch_size=100, shuffle=True, seed=2), np.random.default_rng(2)
+    for epoch in range(4):
+        order = rng.permutation(ids)
+        for number, (features, labels) in enumerate(loader):
+            assert labels.tolist() == order[100 * number : 100 * number + 100].tolist()
+            assert np.array_equal(features[:, 7].numpy(), labels.numpy() * np.float32(100) + 7)
+            if (epoch, number) == (1, 3):
+                break
 
 
 def test_out_is_a_tensor(table):

@@ -244,6 +244,7 @@ class File(io.RawIOBase):
     ) -> None:
         paths, used = paths_of(path), _shared() if runtime is None else runtime._native
         self._begin(_iomill.open_plain(paths, is_writing(mode), create, used))
+        self._runtime = used
         tell(used.notices())
 
     def _begin(self, native: _iomill.File) -> None:
@@ -270,6 +271,10 @@ class File(io.RawIOBase):
     def mode(self) -> str:
         """``r`` or ``r+``."""
         return "r+" if self._native.writable else "r"
+
+    def _cache_bytes(self) -> int:
+        """Memory for cached pages, of this file and of those that share its cache."""
+        return self._runtime.counters()[2] if self._owner is None else self._owner.cache_bytes
 
     def __len__(self) -> int:
         return len(self._native)

@@ -20,7 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from ._rows import RowArray
+from . import _iomill
+from ._rows import RowArray, _integers
+
+# The cache's unit, in bytes.
+_PAGE_BYTES = 4096
 
 
 class RowDataset(Dataset[Any]):
@@ -58,6 +62,10 @@ class RowLoader:
     iteration has another order; `seed` makes it the same for each run. `ids` are the rows to take, all by default: an
     array, or batches of numbers from a sampler if `batch_size` is None. The last batch may be shorter, unless `drop_last`.
 
+    A shuffled order is known ahead, and so is the next one. If rows are shorter than a page of 4 KiB, and are more than the
+    cache holds, a page that comes again late leaves the cache after its use. So the cache keeps those that come again
+    soonest.
+
     The tensors are in pinned memory if `pin_memory`, by default if CUDA is there. ValueError if the arrays differ in length.
 
     >>> import numpy, iomill, iomill.torch
@@ -94,6 +102,8 @@ class RowLoader:
         self._shuffle = shuffle
         self._rng = np.random.default_rng(seed)
         self._ids = ids if batch_size is None else _numbers(ids, len(self.arrays[0]))
+        # The order of the next iteration, if it is known.
+        self._soon: NDArray[Any] | None = None
         self._drop_last = drop_last
         self._ahead = ahead
         self._pin = torch.cuda.is_available() if pin_memory is None else pin_memory
@@ -105,17 +115,39 @@ class RowLoader:
         whole, rest = divmod(len(self._ids), self._batch_size)  # type: ignore[arg-type]
         return whole + (rest > 0 and not self._drop_last)
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[tuple[Any, list[bytes] | None]]:
+        """The numbers of each batch, and of each array which pages leave the cache after the batch."""
         if self._batch_size is None:
-            yield from self._ids  # type: ignore[misc]
+            for batch in self._ids:  # type: ignore[union-attr]
+                yield batch, None
             return
-        ids: NDArray[Any] = self._rng.permutation(self._ids) if self._shuffle else self._ids  # type: ignore
-        for number in range(len(self)):
-            yield ids[number * self._batch_size : (number + 1) * self._batch_size]
+        ids, far = self._order()
+        for start in range(0, len(self) * self._batch_size, self._batch_size):
+            part = slice(start, start + self._batch_size)
+            yield ids[part], far and [pages[part] for pages in far]
 
-    def _gather(self, ids: Any) -> Any:
+    def _order(self) -> tuple[NDArray[Any], list[bytes] | None]:
+        """The order of an iteration, with what leaves the cache after each row."""
+        if not self._shuffle:
+            return self._ids, None  # type: ignore[return-value]
+        now = self._rng.permutation(self._ids) if self._soon is None else self._soon  # type: ignore[arg-type]
+        self._soon = None
+        if now.ndim != 1 or now.dtype.kind not in "iu":
+            return now, None
+        has_short_rows = all(_share_pages(rows) for rows in self.arrays)
+        cache_bytes = min(rows.file._cache_bytes() for rows in self.arrays)
+        # Forked workers do not know the size of their caches.
+        if not has_short_rows or not 0 < cache_bytes < sum(rows.nbytes for rows in self.arrays):
+            return now, None
+        self._soon = self._rng.permutation(self._ids)  # type: ignore[arg-type]
+        natives = [rows._rows for rows in self.arrays]
+        return now, _iomill.far_pages(natives, _integers(now), _integers(self._soon), cache_bytes)
+
+    def _gather(self, ids: Any, far: list[bytes] | None) -> Any:
         numbers = np.asarray(ids)
         taken = tuple(self._take(rows, numbers) for rows in self.arrays)
+        for rows, pages in zip(self.arrays, far or ()):
+            rows._rows.let_go(_integers(numbers), pages)
         return taken[0] if len(taken) == 1 else taken
 
     def _take(self, rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
@@ -130,8 +162,8 @@ class RowLoader:
         begun: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
         with concurrent.futures.ThreadPoolExecutor(self._ahead, "iomill-loader") as threads:
             try:
-                for ids in self._batches():
-                    begun.append(threads.submit(self._gather, ids))
+                for ids, far in self._batches():
+                    begun.append(threads.submit(self._gather, ids, far))
                     if len(begun) > self._ahead:
                         yield begun.popleft().result()
                 while begun:
@@ -139,6 +171,12 @@ class RowLoader:
             finally:
                 for gather in begun:
                     gather.cancel()
+
+
+def _share_pages(rows: RowArray) -> bool:
+    """Whether an order asks for the usual page more than once. A row of a page does so if it does not begin with one."""
+    row_bytes = rows.nbytes // max(1, len(rows))
+    return 0 < row_bytes < _PAGE_BYTES or row_bytes == _PAGE_BYTES and rows._start % _PAGE_BYTES != 0
 
 
 def _dtype(rows: RowArray) -> torch.dtype:

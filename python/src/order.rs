@@ -1,0 +1,96 @@
+//! Rows in an order that is known ahead: [`far_pages`] says after which row a page is not asked for again soon, and `Rows::let_go` drops
+//! such pages. So the cache keeps the pages that come again soonest, as the optimum does (Belady, IBM Systems Journal 1966).
+//!
+//! It pays where rows are shorter than a page, so that several rows of an order ask for each page. A page that each order asks for once comes
+//! again in the next order, and then a cache that keeps any pages hits as often as the optimum. Non-goals: the order, which is Python's side.
+
+use numpy::PyUntypedArray;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::ids::row_numbers;
+use crate::rows::Rows;
+
+/// Distances are told apart by so many groups.
+const GROUPS: usize = 1 << 16;
+
+/// How much of the cache is planned for. The held pages are not even among its sets, and a set that is full evicts one of them.
+const PLANNED: f64 = 0.9;
+
+/// Rows of a file in an order, by their numbers.
+#[derive(Clone, Copy)]
+struct Order<'a> {
+    rows: &'a Rows,
+    ids: &'a [u64],
+}
+
+impl Order<'_> {
+    /// Visits the pages of the rows from the last row on: the row's place in the order, which of the row's pages it is, and how many places
+    /// later the order asks for it again, if it does.
+    fn visit(self, mut visit: impl FnMut(usize, usize, Option<usize>)) {
+        let mut next = vec![usize::MAX; self.rows.pages_end() as usize];
+        for (place, &id) in self.ids.iter().enumerate().rev() {
+            for (which, page) in self.rows.pages(id).enumerate() {
+                let later = std::mem::replace(&mut next[page as usize], place);
+                visit(place, which, (later != usize::MAX).then(|| later - place));
+            }
+        }
+    }
+
+    fn group(self, distance: usize) -> usize {
+        (distance as u128 * GROUPS as u128 / self.ids.len() as u128) as usize
+    }
+}
+
+/// Of each file a byte for each row of the order `now`: bit 0 is set if the row's first page should leave the cache after it, and bit 1 is
+/// that of its second page. The order `soon` comes after it. Rows are shorter than a page.
+///
+/// The pages that come again soonest are held: as many as fit on average. A page is asked for again after some distance. The sum of
+/// these distances, of all pages that are held, is what they take of the cache over an order.
+#[pyfunction]
+pub fn far_pages<'py>(
+    py: Python<'py>,
+    rows: Vec<Py<Rows>>,
+    now: &Bound<'py, PyUntypedArray>,
+    soon: &Bound<'py, PyUntypedArray>,
+    cache_bytes: u64,
+) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    let count = rows.iter().map(|rows| rows.get().count()).min().unwrap_or(0);
+    let mut ids = row_numbers(now, count)?;
+    let places = ids.len();
+    ids.extend(row_numbers(soon, count)?);
+    let far = py.detach(|| {
+        let orders: Vec<Order<'_>> = rows.iter().map(|rows| Order { rows: rows.get(), ids: &ids }).collect();
+        let near = near_groups(&orders, places, cache_bytes as f64 * PLANNED / Rows::PAGE_BYTES as f64);
+        orders.iter().map(|&order| far_of(order, places, near)).collect::<Vec<_>>()
+    });
+    Ok(far.iter().map(|far| PyBytes::new(py, far)).collect())
+}
+
+/// Pages that come again within so many groups of distances fit into a cache of `pages` pages.
+fn near_groups(orders: &[Order<'_>], places: usize, pages: f64) -> usize {
+    let mut held = vec![0.0; GROUPS];
+    for &order in orders {
+        order.visit(|place, _, distance| {
+            if let Some(distance) = distance.filter(|_| place < places) {
+                held[order.group(distance)] += distance as f64 / places as f64;
+            }
+        });
+    }
+    let mut sum = 0.0;
+    let mut fits = |held: &f64| {
+        sum += held;
+        sum <= pages
+    };
+    held.iter().take_while(|&held| fits(held)).count()
+}
+
+fn far_of(order: Order<'_>, places: usize, near: usize) -> Vec<u8> {
+    let mut far = vec![0; places];
+    order.visit(|place, which, distance| {
+        if place < places && distance.is_none_or(|distance| order.group(distance) >= near) {
+            far[place] |= 1 << which;
+        }
+    });
+    far
+}
