@@ -251,3 +251,6 @@ impl Shadows {
         }
     }
 }
+
+#[cfg(all(test, not(iomill_models)))]
+mod tests;

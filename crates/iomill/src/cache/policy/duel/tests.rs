@@ -163,6 +163,23 @@ fn a_drift_is_followed_better_than_by_lru_and_by_frequency() {
     }
 }
 
+/// Skewed pages, and between them pages that are asked for once more soon, and then never again.
+fn skewed_and_twice(random: &mut fastrand::Rng, sets: u64, len: u64) -> Vec<u64> {
+    let (mut load, mut again) = (Vec::new(), std::collections::BTreeMap::<u64, Vec<u64>>::new());
+    for at in 0..len {
+        while again.first_key_value().is_some_and(|(&when, _)| when <= at) {
+            load.extend(again.pop_first().unwrap().1);
+        }
+        if at % 4 == 0 {
+            load.push(5_000_000 + at);
+            again.entry(at + 1 + random.u64(..2 * sets)).or_default().push(5_000_000 + at);
+        } else {
+            load.push(skewed(random, 20 * sets * WAYS));
+        }
+    }
+    load
+}
+
 /// The duel is nowhere far below the better of LRU and W-TinyLFU, with few sets, many, and odd numbers of them. Once those of one policy were
 /// more than those of the other, and luckier.
 #[test]
@@ -171,11 +188,12 @@ fn the_duel_follows_the_better() {
         let pages = sets * WAYS;
         let len = pages * 60;
         let mut random = fastrand::Rng::with_seed(3);
-        let loads: [(&str, Vec<u64>); 4] = [
+        let loads: [(&str, Vec<u64>); 5] = [
             ("a loop", (0..len).map(|at| at % (pages * 3 / 2)).collect()),
             ("recent", (0..len).map(|at| recent(&mut random, at, pages * 3 / 4)).collect()),
             ("skewed", (0..len).map(|_| skewed(&mut random, 20 * pages)).collect()),
             ("a scan", (0..len).map(|at| if at % 4 == 0 { random.u64(..pages / 2) } else { 1_000_000 + at }).collect()),
+            ("skewed and twice", skewed_and_twice(&mut random, sets, len)),
         ];
         for (name, load) in loads {
             let rate = |kind| warm_rate(sets, kind, &load);
