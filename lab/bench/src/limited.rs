@@ -13,7 +13,9 @@ use crate::arena::{Arena, Shape};
 use crate::asynchronous::Flyer;
 use crate::bench::{Rivals, Stage};
 use crate::cached::{Accesses, WriteAt};
-use crate::contender::{Cache, Contender, MMAP, PREAD, PWRITE, Sample, Slice, UNCACHED, URING_BY_HAND};
+use crate::contender::{
+    Cache, Contender, IOMILL_FUTURE_64, MMAP, PREAD, PWRITE, Sample, Slice, UNCACHED, URING_BY_HAND,
+};
 use crate::draw::Choice;
 use crate::held::{Held, Helper, Job};
 use crate::machine::Machine;
@@ -48,7 +50,7 @@ pub struct Settings {
     pub depth: u32,
     /// How turns are taken.
     pub turns: Turns,
-    /// iomill's asynchronous ways, for cold reads.
+    /// iomill's asynchronous ways, for cold reads. Reads with a share of hits take the one with 64 futures.
     pub flyers: Vec<Flyer>,
     /// The contenders besides iomill.
     pub rivals: Rivals,
@@ -104,7 +106,11 @@ pub fn run(
             let tasks: Vec<Access> = choices.iter().map(|&choice| Access { choice, ..settings.cold() }).collect();
             accesses(arena, settings, &tasks, &settings.flyers, cancel, stage)
         }
-        What::Mixed(percents) => accesses(arena, settings, &settings.mixed(percents), &[], cancel, stage),
+        What::Mixed(percents) => {
+            let flyers: Vec<Flyer> =
+                settings.flyers.iter().filter(|flyer| flyer.name() == IOMILL_FUTURE_64).cloned().collect();
+            accesses(arena, settings, &settings.mixed(percents), &flyers, cancel, stage)
+        }
     }
 }
 

@@ -151,7 +151,7 @@ fn mixed_hits_as_often_as_asked() {
         assert!(picture.contains(said), "{said}");
     }
     for (percent, workload) in [(0.0, "0%hit-read-1000B"), (80.0, "80%hit-read-1000B")] {
-        for name in ["iomill-read_at", "iomill-read_many", "pread", "mmap"] {
+        for name in ["iomill-read_at", "iomill-read_many", "iomill-future-64", "pread", "mmap"] {
             if name.starts_with("iomill-") || held_or_explained(&document, workload, name) {
                 let rows = document["results"].as_array().unwrap();
                 let row = rows.iter().find(|row| row["contender"] == name && row["workload"] == workload).unwrap();

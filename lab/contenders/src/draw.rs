@@ -133,6 +133,15 @@ impl Draws {
         Draws { rng, slots, way, held: held.min(slots), thread, threads }
     }
 
+    /// The same sequence, where others have read what fills the memory: it goes round from where the cold slots of their `warm_up` end.
+    #[must_use]
+    pub fn after_warm_up(mut self) -> Draws {
+        if let Way::Hits { cold, .. } = &mut self.way {
+            *cold = (self.held + self.held / 8).div_ceil(self.threads) + 1;
+        }
+        self
+    }
+
     /// The next slot.
     #[inline(always)]
     pub fn draw(&mut self) -> u64 {
@@ -222,6 +231,24 @@ mod tests {
         assert!(ranked.iter().all(|&(_, slot)| slot < slots));
         let top: HashSet<u64> = ranked[..64].iter().map(|&(_, slot)| slot / 32).collect();
         assert!(top.len() > 55, "{} groups of 32 hold the 64 most popular", top.len());
+    }
+
+    #[test]
+    fn other_sequences_do_not_find_what_filled_the_memory() {
+        let (slots, held) = (10_000, 1_000);
+        for percent in [0, 80] {
+            let mut filler = Draws::new(Choice::Hits(percent), slots, held, 0, 1);
+            let hot: HashSet<u64> =
+                (0..held * u64::from(percent) / 100 / HOT_PART).map(|at| shuffled(at, slots)).collect();
+            let filled: HashSet<u64> = filler.warm_up().into_iter().collect();
+            for lane in [1, 2, 64] {
+                let mut lane = Draws::new(Choice::Hits(percent), slots, held, lane, 65).after_warm_up();
+                let found =
+                    (0..50).map(|_| lane.draw()).filter(|slot| filled.contains(slot) && !hot.contains(slot)).count();
+                // One slot is hot, even of no hits.
+                assert!(found <= usize::from(percent == 0), "{found} cold slots were read before, at {percent}%");
+            }
+        }
     }
 
     /// The share of hits in a simple LRU cache.

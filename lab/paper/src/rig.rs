@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use iomill::{Array, Error, Result};
+use serde_json::Value;
 
 /// Where a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub enum Rig {
     Drives(usize),
     /// On an array with one drive, which is btrfs over so many devices (RAID 0).
     Btrfs(usize),
+    /// The same with XFS over RAID 0 of md.
+    Md(usize),
 }
 
 /// MiB of a drive in memory. It takes memory only for what is written.
@@ -30,6 +33,9 @@ const DRIVE_MIB: u64 = 2048;
 
 /// Reads and writes that a drive in memory does in a second: as many as a small NVMe drive, so that several are more than one.
 const DRIVE_IOPS: u32 = 20_000;
+
+/// A rate so far above the bound is no inaccuracy of a turn of a second.
+const BEYOND: f64 = 1.15;
 
 /// A rig that is up. It goes down on drop.
 pub struct Up {
@@ -41,6 +47,8 @@ pub struct Up {
     place: PathBuf,
     made: Vec<PathBuf>,
     mounted: Vec<PathBuf>,
+    /// Devices of md, by their paths.
+    joined: Vec<String>,
     devices: Vec<u32>,
 }
 
@@ -53,6 +61,7 @@ impl Up {
             place: place.to_owned(),
             made: Vec::new(),
             mounted: Vec::new(),
+            joined: Vec::new(),
             devices: Vec::new(),
         };
         match rig {
@@ -71,12 +80,18 @@ impl Up {
                     .collect::<Result<Vec<_>>>()?;
                 up.drive = Some(array(&mounts)?);
             }
-            Rig::Btrfs(count) => {
-                if !drives.is_empty() {
-                    return Err(lacking("btrfs over named drives", "their file systems would be lost"));
-                }
+            Rig::Btrfs(_) | Rig::Md(_) if !drives.is_empty() => {
+                return Err(lacking("RAID 0 over named drives", "their file systems would be lost"));
+            }
+            Rig::Btrfs(count) | Rig::Md(count) => {
                 let devices = (0..count).map(|_| up.add_device()).collect::<Result<Vec<_>>>()?;
-                let mount = up.mount("btrfs", &devices)?;
+                let mount = match rig {
+                    Rig::Btrfs(_) => up.mount("btrfs", &devices)?,
+                    _ => {
+                        let joined = up.join(&devices)?;
+                        up.mount("xfs", &[joined])?
+                    }
+                };
                 up.drive = Some(array(&[mount])?);
             }
         }
@@ -90,6 +105,11 @@ impl Up {
             .replace("{place}", &self.place.display().to_string())
             .replace("{drive}", &or_place(&self.drive))
             .replace("{file}", &or_place(&self.file))
+    }
+
+    /// How many drives in memory it has.
+    pub fn bounded(&self) -> usize {
+        self.devices.len()
     }
 
     fn make(&mut self, base: &Path) -> Result<PathBuf> {
@@ -133,6 +153,19 @@ impl Up {
         Err(lacking(&device, "the system does not make it"))
     }
 
+    /// Makes one device of several, by md.
+    fn join(&mut self, devices: &[String]) -> Result<String> {
+        let is_free = |number: &u32| !Path::new(&format!("/sys/block/md{number}")).exists();
+        let number = (100..).find(is_free).ok_or_else(|| lacking("md", "all its numbers are taken"))?;
+        let joined = format!("/dev/md{number}");
+        let mut create = Command::new("mdadm");
+        create.args(["--create", &joined, "--run", "--quiet", "--metadata=1.2", "--level=0", "--chunk=64"]);
+        // Without udev mdadm makes the device's name itself.
+        command(create.arg(format!("--raid-devices={}", devices.len())).args(devices).env("MDADM_NO_UDEV", "1"))?;
+        self.joined.push(joined.clone());
+        Ok(joined)
+    }
+
     /// Makes a file system on devices, and mounts it.
     fn mount(&mut self, kind: &str, devices: &[String]) -> Result<PathBuf> {
         let mut make = Command::new(format!("mkfs.{kind}"));
@@ -171,6 +204,19 @@ impl Up {
     }
 }
 
+/// What shows that the bound on the rates of some drives did not hold: a contender that read or wrote more often than they may. The
+/// controller counts by slices of a tenth of a second, and gives the whole of a slice that has begun. So a turn of a tenth may do twice
+/// as much, and one of a second a tenth more.
+pub fn beyond_bound(drives: usize, documents: &[Value]) -> Option<String> {
+    let bound = f64::from(DRIVE_IOPS) * drives as f64;
+    let rows = documents.iter().filter_map(|document| document["results"].as_array()).flatten();
+    let from_drives = rows.filter(|row| row["cache"] != "warm" && row["contender"] != "iomill-null");
+    let most = from_drives.filter_map(|row| row["max_ops_per_s"].as_f64()).fold(0.0, f64::max);
+    let (most_of, bound_of) = (iomill_cli::human::count(most), iomill_cli::human::count(bound));
+    (most > BEYOND * bound)
+        .then(|| format!("the bound did not hold: {most_of} a second, where the drives may do {bound_of}"))
+}
+
 impl Drop for Up {
     /// Errors are ignored: what stays is in memory, or below a directory that tells its maker's name.
     fn drop(&mut self) {
@@ -182,6 +228,9 @@ impl Drop for Up {
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
+        }
+        for joined in &self.joined {
+            let _ = Command::new("mdadm").args(["--stop", "--quiet", joined]).output();
         }
         for number in &self.devices {
             let _ = fs::write("/sys/class/zram-control/hot_remove", number.to_string());
@@ -210,4 +259,24 @@ fn command(command: &mut Command) -> Result<()> {
 
 fn lacking(what: &str, why: &str) -> Error {
     Error::Tool { what: what.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_bound_that_did_not_hold_is_told() {
+        let document = |contender: &str, cache: &str, most: f64| json!({ "results": [{ "contender": contender, "cache": cache, "max_ops_per_s": most }] });
+        let within = [
+            document("pread", "direct", 45_000.0),
+            document("pread", "warm", 1e6),
+            document("iomill-null", "direct", 1e7),
+        ];
+        assert_eq!(beyond_bound(2, &within), None);
+        let said = beyond_bound(2, &[document("pread", "direct", 60_000.0)]).unwrap();
+        assert!(said.contains("60.0k") && said.contains("40.0k"), "{said}");
+        assert_eq!(beyond_bound(4, &[document("pread", "direct", 60_000.0)]), None);
+    }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::quiet::{self, Quiet};
-use crate::rig::{Rig, Up};
+use crate::rig::{self, Rig, Up};
 use crate::{Experiment, Section, Settings, Step, Verdict};
 
 /// What stays of a step.
@@ -161,5 +161,7 @@ fn measure(settings: &Settings, step: &Step, up: &Up, cancel: &AtomicBool) -> Re
     let documents: std::result::Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
     let documents =
         documents.map_err(|error| Error::Tool { what: step.arguments.join(" "), why: error.to_string() })?;
+    let beyond = (up.bounded() > 0).then(|| rig::beyond_bound(up.bounded(), &documents)).flatten();
+    let note = note.map(|note| beyond.map_or(note.clone(), |beyond| format!("{note}; {beyond}")));
     Ok(Record { arguments: step.arguments.clone(), documents, left_out: None, note, at: now() })
 }

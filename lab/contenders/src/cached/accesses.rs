@@ -113,7 +113,7 @@ impl Accesses {
         // read.
         let fillers = slice.threads.max(1);
         let ops = |lane, lanes| {
-            let mut draws = access.draws(slots, fillers + lane, fillers + lanes);
+            let mut draws = access.draws(slots, fillers + lane, fillers + lanes).after_warm_up();
             let draw = move || Some(Op { offset: draws.draw() * slot_bytes, write: false });
             Ok(Box::new(std::iter::from_fn(draw)) as Ops)
         };
