@@ -176,7 +176,12 @@ impl Up {
         command(make.args(devices))?;
         let place = self.place.clone();
         let at = self.make(&place)?;
-        command(Command::new("mount").args(["-t", kind, &devices[0]]).arg(&at))?;
+        let mut mount = Command::new("mount");
+        if devices.len() > 1 {
+            // The kernel has not looked at the others, if btrfs came as a module just now.
+            mount.arg("-o").arg(devices.iter().map(|device| format!("device={device}")).collect::<Vec<_>>().join(","));
+        }
+        command(mount.args(["-t", kind, &devices[0]]).arg(&at))?;
         self.mounted.push(at.clone());
         Ok(at)
     }
