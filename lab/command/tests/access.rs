@@ -41,7 +41,7 @@ fn the_ladder_of_the_queues_climbs_on_arrays_of_its_own() {
     let loads: HashSet<_> = workloads(&document["ladders"][0]).collect();
     assert_eq!(loads, HashSet::from(["random-read-4KiB", "mixed-read-4KiB"]));
     site.run_bare(["-a", "one", "ladder", "--of", "falcon"]).failed(2, &["--dir"]);
-    for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--drive-threads=false"]] {
+    for options in [&["--no-sort"][..], &["--no-merge"], &["--depth", "adaptive"], &["--drive-threads"]] {
         run(options).failed(2, &["falcon's steps choose", options[0]]);
     }
     run(&["--dir", "./one"]).failed(2, &["one is named twice", "--drives N"]);

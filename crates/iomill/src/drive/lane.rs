@@ -1,4 +1,4 @@
-//! [`Lane`]: one engine with the queues of the drives that it serves. A context has a lane for each kind of engine. Non-goals: when a lane is
+//! `Lane`: one engine with the queues of the drives that it serves. A context has a lane for each kind of engine. Non-goals: when a lane is
 //! advanced (`inline`, `shared`).
 
 use std::io;

@@ -1,6 +1,5 @@
 //! DataFusion reads and writes Parquet through both stores of iomill, and finds what it finds without them.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 

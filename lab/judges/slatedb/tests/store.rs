@@ -1,7 +1,6 @@
 //! SlateDB over an array: a model, compaction, fencing, many tasks at once, and a database that is opened again.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! zarrs over both stores of iomill, and the tests that zarrs has for any store.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 

@@ -77,7 +77,7 @@ fn switched_by_the_steps(context: &Context<'_>) -> Result<()> {
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => Err(Failure::Usage(format!(
-            "falcon's steps choose order, merging, adaptive depth and mode themselves: leave {option} out; \
+            "falcon's steps choose order, merging, adaptive depth and drive threads themselves: leave {option} out; \
              --depth N and --plug N give the values of the first step"
         ))),
         None => Ok(()),
