@@ -15,6 +15,7 @@ impl Cache {
     ///
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
+    #[inline]
     pub unsafe fn write(
         &self,
         key: Key,
