@@ -3,6 +3,7 @@
 //! Goals: everything that the drive queue relies on: results, wakes, files, memory and lifetimes. Non-goals: speed.
 
 mod scatter;
+mod shared;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

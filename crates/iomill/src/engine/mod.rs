@@ -246,7 +246,7 @@ pub trait Engine: Send {
     /// An object that wakes `wait` from other threads.
     fn waker(&self) -> Arc<dyn EngineWake>;
 
-    /// A descriptor that `poll` finds readable while completions are there. `None` of a shared engine: each `wait` reports the ends of all that was
+    /// A descriptor that `poll` finds readable while completions are there, and perhaps until the next `wait` after they were taken. `None` of a shared engine: each `wait` reports the ends of all that was
     /// pushed, or the engine is a simulation's.
     fn descriptor(&self) -> Option<RawFd> {
         None
