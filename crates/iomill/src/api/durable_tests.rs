@@ -145,6 +145,9 @@ impl Engine for FailingEngine {
     fn waker(&self) -> Arc<dyn EngineWake> {
         self.below.waker()
     }
+    fn descriptor(&self) -> Option<std::os::fd::RawFd> {
+        self.below.descriptor()
+    }
     fn forget(&mut self, key: u64) {
         self.below.forget(key);
     }
