@@ -164,18 +164,19 @@ impl Exec {
     fn background_cell(&self) -> Result<Arc<SharedCell>> {
         let mut background = lock(&self.shared.background);
         let drives = self.services.count();
-        match &*background {
-            Some(cell) if cell.drives() >= drives => Ok(Arc::clone(cell)),
-            _ => {
-                let cell = self.shared.common.free_cell(drives, || self.new_shared_cell())?;
-                if let Some(before) = background.replace(Arc::clone(&cell)) {
-                    // What is in it goes on there.
-                    before.leave();
-                    before.give_back();
-                }
-                Ok(cell)
-            }
+        if let Some(cell) = background.as_ref().filter(|cell| cell.drives() >= drives) {
+            return Ok(Arc::clone(cell));
         }
+        let cell = self.shared.common.free_cell(drives, || self.new_shared_cell())?;
+        let before = background.replace(Arc::clone(&cell));
+        // What is told in the turn may begin background work.
+        drop(background);
+        if let Some(before) = before {
+            // What is in it goes on there.
+            before.leave();
+            before.give_back();
+        }
+        Ok(cell)
     }
 
     fn new_shared_cell(&self) -> Result<Arc<SharedCell>> {

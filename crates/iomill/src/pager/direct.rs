@@ -262,14 +262,13 @@ impl<B: Send + 'static> Owner for DirectRead<B> {
     fn piece_done(&self, _tag: u32, result: std::result::Result<(), Failure>) {
         // SAFETY: rule 2. The file is there until `share_done`.
         let Some(file) = (unsafe { &*self.file.get() }) else { return };
-        // SAFETY: rule 2.
+        // SAFETY: rule 2. A panic leaves the error, so that no bytes count as read that were not.
         unsafe {
+            let before = std::mem::replace(&mut *self.ended.get(), Err(Error::Panicked));
             if let Some(paged) = &file.paged {
                 self.end_fill(&paged.pager, result);
             }
-            if let (Err(failure), Ok(())) = (result, &*self.ended.get()) {
-                *self.ended.get() = Err(file.file.error(failure));
-            }
+            *self.ended.get() = before.and(result.map_err(|failure| file.file.error(failure)));
         }
     }
 
