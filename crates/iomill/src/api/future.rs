@@ -257,15 +257,17 @@ impl File {
         exec.check_open()?;
         exec.callbacks.get_ready()?;
         let mut bytes = Unfilled(with_room(len)?);
-        let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-        let span = Span { page, within: within as u16, len: len as u16, buf: bytes.memory().cast() };
-        // SAFETY: the memory is as long as the range, and nothing else has it.
-        if self.state.paged.is_some() && unsafe { self.state.read_in_set(span) } {
-            self.passed(offset, len);
-            // SAFETY: all of it was read.
-            let bytes = unsafe { bytes.filled(len) };
-            exec.callbacks.call(Box::new(move || callback(Ok(vec![bytes]))));
-            return Ok(None);
+        if self.state.paged.is_some() {
+            let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+            let span = Span { page, within: within as u16, len: len as u16, buf: bytes.memory().cast() };
+            // SAFETY: the memory is as long as the range, and nothing else has it.
+            if unsafe { self.state.read_in_set(span) } {
+                self.passed(offset, len);
+                // SAFETY: all of it was read.
+                let bytes = unsafe { bytes.filled(len) };
+                exec.callbacks.call(Box::new(move || callback(Ok(vec![bytes]))));
+                return Ok(None);
+            }
         }
         let callback: Callback<Unfilled> = Box::new(move |outcome| {
             // SAFETY: the read has filled so many bytes.

@@ -42,12 +42,11 @@ impl SharedContext {
     /// A context over all drives.
     pub fn new(engines: &Engines<'_>, services: &[Service]) -> io::Result<SharedContext> {
         // A turn must not wait for a drive, as `io_submit` does without direct I/O; and no descriptor tells of what must be polled for.
-        let shared = |service: &Service| match service.kind {
-            EngineKind::Aio if !service.align.is_direct() => {
-                Service { kind: EngineKind::Posix, poll: false, ..service.clone() }
-            }
-            _ => Service { poll: false, ..service.clone() },
+        let kind = |service: &Service| match service.kind {
+            EngineKind::Aio if !service.align.is_direct() => EngineKind::Posix,
+            kind => kind,
         };
+        let shared = |service: &Service| Service { kind: kind(service), poll: false, ..service.clone() };
         let (lanes, places) = lanes(engines, &services.iter().map(shared).collect::<Vec<_>>(), true)?;
         Ok(SharedContext { lanes, places, shares: Shares::default(), failures: 0 })
     }

@@ -394,7 +394,7 @@ pub struct RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// For drives with these threads. The first slots, so many as `depths` says, are the first drive's, and so on.
+    /// For drives with these threads. The slots are numbered drive after drive; `depths` has each drive's number of slots.
     pub fn new(threads: &[Arc<DriveThread>], depths: impl Iterator<Item = u32>) -> io::Result<RemoteEngine> {
         let slots = |(drive, depth): (usize, u32)| std::iter::repeat_n(drive as u16, depth as usize);
         let drive_of = depths.enumerate().flat_map(slots).collect();

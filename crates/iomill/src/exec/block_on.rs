@@ -2,7 +2,6 @@
 //! thread, and costs little more than a blocking call. Non-goals: several futures; a caller joins them.
 
 use std::future::Future;
-use std::os::fd::BorrowedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -43,31 +42,7 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Ok(output);
         }
-        sleep(&parked);
+        own::turn_until_woken(&parked);
         drop(driven);
-    }
-}
-
-/// Takes the turns of the thread's contexts until a wake comes, and sleeps in between.
-fn sleep(parked: &Parked) {
-    loop {
-        let unfinished = own::unfinished();
-        let mut has_more = false;
-        for cell in &unfinished {
-            has_more |= cell.turn().has_more;
-        }
-        if parked.is_woken() {
-            return;
-        }
-        // What was told in a turn may have begun something in another context of the thread, or left something unsent. Where this is nested, the outer
-        // `block_on` would see to it, which waits for this one.
-        if has_more || own::has_begun_beside(&unfinished) {
-            continue;
-        }
-        let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
-        if parked.sleep(&readable).is_err() {
-            // Too little memory for the call: it looks again in a moment.
-            std::thread::sleep(super::PAUSE);
-        }
     }
 }

@@ -344,8 +344,8 @@ impl SharedCell {
         self.common.waits()
     }
 
-    /// Takes the pieces of a share, of which there is at least one. With `waits` from before they may wait for others until a poll or another
-    /// operation takes a turn, unless something waits since. Else this takes one.
+    /// Takes the pieces of a share; at least one. Without `waits` it takes a turn. With an earlier value of [`SharedCell::waits`] the pieces wait for
+    /// those of others until the next turn, unless a thread or an operation has begun to wait since that value.
     ///
     /// # Safety
     /// As for [`SharedContext::push`].
@@ -433,7 +433,7 @@ impl SharedCell {
         false
     }
 
-    /// Whether the calling thread takes its turns, in `block_on`.
+    /// Whether the calling thread takes its turns before it sleeps.
     fn is_driven_here(self: &Arc<Self>) -> bool {
         own::is_driven_here() && own::is_own(self)
     }

@@ -84,7 +84,7 @@ impl Exec {
         Io { exec: self, cell: None }
     }
 
-    /// For an operation that is spawned ([`Exec::spawn`]), in the context that [`Exec::cell_for`] has given.
+    /// For an operation that is spawned ([`super::task::spawn`]), in the context that [`Exec::cell_for`] has given.
     pub fn spawned<'a>(&'a self, cell: &'a Arc<SharedCell>) -> Io<'a> {
         Io { exec: self, cell: Some(cell) }
     }

@@ -5,7 +5,7 @@
 //!
 //! An operation is an `async fn` of a room above. It has three kinds of waits: for pieces ([`Io::run`]), for a page that another
 //! operation works on ([`Io::wait_for_page`]), and for a thread that may block ([`Io::on_blocking_thread`]). A blocking call runs the
-//! operation on its own thread ([`Exec::run_to_end`]), where each wait blocks. A future or a callback spawns it ([`Exec::spawn`]).
+//! operation on its own thread ([`Exec::run_to_end`]), where each wait blocks. A future or a callback spawns it ([`task::spawn`]).
 //!
 //! | thread | advances |
 //! |---|---|

@@ -24,7 +24,6 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -33,7 +32,7 @@ use std::thread::JoinHandle;
 use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
-use super::cell::{SharedCell, own};
+use super::cell::own;
 use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
@@ -185,38 +184,26 @@ impl Jobs {
         let Ok(parked) = Parked::new() else { return self.serve() };
         let _driven = own::begin_driven();
         loop {
+            // A wake that comes from here on ends the next sleep.
+            parked.take();
             let jobs: Vec<Job> = {
                 let mut state = lock(&self.state);
+                state.parked.retain(|other| !Arc::ptr_eq(other, parked.parker()));
+                if state.queue.is_empty() {
+                    if state.stopped {
+                        return;
+                    }
+                    state.parked.push(Arc::clone(parked.parker()));
+                }
                 let share = state.queue.len().div_ceil(state.threads.len().max(1));
                 state.queue.drain(..share).collect()
             };
-            let any = !jobs.is_empty();
+            let is_idle = jobs.is_empty();
             // Panics as in `serve`.
             jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
-            let unfinished = own::unfinished();
-            let turn =
-                |cell: &Arc<SharedCell>| catch_unwind(AssertUnwindSafe(|| cell.turn().has_more)).unwrap_or(false);
-            let has_more = unfinished.iter().map(turn).fold(false, |any, more| any | more);
-            if any || has_more || own::has_begun_beside(&unfinished) {
-                continue;
-            }
-            {
-                let mut state = lock(&self.state);
-                if !state.queue.is_empty() {
-                    continue;
-                }
-                if state.stopped && unfinished.is_empty() {
-                    return;
-                }
-                state.parked.push(Arc::clone(parked.parker()));
-            }
-            let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
-            if parked.sleep(&readable).is_err() {
-                // Too little memory for the call: it looks again in a moment.
-                std::thread::sleep(super::PAUSE);
-            }
-            parked.take();
-            lock(&self.state).parked.retain(|other| !Arc::ptr_eq(other, parked.parker()));
+            // What the jobs began is sent now, also where more jobs wait.
+            let turns = || if is_idle { own::turn_until_woken(&parked) } else { own::leave() };
+            let _ = catch_unwind(AssertUnwindSafe(turns));
         }
     }
 

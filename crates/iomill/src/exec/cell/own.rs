@@ -1,18 +1,21 @@
 //! Which shared contexts the calling thread has: one for each array where it begins operations. Non-goals: what is in them (`cell`).
 
 use std::cell::{Cell, RefCell};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{Common, SharedCell};
 use crate::error::{Error, Result};
+use crate::exec::PAUSE;
 use crate::exec::contexts::engine_failed;
+use crate::sys::parker::Parked;
 use crate::sys::retry::Retry;
 use crate::sys::thread::Raised;
 
 thread_local! {
     /// What this thread has of arrays.
     static CELLS: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
-    /// The calling thread is awake in `block_on`, and takes the turns of its cells before it sleeps.
+    /// The calling thread takes the turns of its cells before it sleeps: in `block_on`, or as a thread of callbacks.
     static DRIVEN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -118,7 +121,7 @@ pub fn is_own(cell: &Arc<SharedCell>) -> bool {
 }
 
 /// The cells of the calling thread that have something unfinished.
-pub fn unfinished() -> Vec<Arc<SharedCell>> {
+fn unfinished() -> Vec<Arc<SharedCell>> {
     let unfinished = |cells: &RefCell<Vec<Own>>| {
         let cells = cells.borrow();
         let own = cells.iter().filter_map(Own::cell);
@@ -128,7 +131,7 @@ pub fn unfinished() -> Vec<Arc<SharedCell>> {
 }
 
 /// Whether the calling thread's cells have something that nothing was done for since these took their turns: in another cell, or unsent.
-pub fn has_begun_beside(turned: &[Arc<SharedCell>]) -> bool {
+fn has_begun_beside(turned: &[Arc<SharedCell>]) -> bool {
     let is_beside = |cell: &Arc<SharedCell>| {
         !cell.is_idle() && cell.is_here() && (cell.is_unsent() || !turned.iter().any(|one| Arc::ptr_eq(one, cell)))
     };
@@ -140,12 +143,36 @@ pub fn leave() {
     unfinished().iter().for_each(SharedCell::leave);
 }
 
-/// Whether the calling thread is awake in `block_on`.
+/// Takes the turns of the calling thread's cells until a wake comes, and sleeps in between.
+pub fn turn_until_woken(parked: &Parked) {
+    loop {
+        let unfinished = unfinished();
+        let mut has_more = false;
+        for cell in &unfinished {
+            has_more |= cell.turn().has_more;
+        }
+        if parked.is_woken() {
+            return;
+        }
+        // What was told in a turn may have begun something in another context of the thread, or left something unsent. Where this is nested, the outer
+        // `block_on` would see to it, which waits for this one.
+        if has_more || has_begun_beside(&unfinished) {
+            continue;
+        }
+        let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
+        if parked.sleep(&readable).is_err() {
+            // Too little memory for the call: it looks again in a moment.
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Whether the calling thread takes the turns of its cells before it sleeps.
 pub fn is_driven_here() -> bool {
     DRIVEN.with(Cell::get)
 }
 
-/// The calling thread is awake in `block_on`, until the result is dropped.
+/// The calling thread takes the turns of its cells before it sleeps, until the result is dropped.
 pub fn begin_driven() -> Raised {
     Raised::new(&DRIVEN)
 }
