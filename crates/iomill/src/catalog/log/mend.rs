@@ -1,7 +1,8 @@
 //! Bringing copies of the log up to what all voters together have (C11, C15).
 //!
 //! Goals: the same code completes a copy that a crash left behind, mends rot, and makes a copy on a drive that has none. A crash
-//! at any point leaves the other copies as they were. Non-goals: which copies may rule (`merged`).
+//! at any point leaves the other copies as they were, and a file that is made anew replaces the old one when it is whole (C54). Non-goals: which
+//! copies may rule (`merged`).
 
 use std::sync::Arc;
 
@@ -28,6 +29,7 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
         for number in (end.first_segment..=end.position.segment).filter(|number| !there.contains(number)) {
             if let Some(header) = merged.segment_header(number)? {
                 mender.begin_target(&header)?;
+                mender.end_target()?;
             }
         }
         found = mender.found.take();
@@ -92,20 +94,26 @@ struct Target {
 enum TargetKind {
     /// The file was there.
     Existing { file: LogFile, is_changed: bool },
-    /// A checkpoint is made anew.
+    /// It is made anew, and gets its name when it has all groups (C54).
     New(Making),
 }
 
 impl Mender<'_> {
     fn end_target(&mut self) -> Result<()> {
-        match self.target.take().map(|target| target.kind) {
-            Some(TargetKind::Existing { file, is_changed: true }) => {
+        let Some(Target { header, kind }) = self.target.take() else { return Ok(()) };
+        match kind {
+            TargetKind::Existing { file, is_changed: true } => {
                 let path = file.path().to_owned();
                 let file = file.into_file();
                 self.fs.sync_data(file.handle()).map_err(failed("sync", &**self.fs, &path))
             }
-            Some(TargetKind::New(making)) => making.finish().map(drop),
-            Some(TargetKind::Existing { is_changed: false, .. }) | None => Ok(()),
+            TargetKind::New(mut making) => {
+                if let FileKind::Segment { bytes } = header.kind {
+                    making.fill_to(bytes)?;
+                }
+                making.finish().map(drop)
+            }
+            TargetKind::Existing { is_changed: false, .. } => Ok(()),
         }
     }
 
@@ -118,15 +126,9 @@ impl Mender<'_> {
         if existing.is_none() {
             self.note(|| format!("{path} was missing"));
         }
-        let kind = match (existing, header.kind) {
-            (Some(file), _) => TargetKind::Existing { file, is_changed: false },
-            (None, FileKind::Checkpoint { .. }) => TargetKind::New(Making::begin(self.fs, path, header)?),
-            (None, FileKind::Segment { .. }) => {
-                drop(make_segment(self.fs, header)?);
-                let gone = || Error::Corrupt { path: self.fs.root().join(&path), why: "it is gone".to_owned() };
-                let file = LogFile::open(self.fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
-                TargetKind::Existing { file, is_changed: false }
-            }
+        let kind = match existing {
+            Some(file) => TargetKind::Existing { file, is_changed: false },
+            None => TargetKind::New(Making::begin(self.fs, path, header)?),
         };
         self.target = Some(Target { header: *header, kind });
         Ok(())
@@ -145,7 +147,10 @@ impl Mender<'_> {
         }
         let Some(target) = &mut self.target else { return Ok(()) };
         match &mut target.kind {
-            TargetKind::New(making) => making.append(visit.bytes)?,
+            TargetKind::New(making) => {
+                making.fill_to(visit.offset)?;
+                making.append(visit.bytes)?;
+            }
             TargetKind::Existing { file, is_changed } => {
                 if file.bytes(visit.offset, visit.bytes.len()).is_ok_and(|own| own == visit.bytes) {
                     return Ok(());

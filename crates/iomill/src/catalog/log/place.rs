@@ -135,6 +135,11 @@ impl Making {
         Ok(())
     }
 
+    /// Appends zeros up to an offset.
+    pub fn fill_to(&mut self, offset: u64) -> Result<()> {
+        write_zeros(offset.saturating_sub(self.end), |zeros| self.append(zeros))
+    }
+
     /// Makes what was appended durable. The name is not.
     pub fn sync(&self) -> Result<()> {
         let file = self.file();
@@ -166,7 +171,7 @@ impl Drop for Making {
 pub fn make_segment(fs: &Arc<dyn DriveFs>, header: &FileHeader) -> Result<DriveFile> {
     let FileKind::Segment { bytes } = header.kind else { unreachable!("the header of a segment") };
     let mut making = Making::begin(fs, segment_path(header.number), header)?;
-    write_zeros(bytes.saturating_sub(making.end), |zeros| making.append(zeros))?;
+    making.fill_to(bytes)?;
     making.finish()
 }
 
