@@ -128,19 +128,20 @@ class RowLoader:
 
     def _order(self) -> tuple[NDArray[Any], list[bytes] | None]:
         """The order of an iteration, with what leaves the cache after each row."""
+        rows = np.asarray(self._ids)
         if not self._shuffle:
-            return self._ids, None  # type: ignore[return-value]
-        now = self._rng.permutation(self._ids) if self._soon is None else self._soon  # type: ignore[arg-type]
+            return rows, None
+        now = self._rng.permutation(rows) if self._soon is None else self._soon
         self._soon = None
         if now.ndim != 1 or now.dtype.kind not in "iu":
             return now, None
-        has_short_rows = all(_share_pages(rows) for rows in self.arrays)
-        cache_bytes = min(rows.file._cache_bytes() for rows in self.arrays)
+        has_short_rows = all(_share_pages(array) for array in self.arrays)
+        cache_bytes = min(array.file._cache_bytes() for array in self.arrays)
         # Forked workers do not know the size of their caches.
-        if not has_short_rows or not 0 < cache_bytes < sum(rows.nbytes for rows in self.arrays):
+        if not has_short_rows or not 0 < cache_bytes < sum(array.nbytes for array in self.arrays):
             return now, None
-        self._soon = self._rng.permutation(self._ids)  # type: ignore[arg-type]
-        natives = [rows._rows for rows in self.arrays]
+        self._soon = self._rng.permutation(rows)
+        natives = [array._rows for array in self.arrays]
         return now, _iomill.far_pages(natives, _integers(now), _integers(self._soon), cache_bytes)
 
     def _gather(self, ids: Any, far: list[bytes] | None) -> Any:
