@@ -44,8 +44,11 @@ impl Default for BlockLocks {
 impl BlockLocks {
     /// The lock of a block.
     pub fn index(file_key: u64, block: u64) -> u32 {
+        // The upper bits tell arrays of the process apart (`Exec::next_key`). These locks are of one array, and which of its blocks share a
+        // lock must not depend on the arrays that were opened before.
+        let file = file_key << 24;
         // Multiplication by odd constants spreads runs of blocks; the high bits are the well-mixed ones.
-        let mixed = (file_key ^ block.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let mixed = (file ^ block.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
         (mixed >> 40) as u32 % LOCKS as u32
     }
 
@@ -153,6 +156,9 @@ mod tests {
     fn blocks_of_a_file_spread_over_the_locks() {
         let used: std::collections::HashSet<u32> = (0..4096).map(|b| BlockLocks::index(77, b)).collect();
         assert!(used.len() > 2000, "{} of 4096", used.len());
+        let files: std::collections::HashSet<u32> = (1..4097).map(|key| BlockLocks::index(key, 0)).collect();
+        assert!(files.len() > 2000, "{} of 4096", files.len());
+        assert_eq!(BlockLocks::index(77, 5), BlockLocks::index(3 << 40 | 77, 5), "the array's number does not count");
     }
 }
 
