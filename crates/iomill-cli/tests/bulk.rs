@@ -127,7 +127,9 @@ fn links_and_other_entries() {
     symlink("..", site.path("dir/sub/up")).unwrap();
     symlink("a", site.path("dir/link")).unwrap();
     symlink("nowhere", site.path("dir/broken")).unwrap();
-    let _socket = std::os::unix::net::UnixListener::bind(site.path("dir/socket")).unwrap();
+    // By this call its path may be long.
+    let socket = site.path("dir/socket");
+    rustix::fs::mknodat(rustix::fs::CWD, &socket, rustix::fs::FileType::Socket, 0o600.into(), 0).unwrap();
     let put = site.run(["put", "-r", "dir"]).failed(1, &["dir/broken"]);
     assert!(
         put.err.contains("dir/socket\" is left out") && put.err.contains("dir/sub/up\" is left out"),
