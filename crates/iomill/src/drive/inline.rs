@@ -14,6 +14,29 @@ use super::{Done, Piece};
 /// that are ahead hold all of it. The others then run dry: a quarter of the time at 2, one in twenty at 16.
 const LOOK_AHEAD: usize = 16;
 
+/// What a source of pieces has next.
+pub enum Supply {
+    /// A piece for a drive.
+    Piece(u16, Piece),
+    /// Nothing before one of its pieces has ended. At least one has not.
+    Later,
+    /// Nothing any more.
+    Nothing,
+}
+
+/// Where the pieces of a call come from. They are taken as the drives go on.
+pub trait Source {
+    /// What comes next.
+    fn supply(&mut self) -> Supply;
+}
+
+impl<I: Iterator<Item = (u16, Piece)>> Source for I {
+    #[inline]
+    fn supply(&mut self) -> Supply {
+        self.next().map_or(Supply::Nothing, |(drive, piece)| Supply::Piece(drive, piece))
+    }
+}
+
 /// One thread's engines over all drives of an array.
 pub struct InlineContext {
     lanes: Vec<Lane>,
@@ -50,7 +73,7 @@ impl InlineContext {
         &mut self,
         regions: &Regions,
         span: (*const u8, usize),
-        pieces: impl Iterator<Item = (u16, Piece)>,
+        mut pieces: impl Source,
         idle: impl Fn(),
         mut done: impl FnMut(Done),
     ) -> io::Result<()> {
@@ -59,16 +82,12 @@ impl InlineContext {
         }
         let drain = DrainOnUnwind { context: self, idle: &idle };
         let context = &mut *drain.context;
-        let mut pieces = pieces;
         // By the rule of this file a call finds nothing parked.
         let (mut more, mut parked) = (true, 0);
         let mut failures = 0;
         loop {
             if more {
                 more = context.take(regions, parked, &mut pieces);
-                if !more {
-                    context.lanes.iter_mut().for_each(Lane::flush);
-                }
             }
             let in_flight;
             (in_flight, parked) = context.dispatch();
@@ -90,11 +109,19 @@ impl InlineContext {
         }
     }
 
-    /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take. `parked` pieces are there.
-    fn take(&mut self, regions: &Regions, parked: usize, pieces: &mut impl Iterator<Item = (u16, Piece)>) -> bool {
+    /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take. `parked` pieces are there. Returns whether there
+    /// may be more.
+    fn take(&mut self, regions: &Regions, parked: usize, pieces: &mut impl Source) -> bool {
         let room = self.lanes.iter().map(|l| LOOK_AHEAD * l.owner.len()).sum::<usize>();
         for _ in parked..room {
-            let Some((drive, mut piece)) = pieces.next() else { return false };
+            let (drive, mut piece) = match pieces.supply() {
+                Supply::Piece(drive, piece) => (drive, piece),
+                end => {
+                    // No piece waits for neighbours that do not come now.
+                    self.lanes.iter_mut().for_each(Lane::flush);
+                    return matches!(end, Supply::Later);
+                }
+            };
             let (lane, queue) = self.places[usize::from(drive)];
             let lane = &mut self.lanes[usize::from(lane)];
             lane.known.fill_in(regions, &mut *lane.engine, &mut piece.memory, piece.len);

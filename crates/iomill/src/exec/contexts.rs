@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{Exec, help_and_pause};
-use crate::drive::inline::InlineContext;
+use crate::drive::inline::{InlineContext, Source};
 use crate::drive::regions::Regions;
 use crate::drive::service::{Service, with_rings_or_without};
 use crate::drive::{Done, Piece};
@@ -67,7 +67,7 @@ impl Exec {
     pub(super) unsafe fn run_inline(
         &self,
         span: (*const u8, usize),
-        pieces: impl Iterator<Item = (u16, Piece)>,
+        pieces: impl Source,
         done: impl FnMut(Done),
     ) -> Result<()> {
         let cell = self.cell();

@@ -21,6 +21,7 @@ use std::task::{Context, Poll, Waker};
 use super::cell::SharedCell;
 use super::{Exec, Within, pools, telling};
 use crate::cache::{Outcome, Waiter};
+use crate::drive::inline::Source;
 use crate::drive::shares::Owner;
 use crate::drive::{Failure, Fault, Piece};
 use crate::engine::Op;
@@ -134,6 +135,17 @@ impl<'a> Io<'a> {
         // SAFETY: the caller's promise.
         unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within, pieces.into_iter(), None) }?;
         Ok(landing(Some(flight)))
+    }
+
+    /// For a blocking operation: runs the pieces of a source, and reports each end to `done`, by its tag, before the source is asked again. An error
+    /// means that no piece was begun.
+    ///
+    /// # Safety
+    /// The pieces' memory and files are valid until this returns. Nothing else touches memory that is read into.
+    pub unsafe fn run_fed(&self, pieces: impl Source, mut done: impl FnMut(u32, Outcome)) -> Result<()> {
+        debug_assert!(self.blocks());
+        // SAFETY: the caller's promise.
+        unsafe { self.exec.run_inline(Within::SLABS.span(), pieces, |end| done(end.tag, end.result)) }
     }
 
     /// Waits for a page that another operation works on. Returns how that operation ended.

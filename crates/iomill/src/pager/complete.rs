@@ -7,8 +7,9 @@
 use super::Paged;
 use super::fill::Fills;
 use super::open::OpenFile;
+use super::pipeline::Pipeline;
 use super::span::{Span, Want};
-use super::todo::Todo;
+use super::todo::{Todo, halve};
 use super::wave::Over;
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Outcome};
@@ -84,26 +85,32 @@ impl OpenFile {
         class: Class,
         lists: usize,
     ) -> Result<usize> {
-        let (mut todo, mut wave, mut untouched) = (Todo::new(todo), Vec::new(), 0);
+        let (mut todo, mut untouched) = (Todo::new(todo), 0);
         while !todo.is_empty() {
             let most = (paged.pager.limits().wave_pages / lists).max(1);
-            todo.next(most, &mut wave);
-            let mut fills = Fills::new(want, paged, wave.len().min(most));
-            // SAFETY: the caller's promise; this waits for `away`, also when it unwinds.
-            let away = unsafe { self.send_away(io, paged, want, &mut wave, class) };
-            // SAFETY: the caller's promise.
-            let mut sorted = unsafe { paged.begin_wave(&wave, &mut fills) };
-            let ran = match fills.is_empty() {
-                true => Ok(()),
+            let mut sorted;
+            if io.blocks() && todo.len() > most / 2 && paged.pager.spread.is_none() {
                 // SAFETY: the caller's promise.
-                false => unsafe { self.run_fills(io, fills, class, &mut sorted.over).await },
-            };
-            if let Some(away) = away {
-                let (left, result) = away.wait();
-                sorted.extend(left);
-                result?;
+                sorted = unsafe { Pipeline::run(self, io, paged, want, class, &mut todo, most / 2)? };
+            } else {
+                let wave = todo.next(most);
+                let mut fills = Fills::new(want, paged);
+                // SAFETY: the caller's promise; this waits for `away`, also when it unwinds.
+                let (near, away) = unsafe { self.send_away(io, paged, want, wave, class) };
+                // SAFETY: the caller's promise.
+                sorted = unsafe { paged.begin_wave(near.as_deref().unwrap_or(wave), &mut fills) };
+                let ran = match fills.is_empty() {
+                    true => Ok(()),
+                    // SAFETY: the caller's promise.
+                    false => unsafe { self.run_fills(io, fills, class, &mut sorted.over).await },
+                };
+                if let Some(away) = away {
+                    let (left, result) = away.wait();
+                    sorted.extend(left);
+                    result?;
+                }
+                ran?;
             }
-            ran?;
             if sorted.is_empty() {
                 // What most waves come to.
                 continue;
@@ -124,6 +131,9 @@ impl OpenFile {
             if want != Want::Ahead {
                 self.wait_for_busy(io, paged, want, sorted.busy, &mut todo).await?;
             }
+        }
+        if want == Want::Read {
+            paged.pager.with_local(|local| local.keep_spans(todo.into_spans()));
         }
         Ok(untouched)
     }
@@ -245,8 +255,18 @@ impl OpenFile {
         count_written(paged, &writes);
         if reads.is_empty() || writes.is_empty() {
             let (want, spans) = if writes.is_empty() { (Want::Read, reads) } else { (Want::Write, writes) };
+            if spans.len() <= paged.pager.limits().wave_pages {
+                // SAFETY: the caller's promise.
+                return unsafe { self.complete(io, paged, want, spans, class) }.await.map(drop);
+            }
+            // Two lists, so that the drives have work while a wave of one ends.
+            let (first, second) = halve(spans);
             // SAFETY: the caller's promise.
-            return unsafe { self.complete(io, paged, want, spans, class) }.await.map(drop);
+            let first = Box::pin(unsafe { self.complete_beside(io, paged, want, first, class, 2) });
+            // SAFETY: the caller's promise.
+            let second = Box::pin(unsafe { self.complete_beside(io, paged, want, second, class, 2) });
+            let (first, second) = both(first, second).await;
+            return first.and(second).map(drop);
         }
         // In boxes, because an operation has room for all that it may wait for, and most do not wait for two lists.
         // SAFETY: the caller's promise.

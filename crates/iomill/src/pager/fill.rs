@@ -25,17 +25,30 @@ pub struct Fills<P: Deref<Target = Paged>> {
     paged: P,
     /// What the call does with the pages when they are there.
     want: Want,
-    /// In the order of pages after `plan`.
+    lists: FillLists,
+    /// Pages that take pieces of their own, if there are any: only lists of files have them.
+    across: Option<Box<Across>>,
+}
+
+/// The lists of [`Fills`]. A thread keeps those of calls that have ended for its next ones (`Local::spare_lists`).
+#[derive(Debug, Default)]
+pub(super) struct FillLists {
+    /// In the order of pages.
     entries: Vec<Entry>,
     /// What entries want beside their first spans.
     more: Vec<Span>,
     runs: Vec<Run>,
     /// The frames of runs with several entries, as scattered memory.
-    list: Vec<Segment>,
-    /// Pages that take pieces of their own, if there are any: only lists of files have them.
-    across: Option<Box<Across>>,
-    /// Most pages that there will be.
-    room: usize,
+    frames: Vec<Segment>,
+}
+
+impl FillLists {
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.more.clear();
+        self.runs.clear();
+        self.frames.clear();
+    }
 }
 
 /// A page that the call fills.
@@ -82,7 +95,7 @@ impl AcrossRun {
 struct Run {
     first: usize,
     count: usize,
-    /// Index of its first frame in the list, if it has several.
+    /// Index of its first frame in `FillLists::frames`, if it has several.
     listed: usize,
     /// Bytes to read. The last page of a part that is open for reading only may be short.
     len: usize,
@@ -117,40 +130,25 @@ impl Across {
     }
 }
 
-/// The pieces of all runs, one for each run but those across. Their tags are the numbers of the runs.
-struct Pieces<'a, P: Deref<Target = Paged>> {
-    fills: &'a Fills<P>,
-    file: &'a FileState,
-    class: Class,
+/// How far the pieces of [`Fills`] have been given out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PiecesAt {
     run: usize,
-    /// How many pieces of `Across` have come.
+    /// How many pieces of `Across`.
     across: usize,
 }
 
-impl<P: Deref<Target = Paged>> Iterator for Pieces<'_, P> {
-    type Item = (u16, Piece);
-
-    #[inline]
-    fn next(&mut self) -> Option<(u16, Piece)> {
-        let across = self.fills.across.as_deref();
-        while let Some(run) = self.fills.runs.get(self.run) {
-            let tag = self.run as u32;
-            self.run += 1;
-            if across.is_none_or(|across| across.find(tag).is_none()) {
-                return Some(self.fills.piece(run, tag, self.file, self.class));
-            }
-        }
-        let &(drive, piece) = across?.pieces.get(self.across)?;
-        self.across += 1;
-        Some((drive, Piece { class: self.class, ..piece }))
-    }
-}
-
 impl<P: Deref<Target = Paged>> Fills<P> {
-    /// No pages yet. There will be at most `room` pages, and memory for them is allocated with the first one.
-    pub fn new(want: Want, paged: P, room: usize) -> Fills<P> {
-        let (entries, more, runs, list) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Fills { paged, want, entries, more, runs, list, across: None, room }
+    /// No pages yet.
+    pub fn new(want: Want, paged: P) -> Fills<P> {
+        Fills { paged, want, lists: FillLists::default(), across: None }
+    }
+
+    /// Forgets the pages, which have all ended, for others.
+    pub fn clear(&mut self) {
+        debug_assert!(self.lists.runs.iter().all(|run| run.ended.load(Ordering::Relaxed) as usize == run.count));
+        self.lists.clear();
+        self.across = None;
     }
 
     /// What the call does with the pages.
@@ -158,67 +156,62 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         self.want
     }
 
-    /// Adds a page and what the call wants of it.
+    /// Adds a page, behind those before it in the file, and what the call wants of it.
     pub fn push(&mut self, fill: Fill, span: Span) {
-        if self.entries.capacity() == 0 {
-            self.entries = Vec::with_capacity(self.room);
+        if self.lists.entries.capacity() == 0 {
+            self.lists = self.paged.pager.with_local(|local| local.spare_lists());
         }
-        let more = self.more.len();
-        self.entries.push(Entry { fill, span, more: more..more });
+        let more = self.lists.more.len();
+        debug_assert!(self.lists.entries.last().is_none_or(|before| page_of(before) < fill.key.page()));
+        self.lists.entries.push(Entry { fill, span, more: more..more });
     }
 
     /// Adds what the call also wants of the page that was added last. It does that in the order of the spans.
     pub fn push_more(&mut self, span: Span) {
-        if let Some(last) = self.entries.last_mut() {
-            self.more.push(span);
-            last.more.end = self.more.len();
+        if let Some(last) = self.lists.entries.last_mut() {
+            self.lists.more.push(span);
+            last.more.end = self.lists.more.len();
         }
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.lists.entries.len()
     }
 
     /// How many runs of pages they are, after `plan`.
     pub fn runs(&self) -> usize {
-        self.runs.len()
+        self.lists.runs.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.lists.entries.is_empty()
     }
 
     /// Joins adjacent pages of a block into runs. Nothing is added after this.
     pub fn plan(&mut self, file: &FileState) {
-        if !self.entries.is_sorted_by_key(page_of) {
-            self.entries.sort_unstable_by_key(page_of);
-        }
-        self.runs.reserve(self.entries.len());
         if file.is_list() {
             self.plan_list(file);
         } else {
             let block_pages = file.block_bytes() / PAGE_BYTES as u64;
             self.plan_runs(file, |page| !page.is_multiple_of(block_pages));
         }
-        for run in self.runs.iter_mut().filter(|run| run.count > 1) {
-            let pager = &self.paged.pager;
-            run.listed = self.list.len();
-            let frames = self.entries[run.first..run.first + run.count].iter();
-            self.list.extend(
-                frames
-                    .map(|Entry { fill, .. }| Segment { buf: pager.cache_of(fill.key).filling(fill), len: PAGE_BYTES }),
-            );
+        let (pager, FillLists { entries, runs, frames, .. }) = (&self.paged.pager, &mut self.lists);
+        let frame = |entry: &Entry| pager.cache_of(entry.fill.key).filling(&entry.fill);
+        for run in runs.iter_mut().filter(|run| run.count > 1) {
+            run.listed = frames.len();
+            let of_run = entries[run.first..run.first + run.count].iter();
+            frames.extend(of_run.map(|entry| Segment { buf: frame(entry), len: PAGE_BYTES }));
         }
     }
 
     /// Makes the runs. `is_behind` says whether one piece can move a page with the page before it.
     #[inline(always)]
     fn plan_runs(&mut self, file: &FileState, is_behind: impl Fn(u64) -> bool) {
-        let pager = &self.paged.pager;
+        let (pager, FillLists { entries, runs, .. }) = (&self.paged.pager, &mut self.lists);
         let mut last: Option<(u64, bool)> = None;
-        for (index, Entry { fill, .. }) in self.entries.iter().enumerate() {
+        for (index, Entry { fill, .. }) in entries.iter().enumerate() {
             let page = fill.key.page();
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
@@ -226,12 +219,12 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             }
             let whole = has == PAGE_BYTES;
             let adjacent = last.is_some_and(|(before, all)| all && whole && before + 1 == page && is_behind(page));
-            match self.runs.last_mut() {
+            match runs.last_mut() {
                 Some(run) if adjacent && run.count < MAX_SEGMENTS && run.len + PAGE_BYTES <= PIECE_BYTES => {
                     run.count += 1;
                     run.len += PAGE_BYTES;
                 }
-                _ => self.runs.push(Run { first: index, count: 1, listed: 0, len: has, ended: AtomicU32::new(0) }),
+                _ => runs.push(Run { first: index, count: 1, listed: 0, len: has, ended: AtomicU32::new(0) }),
             }
             last = Some((page, whole));
         }
@@ -241,8 +234,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     #[cold]
     fn plan_list(&mut self, file: &FileState) {
         self.plan_runs(file, |page| file.lies(page) == Lies::Behind && file.lies(page - 1) != Lies::Across);
-        for (number, run) in self.runs.iter().enumerate() {
-            let fill = &self.entries[run.first].fill;
+        for (number, run) in self.lists.runs.iter().enumerate() {
+            let fill = &self.lists.entries[run.first].fill;
             if file.lies(fill.key.page()) == Lies::Across {
                 let frame = self.paged.pager.cache_of(fill.key).filling(fill);
                 self.across.get_or_insert_default().add(file, number as u32, fill.key.page(), run.len, frame);
@@ -252,16 +245,33 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 
     /// The pieces that fill the runs, with the numbers of the runs as their tags.
     pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
-        Pieces { fills: self, file, class, run: 0, across: 0 }
+        let mut at = PiecesAt::default();
+        std::iter::from_fn(move || self.next_piece(&mut at, file, class))
+    }
+
+    /// The next piece: one for each run, but for those across.
+    #[inline]
+    pub fn next_piece(&self, at: &mut PiecesAt, file: &FileState, class: Class) -> Option<(u16, Piece)> {
+        let across = self.across.as_deref();
+        while let Some(run) = self.lists.runs.get(at.run) {
+            let tag = at.run as u32;
+            at.run += 1;
+            if across.is_none_or(|across| across.find(tag).is_none()) {
+                return Some(self.piece(run, tag, file, class));
+            }
+        }
+        let &(drive, piece) = across?.pieces.get(at.across)?;
+        at.across += 1;
+        Some((drive, Piece { class, ..piece }))
     }
 
     /// The piece of a run that is not across.
     #[inline]
     fn piece(&self, run: &Run, tag: u32, file: &FileState, class: Class) -> (u16, Piece) {
-        let (pager, fill) = (&self.paged.pager, &self.entries[run.first].fill);
+        let (pager, fill) = (&self.paged.pager, &self.lists.entries[run.first].fill);
         let memory = match run.count {
             1 => Memory::one(pager.cache_of(fill.key).filling(fill)),
-            _ => Memory::scatter(&self.list[run.listed..run.listed + run.count]),
+            _ => Memory::scatter(&self.lists.frames[run.listed..run.listed + run.count]),
         };
         let (drive, piece) = file.page_piece(Op::Read, class, fill.key.page(), run.len, memory);
         (drive, Piece { tag, ..piece })
@@ -275,15 +285,15 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             Some(across) => across.end(run, outcome),
         };
         let Some(outcome) = ended else { return };
-        let Run { first, count, ended, .. } = &self.runs[run as usize];
+        let Run { first, count, ended, .. } = &self.lists.runs[run as usize];
         // Runs mostly end in the order in which they began.
-        if let Some(later) = self.entries.get(first + count + FETCH_AHEAD) {
+        if let Some(later) = self.lists.entries.get(first + count + FETCH_AHEAD) {
             self.paged.prefetch(later.fill.key.page());
         }
         for index in ended.load(Ordering::Relaxed) as usize..*count {
             // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
-            if let Some(page) = self.end(&self.entries[first + index], outcome) {
+            if let Some(page) = self.end(&self.lists.entries[first + index], outcome) {
                 over.push(page);
             }
         }
@@ -292,14 +302,14 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     /// Ends all fills that have not ended, without a result: their pieces could not begin. The caller reports the error. Waiting operations
     /// look again.
     pub fn abandon(&self) {
-        for run in &self.runs {
+        for run in &self.lists.runs {
             let ended = run.ended.swap(run.count as u32, Ordering::Relaxed) as usize;
             self.abandon_entries(run.first + ended..run.first + run.count);
         }
     }
 
     fn abandon_entries(&self, entries: Range<usize>) {
-        let fills = self.entries[entries].iter().map(|entry| &entry.fill);
+        let fills = self.lists.entries[entries].iter().map(|entry| &entry.fill);
         fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
     }
 
@@ -323,7 +333,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         let cache = paged.pager.cache_of(fill.key);
         if outcome.is_ok() {
             self.copy(cache, fill, span);
-            for span in &self.more[more.clone()] {
+            for span in &self.lists.more[more.clone()] {
                 self.copy(cache, fill, span);
             }
         }
@@ -338,10 +348,15 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 
 impl<P: Deref<Target = Paged>> Drop for Fills<P> {
     fn drop(&mut self) {
+        if self.lists.entries.capacity() == 0 {
+            return;
+        }
         self.abandon();
         // Entries without a plan.
-        let planned = self.runs.last().map_or(0, |run| run.first + run.count);
-        self.abandon_entries(planned..self.entries.len());
+        let planned = self.lists.runs.last().map_or(0, |run| run.first + run.count);
+        self.abandon_entries(planned..self.lists.entries.len());
+        let lists = std::mem::take(&mut self.lists);
+        self.paged.pager.with_local(|local| local.keep_lists(lists));
     }
 }
 

@@ -10,6 +10,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
+use super::fill::FillLists;
+use super::span::Span;
 use super::{Paged, Pager};
 use crate::cache::feeder::RecentHits;
 use crate::cache::key::{Key, KeyHash};
@@ -63,7 +65,18 @@ pub struct Local {
     recent: RecentHits,
     /// `Pager::taken` when this thread last reported hits.
     taken_seen: Cell<u64>,
+    spare: Spare,
 }
+
+/// Lists of calls that have ended, for the thread's next calls: at most 400 KiB for spans and 200 KiB for each of two halves of a wave.
+#[derive(Default)]
+struct Spare {
+    fills: RefCell<Vec<FillLists>>,
+    /// The longest list of missing spans, of at most `KEPT_SPANS`.
+    spans: RefCell<Vec<Span>>,
+}
+
+const KEPT_SPANS: usize = 16 << 10;
 
 /// A thread's slots for pins.
 struct LocalPins {
@@ -214,11 +227,44 @@ impl Pager {
             tally,
             pins: LocalPins::default(),
             taken_seen: Cell::new(0),
+            spare: Spare::default(),
         }
     }
 }
 
 impl Local {
+    /// Empty lists for fills.
+    pub(super) fn spare_lists(&self) -> FillLists {
+        self.spare.fills.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Keeps the lists of fills that have ended.
+    pub(super) fn keep_lists(&self, mut lists: FillLists) {
+        lists.clear();
+        let mut kept = self.spare.fills.borrow_mut();
+        if kept.len() < 2 {
+            kept.push(lists);
+        }
+    }
+
+    /// Adds a span that the cache does not have. The first one takes the list that is kept.
+    #[inline]
+    pub(super) fn missed(&self, missing: &mut Vec<Span>, span: Span) {
+        if missing.capacity() == 0 {
+            *missing = self.spare.spans.take();
+        }
+        missing.push(span);
+    }
+
+    /// Keeps a list of spans that were moved.
+    pub(super) fn keep_spans(&self, mut spans: Vec<Span>) {
+        let mut kept = self.spare.spans.borrow_mut();
+        if spans.capacity() > kept.capacity() && spans.capacity() <= KEPT_SPANS {
+            spans.clear();
+            *kept = spans;
+        }
+    }
+
     /// Counts a hit, and notes it for the policy.
     #[inline(always)]
     pub fn hit(&self, paged: &Paged, key: Key) {

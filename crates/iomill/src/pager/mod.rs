@@ -27,6 +27,7 @@ mod open;
 mod open_files;
 mod open_plain;
 mod owned;
+mod pipeline;
 mod read;
 mod resize;
 mod span;

@@ -16,11 +16,11 @@
 
 use std::sync::Arc;
 
+use super::Paged;
 use super::fill::Fills;
 use super::open::OpenRef;
 use super::span::{Span, Want};
 use super::wave::Sorted;
-use super::{Paged, WAVE_PAGES};
 use crate::cache::Outcome;
 use crate::drive::{Class, Failure, Piece};
 use crate::error::{Error, Result};
@@ -136,7 +136,7 @@ impl NodeRequest {
     pub fn begin(mut self) -> Option<PendingRequest> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
-        let mut fills = Fills::new(self.want, Arc::clone(&paged), self.spans.len().min(WAVE_PAGES));
+        let mut fills = Fills::new(self.want, Arc::clone(&paged));
         let spans = std::mem::take(&mut self.spans);
         // SAFETY: the caller keeps the spans' memory until the request has ended (rule 3), and `fills` end before that.
         let left = unsafe { paged.begin_wave(&spans, &mut fills) };

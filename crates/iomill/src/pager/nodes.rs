@@ -11,6 +11,7 @@ use super::node_request::{Awaited, NodeRequest, Replies};
 use super::node_threads::NodeThreads;
 use super::open::OpenFile;
 use super::span::{Span, Want};
+use super::todo::order;
 use super::{Paged, Pager};
 use crate::cache::Cache;
 use crate::cache::key::{Key, KeyHash};
@@ -233,7 +234,7 @@ impl Paged {
 }
 
 impl OpenFile {
-    /// Sends other nodes their shares of a wave, one message each, and leaves the caller's share in `wave`. `None` if nothing was sent.
+    /// Sends other nodes their shares of a wave, one message each. Returns the caller's share, if it is not all, and what was sent.
     ///
     /// # Safety
     /// The spans' memory is valid until the result has been waited for or dropped. For reads nothing else uses it.
@@ -242,30 +243,32 @@ impl OpenFile {
         io: &Io<'_>,
         paged: &Paged,
         want: Want,
-        wave: &mut Vec<Span>,
+        wave: &[Span],
         class: Class,
-    ) -> Option<Awaited> {
-        let spread = paged.pager.spread.as_ref()?;
+    ) -> (Option<Vec<Span>>, Option<Awaited>) {
         // A spawned operation must not block, and its pieces go to the drive threads anyway.
-        if spread.least_asked > wave.len() || !io.blocks() {
-            return None;
-        }
-        let shares = spread.take_away(paged, wave, spread.least_asked);
+        let Some(spread) = paged.pager.spread.as_ref().filter(|spread| spread.least_asked <= wave.len() && io.blocks())
+        else {
+            return (None, None);
+        };
+        let mut near = wave.to_vec();
+        let shares = spread.take_away(paged, &mut near, spread.least_asked);
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
             // The pager does not know the file any more: it is being closed, and the caller does all itself.
             let Some(file) = paged.pager.file(paged.number()) else {
-                wave.extend(spans);
+                near.extend(spans);
                 continue;
             };
             let replies = &away.get_or_insert_with(|| Awaited(Arc::<Replies>::default())).0;
             spread.sent[node].fetch_add(spans.len() as u64, Ordering::Relaxed);
             let request = NodeRequest::new(want, class, spans, file, replies);
             if let Err(request) = spread.threads.send(node, request, &|notice| self.exec().notice(notice)) {
-                wave.extend(request.take_back());
+                near.extend(request.take_back());
             }
         }
-        away
+        order(&mut near);
+        (Some(near), away)
     }
 }
 

@@ -40,7 +40,7 @@ impl Paged {
             let found = self.looks_itself(cache) && unsafe { self.read_span(local, place, span) };
             if !found {
                 cache.prefetch_to_fill(key, hash);
-                missing.push(span);
+                local.missed(missing, span);
             }
         });
     }
@@ -213,7 +213,7 @@ impl<'a> OverlappingReads<'a> {
         if unsafe { self.memory.read_hinted(asking.hint, asking.key, within, asking.buf, len) } {
             self.local.hit(self.paged, asking.key);
         } else {
-            self.missing.push(asking.span());
+            self.local.missed(self.missing, asking.span());
         }
     }
 

@@ -28,11 +28,13 @@ pub(super) struct Todo {
     ordered: usize,
     /// Spans of the last wave that are to be in the next.
     again: Vec<Span>,
+    /// What was in `again` when the present wave began.
+    now: Vec<Span>,
 }
 
 impl Todo {
     pub fn new(spans: Vec<Span>) -> Todo {
-        Todo { spans, at: 0, ordered: 0, again: Vec::new() }
+        Todo { spans, at: 0, ordered: 0, again: Vec::new(), now: Vec::new() }
     }
 
     /// Adds a span of the last wave to the next one. The page that it waited for is there now, and may be gone again later.
@@ -40,30 +42,36 @@ impl Todo {
         self.again.push(span);
     }
 
-    /// Whether nothing is left.
-    pub fn is_empty(&self) -> bool {
-        self.at == self.spans.len() && self.again.is_empty()
+    /// How many spans are left.
+    pub fn len(&self) -> usize {
+        self.spans.len() - self.at + self.again.len()
     }
 
-    /// Puts the next wave of at most `most` pages into `wave`, which then has nothing else.
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The next wave, of at most `most` pages, or of all spans that come again.
     #[inline]
-    pub fn next(&mut self, most: usize, wave: &mut Vec<Span>) {
-        if self.at == 0 && self.spans.len() <= most && self.again.is_empty() {
-            // What most calls have.
-            *wave = std::mem::take(&mut self.spans);
-            order(wave);
-        } else {
-            self.cut(most, wave);
+    pub fn next(&mut self, most: usize) -> &[Span] {
+        if self.at > 0 || self.spans.len() > most || !self.again.is_empty() {
+            return self.cut(most);
         }
+        // What most calls have.
+        order(&mut self.spans);
+        (self.at, self.ordered) = (self.spans.len(), self.spans.len());
+        &self.spans
     }
 
     #[cold]
     #[inline(never)]
-    fn cut(&mut self, most: usize, wave: &mut Vec<Span>) {
-        wave.clear();
+    fn cut(&mut self, most: usize) -> &[Span] {
         if !self.again.is_empty() {
-            std::mem::swap(wave, &mut self.again);
-            return order(wave);
+            self.now.clear();
+            std::mem::swap(&mut self.now, &mut self.again);
+            order(&mut self.now);
+            return &self.now;
         }
         if self.at == self.ordered {
             self.ordered += list_len(&self.spans[self.at..]);
@@ -71,9 +79,24 @@ impl Todo {
         }
         let pages = self.spans[self.at..self.ordered].chunk_by(|a, b| a.page == b.page);
         let count: usize = pages.take(most).map(<[Span]>::len).sum();
-        wave.extend_from_slice(&self.spans[self.at..self.at + count]);
         self.at += count;
+        &self.spans[self.at - count..self.at]
     }
+
+    /// The memory of its list.
+    pub fn into_spans(self) -> Vec<Span> {
+        self.spans
+    }
+}
+
+/// Cuts spans into two lists at a page's edge, near the middle.
+pub(super) fn halve(mut spans: Vec<Span>) -> (Vec<Span>, Vec<Span>) {
+    order(&mut spans);
+    let middle = spans.len() / 2;
+    let last = spans.get(middle).map(|span| span.page);
+    let same = spans[middle..].iter().take_while(|span| Some(span.page) == last).count();
+    let second = spans.split_off(middle + same);
+    (spans, second)
 }
 
 impl OpenFile {
@@ -152,7 +175,7 @@ fn list_len(spans: &[Span]) -> usize {
 
 /// Rule 1.
 #[inline]
-fn order(spans: &mut [Span]) {
+pub(super) fn order(spans: &mut [Span]) {
     if spans.len() > 1 && !spans.is_sorted_by_key(|span| span.page) {
         spans.sort_by_key(|span| span.page);
     }
@@ -173,11 +196,11 @@ mod tests {
     /// All waves of a list, and how many spans were in them together.
     fn waves(list: Vec<Span>, most: usize) -> (Vec<Vec<Span>>, usize) {
         let place = list.as_ptr();
-        let (mut todo, mut wave, mut waves) = (Todo::new(list), Vec::new(), Vec::new());
+        let (mut todo, mut waves) = (Todo::new(list), Vec::new());
         while !todo.is_empty() {
-            todo.next(most, &mut wave);
-            waves.push(wave.clone());
-            assert!(todo.spans.is_empty() || todo.spans.as_ptr() == place, "the list was copied");
+            let wave = todo.next(most).to_vec();
+            assert_eq!(todo.spans.as_ptr(), place, "the list was copied");
+            waves.push(wave);
         }
         let moved = waves.iter().map(Vec::len).sum();
         (waves, moved)
@@ -222,15 +245,26 @@ mod tests {
     #[test]
     fn spans_that_come_again_are_the_next_wave() {
         let mut todo = Todo::new(spans([5, 4, 3, 2, 1].into_iter()));
-        let mut wave = Vec::new();
-        todo.next(2, &mut wave);
+        let wave = todo.next(2).to_vec();
         wave.iter().rev().for_each(|span| todo.again(*span));
-        todo.next(2, &mut wave);
-        assert_eq!(wave.iter().map(|span| span.page).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(todo.len(), 5);
+        assert_eq!(todo.next(2).iter().map(|span| span.page).collect::<Vec<_>>(), [1, 2]);
         assert!(!todo.is_empty());
-        todo.next(9, &mut wave);
-        assert_eq!(wave.len(), 3);
+        assert_eq!(todo.next(9).len(), 3);
         assert!(todo.is_empty());
+    }
+
+    #[test]
+    fn halves_have_no_page_in_common() {
+        for rows in [0, 1, 2, 7, 100] {
+            for same in [1, 3, 1000] {
+                let (first, second) = halve(spans((0..rows).rev().map(|row| row / same)));
+                assert_eq!(first.len() + second.len(), rows as usize);
+                let edge = first.last().zip(second.first());
+                assert!(edge.is_none_or(|(last, next)| last.page < next.page), "{rows} {same}");
+                assert!(second.len() <= first.len() + 1);
+            }
+        }
     }
 
     #[test]
