@@ -119,6 +119,12 @@ fn divide(array: Array, cache_bytes: Option<u64>, share: u64) -> iomill::Result<
 }
 
 /// Makes directories into the drives of a new array.
+/// Refuses what can be no name of a file.
+#[pyfunction]
+pub fn check_name(name: &str) -> PyResult<()> {
+    iomill::check_name(name).or_raise()
+}
+
 #[pyfunction]
 #[pyo3(signature = (drives, cache_bytes=None, share=1))]
 pub fn create_array(

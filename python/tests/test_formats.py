@@ -226,6 +226,17 @@ def test_a_failed_put_leaves_nothing(drives):
         iomill.put("none.npy", drives)
 
 
+def test_a_name_that_cannot_be_is_refused_before_anything_is_made(drives):
+    for bad in ["", "a//b", "../x", "a\n", "x" * 1001]:
+        with pytest.raises(ValueError, match="name"):
+            iomill.put(np.zeros(10), drives, bad)
+        assert not any(os.listdir(drive) for drive in drives)
+    with iomill.Array.create(drives) as array:
+        with pytest.raises(ValueError, match="name"):
+            array.row_writer("a//b", np.float32, (4,))
+        assert array.list() == []
+
+
 def test_put_makes_no_directories(drives):
     rows = np.arange(10)
     with pytest.raises(FileNotFoundError, match="not_mounted"):

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use iomill::catalog::check_name;
+use iomill::check_name;
 use iomill::{Array, Error};
 
 use crate::failure::{Failure, Result, shown};

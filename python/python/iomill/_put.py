@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from . import _iomill
 from ._arrays import Array, Draft, is_drive
 from ._files import File, Path, path_of, paths_of
 from ._formats import rows_of_file
@@ -75,6 +76,8 @@ def put(
         path = path_of(src)
         name = name or os.path.basename(path)
         header, total, pieces = _of_file(path, tensor, dtype, shape, offset)
+    # Before anything is made or copied for it.
+    _iomill.check_name(name)
     with _array_on(places) as array:
         if name in array:
             raise FileExistsError(errno.EEXIST, "the array has a file of this name: choose another, or delete it", name)
@@ -139,6 +142,7 @@ class RowWriter:
     """Rows that are written batch by batch: `Array.row_writer`. They appear when it is closed, unless an exception ends its ``with``."""
 
     def __init__(self, array: Array, name: str, dtype: DTypeLike, shape: Sequence[int], *, replace: bool) -> None:
+        _iomill.check_name(name)
         self._name = name
         self._dtype = np.dtype(dtype)
         self._shape = tuple(operator.index(length) for length in shape)

@@ -24,6 +24,7 @@ from typing import Any
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
+from . import _iomill
 from ._arrays import Array, Lingering, settle
 from ._files import File, Path, path_of
 from ._writing import Buffered, Compressed, Text, Written
@@ -290,6 +291,7 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
             file = array.open(name)
             file.seek(0, os.SEEK_END)
             return Written(name, file, None, autocommit=True, replace=True, ended=self._writing.end)
+        _iomill.check_name(name)
         draft = array.draft()
         if mode == "ab" and is_there:
             with array.open(name) as old:

@@ -34,7 +34,7 @@ mod setup;
 mod traits;
 
 pub use crate::cache::policy::PolicyKind;
-pub use crate::catalog::When;
+pub use crate::catalog::{When, check_name};
 pub use crate::exec::block_on::block_on;
 #[cfg(feature = "tokio")]
 pub use crate::exec::tokio::drive_by_tokio;

@@ -7,7 +7,11 @@ pub const NAME_MAX_BYTES: usize = 1000;
 /// Longest key of an attribute in bytes.
 pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 100;
 
-/// Names are UTF-8 paths: components between single slashes, none of them empty, `.` or `..`, and no control characters.
+/// Refuses what can be no name of a file, before work is done for it. Names are UTF-8 paths of at most 1,000 bytes: components between single
+/// slashes, none of them empty, `.` or `..`, and no control characters.
+///
+/// # Errors
+/// [`Error::Invalid`], which says what is wrong with the name.
 pub fn check_name(name: &str) -> Result<()> {
     name_fault(name).map_or(Ok(()), |why| Err(Error::invalid(format!("file name {}", shown(name)), why)))
 }
