@@ -1,0 +1,76 @@
+//! [`Error`]: why a cache cannot be opened. Non-goals: errors of gets (`fault`).
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why [`crate::Cache::open`] failed. A message says what failed, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An option has a value that it cannot have.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// The option or the argument.
+        what: &'static str,
+        /// What is wrong, and what is right.
+        why: String,
+    },
+    /// A directory is not there, so its drive may not be mounted.
+    #[error("{}: no such directory; mount the drive, or make the directory", path.display())]
+    NoDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directories belong to two caches.
+    #[error("{} belongs to the cache {found}, and the drives before it to {expected}; open each cache by its own directories, or remove {}/iomill-origin",
+        path.display(), path.display())]
+    Foreign {
+        /// The directory of the other cache.
+        path: PathBuf,
+        /// The id of the cache of the directories before it.
+        expected: String,
+        /// The id of its own cache.
+        found: String,
+    },
+    /// The label of a drive is damaged, or of a version that this one does not know.
+    #[error("the label {}: {why}; to begin the drive again, remove the directory that holds the label", path.display())]
+    Label {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The index in shared memory cannot be made.
+    #[error("the index {} of {len_bytes} bytes: {source}; give it a directory with room by `Options::index_dir`", path.display())]
+    Index {
+        /// The file of the index.
+        path: PathBuf,
+        /// Its length.
+        len_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A call of the system failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The library failed.
+    #[error(transparent)]
+    Iomill(#[from] iomill::Error),
+}
+
+/// A result of opening a cache.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
+        let path = path.into();
+        move |source| Error::Io { action, path, source }
+    }
+}

@@ -1,0 +1,281 @@
+//! Fetching granules that no drive has: each once, joined to GETs, checked. Rules F1 to F5 of `docs/origin.md`. Non-goals: which become one GET
+//! (`joining`).
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use futures_timer::Delay;
+use futures_util::StreamExt;
+use futures_util::future::{Either, join, join_all, select, try_join, try_join_all};
+
+use crate::cache::Inner;
+use crate::counters::add;
+use crate::drive::Drive;
+use crate::fault::{Fault, Result};
+use crate::fill::Fill;
+use crate::flights::{Begun, Lead, Wait};
+use crate::identity::{GranuleId, ObjectId};
+use crate::index::{Claim, Claimed};
+use crate::joining::gets;
+use crate::origin::{Answer, Meta};
+use crate::reading::whole;
+use crate::store::Source;
+
+/// What was fetched so far.
+#[derive(Debug, Default)]
+pub struct Fetched {
+    /// Granules by their numbers. The last one of an object ends with it.
+    pub granules: HashMap<u64, Bytes>,
+    /// A GET of this call has seen the content that was expected.
+    pub validated: bool,
+}
+
+/// This process's claim on a granule, which a drop gives back.
+#[derive(Debug)]
+struct Claiming {
+    drive: Arc<Drive>,
+    claim: Option<Claim>,
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            self.drive.index.unclaim(claim);
+        }
+    }
+}
+
+/// A granule that this call fetches, for all or, without a lead, for itself.
+struct Leading {
+    granule: u64,
+    lead: Option<Lead>,
+    claiming: Option<Claiming>,
+}
+
+/// How often a call looks whether another process has brought a granule.
+const LOOK: Duration = Duration::from_millis(2);
+/// How long a call waits for another call of the process. A future that its owner does not poll fetches nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Brings granules of an object, wherever they come from. Each is fetched by one call of this process at a time.
+pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fetched: &mut Fetched) -> Result<()> {
+    loop {
+        granules.sort_unstable();
+        granules.dedup();
+        granules.retain(|granule| !fetched.granules.contains_key(granule));
+        if granules.is_empty() {
+            return Ok(());
+        }
+        let (mut leads, mut waits) = (Vec::new(), Vec::new());
+        for granule in &granules {
+            match source.cache.flights.begin(id.granule(*granule)) {
+                Begun::Lead(lead) => leads.push((*granule, lead)),
+                Begun::Wait(wait) => waits.push((*granule, wait)),
+                Begun::Have(bytes) => {
+                    add(&source.cache.tally.hits_filling, 1);
+                    fetched.granules.insert(*granule, bytes);
+                }
+            }
+        }
+        let waited = join_all(waits.into_iter().map(|(granule, wait)| waited(source, id, granule, wait)));
+        let (led, waited) = join(led(source, id, leads), waited).await;
+        let (bytes, validated) = led?;
+        fetched.granules.extend(bytes);
+        fetched.validated |= validated;
+        for (granule, outcome) in waited {
+            // Without an outcome the other call gave up, and the next round may lead.
+            if let Some(outcome) = outcome {
+                fetched.granules.insert(granule, outcome?);
+                add(&source.cache.tally.hits_waited, 1);
+            }
+        }
+    }
+}
+
+/// Rule F1: waits for the call that fetches a granule, within a bound. `None` if that call gave up.
+async fn waited(source: &Source<'_>, id: ObjectId, granule: u64, wait: Wait) -> (u64, Option<Result<Bytes>>) {
+    match select(std::pin::pin!(wait.ended()), Delay::new(PATIENCE)).await {
+        Either::Left((ended, _)) => (granule, ended),
+        Either::Right(_) => {
+            let own = by_gets(source, id, vec![Leading { granule, lead: None, claiming: None }]).await;
+            (granule, own.map(|mut bytes| bytes.remove(&granule)).transpose())
+        }
+    }
+}
+
+/// Brings the granules that this call leads: by GETs, or from other processes that fetch them.
+async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Lead)>) -> Result<(HashMap<u64, Bytes>, bool)> {
+    let cache = source.cache;
+    let (mut leading, mut others) = (Vec::new(), Vec::new());
+    for (granule, lead) in leads {
+        let drive = cache.drive_of(lead.id());
+        let claimed =
+            drive.as_ref().map_or(Claimed::No, |drive| drive.index.claim(lead.id().tag, cache.wait_for_others));
+        match (claimed, drive) {
+            (Claimed::Others, Some(drive)) => others.push((granule, lead, drive)),
+            (Claimed::Mine(claim), Some(drive)) => {
+                let claiming = Some(Claiming { drive, claim: Some(claim) });
+                leading.push(Leading { granule, lead: Some(lead), claiming });
+            }
+            _ => leading.push(Leading { granule, lead: Some(lead), claiming: None }),
+        }
+    }
+    let others = others.into_iter().map(|(granule, lead, drive)| of_others(source, id, granule, lead, drive));
+    let (own, others) = try_join(by_gets(source, id, leading), try_join_all(others)).await?;
+    let mut bytes = own;
+    let mut validated = !bytes.is_empty();
+    for (granules, asked) in others {
+        bytes.extend(granules);
+        validated |= asked;
+    }
+    Ok((bytes, validated))
+}
+
+/// Rule F3: waits for another process, within a bound, and then fetches.
+async fn of_others(
+    source: &Source<'_>,
+    id: ObjectId,
+    granule: u64,
+    lead: Lead,
+    drive: Arc<Drive>,
+) -> Result<(HashMap<u64, Bytes>, bool)> {
+    let cache = source.cache;
+    let begun = Instant::now();
+    let mut claim = None;
+    while begun.elapsed() < cache.wait_for_others {
+        Delay::new(LOOK).await;
+        let ended = match drive.index.claim(lead.id().tag, cache.wait_for_others) {
+            Claimed::Others => false,
+            Claimed::Mine(mine) => {
+                claim = Some(Claiming { drive: Arc::clone(&drive), claim: Some(mine) });
+                true
+            }
+            Claimed::No => true,
+        };
+        // After the claim: a process gives it back when the index has the granule.
+        if let Some(mut bytes) = whole(cache, &drive, lead.id()).await {
+            bytes.truncate(length_of(source.object.meta.size, granule, cache.granule_bytes));
+            add(&cache.tally.hits_waited, 1);
+            lead.end(Ok(bytes.clone()));
+            return Ok((HashMap::from([(granule, bytes)]), false));
+        }
+        if ended {
+            break;
+        }
+    }
+    let bytes = by_gets(source, id, vec![Leading { granule, lead: Some(lead), claiming: claim }]).await?;
+    Ok((bytes, true))
+}
+
+/// The bytes of a granule, less for the last one of its object.
+fn length_of(size: u64, granule: u64, granule_bytes: u64) -> usize {
+    size.saturating_sub(granule * granule_bytes).min(granule_bytes) as usize
+}
+
+async fn by_gets(source: &Source<'_>, id: ObjectId, leading: Vec<Leading>) -> Result<HashMap<u64, Bytes>> {
+    let cache = source.cache;
+    let granules: Vec<u64> = leading.iter().map(|leading| leading.granule).collect();
+    let mut leading = leading.into_iter().peekable();
+    let runs: Vec<(Range<u64>, Vec<Leading>)> = gets(&granules, cache.granule_bytes, &cache.cost)
+        .into_iter()
+        .map(|run| {
+            let own = std::iter::from_fn(|| leading.next_if(|leading| leading.granule < run.end)).collect();
+            (run, own)
+        })
+        .collect();
+    let fetched = runs.into_iter().map(|(run, own)| one_get(source, id, run, own));
+    // The first error drops the others, which tell the calls that wait for them.
+    Ok(try_join_all(fetched).await?.into_iter().flatten().collect())
+}
+
+/// One GET of granules, some of which may lie between those that are led.
+async fn one_get(source: &Source<'_>, id: ObjectId, run: Range<u64>, own: Vec<Leading>) -> Result<Vec<(u64, Bytes)>> {
+    let cache = source.cache;
+    let range = run.start * cache.granule_bytes..(run.end * cache.granule_bytes).min(source.object.meta.size);
+    let got = source.get(range.clone()).await;
+    let got = match got {
+        Ok(body) => body,
+        Err(fault) => {
+            own.into_iter().filter_map(|leading| leading.lead).for_each(|lead| lead.end(Err(fault.clone())));
+            return Err(fault);
+        }
+    };
+    let mut own = own.into_iter().peekable();
+    let mut brought = Vec::new();
+    for (granule, bytes) in granules_of(&got, run.start, cache.granule_bytes) {
+        let leading = own.next_if(|leading| leading.granule == granule);
+        fill(cache, id.granule(granule), bytes.clone(), leading);
+        brought.push((granule, bytes));
+    }
+    Ok(brought)
+}
+
+/// Cuts the body of a GET into granules.
+pub fn granules_of(body: &Bytes, first: u64, granule_bytes: u64) -> impl Iterator<Item = (u64, Bytes)> {
+    let len = granule_bytes as usize;
+    (0..body.len().div_ceil(len)).map(move |n| {
+        let bytes = body.slice(n * len..((n + 1) * len).min(body.len()));
+        (first + n as u64, bytes)
+    })
+}
+
+/// Offers a granule to be written, and then tells the calls that wait: one of them that comes later finds it in memory.
+fn fill(cache: &Inner, id: GranuleId, bytes: Bytes, leading: Option<Leading>) {
+    let extra = leading.is_none();
+    let (lead, mut claiming) = leading.map_or((None, None), |leading| (leading.lead, leading.claiming));
+    let claim = claiming.as_mut().and_then(|claiming| claiming.claim.take());
+    cache.offer(Fill { id, bytes: bytes.clone(), claim }, extra);
+    if let Some(lead) = lead {
+        lead.end(Ok(bytes));
+    }
+}
+
+/// Rule F5: reads the body of a GET, and refuses one that is not exactly what was asked for.
+pub async fn checked_body(cache: &Inner, path: &str, asked: &Range<u64>, mut answer: Answer) -> Result<Bytes> {
+    let expected = asked.start..asked.end.min(answer.meta.size);
+    if answer.range != expected {
+        let found = answer.range;
+        return Err(Fault::other(format!(
+            "the origin sends bytes {found:?} of {path:?}, and {expected:?} were asked for"
+        )));
+    }
+    let len = (expected.end - expected.start) as usize;
+    let mut first: Option<Bytes> = None;
+    let mut rest = BytesMut::new();
+    let mut have = 0;
+    while let Some(chunk) = answer.body.next().await {
+        let chunk = chunk?;
+        have += chunk.len();
+        if have > len {
+            return Err(Fault::other(format!("the origin sends more than bytes {expected:?} of {path:?}")));
+        }
+        match &first {
+            None if chunk.is_empty() => {}
+            // One chunk that is all of the body is not copied.
+            None => first = Some(chunk),
+            Some(one) => {
+                if rest.is_empty() {
+                    rest.reserve(len);
+                    rest.extend_from_slice(one);
+                }
+                rest.extend_from_slice(&chunk);
+            }
+        }
+    }
+    add(&cache.tally.bytes_fetched, have as u64);
+    if have < len {
+        return Err(Fault::other(format!(
+            "the origin ended {} bytes before the end of bytes {expected:?} of {path:?}; read it again",
+            len - have
+        )));
+    }
+    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
+}
+
+/// Refuses an answer about another content than the expected one. Rule C1.
+pub fn checked_meta(path: &str, expected: &Meta, answer: &Meta) -> Result<()> {
+    if answer.is_same(expected) { Ok(()) } else { Err(Fault::changed(path)) }
+}

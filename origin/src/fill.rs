@@ -1,0 +1,213 @@
+//! [`Filler`]: the thread of a drive that writes what was fetched, behind the answers. Rules W1 and F4 of `docs/origin.md`. Non-goals: how a batch
+//! is written (`append`).
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::append::{Appended, Item, append, is_full};
+use crate::counters::{Tally, add};
+use crate::drive::{Drive, Held};
+use crate::flights::Flights;
+use crate::identity::GranuleId;
+use crate::index::Claim;
+use crate::load;
+use crate::notices::locked;
+
+/// A granule to be written, with this process's claim on it.
+#[derive(Debug)]
+pub struct Fill {
+    pub id: GranuleId,
+    pub bytes: Bytes,
+    pub claim: Option<Claim>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Filler {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    drive: Arc<Drive>,
+    flights: Arc<Flights>,
+    tally: Arc<Tally>,
+    /// Most bytes that may wait.
+    most: u64,
+    admit: f64,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    fills: VecDeque<Fill>,
+    /// Their bytes, and those of the batch that is being written.
+    bytes: u64,
+    writing: bool,
+    ends: bool,
+    /// The regions of the drive are in the index, or cannot be.
+    is_loaded: bool,
+}
+
+/// Most granules of one batch: other processes have a turn after each.
+const BATCH: usize = 64;
+/// How long a batch waits for the right to append, and how often it asks. Another process holds it for a batch, or is stopped.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl Filler {
+    pub fn start(
+        drive: Arc<Drive>,
+        flights: Arc<Flights>,
+        tally: Arc<Tally>,
+        most: u64,
+        admit: f64,
+    ) -> std::io::Result<Filler> {
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { drive, flights, tally, most, admit, queue, changed });
+        let served = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("iomill-origin".into()).spawn(move || served.serve())?;
+        Ok(Filler { shared, thread: Some(thread) })
+    }
+
+    /// Takes a granule, unless too much waits. `extra`: it was not asked for, and is taken only if half of the room is free.
+    pub fn offer(&self, fill: Fill, extra: bool) {
+        let shared = &*self.shared;
+        let (most, bytes) = (if extra { shared.most / 2 } else { shared.most }, fill.bytes.len() as u64);
+        let mut queue = locked(&shared.queue);
+        if queue.bytes + bytes > most || queue.ends || shared.drive.is_dead() {
+            drop(queue);
+            add(&shared.tally.dropped, 1);
+            shared.drive.give_up(fill.claim);
+            return;
+        }
+        if !shared.flights.hold(fill.id, &fill.bytes) {
+            drop(queue);
+            shared.drive.give_up(fill.claim);
+            return;
+        }
+        queue.bytes += bytes;
+        queue.fills.push_back(fill);
+        shared.changed.notify_all();
+    }
+
+    /// Waits until nothing waits to be written.
+    pub fn flush(&self) {
+        let shared = &*self.shared;
+        shared.wait_while(locked(&shared.queue), |queue| !queue.ends && (queue.writing || !queue.fills.is_empty()));
+    }
+
+    /// Waits until the index has what the drive has.
+    pub fn wait_until_loaded(&self) {
+        let shared = &*self.shared;
+        shared.wait_while(locked(&shared.queue), |queue| !queue.ends && !queue.is_loaded);
+    }
+}
+
+impl Drop for Filler {
+    /// Writes what waits, and ends.
+    fn drop(&mut self) {
+        locked(&self.shared.queue).ends = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+impl Drive {
+    fn give_up(&self, claim: Option<Claim>) {
+        if let Some(claim) = claim {
+            self.index.unclaim(claim);
+        }
+    }
+}
+
+impl Shared {
+    fn wait_while(&self, queue: MutexGuard<'_, Queue>, condition: impl Fn(&Queue) -> bool) {
+        let waited = self.changed.wait_while(queue, |queue| condition(queue));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn serve(&self) {
+        self.load();
+        loop {
+            let batch = {
+                let queue = locked(&self.queue);
+                let waited = self.changed.wait_while(queue, |queue| queue.fills.is_empty() && !queue.ends);
+                let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+                if queue.fills.is_empty() {
+                    return;
+                }
+                queue.writing = true;
+                let len = queue.fills.len().min(BATCH);
+                queue.fills.drain(..len).collect::<Vec<_>>()
+            };
+            self.write(&batch);
+            let bytes: u64 = batch.iter().map(|fill| fill.bytes.len() as u64).sum();
+            for fill in batch {
+                // After the index has it, or never will.
+                self.flights.release(fill.id);
+                self.drive.give_up(fill.claim);
+            }
+            let mut queue = locked(&self.queue);
+            queue.bytes -= bytes;
+            queue.writing = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Rule L2: reads what the drive has, a few regions at a time. Lookups meanwhile find what is there.
+    fn load(&self) {
+        while !self.drive.index.is_loaded() && !locked(&self.queue).ends {
+            let Some(held) = self.hold() else { continue };
+            if let Err(error) = load::load_some(&self.drive, &held) {
+                self.drive.failed("read the summaries", &error);
+                break;
+            }
+        }
+        locked(&self.queue).is_loaded = true;
+        self.changed.notify_all();
+    }
+
+    fn hold(&self) -> Option<Held<'_>> {
+        let begun = Instant::now();
+        loop {
+            match self.drive.try_hold() {
+                Some(held) => return Some(held),
+                None if begun.elapsed() > PATIENCE => return None,
+                None => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn write(&self, batch: &[Fill]) {
+        let full = self.admit < 1.0 && is_full(&self.drive);
+        let admitted = batch.iter().filter(|_| !full || fastrand::f64() < self.admit);
+        let items: Vec<Item> = admitted.map(|fill| Item { id: fill.id, bytes: fill.bytes.clone() }).collect();
+        add(&self.tally.refused, (batch.len() - items.len()) as u64);
+        if items.is_empty() {
+            return;
+        }
+        let mut done = Appended::default();
+        // An error was told to the drive, which counts them.
+        let ended = match self.hold() {
+            Some(held) => append(&self.drive, &items, &held, &mut done),
+            None => Err(std::io::ErrorKind::WouldBlock.into()),
+        };
+        let tally = &*self.tally;
+        add(&tally.filled, done.granules);
+        add(&tally.filled_before, done.known);
+        add(&tally.carried, done.carried);
+        add(&tally.emptied, done.emptied);
+        if ended.is_err() {
+            add(&tally.dropped, (items.len() as u64).saturating_sub(done.granules + done.known));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! [`Flights`]: which granules are on their way in this process: fetched, or waiting to be written. Rule F1 of `docs/origin.md`. Non-goals: other
+//! processes (`index::claims`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_channel::oneshot;
+use futures_util::future::{FutureExt, Shared};
+
+use crate::fault::Result;
+use crate::identity::GranuleId;
+use crate::notices::locked;
+
+/// What the leader of a granule brings. An error without a value: the leader was dropped.
+type Outcome = Shared<oneshot::Receiver<Result<Bytes>>>;
+
+#[derive(Debug)]
+enum Flight {
+    /// A call fetches it.
+    Fetched(Outcome),
+    /// It waits to be written.
+    Filling(Bytes),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Flights {
+    flights: Mutex<HashMap<GranuleId, Flight>>,
+}
+
+/// What a call does about a missing granule.
+pub enum Begun {
+    /// It fetches the granule.
+    Lead(Lead),
+    /// It waits for the call that does.
+    Wait(Wait),
+    /// The bytes are in memory.
+    Have(Bytes),
+}
+
+/// The duty to fetch a granule. Dropped without a result, it tells the calls that wait, and one of them fetches.
+#[derive(Debug)]
+pub struct Lead {
+    id: GranuleId,
+    flights: Arc<Flights>,
+    sender: Option<oneshot::Sender<Result<Bytes>>>,
+}
+
+/// Waits for a granule that another call fetches.
+pub struct Wait(Outcome);
+
+impl Wait {
+    /// `None` if the other call gave up.
+    pub fn ended(self) -> impl Future<Output = Option<Result<Bytes>>> {
+        self.0.map(Result::ok)
+    }
+}
+
+impl Flights {
+    pub fn begin(self: &Arc<Self>, id: GranuleId) -> Begun {
+        match locked(&self.flights).entry(id) {
+            Entry::Occupied(entry) => match entry.get() {
+                Flight::Fetched(outcome) => Begun::Wait(Wait(outcome.clone())),
+                Flight::Filling(bytes) => Begun::Have(bytes.clone()),
+            },
+            Entry::Vacant(entry) => {
+                let (sender, receiver) = oneshot::channel();
+                entry.insert(Flight::Fetched(receiver.shared()));
+                Begun::Lead(Lead { id, flights: Arc::clone(self), sender: Some(sender) })
+            }
+        }
+    }
+
+    /// Keeps the bytes of a granule in reach until it is written. `false` if they are in reach already.
+    pub fn hold(&self, id: GranuleId, bytes: &Bytes) -> bool {
+        !matches!(locked(&self.flights).insert(id, Flight::Filling(bytes.clone())), Some(Flight::Filling(_)))
+    }
+
+    /// The granule is written, or will not be.
+    pub fn release(&self, id: GranuleId) {
+        let mut flights = locked(&self.flights);
+        if let Entry::Occupied(entry) = flights.entry(id)
+            && matches!(entry.get(), Flight::Filling(_))
+        {
+            entry.remove();
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        locked(&self.flights).len()
+    }
+}
+
+impl Lead {
+    pub fn id(&self) -> GranuleId {
+        self.id
+    }
+
+    /// Tells the calls that wait.
+    pub fn end(mut self, outcome: Result<Bytes>) {
+        self.leave();
+        if let Some(sender) = self.sender.take() {
+            let _none_waits = sender.send(outcome);
+        }
+    }
+
+    /// From now on a call that misses the granule fetches it, unless it waits to be written.
+    fn leave(&self) {
+        let mut flights = locked(&self.flights.flights);
+        if let Entry::Occupied(entry) = flights.entry(self.id)
+            && matches!(entry.get(), Flight::Fetched(_))
+        {
+            entry.remove();
+        }
+    }
+}
+
+impl Drop for Lead {
+    fn drop(&mut self) {
+        if self.sender.is_some() {
+            self.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+    use crate::identity::{ObjectId, Version};
+    use futures_executor::block_on;
+
+    fn id(n: u64) -> GranuleId {
+        ObjectId::new("o", "k", &Version::Modified { ns: 0 }, 1).granule(n)
+    }
+
+    #[test]
+    fn one_call_leads_and_the_others_hear_of_its_end() {
+        let flights = Arc::new(Flights::default());
+        let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("the first call leads") };
+        let Begun::Wait(wait) = flights.begin(id(1)) else { panic!("the second call waits") };
+        assert!(matches!(flights.begin(id(2)), Begun::Lead(_)), "another granule");
+        lead.end(Ok(Bytes::from_static(b"x")));
+        assert_eq!(block_on(wait.ended()).unwrap().unwrap(), "x");
+        let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("it is over") };
+        let Begun::Wait(wait) = flights.begin(id(1)) else { panic!("the second call waits") };
+        lead.end(Err(Fault::other("no")));
+        assert!(block_on(wait.ended()).unwrap().is_err());
+        assert_eq!(flights.len(), 0);
+    }
+
+    #[test]
+    fn a_leader_that_is_dropped_leaves_its_duty_to_another() {
+        let flights = Arc::new(Flights::default());
+        let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("the first call leads") };
+        let Begun::Wait(wait) = flights.begin(id(1)) else { panic!("the second call waits") };
+        drop(lead);
+        assert!(block_on(wait.ended()).is_none());
+        assert!(matches!(flights.begin(id(1)), Begun::Lead(_)));
+    }
+
+    #[test]
+    fn a_granule_that_waits_to_be_written_is_in_reach() {
+        let flights = Arc::new(Flights::default());
+        let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("the first call leads") };
+        let bytes = Bytes::from_static(b"x");
+        assert!(flights.hold(id(1), &bytes));
+        lead.end(Ok(bytes.clone()));
+        assert!(matches!(flights.begin(id(1)), Begun::Have(found) if found == bytes));
+        assert!(!flights.hold(id(1), &bytes), "it is there already");
+        flights.release(id(1));
+        assert_eq!(flights.len(), 0);
+    }
+}

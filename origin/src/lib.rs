@@ -1,0 +1,77 @@
+//! A cache on local drives between programs and an object store: S3, GCS, Azure, Ceph, HTTP. It is below the trait `ObjectStore` of
+//! [`object_store`](https://docs.rs/object_store), so that all that reads through the trait can use it.
+//!
+//! ```no_run
+//! # #[cfg(feature = "v0_14")]
+//! # async fn example(s3: std::sync::Arc<dyn object_store_0_14::ObjectStore>) -> Result<(), Box<dyn std::error::Error>> {
+//! use iomill_origin::{Cache, Options, Revalidate};
+//! use object_store_0_14::{ObjectStore, path::Path};
+//!
+//! // Objects below `tables/` never change. Others are asked for their version in each call.
+//! let options = Options::new().bytes(2 << 40).revalidate("tables/", Revalidate::Never);
+//! let cache = Cache::open(["/mnt/ssd0", "/mnt/ssd1"], options)?;
+//! let store = cache.over(s3, "s3://bucket");
+//! let rows = store.get_ranges(&Path::from("tables/points"), &[0..512, 40_000..40_512]).await?;
+//! # let _ = rows;
+//! # Ok(()) }
+//! ```
+//!
+//! Any number of processes of a machine open the same directories, and share what is there. None of them is a daemon, and each may be killed at any
+//! time. What the drives hold is proved by checksums that cover the bytes and what they are. So a torn, old, foreign or rotten page is fetched again.
+//! It is never an answer.
+//!
+//! `docs/origin.md` of iomill says when this helps, when not, how much it takes, and what is promised.
+
+mod append;
+mod cache;
+mod counters;
+mod drive;
+mod error;
+mod fault;
+mod fetch;
+mod fill;
+mod flights;
+mod geometry;
+mod identity;
+mod index;
+mod joining;
+mod known;
+mod label;
+mod load;
+mod mapping;
+mod notices;
+mod options;
+mod origin;
+mod reading;
+mod shares;
+mod store;
+mod summary;
+
+#[cfg(feature = "v0_13")]
+pub mod v0_13;
+#[cfg(feature = "v0_14")]
+pub mod v0_14;
+
+pub use cache::Cache;
+pub use counters::Counters;
+pub use error::{Error, Result};
+pub use options::{Cost, Options, Revalidate};
+
+/// A store that a [`Cache`] can be put over: `Arc<dyn ObjectStore>` of a version of `object_store` whose feature is on.
+pub trait Over: Sized {
+    /// The store through the cache.
+    fn over(self, cache: &Cache, name: &str) -> Self;
+}
+
+impl Cache {
+    /// The objects of a store through this cache. `name` is what the store is to all processes that share the cache: two stores with one name must
+    /// have the same objects. The scheme and the bucket are a good name, and an endpoint if it is not the usual one.
+    ///
+    /// `store` is an `Arc<dyn ObjectStore>` of `object_store` 0.13 or 0.14, and so is the result.
+    pub fn over<S: Over>(&self, store: S, name: &str) -> S {
+        store.over(self, name)
+    }
+}
+
+#[cfg(not(any(feature = "v0_13", feature = "v0_14")))]
+compile_error!("iomill-origin needs a version of object_store: turn on the feature `v0_13` or `v0_14`");

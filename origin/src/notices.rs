@@ -1,0 +1,28 @@
+//! [`Notices`]: what a user should know and no call returns. Non-goals: counters.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// See the module. Clones are one list.
+#[derive(Clone, Debug, Default)]
+pub struct Notices(Arc<Mutex<Vec<String>>>);
+
+/// Later ones are left out.
+const MOST: usize = 256;
+
+impl Notices {
+    pub fn add(&self, notice: String) {
+        let mut notices = locked(&self.0);
+        if notices.len() < MOST {
+            notices.push(notice);
+        }
+    }
+
+    pub fn all(&self) -> Vec<String> {
+        locked(&self.0).clone()
+    }
+}
+
+/// A lock that a panic of another thread does not spoil: what it guards is whole after each change.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

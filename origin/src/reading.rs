@@ -1,0 +1,240 @@
+//! Ranges of an object from the drives, and from the origin what they lack. Rules R1 to R3 of `docs/origin.md`. Non-goals: which content is read
+//! (`store`), and how misses are fetched (`fetch`).
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::future::{join, join_all};
+use iomill::Advice;
+
+use crate::cache::Inner;
+use crate::counters::add;
+use crate::drive::Drive;
+use crate::fault::{Fault, Result};
+use crate::fetch::{self, Fetched};
+use crate::identity::{GranuleId, ObjectId, PAGE_BYTES};
+use crate::index::Found;
+use crate::store::Source;
+
+/// The part of a range that lies in one granule.
+struct Piece {
+    range: usize,
+    granule: u64,
+    /// The pages of the granule that hold it.
+    pages: Range<usize>,
+    bytes: Option<Bytes>,
+    /// They are a part of the memory of a GET.
+    of_get: bool,
+}
+
+/// Pages of a granule to read from a drive.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    piece: usize,
+    id: GranuleId,
+    pages: Range<usize>,
+    found: Found,
+}
+
+/// What a read brought.
+pub struct Read {
+    pub parts: Vec<Bytes>,
+    /// The origin was asked, and the content was the one that was expected.
+    pub validated: bool,
+}
+
+/// A part shorter than this is copied, so that it does not keep the memory of a whole GET.
+const SHARED_LEAST: usize = 64 << 10;
+
+/// Reads ranges within the object. `have` are granules that are in memory already.
+pub async fn read(source: &Source<'_>, id: ObjectId, ranges: &[Range<u64>], have: HashMap<u64, Bytes>) -> Result<Read> {
+    let cache = source.cache;
+    let granule_bytes = cache.granule_bytes;
+    add(&cache.tally.bytes_asked, ranges.iter().map(|range| range.end - range.start).sum());
+    let mut pieces = pieces(ranges, granule_bytes);
+    let (plans, mut missing) = plan(cache, id, &pieces, &have);
+    let mut fetched = Fetched { granules: have, validated: false };
+
+    let gathers = join_all(
+        plans
+            .into_iter()
+            .enumerate()
+            .filter(|(_, plan)| !plan.is_empty())
+            .map(|(drive, plan)| async move { gathered(cache, &cache.drives[drive], plan).await }),
+    );
+    add(&cache.tally.misses_absent, missing.len() as u64);
+    let first = std::mem::take(&mut missing);
+    let (gathers, ended) = join(gathers, fetch::fetch(source, id, first, &mut fetched)).await;
+    ended?;
+    for (found, lost) in gathers {
+        found.into_iter().for_each(|(piece, bytes)| pieces[piece].bytes = Some(bytes));
+        missing.extend(lost.into_iter().map(|piece| pieces[piece].granule));
+    }
+    // Rule R2: what was not as its sum says is fetched, as if it had not been there.
+    fetch::fetch(source, id, missing, &mut fetched).await?;
+
+    for piece in pieces.iter_mut().filter(|piece| piece.bytes.is_none()) {
+        let granule = fetched.granules.get(&piece.granule).ok_or_else(|| Fault::other("a granule was not fetched"))?;
+        let begin = (piece.pages.start * PAGE_BYTES).min(granule.len());
+        let end = (piece.pages.end * PAGE_BYTES).min(granule.len());
+        piece.bytes = Some(granule.slice(begin..end));
+        piece.of_get = true;
+    }
+    let parts = assembled(ranges, &pieces, granule_bytes)?;
+    Ok(Read { parts, validated: fetched.validated })
+}
+
+fn pieces(ranges: &[Range<u64>], granule_bytes: u64) -> Vec<Piece> {
+    let mut pieces = Vec::with_capacity(ranges.len());
+    for (n, range) in ranges.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
+        for granule in range.start / granule_bytes..=(range.end - 1) / granule_bytes {
+            let base = granule * granule_bytes;
+            let (begin, end) = (range.start.max(base) - base, range.end.min(base + granule_bytes) - base);
+            let pages = begin as usize / PAGE_BYTES..(end as usize).div_ceil(PAGE_BYTES);
+            pieces.push(Piece { range: n, granule, pages, bytes: None, of_get: false });
+        }
+    }
+    pieces
+}
+
+/// What each drive is asked for, and which granules no index has.
+fn plan(cache: &Inner, id: ObjectId, pieces: &[Piece], have: &HashMap<u64, Bytes>) -> (Vec<Vec<Planned>>, Vec<u64>) {
+    let shares = cache.shares();
+    let mut plans: Vec<Vec<Planned>> = cache.drives.iter().map(|_| Vec::new()).collect();
+    let mut missing = Vec::new();
+    for (n, piece) in pieces.iter().enumerate() {
+        if !have.is_empty() && have.contains_key(&piece.granule) {
+            continue;
+        }
+        let granule = id.granule(piece.granule);
+        let drive = shares.drive(granule.tag);
+        match drive.and_then(|drive| Some((drive, cache.drives[drive].index.find(granule.tag)?))) {
+            Some((drive, found)) => {
+                cache.drives[drive].index.touch(found.place);
+                plans[drive].push(Planned { piece: n, id: granule, pages: piece.pages.clone(), found });
+            }
+            None => missing.push(piece.granule),
+        }
+    }
+    (plans, missing)
+}
+
+/// Reads what was planned from one drive by one gather. Returns the pieces with their bytes, and the pieces that are not right.
+async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) {
+    let (mut right, wrong, mut lost) = attempt(drive, plan).await;
+    add(&cache.tally.misses_failed, lost.len() as u64);
+    if !wrong.is_empty() {
+        // Rule R3: the page cache may have a page from before its place was written again. So it forgets the page, and reads it once more.
+        for planned in &wrong {
+            let (offset, len) = place_of(drive, planned);
+            let _closed = drive.file.advise(offset..offset + len as u64, Advice::DontNeed);
+        }
+        let (again, still, failed) = attempt(drive, wrong).await;
+        right.extend(again);
+        add(&cache.tally.misses_failed, failed.len() as u64);
+        lost.extend(failed);
+        add(&cache.tally.misses_wrong, still.len() as u64);
+        for planned in still {
+            drive.index.forget(&planned.found);
+            lost.push(planned);
+        }
+    }
+    add(&cache.tally.hits, right.len() as u64);
+    if drive.is_dead() {
+        cache.leave_out_dead();
+    }
+    (right, lost.into_iter().map(|planned| planned.piece).collect())
+}
+
+/// Rule R1: a page is used only if it has its sum. Returns what is right, what is wrong, and what the drive could not read.
+async fn attempt(drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<Planned>, Vec<Planned>) {
+    let places: Vec<(u64, usize)> = plan.iter().map(|planned| place_of(drive, planned)).collect();
+    let (mut right, mut wrong, mut failed) = (Vec::with_capacity(plan.len()), Vec::new(), Vec::new());
+    match drive.file.gather(&places).await {
+        Ok(bytes) => {
+            drive.went_well();
+            let mut bytes = Bytes::from(bytes);
+            for (planned, (_, len)) in plan.into_iter().zip(places) {
+                sorted(planned, bytes.split_to(len), &mut right, &mut wrong);
+            }
+        }
+        Err(first) => {
+            // One place may have failed the others, so each is read by itself.
+            let mut last = first;
+            for (planned, (offset, len)) in plan.into_iter().zip(places) {
+                match drive.file.gather(&[(offset, len)]).await {
+                    Ok(bytes) => {
+                        drive.went_well();
+                        sorted(planned, bytes.into(), &mut right, &mut wrong);
+                    }
+                    Err(error) => {
+                        last = error;
+                        failed.push(planned);
+                    }
+                }
+            }
+            if !failed.is_empty() {
+                drive.failed("read", &last);
+            }
+        }
+    }
+    (right, wrong, failed)
+}
+
+fn sorted(planned: Planned, bytes: Bytes, right: &mut Vec<(usize, Bytes)>, wrong: &mut Vec<Planned>) {
+    let mut pages = planned.pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
+    match pages.all(|(page, bytes)| planned.found.sums[page] == planned.id.sum(page, bytes)) {
+        true => right.push((planned.piece, bytes)),
+        false => wrong.push(planned),
+    }
+}
+
+fn place_of(drive: &Drive, planned: &Planned) -> (u64, usize) {
+    let offset = drive.geometry().offset(planned.found.place) + (planned.pages.start * PAGE_BYTES) as u64;
+    (offset, planned.pages.len() * PAGE_BYTES)
+}
+
+/// A whole granule from its drive, if it is there and right.
+pub async fn whole(cache: &Inner, drive: &Drive, id: GranuleId) -> Option<Bytes> {
+    let found = drive.index.find(id.tag)?;
+    let pages = 0..drive.geometry().pages();
+    let (right, _) = gathered(cache, drive, vec![Planned { piece: 0, id, pages, found }]).await;
+    right.into_iter().next().map(|(_, bytes)| bytes)
+}
+
+/// The bytes of each range, from those of its pieces.
+fn assembled(ranges: &[Range<u64>], pieces: &[Piece], granule_bytes: u64) -> Result<Vec<Bytes>> {
+    let mut rest = pieces;
+    let mut parts = Vec::with_capacity(ranges.len());
+    for (n, range) in ranges.iter().enumerate() {
+        let count = rest.iter().take_while(|piece| piece.range == n).count();
+        let (own, others) = rest.split_at(count);
+        rest = others;
+        let slices = own.iter().map(|piece| slice_of(range, piece, granule_bytes)).collect::<Result<Vec<_>>>()?;
+        parts.push(match &slices[..] {
+            [] => Bytes::new(),
+            [(bytes, whole)] if bytes.len() >= *whole / 2 || bytes.len() >= SHARED_LEAST => bytes.clone(),
+            [(bytes, _)] => Bytes::copy_from_slice(bytes),
+            many => {
+                let mut joined = BytesMut::with_capacity((range.end - range.start) as usize);
+                many.iter().for_each(|(bytes, _)| joined.extend_from_slice(bytes));
+                joined.freeze()
+            }
+        });
+    }
+    Ok(parts)
+}
+
+/// The bytes of a range in one piece, and how much memory they keep.
+fn slice_of(range: &Range<u64>, piece: &Piece, granule_bytes: u64) -> Result<(Bytes, usize)> {
+    let bytes = piece.bytes.as_ref().ok_or_else(|| Fault::other("a piece has no bytes"))?;
+    let base = piece.granule * granule_bytes + (piece.pages.start * PAGE_BYTES) as u64;
+    let begin = range.start.max(base) - base;
+    let end = range.end.min((piece.granule + 1) * granule_bytes) - base;
+    if end > bytes.len() as u64 {
+        return Err(Fault::other(format!("a granule ends {} bytes too early", end - bytes.len() as u64)));
+    }
+    let whole = if piece.of_get { usize::MAX } else { bytes.len() };
+    Ok((bytes.slice(begin as usize..end as usize), whole))
+}

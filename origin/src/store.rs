@@ -1,0 +1,313 @@
+//! [`Store`]: the objects of one origin through a cache: which content a get sees. Rules C1 to C5 of `docs/origin.md`. Non-goals: the trait
+//! (`versioned`), and where bytes come from (`reading`).
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_channel::oneshot;
+use futures_util::future::{FutureExt, Shared};
+
+use crate::cache::{Cache, Inner};
+use crate::counters::add;
+use crate::fault::{Fault, Kind, Result};
+use crate::fetch::{checked_body, checked_meta, granules_of};
+use crate::fill::Fill;
+use crate::identity::ObjectId;
+use crate::known::{Known, Object};
+use crate::notices::locked;
+use crate::options::Revalidate;
+use crate::origin::{Condition, Meta, Origin};
+use crate::reading::read;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Store {
+    pub cache: Cache,
+    origin: Arc<dyn Origin>,
+    /// The origin, in identities of granules.
+    name: String,
+    pub known: Known,
+    etags: AtomicU8,
+    /// First GETs of objects of which nothing is known.
+    firsts: Mutex<HashMap<String, Shared<oneshot::Receiver<()>>>>,
+}
+
+/// How the origin takes etags in conditions, as far as it was found.
+const QUOTED: u8 = 0;
+/// Without quotes: the gateway of Ceph.
+const BARE: u8 = 1;
+/// Not at all. Answers are compared.
+const NONE: u8 = 2;
+
+/// So often a call begins again before it gives up on an object that keeps changing.
+const TRIES: u32 = 4;
+/// Most bytes of a first GET, from which the version is learned.
+const FIRST_BYTES: u64 = 2 << 20;
+
+/// One content of one object, and where it is read.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    pub cache: &'a Inner,
+    pub store: &'a Store,
+    pub object: &'a Object,
+}
+
+/// Which bytes to read of the wants. The function gets the length of the object.
+pub type Cut<'a> = &'a (dyn Fn(u64) -> Result<Vec<Range<u64>>> + Send + Sync);
+
+/// What a read gave.
+pub enum Got {
+    Parts(Arc<Object>, Vec<Bytes>),
+    /// The object is not cached. The caller asks the origin itself.
+    Pass,
+}
+
+/// What is known of an object when a call begins.
+enum Present {
+    Fresh(Arc<Object>),
+    /// To be asked for again.
+    Stale(Arc<Object>),
+    Nothing,
+}
+
+impl Source<'_> {
+    /// One GET of a range, of this content only.
+    pub async fn get(&self, range: Range<u64>) -> Result<Bytes> {
+        loop {
+            let (condition, how) = self.store.condition(self.object);
+            let _permit = self.cache.gets.acquire().await;
+            add(&self.cache.tally.gets, 1);
+            match self.store.origin.get(&self.object.path, range.clone(), condition).await {
+                Ok(answer) => {
+                    checked_meta(&self.object.path, &self.object.meta, &answer.meta)?;
+                    return checked_body(self.cache, &self.object.path, &range, answer).await;
+                }
+                // The origin may not understand the condition.
+                Err(fault) if fault.kind == Kind::Precondition && self.store.learns_etags(self.object, how).await => {}
+                Err(fault) => return Err(fault),
+            }
+        }
+    }
+}
+
+impl Store {
+    pub fn new(cache: Cache, origin: Arc<dyn Origin>, name: &str) -> Store {
+        let (known, firsts) = (Known::default(), Mutex::default());
+        Store { cache, origin, name: name.to_owned(), known, etags: AtomicU8::new(QUOTED), firsts }
+    }
+
+    fn object(&self, path: &str, meta: Meta) -> Arc<Object> {
+        let version = meta.identity(self.cache.0.options.by_time);
+        let id = version.map(|version| ObjectId::new(&self.name, path, &version, meta.size));
+        Arc::new(Object { path: path.to_owned(), meta, id })
+    }
+
+    /// Notes what an origin said in answer to a request that began at `tick`.
+    pub fn learn(&self, path: &str, meta: Meta, tick: u64, asked: Instant) -> Arc<Object> {
+        let object = self.object(path, meta);
+        self.known.learn(&object, tick, asked);
+        object
+    }
+
+    fn condition(&self, object: &Object) -> (Condition, u8) {
+        let how = self.etags.load(Relaxed);
+        let condition = match &object.meta.e_tag {
+            // A weak etag never matches.
+            Some(e_tag) if how != NONE && !e_tag.starts_with("W/") => {
+                Condition::Match(if how == BARE { e_tag.trim_matches('"').to_owned() } else { e_tag.clone() })
+            }
+            Some(_) => Condition::Any,
+            None if object.meta.version.is_none() => Condition::Unmodified(object.meta.modified),
+            None => Condition::Any,
+        };
+        (condition, how)
+    }
+
+    /// An origin has refused a condition. If the object has not changed, the origin takes etags in another form: rule C2. `true` if the GET is to be
+    /// sent again.
+    async fn learns_etags(&self, object: &Object, how: u8) -> bool {
+        if object.meta.e_tag.is_none() || how == NONE {
+            return false;
+        }
+        let Ok(meta) = self.origin.head(&object.path).await else { return false };
+        add(&self.cache.0.tally.heads, 1);
+        if !meta.is_same(&object.meta) {
+            return false;
+        }
+        let _by_another_call = self.etags.compare_exchange(how, how + 1, Relaxed, Relaxed);
+        true
+    }
+
+    /// The object as it is now.
+    pub async fn head(&self, path: &str) -> Result<Arc<Object>> {
+        let (tick, asked) = (self.known.tick(), Instant::now());
+        add(&self.cache.0.tally.heads, 1);
+        match self.origin.head(path).await {
+            Ok(meta) => Ok(self.learn(path, meta, tick, asked)),
+            Err(fault) => {
+                if fault.kind == Kind::NotFound {
+                    self.known.forget(path);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    fn present(&self, path: &str) -> Present {
+        let Some((object, asked)) = self.known.find(path) else { return Present::Nothing };
+        let fresh = match self.cache.0.options.when(path) {
+            Revalidate::Always => false,
+            Revalidate::After(most) => asked.elapsed() < most,
+            Revalidate::Never => true,
+        };
+        if fresh { Present::Fresh(object) } else { Present::Stale(object) }
+    }
+
+    /// Reads an object as it is now. `first` is what a first GET asks for, if nothing is known of the object; without it, its head is asked for.
+    pub async fn read(&self, path: &str, first: Option<Range<u64>>, cut: Cut<'_>) -> Result<Got> {
+        for _ in 0..TRIES {
+            let (object, have, fresh) = self.begin(path, first.clone()).await?;
+            if object.id.is_none() {
+                return Ok(Got::Pass);
+            }
+            match self.read_of(&object, have, fresh, cut).await {
+                Ok(Some(parts)) => return Ok(Got::Parts(object, parts)),
+                Ok(None) => {}
+                // Rule C1: nothing of what was read is used.
+                Err(fault) if fault.kind == Kind::Precondition => self.known.forget(path),
+                Err(fault) => return Err(fault),
+            }
+            add(&self.cache.0.tally.restarts, 1);
+        }
+        Err(Fault::changed(path))
+    }
+
+    /// Reads ranges of one content, and of no other: what goes on after a call has begun to answer.
+    pub async fn read_more(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let source = Source { cache: &self.cache.0, store: self, object };
+        let id = object.id.ok_or_else(|| Fault::other("an object without a version is not cached"))?;
+        Ok(read(&source, id, ranges, HashMap::new()).await?.parts)
+    }
+
+    /// The object that a call begins with, granules that are in memory by then, and whether it is known to be the present one.
+    async fn begin(&self, path: &str, first: Option<Range<u64>>) -> Result<(Arc<Object>, HashMap<u64, Bytes>, bool)> {
+        loop {
+            match self.present(path) {
+                Present::Fresh(object) => return Ok((object, HashMap::new(), true)),
+                Present::Stale(object) => return Ok((object, HashMap::new(), false)),
+                Present::Nothing => {}
+            }
+            // Of an object with granules on the drives, only the version is lacking.
+            let Some(range) = first.clone().filter(|_| !self.may_be_cached(path)) else {
+                return Ok((self.head(path).await?, HashMap::new(), true));
+            };
+            let (sender, other) = {
+                let mut firsts = locked(&self.firsts);
+                match firsts.get(path) {
+                    Some(other) => (None, Some(other.clone())),
+                    None => {
+                        let (sender, receiver) = oneshot::channel();
+                        firsts.insert(path.to_owned(), receiver.shared());
+                        (Some(sender), None)
+                    }
+                }
+            };
+            if let Some(other) = other {
+                let _ended = other.await;
+                continue;
+            }
+            let _leading = First { store: self, path, _told_by_drop: sender };
+            let (object, have) = self.first(path, range).await?;
+            return Ok((object, have, true));
+        }
+    }
+
+    fn may_be_cached(&self, path: &str) -> bool {
+        self.cache.0.may_have_object(object_hash(&self.name, path))
+    }
+
+    /// Learns of an object by a GET of bytes that are wanted anyway. No head is asked for before it.
+    async fn first(&self, path: &str, range: Range<u64>) -> Result<(Arc<Object>, HashMap<u64, Bytes>)> {
+        let cache = &*self.cache.0;
+        let begin = range.start / cache.granule_bytes * cache.granule_bytes;
+        let end = range.end.checked_next_multiple_of(cache.granule_bytes).unwrap_or(range.end);
+        let range = begin..end.min(begin + FIRST_BYTES);
+        let (tick, asked) = (self.known.tick(), Instant::now());
+        cache.note_object(object_hash(&self.name, path));
+        let _permit = cache.gets.acquire().await;
+        add(&cache.tally.gets, 1);
+        let answer = match self.origin.get(path, range.clone(), Condition::Any).await {
+            Ok(answer) => answer,
+            Err(fault) if fault.kind == Kind::Other => {
+                // The range may begin behind the end of the object, which is for the caller to say.
+                let object = self.head(path).await?;
+                return if object.meta.size <= range.start { Ok((object, HashMap::new())) } else { Err(fault) };
+            }
+            Err(fault) => return Err(fault),
+        };
+        let object = self.object(path, answer.meta.clone());
+        let Some(id) = object.id else {
+            self.known.learn(&object, tick, asked);
+            return Ok((object, HashMap::new()));
+        };
+        let body = checked_body(cache, path, &range, answer).await?;
+        self.known.learn(&object, tick, asked);
+        let granules: HashMap<u64, Bytes> =
+            granules_of(&body, begin / cache.granule_bytes, cache.granule_bytes).collect();
+        for (granule, bytes) in &granules {
+            cache.offer(Fill { id: id.granule(*granule), bytes: bytes.clone(), claim: None }, false);
+        }
+        Ok((object, granules))
+    }
+
+    /// `None` if the object is another one by now.
+    async fn read_of(
+        &self,
+        object: &Arc<Object>,
+        have: HashMap<u64, Bytes>,
+        fresh: bool,
+        cut: Cut<'_>,
+    ) -> Result<Option<Vec<Bytes>>> {
+        let (tick, asked) = (self.known.tick(), Instant::now());
+        let is_same = |now: Arc<Object>| now.meta.is_same(&object.meta);
+        let ranges = match cut(object.meta.size) {
+            Err(fault) if fresh || is_same(self.head(&object.path).await?) => return Err(fault),
+            Err(_) => return Ok(None),
+            Ok(ranges) => ranges,
+        };
+        let source = Source { cache: &self.cache.0, store: self, object };
+        let Some(id) = object.id else { return Ok(None) };
+        let read = read(&source, id, &ranges, have).await?;
+        if fresh {
+            return Ok(Some(read.parts));
+        }
+        // Rule C3: a GET of this call has seen the version. Otherwise the head tells it, after the bytes were read.
+        if read.validated {
+            self.known.learn(object, tick, asked);
+        } else if !is_same(self.head(&object.path).await?) {
+            return Ok(None);
+        }
+        Ok(Some(read.parts))
+    }
+}
+
+/// The first GET of an object is under way. Its drop tells the calls that wait.
+struct First<'a> {
+    store: &'a Store,
+    path: &'a str,
+    _told_by_drop: Option<oneshot::Sender<()>>,
+}
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        locked(&self.store.firsts).remove(self.path);
+    }
+}
+
+fn object_hash(origin: &str, path: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64_with_seed(path.as_bytes(), xxhash_rust::xxh3::xxh3_64(origin.as_bytes()))
+}

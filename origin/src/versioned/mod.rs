@@ -1,0 +1,242 @@
+//! The trait `ObjectStore` through a cache, for the version of `object_store` that the module above names. Non-goals: what differs between versions
+//! (`crate::v0_13`, `crate::v0_14`).
+
+mod convert;
+mod inner;
+mod upload;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
+
+use super::object_store;
+use super::object_store::path::Path;
+use super::object_store::{
+    Attributes, CopyOptions, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+};
+use super::result;
+use crate::cache::Cache;
+use crate::counters::add;
+use crate::fault::Fault;
+use crate::known::Object;
+use crate::store::{Got, Store};
+use convert::{error, fault, meta_of, object_meta};
+use inner::Inner;
+
+/// A stream comes in pieces that end at multiples of this.
+const PIECE_BYTES: u64 = 2 << 20;
+/// So many pieces are read ahead of their reader.
+const PIECES_AHEAD: usize = 4;
+
+/// A store through a cache.
+#[derive(Clone)]
+struct Cached {
+    inner: Arc<dyn ObjectStore>,
+    store: Arc<Store>,
+}
+
+impl crate::Over for Arc<dyn ObjectStore> {
+    fn over(self, cache: &Cache, name: &str) -> Self {
+        let origin = Arc::new(Inner(Arc::clone(&self)));
+        Arc::new(Cached { inner: self, store: Arc::new(Store::new(cache.clone(), origin, name)) })
+    }
+}
+
+impl fmt::Debug for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cached").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "iomill's cache over {}", self.inner)
+    }
+}
+
+/// The bytes of an object that a get asks for.
+fn resolved(range: Option<&GetRange>, size: u64) -> Result<Range<u64>, Fault> {
+    range.map_or(Ok(0..size), |range| range.as_range(size).map_err(Fault::other))
+}
+
+/// The part of a get that is read before it answers.
+fn first_piece(range: &Range<u64>) -> Range<u64> {
+    range.start..(range.start / PIECE_BYTES + 1).saturating_mul(PIECE_BYTES).min(range.end)
+}
+
+impl Cached {
+    fn passed(&self) {
+        add(&self.store.cache.0.tally.passed, 1);
+    }
+
+    /// A change of an object is under way, or has ended. Rule C4: what was known of it is not believed, from both ends of the change.
+    fn changes(&self, location: &Path) {
+        self.store.known.forget(location.as_ref());
+    }
+
+    /// The head of an object, with the attributes.
+    async fn head_of(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        let (tick, asked) = (self.store.known.tick(), std::time::Instant::now());
+        add(&self.store.cache.0.tally.heads, 1);
+        let got = self.inner.get_opts(location, options).await?;
+        self.store.learn(location.as_ref(), meta_of(&got.meta, &got.attributes), tick, asked);
+        Ok(got)
+    }
+
+    /// A get with conditions: the head decides, and the bytes are of that content.
+    async fn get_if(&self, location: &Path, options: &GetOptions) -> Result<Option<GetResult>> {
+        let object = self.store.head(location.as_ref()).await.map_err(|fault| error(&fault, location))?;
+        options.check_preconditions(&object_meta(location, &object.meta))?;
+        if object.id.is_none() {
+            return Ok(None);
+        }
+        let range = resolved(options.range.as_ref(), object.meta.size).map_err(|fault| error(&fault, location))?;
+        let first = self.store.read_more(&object, &[first_piece(&range)]).await;
+        let parts = first.map_err(|fault| error(&fault, location))?;
+        Ok(Some(self.result(location, &object, range, parts)))
+    }
+
+    async fn get_now(&self, location: &Path, options: &GetOptions) -> Result<Option<GetResult>> {
+        let first = match &options.range {
+            None => Some(0..PIECE_BYTES),
+            Some(GetRange::Bounded(range)) => Some(first_piece(range)),
+            Some(GetRange::Offset(offset)) => Some(first_piece(&(*offset..u64::MAX))),
+            // Only the length says where it begins.
+            Some(GetRange::Suffix(_)) => None,
+        };
+        let first = first.filter(|range| !range.is_empty());
+        let wanted = options.range.clone();
+        let cut = |size| resolved(wanted.as_ref(), size).map(|range| vec![first_piece(&range)]);
+        let got = self.store.read(location.as_ref(), first, &cut).await;
+        match got.map_err(|fault| error(&fault, location))? {
+            Got::Pass => Ok(None),
+            Got::Parts(object, parts) => {
+                let range = resolved(options.range.as_ref(), object.meta.size);
+                Ok(Some(self.result(location, &object, range.map_err(|fault| error(&fault, location))?, parts)))
+            }
+        }
+    }
+
+    /// An answer whose first piece was read. The others are read as the caller takes them, and are of the same content.
+    fn result(&self, location: &Path, object: &Arc<Object>, range: Range<u64>, parts: Vec<Bytes>) -> GetResult {
+        let read = first_piece(&range);
+        let more = pieces(read.end..range.end);
+        let (store, object_read, at) = (Arc::clone(&self.store), Arc::clone(object), location.clone());
+        let more = stream::iter(more).map(move |piece| {
+            let (store, object, at) = (Arc::clone(&store), Arc::clone(&object_read), at.clone());
+            async move {
+                let read = store.read_more(&object, &[piece]).await;
+                read.map(|parts| parts.into_iter().next().unwrap_or_default()).map_err(|fault| error(&fault, &at))
+            }
+        });
+        let first = parts.into_iter().filter(|part| !part.is_empty()).map(Ok);
+        let body = stream::iter(first).chain(more.buffered(PIECES_AHEAD)).boxed();
+        let attributes = object.meta.attributes.downcast_ref::<Attributes>().cloned().unwrap_or_default();
+        result::get(GetResultPayload::Stream(body), object_meta(location, &object.meta), range, attributes)
+    }
+}
+
+fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
+    let mut rest = range;
+    std::iter::from_fn(move || {
+        let piece = first_piece(&rest);
+        rest.start = piece.end;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+#[async_trait]
+impl ObjectStore for Cached {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.changes(location);
+        let put = self.inner.put_opts(location, payload, options).await;
+        self.changes(location);
+        put
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let upload = self.inner.put_multipart_opts(location, options).await?;
+        Ok(Box::new(upload::Upload::new(upload, Arc::clone(&self.store), location)))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if options.version.is_some() {
+            self.passed();
+            return self.inner.get_opts(location, options).await;
+        }
+        if options.head {
+            return self.head_of(location, options).await;
+        }
+        let conditional = options.if_match.is_some()
+            || options.if_none_match.is_some()
+            || options.if_modified_since.is_some()
+            || options.if_unmodified_since.is_some();
+        let got =
+            if conditional { self.get_if(location, &options).await? } else { self.get_now(location, &options).await? };
+        if let Some(got) = got {
+            return Ok(got);
+        }
+        self.passed();
+        self.inner.get_opts(location, options).await
+    }
+
+    /// All granules that are missing are asked for at once, and what is there is one gather of each drive.
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let cut = |size| {
+            let within = |range: &Range<u64>| match GetRange::Bounded(range.clone()).as_range(size) {
+                _ if range.start == range.end => Ok(0..0),
+                within => within.map_err(Fault::other),
+            };
+            ranges.iter().map(within).collect()
+        };
+        let first = ranges.iter().find(|range| !range.is_empty()).cloned();
+        match self.store.read(location.as_ref(), first, &cut).await.map_err(|fault| error(&fault, location))? {
+            Got::Parts(_, parts) => Ok(parts),
+            Got::Pass => {
+                self.passed();
+                self.inner.get_ranges(location, ranges).await
+            }
+        }
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        let (before, after) = (self.clone(), self.clone());
+        let noted = locations.inspect_ok(move |location| before.changes(location)).boxed();
+        self.inner.delete_stream(noted).inspect_ok(move |location| after.changes(location)).boxed()
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.changes(to);
+        let copied = self.inner.copy_opts(from, to, options).await;
+        self.changes(to);
+        copied
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        [from, to].into_iter().for_each(|location| self.changes(location));
+        let renamed = self.inner.rename_opts(from, to, options).await;
+        [from, to].into_iter().for_each(|location| self.changes(location));
+        renamed
+    }
+}
