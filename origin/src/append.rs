@@ -33,7 +33,8 @@ pub struct Appended {
 
 /// Of an emptied region at most this share is written again, so that at most 1.2 bytes are written for each byte that is cached.
 const CARRIED_SHARE: u32 = 6;
-/// Of so many regions the one is emptied that has the fewest granules in use.
+/// Of so many regions ahead of the hand the one is emptied that has the fewest granules in use, and of a quarter of them on a small drive. What came
+/// last is behind the hand, and has time to be used.
 const CANDIDATES: u32 = 8;
 /// Most bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
@@ -125,8 +126,9 @@ fn victim(drive: &Drive) -> Option<u32> {
     let (index, regions) = (&drive.index, drive.geometry().regions());
     let hand = index.hand();
     let ahead = (0..regions).map(|n| (hand + n) % regions);
-    let candidates: Vec<u32> =
-        ahead.filter(|region| index.region(*region).allocated).take(CANDIDATES as usize).collect();
+    let allocated: Vec<u32> = ahead.filter(|region| index.region(*region).allocated).collect();
+    let count = (allocated.len() / 4).clamp(1, CANDIDATES as usize);
+    let candidates = &allocated[..allocated.len().min(count)];
     let chosen = *candidates.iter().min_by_key(|region| index.touched(**region).len())?;
     candidates.iter().take_while(|region| **region != chosen).for_each(|region| index.untouch_region(*region));
     index.set_hand((chosen + 1) % regions);

@@ -53,7 +53,8 @@ const SLOTS: usize = 8;
 /// Bits of a slot for the place, counted from 1.
 const PLACE_BITS: u32 = 36;
 const REGION_WORDS: usize = 4;
-const CLAIMS: usize = 4096;
+/// Words for claims, in buckets like those of slots.
+const CLAIMS: usize = 8192;
 /// Words with a bit for objects of which granules came.
 const OBJECTS: usize = 1 << 15;
 

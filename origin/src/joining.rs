@@ -67,6 +67,8 @@ fn cut(runs: &[Run], granules: &[u64], longest: u64) -> Vec<Run> {
 }
 
 #[cfg(test)]
+// A list of GETs may well have one.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -1,14 +1,14 @@
 //! Claims: a process says which granules it fetches, so that others wait for them instead of fetching them too. Rules F2 and F3 of
 //! `docs/origin.md`. Non-goals: tasks of one process (`flights`).
 //!
-//! A claim is a hint with an end: the process may be killed. Where two granules have one word, the second one goes unclaimed.
+//! A claim is a hint with an end: the process may be killed. A granule whose bucket is full of claims goes unclaimed.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{CLAIMS, Index};
+use super::{CLAIMS, Index, SLOTS};
 
 /// What became of the wish to fetch a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,21 @@ pub struct Claim {
 impl Index {
     /// Claims a granule for as long as `bound`. A claim of this process itself is another's, too: its tasks have met before.
     pub fn claim(&self, tag: u64, bound: Duration) -> Claimed {
-        let at = self.shape.claims + (tag >> 40) as usize % CLAIMS;
+        let first = self.shape.claims + (tag >> 40) as usize % (CLAIMS / SLOTS) * SLOTS;
         let now = now_ms();
-        let seen = self.word(at).load(Relaxed);
-        if seen != 0 && !has_passed(seen as u32, now) {
-            return if (seen ^ tag << 32) >> 32 == 0 { Claimed::Others } else { Claimed::No };
+        let mut free = None;
+        for at in first..first + SLOTS {
+            let seen = self.word(at).load(Relaxed);
+            let is_free = seen == 0 || has_passed(seen as u32, now);
+            if !is_free && (seen ^ tag << 32) >> 32 == 0 {
+                return Claimed::Others;
+            }
+            free = free.or(is_free.then_some((at, seen)));
         }
+        let Some((at, seen)) = free else { return Claimed::No };
         let end = now.wrapping_add(bound.as_millis().min(1 << 30) as u32).max(1);
         let word = tag << 32 | u64::from(end);
-        // AcqRel: of two processes that find no claim, one gets it.
+        // AcqRel: of two processes that find a word free, one gets it. The other one fetches unclaimed, which is rare and costs a GET.
         match self.word(at).compare_exchange(seen, word, AcqRel, Relaxed) {
             Ok(_) => Claimed::Mine(Claim { at, word }),
             Err(_) => Claimed::No,

@@ -144,8 +144,11 @@ fn one_process_has_a_claim_until_it_ends() {
     let long = Duration::from_secs(3600);
     let Claimed::Mine(claim) = index.claim(77, long) else { panic!("nothing was claimed") };
     assert_eq!(other.claim(77, long), Claimed::Others);
-    // Another granule with the same word.
-    assert_eq!(other.claim(78, long), Claimed::No);
+    // Other granules with the same bucket, until it is full.
+    for tag in 78..85 {
+        assert!(matches!(other.claim(tag, long), Claimed::Mine(_)));
+    }
+    assert_eq!(other.claim(85, long), Claimed::No);
     index.unclaim(claim);
     let Claimed::Mine(short) = other.claim(77, Duration::ZERO) else { panic!("it was given back") };
     // The process of the claim has died. Its end has come at the next tick.

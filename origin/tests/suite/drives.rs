@@ -1,0 +1,152 @@
+//! Drives that are missing, new, given twice or in another order, and file systems that are full.
+
+use std::fs;
+use std::process::Command;
+
+use iomill_origin::{Cache, Error, Options, Revalidate};
+
+use super::object_store::ObjectStore;
+use super::{GRANULE, Rig, drives, expected, options, random, rows, scratch};
+
+const LEN: usize = 4 << 20;
+
+fn never(options: Options) -> Options {
+    options.revalidate("", Revalidate::Never)
+}
+
+async fn filled() -> (Rig, Vec<u8>) {
+    let rig = Rig::immutable();
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    rig.ranges("a", &rows(LEN as u64)).await.unwrap();
+    rig.cache.flush();
+    (rig, bytes)
+}
+
+#[tokio::test]
+async fn a_missing_drive_takes_its_share_and_gives_it_back_when_it_comes() {
+    let (rig, bytes) = filled().await;
+    let away = rig.dir.path().join("away");
+    let wanted = rows(LEN as u64);
+    let rig = {
+        let Rig { store, cache, scripted, memory, dir } = rig;
+        drop((store, cache));
+        fs::rename(dir.path().join("ssd1"), &away).unwrap();
+        let dirs = [dir.path().join("ssd0"), dir.path().join("ssd1")];
+        let cache = Cache::open(&dirs, never(options(&dir))).unwrap();
+        assert!(cache.notices().len() == 1 && cache.notices()[0].contains("mount"), "{:?}", cache.notices());
+        let store = cache.over(scripted.clone() as std::sync::Arc<dyn ObjectStore>, "memory://");
+        Rig { store, cache, scripted, memory, dir }
+    };
+    // Half is there, and the other half comes to the drive that is left.
+    assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
+    let hits = rig.cache.counters().hits;
+    assert!(hits > 64 && hits < 192, "{hits} of 256 rows were hits");
+    rig.cache.flush();
+    let before = rig.cache.counters();
+    assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!(rig.since(&before).gets, 0);
+    let rig = rig.reopened(never, |dir| fs::rename(&away, dir.path().join("ssd1")).unwrap());
+    let before = rig.cache.counters();
+    assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!(rig.since(&before).gets, 0, "the drive has its share again");
+}
+
+#[tokio::test]
+async fn a_new_drive_takes_a_share() {
+    let (rig, bytes) = filled().await;
+    let wanted = rows(LEN as u64);
+    rig.cache.flush();
+    let third = rig.dir.path().join("ssd2");
+    fs::create_dir(&third).unwrap();
+    // In another order, too: labels tell the drives apart.
+    let dirs = [third, drives(&rig.dir)[1].clone(), drives(&rig.dir)[0].clone()];
+    let cache = Cache::open(&dirs, never(options(&rig.dir)).bytes(48 << 20)).unwrap();
+    assert_eq!(cache.notices(), [""; 0]);
+    let store = cache.over(rig.scripted.clone() as std::sync::Arc<dyn ObjectStore>, "memory://");
+    let path = super::Path::from("a");
+    assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+    let hits = cache.counters().hits;
+    assert!(hits > 128 && hits < 240, "{hits} of 256 rows were hits, of which a third moves");
+    cache.flush();
+    let before = cache.counters();
+    assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!(cache.counters().since(&before).gets, 0);
+}
+
+#[test]
+fn wrong_arguments_are_refused_in_words() {
+    let dir = scratch();
+    let [one, two] = [&drives(&dir)[0], &drives(&dir)[1]].map(Clone::clone);
+    let none: [&str; 0] = [];
+    let cases: [(Result<Cache, Error>, &str); 6] = [
+        (Cache::open(none, options(&dir)), "1 to 1024"),
+        (Cache::open([&one, &one], options(&dir)), "twice"),
+        (Cache::open([&two], options(&dir).granule_bytes(5000)), "power of two"),
+        (Cache::open([&two], options(&dir).bytes(4096)), "at least 2"),
+        (Cache::open([&two], options(&dir).admit(0.0)), "share"),
+        (Cache::open([dir.path().join("none")], options(&dir)), "mount"),
+    ];
+    for (opened, word) in cases {
+        let error = opened.expect_err(word).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    // The index finds no room.
+    let index = Cache::open([&two], options(&dir).index_dir("/proc")).unwrap_err();
+    assert!(matches!(index, Error::Index { .. }) && index.to_string().contains("index_dir"), "{index}");
+}
+
+/// The environment variable with the directory of the full file system, in the process that has it.
+const FULL: &str = "IOMILL_ORIGIN_FULL";
+
+/// A file system of 6 MiB in a namespace of the test, for a cache of 32 MiB.
+#[test]
+fn a_full_file_system_shrinks_the_cache() {
+    if let Some(dir) = std::env::var_os(FULL) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(on_full_file_system(std::path::Path::new(&dir)));
+        return;
+    }
+    let dir = scratch();
+    let name = std::thread::current().name().unwrap().to_owned();
+    let script = r#"mount -t tmpfs -o size=6m tmpfs "$0" || exit 77; exec "$@""#;
+    let test = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script])
+        .arg(dir.path())
+        .arg(std::env::current_exe().unwrap())
+        .args([&name, "--exact"])
+        .env(FULL, dir.path())
+        .output();
+    match test {
+        Ok(output) if output.status.success() => {}
+        Ok(output) if output.status.code() == Some(101) => {
+            panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+        }
+        other => println!("skipped: no file system in a namespace: {other:?}"),
+    }
+}
+
+async fn on_full_file_system(dir: &std::path::Path) {
+    let index = scratch();
+    let options = Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(index.path());
+    let cache = Cache::open([dir], never(options)).unwrap();
+    let memory = std::sync::Arc::new(super::InMemory::new());
+    use super::object_store::ObjectStoreExt;
+    let (path, bytes) = (super::Path::from("a"), random(20 << 20, 1));
+    memory.put(&path, bytes.clone().into()).await.unwrap();
+    let store = cache.over(memory as std::sync::Arc<dyn ObjectStore>, "memory://");
+    for begin in (0..20u64 << 20).step_by(1 << 20) {
+        let wanted: Vec<_> = (begin..begin + (1 << 20)).step_by(GRANULE as usize).map(|at| at..at + 512).collect();
+        assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+        cache.flush();
+    }
+    let counters = cache.counters();
+    assert_eq!((counters.filled, counters.dropped), ((20 << 20) / GRANULE, 0), "{counters:?}");
+    assert!(counters.emptied > 10, "{counters:?}");
+    let notices = cache.notices();
+    assert!(notices.len() == 1 && notices[0].contains("full"), "told once: {notices:?}");
+    // The last ones are there.
+    let wanted = [(20 << 20) - 5000..20 << 20];
+    assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!(cache.counters().since(&counters).gets, 0);
+}

@@ -1,0 +1,213 @@
+//! [`Scripted`]: a store in memory that counts what it is asked for, and answers as a test says.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+
+use super::object_store::memory::InMemory;
+use super::object_store::path::Path;
+use super::object_store::{
+    CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+};
+use super::result;
+
+/// A GET or a head.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub head: bool,
+    /// How many of its kind came before it.
+    pub nth: u64,
+}
+
+/// What becomes of it.
+pub enum Act {
+    Pass,
+    Fail(Error),
+    /// The body ends so many bytes too early.
+    Short(usize),
+    /// So many bytes follow the body.
+    Long(usize),
+    /// The answer is about bytes that begin elsewhere.
+    Elsewhere(u64),
+    /// The answer has this etag.
+    ETag(Option<String>),
+    /// The answer comes later.
+    After(Duration),
+    /// The body never comes.
+    Stall,
+    /// Another put comes first.
+    Replaced(Vec<u8>),
+    /// The condition is left out.
+    Unconditional,
+    /// The condition is taken without quotes, as Ceph's gateway has it, and etags have quotes.
+    Bare,
+}
+
+type Script = Box<dyn FnMut(&Ask) -> Act + Send>;
+
+/// See the module.
+pub struct Scripted {
+    inner: Arc<InMemory>,
+    script: Mutex<Script>,
+    pub gets: AtomicU64,
+    pub heads: AtomicU64,
+    pub bytes: AtomicU64,
+    asked: Mutex<Vec<Range<u64>>>,
+}
+
+impl Scripted {
+    pub fn new(inner: Arc<InMemory>) -> Scripted {
+        let (gets, heads, bytes) = Default::default();
+        Scripted { inner, script: Mutex::new(Box::new(|_| Act::Pass)), gets, heads, bytes, asked: Mutex::default() }
+    }
+
+    pub fn script(&self, script: impl FnMut(&Ask) -> Act + Send + 'static) {
+        *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    /// GETs and heads so far.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.gets.load(Relaxed), self.heads.load(Relaxed))
+    }
+
+    /// The ranges of the GETs since the last call.
+    pub fn asked(&self) -> Vec<Range<u64>> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn act(&self, options: &GetOptions) -> Act {
+        let counter = if options.head { &self.heads } else { &self.gets };
+        let nth = counter.fetch_add(1, Relaxed);
+        if let (false, Some(GetRange::Bounded(range))) = (options.head, &options.range) {
+            self.asked.lock().unwrap().push(range.clone());
+        }
+        let ask = Ask { head: options.head, nth };
+        (self.script.lock().unwrap())(&ask)
+    }
+}
+
+impl fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+impl fmt::Display for Scripted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+/// The etag of a store in memory, as it is told in quotes.
+fn quoted(mut got: GetResult) -> GetResult {
+    got.meta.e_tag = got.meta.e_tag.map(|e_tag| format!("\"{e_tag}\""));
+    got
+}
+
+async fn body(got: GetResult) -> Result<(GetResult, Vec<u8>)> {
+    let (meta, range, attributes) = (got.meta.clone(), got.range.clone(), got.attributes.clone());
+    let bytes = got.bytes().await?;
+    let empty = GetResultPayload::Stream(stream::empty().boxed());
+    Ok((result::get(empty, meta, range, attributes), bytes.to_vec()))
+}
+
+fn with_body(mut got: GetResult, bytes: Vec<u8>) -> GetResult {
+    // Several chunks, of which one is empty.
+    let (one, two) = bytes.split_at(bytes.len() / 3);
+    let chunks = [one, &[], two].map(|chunk| Ok(Bytes::copy_from_slice(chunk)));
+    got.payload = GetResultPayload::Stream(stream::iter(chunks).boxed());
+    got
+}
+
+#[async_trait]
+impl ObjectStore for Scripted {
+    async fn get_opts(&self, path: &Path, mut options: GetOptions) -> Result<GetResult> {
+        let act = self.act(&options);
+        match &act {
+            Act::After(delay) => tokio::time::sleep(*delay).await,
+            Act::Replaced(bytes) => drop(self.inner.put(path, bytes.clone().into()).await?),
+            Act::Unconditional | Act::ETag(_) => options.if_match = None,
+            Act::Bare if options.if_match.as_ref().is_some_and(|e_tag| e_tag.starts_with('"')) => {
+                return Err(Error::Precondition { path: path.to_string(), source: "quotes".into() });
+            }
+            _ => {}
+        }
+        if let Act::Fail(error) = act {
+            return Err(error);
+        }
+        let got = self.inner.get_opts(path, options).await?;
+        self.bytes.fetch_add(got.range.end - got.range.start, Relaxed);
+        Ok(match act {
+            Act::Short(n) => {
+                let (got, mut bytes) = body(got).await?;
+                bytes.truncate(bytes.len().saturating_sub(n));
+                with_body(got, bytes)
+            }
+            Act::Long(n) => {
+                let (got, mut bytes) = body(got).await?;
+                bytes.extend(vec![7; n]);
+                with_body(got, bytes)
+            }
+            Act::Elsewhere(by) => {
+                let mut got = got;
+                got.range = got.range.start + by..got.range.end + by;
+                got
+            }
+            Act::ETag(e_tag) => {
+                let mut got = got;
+                got.meta.e_tag = e_tag;
+                got
+            }
+            Act::Stall => {
+                let mut got = got;
+                got.payload = GetResultPayload::Stream(stream::pending().boxed());
+                got
+            }
+            Act::Bare => quoted(got),
+            _ => {
+                let (got, bytes) = body(got).await?;
+                with_body(got, bytes)
+            }
+        })
+    }
+
+    async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        self.inner.put_opts(path, payload, options).await
+    }
+
+    async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(path, options).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    fn list_with_offset(&self, prefix: Option<&Path>, offset: &Path) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.inner.rename_opts(from, to, options).await
+    }
+}

@@ -1,0 +1,98 @@
+//! A missing granule is fetched once: by the tasks of a process, and by processes that share a cache.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use iomill_origin::Revalidate;
+
+use super::object_store::ObjectStore;
+use super::{Act, GRANULE, Rig, expected, options, random, rows};
+
+const LEN: usize = 2 << 20;
+
+#[tokio::test]
+async fn tasks_that_want_a_granule_share_its_get() {
+    for rig in [Rig::immutable(), Rig::new()] {
+        let bytes = random(LEN, 1);
+        rig.behind("a", bytes.clone()).await;
+        rig.scripted.script(|_| Act::After(Duration::from_millis(20)));
+        let wanted = rows(LEN as u64);
+        let tasks = (0..32).map(|_| async {
+            assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
+        });
+        join_all(tasks).await;
+        let counters = rig.cache.counters();
+        // All granules once, and the first one perhaps with the rest of the first GET.
+        assert!(counters.bytes_fetched <= LEN as u64 + GRANULE, "{counters:?}");
+        assert!(counters.gets <= 3, "{counters:?}");
+    }
+}
+
+/// Each opening is as a process of its own: they share the drives and the index.
+#[tokio::test]
+async fn processes_that_want_a_granule_share_its_get() {
+    let rig = Rig::immutable();
+    let given = || options(&rig.dir).revalidate("", Revalidate::Never).wait_for_others(Duration::from_secs(60));
+    let others: Vec<_> = (0..3).map(|_| rig.another(given())).collect();
+    let stores: Vec<&Arc<dyn ObjectStore>> = others.iter().map(|(_, store)| store).collect();
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    // Each knows the object.
+    for store in &stores {
+        store.get_ranges(&super::Path::from("a"), &[0..5]).await.unwrap();
+    }
+    rig.scripted.asked();
+    let before = rig.scripted.counts();
+    rig.scripted.script(|_| Act::After(Duration::from_millis(20)));
+    let wanted = rows(LEN as u64);
+    let tasks = stores.iter().map(|store| async {
+        assert_eq!(store.get_ranges(&super::Path::from("a"), &wanted).await.unwrap(), expected(&bytes, &wanted));
+    });
+    join_all(tasks).await;
+    let asked: u64 = rig.scripted.asked().iter().map(|range| range.end - range.start).sum();
+    assert!(asked <= LEN as u64 * 105 / 100, "{asked} bytes in {:?}", rig.scripted.counts());
+    assert!(rig.scripted.counts().0 - before.0 <= 4);
+    others.iter().for_each(|(cache, _)| cache.flush());
+    let filled: u64 = others.iter().map(|(cache, _)| cache.counters().filled).sum();
+    assert!(filled <= LEN as u64 / GRANULE, "{filled} granules on the drives");
+}
+
+/// What one process has fetched, another one finds, without a new opening.
+#[tokio::test]
+async fn what_one_process_fetched_is_a_hit_of_the_others() {
+    let rig = Rig::immutable();
+    let (other, store) = rig.another(options(&rig.dir).revalidate("", Revalidate::Never));
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    let wanted = rows(LEN as u64);
+    rig.ranges("a", &wanted).await.unwrap();
+    rig.cache.flush();
+    assert_eq!(store.get_ranges(&super::Path::from("a"), &wanted).await.unwrap(), expected(&bytes, &wanted));
+    let counters = other.counters();
+    assert_eq!((counters.gets, counters.heads, counters.hits), (0, 1, wanted.len() as u64), "{counters:?}");
+}
+
+/// A process that claims a granule and is stopped or killed is waited for within the bound.
+#[tokio::test]
+async fn a_process_that_never_ends_its_get_is_waited_for_within_the_bound() {
+    let rig = Rig::immutable();
+    let (other, store) = rig.another(options(&rig.dir).revalidate("", Revalidate::Never));
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    for store in [&rig.store, &store] {
+        store.get_ranges(&super::Path::from("a"), &[0..5]).await.unwrap();
+    }
+    rig.cache.flush();
+    other.flush();
+    // The first GET from now on stalls, and the others pass.
+    let (gets, _) = rig.scripted.counts();
+    rig.scripted.script(move |ask| if !ask.head && ask.nth == gets { Act::Stall } else { Act::Pass });
+    let wanted = [1 << 20..(1 << 20) + 10];
+    let mut stalled = Box::pin(rig.ranges("a", &wanted));
+    assert!(futures_util::poll!(&mut stalled).is_pending());
+    let path = super::Path::from("a");
+    let got = store.get_ranges(&path, &wanted);
+    assert_eq!(got.await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!(rig.scripted.counts().0, gets + 2);
+}
