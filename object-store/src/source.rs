@@ -1,6 +1,6 @@
 //! [`Source`]: where the objects of a store are. Non-goals: the trait.
 //!
-//! A store asks a source only for what is here. A cache in front of a remote store will be one more source.
+//! A store asks a source only for what is here.
 
 use std::sync::Arc;
 

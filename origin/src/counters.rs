@@ -33,7 +33,7 @@ counters! {
     hits,
     /// Pieces that came from memory, because their granules waited to be written.
     hits_filling,
-    /// Pieces whose granules another call or another process was fetching.
+    /// Pieces of granules that another call or another process was fetching.
     hits_waited,
     /// Granules that no index had.
     misses_absent,

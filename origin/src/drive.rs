@@ -129,7 +129,7 @@ impl Drive {
         self.noted("read", self.raw.read_exact_at(bytes, offset))
     }
 
-    /// Gives a region its blocks. `false` if the file system has none left.
+    /// Rule W5: gives a region its blocks before it is used. `false` if the file system has none left.
     pub fn allocate(&self, region: u32, _held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
         let allocated =

@@ -1,4 +1,4 @@
-//! Fetching granules that no drive has: each once, joined to GETs, checked. Rules F1 to F5 of `docs/origin.md`. Non-goals: which become one GET
+//! Fetching granules that no drive has: each once, joined to GETs, checked. Rules F1 to F4 of `docs/origin.md`. Non-goals: which become one GET
 //! (`joining`).
 
 use std::collections::HashMap;
@@ -6,23 +6,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_timer::Delay;
-use futures_util::StreamExt;
 use futures_util::future::{Either, join, join_all, select, try_join, try_join_all};
 
 use crate::cache::Inner;
 use crate::counters::add;
 use crate::drive::Drive;
-use crate::fault::{Fault, Result};
+use crate::fault::Result;
 use crate::fill::Fill;
 use crate::flights::{Begun, Lead, Wait};
 use crate::identity::{GranuleId, ObjectId};
 use crate::index::{Claim, Claimed};
 use crate::joining::gets;
-use crate::origin::{Answer, Meta};
-use crate::reading::whole;
-use crate::store::Source;
+use crate::pages::whole;
+use crate::source::Source;
 
 /// What was fetched so far.
 #[derive(Debug, Default)]
@@ -195,7 +193,7 @@ async fn by_gets(source: &Source<'_>, id: ObjectId, leading: Vec<Leading>) -> Re
 async fn one_get(source: &Source<'_>, id: ObjectId, run: Range<u64>, own: Vec<Leading>) -> Result<Vec<(u64, Bytes)>> {
     let cache = source.cache;
     let range = run.start * cache.granule_bytes..(run.end * cache.granule_bytes).min(source.object.meta.size);
-    let got = source.get(range.clone()).await;
+    let got = source.gets.get(source.object, range.clone()).await;
     let got = match got {
         Ok(body) => body,
         Err(fault) => {
@@ -231,51 +229,4 @@ fn fill(cache: &Inner, id: GranuleId, bytes: Bytes, leading: Option<Leading>) {
     if let Some(lead) = lead {
         lead.end(Ok(bytes));
     }
-}
-
-/// Rule F5: reads the body of a GET, and refuses one that is not exactly what was asked for.
-pub async fn checked_body(cache: &Inner, path: &str, asked: &Range<u64>, mut answer: Answer) -> Result<Bytes> {
-    let expected = asked.start..asked.end.min(answer.meta.size);
-    if answer.range != expected {
-        let found = answer.range;
-        return Err(Fault::other(format!(
-            "the origin sends bytes {found:?} of {path:?}, and {expected:?} were asked for"
-        )));
-    }
-    let len = (expected.end - expected.start) as usize;
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
-    let mut have = 0;
-    while let Some(chunk) = answer.body.next().await {
-        let chunk = chunk?;
-        have += chunk.len();
-        if have > len {
-            return Err(Fault::other(format!("the origin sends more than bytes {expected:?} of {path:?}")));
-        }
-        match &first {
-            None if chunk.is_empty() => {}
-            // One chunk that is all of the body is not copied.
-            None => first = Some(chunk),
-            Some(one) => {
-                if rest.is_empty() {
-                    rest.reserve(len);
-                    rest.extend_from_slice(one);
-                }
-                rest.extend_from_slice(&chunk);
-            }
-        }
-    }
-    add(&cache.tally.bytes_fetched, have as u64);
-    if have < len {
-        return Err(Fault::other(format!(
-            "the origin ended {} bytes before the end of bytes {expected:?} of {path:?}; read it again",
-            len - have
-        )));
-    }
-    Ok(if rest.is_empty() { first.unwrap_or_default() } else { rest.freeze() })
-}
-
-/// Refuses an answer about another content than the expected one. Rule C1.
-pub fn checked_meta(path: &str, expected: &Meta, answer: &Meta) -> Result<()> {
-    if answer.is_same(expected) { Ok(()) } else { Err(Fault::changed(path)) }
 }

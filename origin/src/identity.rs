@@ -1,5 +1,5 @@
 //! [`ObjectId`] names one version of one object, [`GranuleId`] a granule of it, and [`GranuleId::sum`] proves a page. `docs/origin.md` has the
-//! rules P1 to P3. Non-goals: where granules lie.
+//! rules P1 and P2. Non-goals: where granules lie.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 

@@ -1,5 +1,5 @@
 //! [`Index`]: which granule is where on one drive, in memory that all processes of a node share. Rules I1 to I5 of `docs/origin.md`. Non-goals:
-//! the file of the memory (`index/place`), and who may append (`drive`).
+//! the file of the memory (`index/place`), and the right to append (`drive`).
 //!
 //! Nothing here is believed. A slot is a hint to a place, the entry of the place has the sums, and a page that has its sum is right. So readers
 //! take no lock: a torn or stale word makes a miss.
@@ -186,13 +186,13 @@ impl Index {
         self.word(self.shape.references + (place / 64) as usize).fetch_and(!(1 << (place % 64)), Relaxed);
     }
 
-    /// Forgets what was found, because its bytes are not what the sums say. Rule I3: any process may empty a slot that is as it was.
+    /// Forgets what was found, because a page does not have its sum. Rule I3: any process may empty a slot that is as it was.
     pub fn forget(&self, found: &Found) {
         // AcqRel: as an insertion, of nothing. If another granule took the slot, it stays.
         let _lost = self.word(found.slot).compare_exchange(found.seen, 0, AcqRel, Relaxed);
     }
 
-    /// Makes a granule known whose bytes lie at a place. Rule I2: sums, then tag, then slot. The caller holds the drive's lock.
+    /// Makes a granule known, after its bytes were written to a place. Rule I2: sums, then tag, then slot. The caller holds the drive's lock.
     pub fn insert(&self, place: u64, entry: &Entry) {
         let (at, tag) = (self.entry_at(place), entry.tag);
         for (n, word) in words_of(entry, self.shape.geometry.pages()).enumerate().skip(1) {
@@ -206,7 +206,7 @@ impl Index {
         self.word(slot).store(Index::slot(tag, place), Release);
     }
 
-    /// An empty slot for a tag, or one whose granule is forgotten.
+    /// An empty slot for a tag, or one that another granule loses.
     fn free_slot(&self, tag: u64, place: u64) -> usize {
         let buckets = self.buckets(tag);
         let empty = |bucket: &usize| (*bucket..*bucket + SLOTS).filter(|at| self.word(*at).load(Relaxed) == 0).count();

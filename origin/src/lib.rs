@@ -42,8 +42,10 @@ mod mapping;
 mod notices;
 mod options;
 mod origin;
+mod pages;
 mod reading;
 mod shares;
+mod source;
 mod store;
 mod summary;
 
@@ -57,7 +59,7 @@ pub use counters::Counters;
 pub use error::{Error, Result};
 pub use options::{Cost, Options, Revalidate};
 
-/// A store that a [`Cache`] can be put over: `Arc<dyn ObjectStore>` of a version of `object_store` whose feature is on.
+/// A store that a [`Cache`] can be put over: `Arc<dyn ObjectStore>` of a version of `object_store`, if its feature is on.
 pub trait Over: Sized {
     /// The store through the cache.
     fn over(self, cache: &Cache, name: &str) -> Self;

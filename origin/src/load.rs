@@ -37,7 +37,7 @@ pub fn recover(drive: &Drive, held: &Held<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The region whose life is the newest, if it has room.
+/// The region with the newest life, if it has room.
 fn newest(drive: &Drive) -> Option<u32> {
     let places = drive.geometry().places_of_region();
     let lives = (0..drive.geometry().regions()).filter_map(|n| Some((drive.index.region(n).life?.number, n)));

@@ -1,21 +1,19 @@
-//! Ranges of an object from the drives, and from the origin what they lack. Rules R1 to R3 of `docs/origin.md`. Non-goals: which content is read
-//! (`store`), and how misses are fetched (`fetch`).
+//! Ranges of an object from the drives, and from the origin what they lack. Rule R2 of `docs/origin.md`. Non-goals: which content is read
+//! (`store`), how pages are proved (`pages`), and how misses are fetched (`fetch`).
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::{join, join_all};
-use iomill::Advice;
 
 use crate::cache::Inner;
 use crate::counters::add;
-use crate::drive::Drive;
 use crate::fault::{Fault, Result};
 use crate::fetch::{self, Fetched};
-use crate::identity::{GranuleId, ObjectId, PAGE_BYTES};
-use crate::index::Found;
-use crate::store::Source;
+use crate::identity::{ObjectId, PAGE_BYTES};
+use crate::pages::{Planned, gathered};
+use crate::source::Source;
 
 /// The part of a range that lies in one granule.
 struct Piece {
@@ -26,15 +24,6 @@ struct Piece {
     bytes: Option<Bytes>,
     /// They are a part of the memory of a GET.
     of_get: bool,
-}
-
-/// Pages of a granule to read from a drive.
-#[derive(Clone, Debug)]
-pub struct Planned {
-    piece: usize,
-    id: GranuleId,
-    pages: Range<usize>,
-    found: Found,
 }
 
 /// What a read brought.
@@ -118,89 +107,6 @@ fn plan(cache: &Inner, id: ObjectId, pieces: &[Piece], have: &HashMap<u64, Bytes
         }
     }
     (plans, missing)
-}
-
-/// Reads what was planned from one drive by one gather. Returns the pieces with their bytes, and the pieces that are not right.
-async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) {
-    let (mut right, wrong, mut lost) = attempt(drive, plan).await;
-    add(&cache.tally.misses_failed, lost.len() as u64);
-    if !wrong.is_empty() {
-        // Rule R3: the page cache may have a page from before its place was written again. So it forgets the page, and reads it once more.
-        for planned in &wrong {
-            let (offset, len) = place_of(drive, planned);
-            let _closed = drive.file.advise(offset..offset + len as u64, Advice::DontNeed);
-        }
-        let (again, still, failed) = attempt(drive, wrong).await;
-        right.extend(again);
-        add(&cache.tally.misses_failed, failed.len() as u64);
-        lost.extend(failed);
-        add(&cache.tally.misses_wrong, still.len() as u64);
-        for planned in still {
-            drive.index.forget(&planned.found);
-            lost.push(planned);
-        }
-    }
-    add(&cache.tally.hits, right.len() as u64);
-    if drive.is_dead() {
-        cache.leave_out_dead();
-    }
-    (right, lost.into_iter().map(|planned| planned.piece).collect())
-}
-
-/// Rule R1: a page is used only if it has its sum. Returns what is right, what is wrong, and what the drive could not read.
-async fn attempt(drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<Planned>, Vec<Planned>) {
-    let places: Vec<(u64, usize)> = plan.iter().map(|planned| place_of(drive, planned)).collect();
-    let (mut right, mut wrong, mut failed) = (Vec::with_capacity(plan.len()), Vec::new(), Vec::new());
-    match drive.file.gather(&places).await {
-        Ok(bytes) => {
-            drive.went_well();
-            let mut bytes = Bytes::from(bytes);
-            for (planned, (_, len)) in plan.into_iter().zip(places) {
-                sorted(planned, bytes.split_to(len), &mut right, &mut wrong);
-            }
-        }
-        Err(first) => {
-            // One place may have failed the others, so each is read by itself.
-            let mut last = first;
-            for (planned, (offset, len)) in plan.into_iter().zip(places) {
-                match drive.file.gather(&[(offset, len)]).await {
-                    Ok(bytes) => {
-                        drive.went_well();
-                        sorted(planned, bytes.into(), &mut right, &mut wrong);
-                    }
-                    Err(error) => {
-                        last = error;
-                        failed.push(planned);
-                    }
-                }
-            }
-            if !failed.is_empty() {
-                drive.failed("read", &last);
-            }
-        }
-    }
-    (right, wrong, failed)
-}
-
-fn sorted(planned: Planned, bytes: Bytes, right: &mut Vec<(usize, Bytes)>, wrong: &mut Vec<Planned>) {
-    let mut pages = planned.pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
-    match pages.all(|(page, bytes)| planned.found.sums[page] == planned.id.sum(page, bytes)) {
-        true => right.push((planned.piece, bytes)),
-        false => wrong.push(planned),
-    }
-}
-
-fn place_of(drive: &Drive, planned: &Planned) -> (u64, usize) {
-    let offset = drive.geometry().offset(planned.found.place) + (planned.pages.start * PAGE_BYTES) as u64;
-    (offset, planned.pages.len() * PAGE_BYTES)
-}
-
-/// A whole granule from its drive, if it is there and right.
-pub async fn whole(cache: &Inner, drive: &Drive, id: GranuleId) -> Option<Bytes> {
-    let found = drive.index.find(id.tag)?;
-    let pages = 0..drive.geometry().pages();
-    let (right, _) = gathered(cache, drive, vec![Planned { piece: 0, id, pages, found }]).await;
-    right.into_iter().next().map(|(_, bytes)| bytes)
 }
 
 /// The bytes of each range, from those of its pieces.

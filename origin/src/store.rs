@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use futures_util::future::{FutureExt, Shared};
 
-use crate::cache::{Cache, Inner};
+use crate::cache::Cache;
 use crate::counters::add;
 use crate::fault::{Fault, Kind, Result};
-use crate::fetch::{checked_body, checked_meta, granules_of};
+use crate::fetch::granules_of;
 use crate::fill::Fill;
 use crate::identity::ObjectId;
 use crate::known::{Known, Object};
@@ -22,6 +23,7 @@ use crate::notices::locked;
 use crate::options::Revalidate;
 use crate::origin::{Condition, Meta, Origin};
 use crate::reading::read;
+use crate::source::{Gets, Source, checked_body, checked_meta};
 
 /// See the module.
 #[derive(Debug)]
@@ -48,14 +50,6 @@ const TRIES: u32 = 4;
 /// Most bytes of a first GET, from which the version is learned.
 const FIRST_BYTES: u64 = 2 << 20;
 
-/// One content of one object, and where it is read.
-#[derive(Clone, Copy)]
-pub struct Source<'a> {
-    pub cache: &'a Inner,
-    pub store: &'a Store,
-    pub object: &'a Object,
-}
-
 /// Which bytes to read of the wants. The function gets the length of the object.
 pub type Cut<'a> = &'a (dyn Fn(u64) -> Result<Vec<Range<u64>>> + Send + Sync);
 
@@ -74,20 +68,21 @@ enum Present {
     Nothing,
 }
 
-impl Source<'_> {
-    /// One GET of a range, of this content only.
-    pub async fn get(&self, range: Range<u64>) -> Result<Bytes> {
+#[async_trait]
+impl Gets for Store {
+    async fn get(&self, object: &Object, range: Range<u64>) -> Result<Bytes> {
+        let cache = &*self.cache.0;
         loop {
-            let (condition, how) = self.store.condition(self.object);
-            let _permit = self.cache.gets.acquire().await;
-            add(&self.cache.tally.gets, 1);
-            match self.store.origin.get(&self.object.path, range.clone(), condition).await {
+            let (condition, how) = self.condition(object);
+            let _permit = cache.gets.acquire().await;
+            add(&cache.tally.gets, 1);
+            match self.origin.get(&object.path, range.clone(), condition).await {
                 Ok(answer) => {
-                    checked_meta(&self.object.path, &self.object.meta, &answer.meta)?;
-                    return checked_body(self.cache, &self.object.path, &range, answer).await;
+                    checked_meta(&object.path, &object.meta, &answer.meta)?;
+                    return checked_body(cache, &object.path, &range, answer).await;
                 }
                 // The origin may not understand the condition.
-                Err(fault) if fault.kind == Kind::Precondition && self.store.learns_etags(self.object, how).await => {}
+                Err(fault) if fault.kind == Kind::Precondition && self.learns_etags(object, how).await => {}
                 Err(fault) => return Err(fault),
             }
         }
@@ -186,9 +181,9 @@ impl Store {
         Err(Fault::changed(path))
     }
 
-    /// Reads ranges of one content, and of no other: what goes on after a call has begun to answer.
+    /// Rule C5: reads ranges of one content, and of no other: what goes on after a call has begun to answer.
     pub async fn read_more(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let source = Source { cache: &self.cache.0, store: self, object };
+        let source = Source { cache: &self.cache.0, object, gets: self };
         let id = object.id.ok_or_else(|| Fault::other("an object without a version is not cached"))?;
         Ok(read(&source, id, ranges, HashMap::new()).await?.parts)
     }
@@ -279,7 +274,7 @@ impl Store {
             Err(_) => return Ok(None),
             Ok(ranges) => ranges,
         };
-        let source = Source { cache: &self.cache.0, store: self, object };
+        let source = Source { cache: &self.cache.0, object, gets: self };
         let Some(id) = object.id else { return Ok(None) };
         let read = read(&source, id, &ranges, have).await?;
         if fresh {

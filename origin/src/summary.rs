@@ -1,8 +1,9 @@
-//! Summaries: what the granules of a region are, on its drive. They are the truth from which an index is made. Rules S1 to S3 of
+//! Summaries: what the granules of a region are, on its drive. They are the truth from which an index is made. Rules S1 and S2 of
 //! `docs/origin.md`. Non-goals: reading and writing them (`append`, `load`).
 //!
-//! A page of a summary, in little-endian numbers: a checksum of the rest, a magic number, the drive's id (16 bytes), the number and the salt of
-//! the region's life, the region, the page, the number of entries, their length; then the entries. An entry is the tag of a granule and its sums.
+//! A page of a summary has little-endian numbers: a checksum of the rest, a magic number, the drive's id (16 bytes), the number and the salt of the
+//! region's life, the region, the page. The number of entries and their length follow. Then come the entries. An entry is the tag of a granule and its
+//! sums.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -52,7 +53,7 @@ pub fn sums_of(words: impl Iterator<Item = u64>) -> Sums {
     sums
 }
 
-/// Writes a page of a summary into `out`, which is one page.
+/// Writes a page of a summary into `out`, which is one page. Rule S1: it says where it belongs, and in which life.
 pub fn encode(out: &mut [u8], geometry: &Geometry, at: Place, life: Life, entries: &[Entry]) {
     out.fill(0);
     let mut cursor = 8;

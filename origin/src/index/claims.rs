@@ -1,7 +1,7 @@
 //! Claims: a process says which granules it fetches, so that others wait for them instead of fetching them too. Rules F2 and F3 of
 //! `docs/origin.md`. Non-goals: tasks of one process (`flights`).
 //!
-//! A claim is a hint with an end: the process may be killed. A granule whose bucket is full of claims goes unclaimed.
+//! A claim is a hint with an end: the process may be killed. A granule goes unclaimed if its bucket is full of claims.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Claim {
 }
 
 impl Index {
-    /// Claims a granule for as long as `bound`. A claim of this process itself is another's, too: its tasks have met before.
+    /// Claims a granule for as long as `bound`. Rule F2. A claim of this process itself is another's, too: its tasks have met before.
     pub fn claim(&self, tag: u64, bound: Duration) -> Claimed {
         let first = self.shape.claims + (tag >> 40) as usize % (CLAIMS / SLOTS) * SLOTS;
         let now = now_ms();

@@ -122,7 +122,7 @@ impl Cached {
         }
     }
 
-    /// An answer whose first piece was read. The others are read as the caller takes them, and are of the same content.
+    /// An answer after its first piece was read. The others are read as the caller takes them, and are of the same content.
     fn result(&self, location: &Path, object: &Arc<Object>, range: Range<u64>, parts: Vec<Bytes>) -> GetResult {
         let read = first_piece(&range);
         let more = pieces(read.end..range.end);

@@ -191,7 +191,7 @@ async fn a_stalled_get_hurts_only_those_that_want_it() {
     assert_right_afterwards(&rig, &bytes).await;
 }
 
-/// A future that has begun a GET and is not polled any more holds up nobody for long.
+/// A future that has begun a GET and is not polled any more holds up no other call for long.
 #[tokio::test]
 async fn a_call_that_is_not_polled_is_not_waited_for_without_end() {
     let rig = Rig::immutable();

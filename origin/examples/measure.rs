@@ -1,0 +1,271 @@
+//! Measures the cache beside what it is made of, all as ratios of one run: hits beside gathers of a plain file, misses beside bare GETs, and what
+//! epochs of random rows cost. The origin computes its bytes, and answers after a set latency.
+//!
+//! `cargo run --release --example measure [DIRECTORY]` takes about two minutes and 3 GB of the directory.
+
+use std::error::Error;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use iomill::{PlainOptions, Runtime, RuntimeOptions};
+use iomill_origin::{Cache, Options, Revalidate};
+use object_store_0_14::path::Path;
+use object_store_0_14::{
+    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Ranges of one gather.
+const RANGES: usize = 1000;
+
+/// An object of zeroes, of any name, after a latency.
+#[derive(Debug)]
+struct Zeroes {
+    len: u64,
+    latency: Duration,
+}
+
+impl fmt::Display for Zeroes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Zeroes")
+    }
+}
+
+fn unsupported() -> object_store_0_14::Error {
+    object_store_0_14::Error::NotSupported { source: "only gets".into() }
+}
+
+#[async_trait]
+impl ObjectStore for Zeroes {
+    async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store_0_14::Result<GetResult> {
+        tokio::time::sleep(self.latency).await;
+        let e_tag = Some("\"1\"".into());
+        let meta = ObjectMeta {
+            location: path.clone(),
+            last_modified: Default::default(),
+            size: self.len,
+            e_tag,
+            version: None,
+        };
+        let range = options.range.map_or(Ok(0..self.len), |range| range.as_range(self.len));
+        let range = range.map_err(|_| unsupported())?;
+        let len = if options.head { 0 } else { range.end - range.start };
+        let body = stream::iter([Ok(Bytes::from(vec![0; len as usize]))]).boxed();
+        let (attributes, extensions) = Default::default();
+        Ok(GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes, extensions })
+    }
+
+    async fn put_opts(&self, _: &Path, _: PutPayload, _: PutOptions) -> object_store_0_14::Result<PutResult> {
+        Err(unsupported())
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> object_store_0_14::Result<Box<dyn MultipartUpload>> {
+        Err(unsupported())
+    }
+
+    fn delete_stream(
+        &self,
+        _: BoxStream<'static, object_store_0_14::Result<Path>>,
+    ) -> BoxStream<'static, object_store_0_14::Result<Path>> {
+        stream::empty().boxed()
+    }
+
+    fn list(&self, _: Option<&Path>) -> BoxStream<'static, object_store_0_14::Result<ObjectMeta>> {
+        stream::empty().boxed()
+    }
+
+    async fn list_with_delimiter(&self, _: Option<&Path>) -> object_store_0_14::Result<ListResult> {
+        Err(unsupported())
+    }
+
+    async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> object_store_0_14::Result<()> {
+        Err(unsupported())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let place = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
+    let dir = tempfile::Builder::new().prefix(".tmp-measure-").tempdir_in(&place)?;
+    hits(dir.path(), "hits on the drive", 1 << 30, 64 << 20, 30).await?;
+    hits(dir.path(), "hits in memory", 256 << 20, 512 << 20, 100).await?;
+    misses(dir.path()).await?;
+    for share in [100, 50, 25] {
+        epochs(dir.path(), share, 1.0).await?;
+    }
+    epochs(dir.path(), 50, 0.05).await?;
+    epochs(dir.path(), 25, 0.05).await?;
+    Ok(())
+}
+
+fn opened(dir: &FsPath, name: &str, bytes: u64, memory: u64, admit: f64) -> Result<Cache> {
+    let home = dir.join(name);
+    std::fs::create_dir(&home)?;
+    let options = Options::new()
+        .bytes(bytes)
+        .memory_bytes(memory)
+        .fill_bytes(512 << 20)
+        .admit(admit)
+        .index_dir(dir)
+        .revalidate("", Revalidate::Never);
+    Ok(Cache::open([home], options)?)
+}
+
+fn over(cache: &Cache, len: u64, latency: Duration) -> Arc<dyn ObjectStore> {
+    cache.over(Arc::new(Zeroes { len, latency }) as Arc<dyn ObjectStore>, "zeroes://")
+}
+
+fn pages(rng: &mut fastrand::Rng, len: u64) -> Vec<Range<u64>> {
+    (0..RANGES).map(|_| rng.u64(..len / 4096) * 4096).map(|at| at..at + 4096).collect()
+}
+
+/// CPU time of the process so far.
+fn cpu() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    of[of.len() / 2]
+}
+
+/// The same gathers of 1,000 pages from the cache and from a plain file, in turn.
+async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) -> Result<()> {
+    let cache = opened(dir, &name.replace(' ', "-"), len * 5 / 4, memory, 1.0)?;
+    let store = over(&cache, len, Duration::ZERO);
+    let path = Path::from("object");
+    for at in (0..len).step_by(8 << 20) {
+        store.get_range(&path, at..at + (8 << 20)).await?;
+        cache.flush();
+    }
+    let file_path = dir.join("plain");
+    std::fs::File::create(&file_path)?;
+    let block = vec![1; 8 << 20];
+    for at in (0..len).step_by(8 << 20) {
+        use std::os::unix::fs::FileExt;
+        std::fs::OpenOptions::new().write(true).open(&file_path)?.write_all_at(&block, at)?;
+    }
+    std::fs::File::open(&file_path)?.sync_all()?;
+    let runtime: Runtime = RuntimeOptions::new().cache_bytes(memory).read_ahead_bytes(0).start()?;
+    let file = PlainOptions::new().runtime(&runtime).open(&file_path)?;
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (mut rates, mut cpus, mut per_second, mut cpu_us) = (vec![], vec![], vec![], vec![]);
+    let before = cache.counters();
+    // The first rounds fill the memory.
+    for round in 0..rounds * 2 {
+        let ranges = pages(&mut rng, len);
+        let places: Vec<(u64, usize)> = ranges.iter().map(|range| (range.start, 4096)).collect();
+        let (begun, cpu_begun) = (Instant::now(), cpu());
+        let plain = file.gather(&places).await?;
+        let (plain_s, plain_cpu) = (begun.elapsed().as_secs_f64(), cpu() - cpu_begun);
+        let (begun, cpu_begun) = (Instant::now(), cpu());
+        let cached = store.get_ranges(&path, &ranges).await?;
+        let (cached_s, cached_cpu) = (begun.elapsed().as_secs_f64(), cpu() - cpu_begun);
+        assert_eq!(plain.len(), cached.len() * 4096);
+        if round >= rounds {
+            rates.push(plain_s / cached_s);
+            cpus.push(cached_cpu / plain_cpu);
+            per_second.push(RANGES as f64 / cached_s);
+            cpu_us.push(cached_cpu * 1e6 / RANGES as f64);
+        }
+    }
+    let done = cache.counters().since(&before);
+    println!(
+        "{name}: {:.2}x of the plain file's rate, {:.2}x of its CPU ({:.0}/s, {:.2} us of CPU each; {} hits, {} GETs, {} wrong)",
+        median(rates),
+        median(cpus),
+        median(per_second),
+        median(cpu_us),
+        done.hits,
+        done.gets,
+        done.misses_wrong
+    );
+    std::fs::remove_file(&file_path)?;
+    Ok(())
+}
+
+/// A page that is not there, of a known object and of an unknown one, beside a bare GET.
+async fn misses(dir: &FsPath) -> Result<()> {
+    let (len, latency) = (1 << 30, Duration::from_millis(20));
+    let cache = opened(dir, "misses", 256 << 20, 64 << 20, 1.0)?;
+    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency });
+    let known = Path::from("known");
+    store.get_range(&known, 0..1).await?;
+    let (mut first, mut next) = (vec![], vec![]);
+    for n in 1..=100u64 {
+        let range = n * 1_000_000..n * 1_000_000 + 4096;
+        let unknown = Path::from(format!("unknown {n}"));
+        let begun = Instant::now();
+        bare.get_range(&known, range.clone()).await?;
+        let bare_s = begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        store.get_range(&known, range.clone()).await?;
+        next.push(begun.elapsed().as_secs_f64() / bare_s);
+        let begun = Instant::now();
+        store.get_range(&unknown, range).await?;
+        first.push(begun.elapsed().as_secs_f64() / bare_s);
+    }
+    println!(
+        "misses: {:.3}x of the bare GET's time of {latency:?} for a known object, {:.3}x for an unknown one",
+        median(next),
+        median(first)
+    );
+    Ok(())
+}
+
+/// Two epochs over all rows of an object in random order, with a cache for a share of its granules.
+async fn epochs(dir: &FsPath, share: u64, admit: f64) -> Result<()> {
+    const ROW: u64 = 512;
+    let (len, latency) = (128 << 20, Duration::from_millis(5));
+    let room = (len * share / 100) * 21 / 20;
+    let cache = opened(dir, &format!("epochs {share} {admit}"), room, 4 << 20, admit)?;
+    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency });
+    let path = Path::from("rows");
+    let mut rows: Vec<u64> = (0..len / ROW).collect();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let ranges = |rows: &[u64]| -> Vec<_> { rows.iter().map(|row| row * ROW..(row + 1) * ROW).collect() };
+    rng.shuffle(&mut rows);
+    let begun = Instant::now();
+    for batch in rows.chunks(RANGES).take(3) {
+        futures_util::future::try_join_all(ranges(batch).into_iter().map(|range| bare.get_range(&path, range))).await?;
+    }
+    println!(
+        "epochs of random rows, {share}% of the data fits, admission {admit}; bare GETs, all at once: {:.0} rows/s",
+        3000.0 / begun.elapsed().as_secs_f64()
+    );
+    for epoch in 1..=3 {
+        rng.shuffle(&mut rows);
+        let (begun, before) = (Instant::now(), cache.counters());
+        for batch in rows.chunks(RANGES) {
+            store.get_ranges(&path, &ranges(batch)).await?;
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        cache.flush();
+        let (n, done) = (rows.len() as f64, cache.counters().since(&before));
+        println!(
+            "  epoch {epoch}: {:>7.0} rows/s, {:.3} of the rows are hits, {:.4} GETs and {:>5.0} bytes fetched a row, {:.2} bytes written for each byte cached, {} dropped",
+            n / seconds,
+            done.hits as f64 / n,
+            done.gets as f64 / n,
+            done.bytes_fetched as f64 / n,
+            (done.filled + done.carried) as f64 / done.filled.max(1) as f64,
+            done.dropped
+        );
+    }
+    Ok(())
+}
