@@ -202,3 +202,6 @@ fn fill(drive: &Drive, region: u32, granules: &[Ready], held: &Held<'_>) -> io::
     index.set_appending(None);
     Ok(granules.len())
 }
+
+#[cfg(test)]
+mod tests;

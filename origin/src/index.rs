@@ -82,8 +82,8 @@ pub struct Region {
 impl Shape {
     fn new(geometry: Geometry) -> Shape {
         let places = geometry.places();
-        // A quarter more slots than places: two buckets of eight are then almost never full.
-        let buckets = (places + places / 4).div_ceil(SLOTS as u64).max(2);
+        // A third more slots than places: two buckets of eight are then almost never full.
+        let buckets = (places + places / 3).div_ceil(SLOTS as u64).max(2);
         let references = HEAD + REGION_WORDS * geometry.regions() as usize;
         // Buckets begin at cache lines.
         let claims = (references + places.div_ceil(64) as usize).next_multiple_of(SLOTS);

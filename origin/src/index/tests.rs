@@ -105,6 +105,14 @@ fn random_words_are_no_danger() {
     for at in NEXT_LIFE..HEAD {
         index.word(at).store(rng.u64(..), Relaxed);
     }
+    // Slots that look like those of a granule, with places behind the drive's end.
+    for tag in 1..100 {
+        for bucket in index.buckets(tag) {
+            (bucket..bucket + SLOTS)
+                .for_each(|at| index.word(at).store(Index::slot(tag, rng.u64(1000..1 << 35)), Relaxed));
+        }
+        assert!(index.find(tag).is_none());
+    }
     for _ in 0..10_000 {
         if let Some(found) = index.find(rng.u64(1..)) {
             assert!(found.place < index.geometry().places());

@@ -117,7 +117,10 @@ async fn an_object_that_is_replaced_while_it_is_read_is_read_anew() {
         rig.behind("a", old.clone()).await;
         let put = new.clone();
         rig.scripted.script(move |ask| match ask.nth {
-            1 if !ask.head => Act::Replaced(put.clone()),
+            1 if !ask.head => {
+                assert!(ask.is_conditional, "the origin is told which version is read");
+                Act::Replaced(put.clone())
+            }
             _ if conditions => Act::Pass,
             // It takes no conditions, so the answer must tell.
             _ => Act::Unconditional,

@@ -23,6 +23,7 @@ use super::result;
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub head: bool,
+    pub is_conditional: bool,
     /// How many of its kind came before it.
     pub nth: u64,
 }
@@ -39,7 +40,7 @@ pub enum Act {
     Elsewhere(u64),
     /// The answer has this etag.
     ETag(Option<String>),
-    /// The answer comes later.
+    /// The answer is that of now, and comes later.
     After(Duration),
     /// The body never comes.
     Stall,
@@ -89,7 +90,7 @@ impl Scripted {
         if let (false, Some(GetRange::Bounded(range))) = (options.head, &options.range) {
             self.asked.lock().unwrap().push(range.clone());
         }
-        let ask = Ask { head: options.head, nth };
+        let ask = Ask { head: options.head, is_conditional: options.if_match.is_some(), nth };
         (self.script.lock().unwrap())(&ask)
     }
 }
@@ -132,7 +133,6 @@ impl ObjectStore for Scripted {
     async fn get_opts(&self, path: &Path, mut options: GetOptions) -> Result<GetResult> {
         let act = self.act(&options);
         match &act {
-            Act::After(delay) => tokio::time::sleep(*delay).await,
             Act::Replaced(bytes) => drop(self.inner.put(path, bytes.clone().into()).await?),
             Act::Unconditional | Act::ETag(_) => options.if_match = None,
             Act::Bare if options.if_match.as_ref().is_some_and(|e_tag| e_tag.starts_with('"')) => {
@@ -146,6 +146,11 @@ impl ObjectStore for Scripted {
         let got = self.inner.get_opts(path, options).await?;
         self.bytes.fetch_add(got.range.end - got.range.start, Relaxed);
         Ok(match act {
+            Act::After(delay) => {
+                let (got, bytes) = body(got).await?;
+                tokio::time::sleep(delay).await;
+                with_body(got, bytes)
+            }
             Act::Short(n) => {
                 let (got, mut bytes) = body(got).await?;
                 bytes.truncate(bytes.len().saturating_sub(n));

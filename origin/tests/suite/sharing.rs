@@ -13,7 +13,9 @@ const LEN: usize = 2 << 20;
 
 #[tokio::test]
 async fn tasks_that_want_a_granule_share_its_get() {
-    for rig in [Rig::immutable(), Rig::new()] {
+    // Without claims, which would do the same among processes.
+    let alone = |options: iomill_origin::Options| options.wait_for_others(Duration::ZERO);
+    for rig in [Rig::with(|options| alone(options).revalidate("", Revalidate::Never)), Rig::with(alone)] {
         let bytes = random(LEN, 1);
         rig.behind("a", bytes.clone()).await;
         rig.scripted.script(|_| Act::After(Duration::from_millis(20)));
@@ -76,7 +78,9 @@ async fn what_one_process_fetched_is_a_hit_of_the_others() {
 /// A process that claims a granule and is stopped or killed is waited for within the bound.
 #[tokio::test]
 async fn a_process_that_never_ends_its_get_is_waited_for_within_the_bound() {
-    let rig = Rig::immutable();
+    // Its claim lasts an hour.
+    let hour = Duration::from_secs(3600);
+    let rig = Rig::with(|options| options.wait_for_others(hour).revalidate("", Revalidate::Never));
     let (other, store) = rig.another(options(&rig.dir).revalidate("", Revalidate::Never));
     let bytes = random(LEN, 1);
     rig.behind("a", bytes.clone()).await;
@@ -95,4 +99,31 @@ async fn a_process_that_never_ends_its_get_is_waited_for_within_the_bound() {
     let got = store.get_ranges(&path, &wanted);
     assert_eq!(got.await.unwrap(), expected(&bytes, &wanted));
     assert_eq!(rig.scripted.counts().0, gets + 2);
+}
+
+/// The right to append is another process's, so nothing is written. Answers do not wait for that, and what was fetched is found in memory.
+#[tokio::test]
+async fn what_waits_to_be_written_is_found_in_memory() {
+    let rig = Rig::immutable();
+    let locks: Vec<_> = super::drives(&rig.dir)
+        .into_iter()
+        .map(|drive| {
+            let lock = std::fs::File::open(drive.join("iomill-origin/lock")).unwrap();
+            rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            lock
+        })
+        .collect();
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    let wanted = rows(LEN as u64);
+    for _ in 0..3 {
+        assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
+    }
+    let counters = rig.cache.counters();
+    // The first one learns the version, and the other one brings the rest.
+    assert_eq!((counters.gets, counters.filled, counters.hits), (2, 0, 0), "{counters:?}");
+    assert_eq!(counters.hits_filling, 2 * wanted.len() as u64);
+    drop(locks);
+    rig.cache.flush();
+    assert_eq!(rig.cache.counters().filled, LEN as u64 / GRANULE);
 }
