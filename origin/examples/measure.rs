@@ -196,6 +196,37 @@ async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) ->
         done.misses_wrong
     );
     std::fs::remove_file(&file_path)?;
+    drop((store, cache));
+    reopened(dir, name, len, memory).await
+}
+
+/// The first hit of another opening, with the index in memory and without it.
+async fn reopened(dir: &FsPath, name: &str, len: u64, memory: u64) -> Result<()> {
+    let home = dir.join(name.replace(' ', "-"));
+    for forget in [false, true] {
+        if forget {
+            for entry in std::fs::read_dir(dir)? {
+                let path = entry?.path();
+                if path.is_file() {
+                    std::fs::remove_file(path)?;
+                }
+            }
+        }
+        let begun = Instant::now();
+        let options = Options::new().memory_bytes(memory).index_dir(dir).revalidate("", Revalidate::Never);
+        let cache = Cache::open([&home], options)?;
+        let store = over(&cache, len, Duration::ZERO);
+        store.get_range(&Path::from("object"), 4096..8192).await?;
+        let first = begun.elapsed();
+        cache.wait_until_loaded();
+        let loaded = begun.elapsed();
+        let (granules, done) = (len / (16 << 10), cache.counters());
+        println!(
+            "  opened again {}: answer after {first:.1?} ({} hits), all {granules} granules after {loaded:.1?}",
+            if forget { "without its index" } else { "with its index" },
+            done.hits
+        );
+    }
     Ok(())
 }
 

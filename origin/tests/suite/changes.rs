@@ -105,6 +105,39 @@ async fn a_version_holds_as_long_as_the_options_say() {
     }
 }
 
+/// A get that is answered while a change is under way may have the old content. The next one has the new one.
+#[tokio::test]
+async fn what_is_learned_during_a_change_is_forgotten_at_its_end() {
+    let rig = Rig::immutable();
+    let (a, b) = (Path::from("a"), Path::from("b"));
+    rig.behind("b", random(LEN, 100)).await;
+    for (n, seed) in (0..4u64).zip(1..) {
+        let (old, new) = (random(LEN, seed), random(LEN, seed + 50));
+        rig.behind("a", old.clone()).await;
+        rig.memory.put(&b, new.clone().into()).await.unwrap();
+        rig.store.head(&a).await.unwrap();
+        let open = rig.scripted.close_gate();
+        let change = async {
+            match n {
+                0 => drop(rig.store.put(&a, new.clone().into()).await.unwrap()),
+                1 => rig.store.copy(&b, &a).await.unwrap(),
+                2 => rig.store.rename(&b, &a).await.unwrap(),
+                _ => {
+                    let mut upload = rig.store.put_multipart(&a).await.unwrap();
+                    upload.put_part(new.clone().into()).await.unwrap();
+                    upload.complete().await.unwrap();
+                }
+            }
+        };
+        let get = async {
+            assert_eq!(rig.ranges("a", &[0..5]).await.unwrap()[0], old[..5]);
+            open.send(()).unwrap();
+        };
+        futures_util::future::join(change, get).await;
+        assert_eq!(rig.ranges("a", &[0..5]).await.unwrap()[0], new[..5], "change {n}");
+    }
+}
+
 /// An answer that was under way while the object was replaced through the store is not remembered.
 #[tokio::test]
 async fn a_get_that_races_with_a_put_is_not_remembered() {

@@ -131,27 +131,30 @@ async fn an_object_that_is_replaced_while_it_is_read_is_read_anew() {
     }
 }
 
-/// A stream has begun to answer, so it cannot begin again.
+/// A stream has begun to answer, so it cannot begin again. The origin tells the change, or does not look at conditions.
 #[tokio::test]
 async fn a_stream_whose_object_is_replaced_ends_with_a_typed_error() {
-    let rig = Rig::new();
-    let (old, new) = (random(9 << 20, 1), random(9 << 20, 2));
-    rig.behind("a", old.clone()).await;
-    let mut stream = rig.store.get(&Path::from("a")).await.unwrap().into_stream();
-    let first = stream.next().await.unwrap().unwrap();
-    rig.behind("a", new.clone()).await;
-    let mut got = first.to_vec();
-    let error = loop {
-        match stream.next().await {
-            Some(Ok(piece)) => got.extend_from_slice(&piece),
-            Some(Err(error)) => break error,
-            None => panic!("the stream has ended well"),
-        }
-    };
-    assert!(matches!(error, Error::Precondition { .. }), "{error}");
-    assert_eq!(got, old[..got.len()]);
-    drop(stream);
-    assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), new);
+    for conditions in [true, false] {
+        let rig = Rig::new();
+        let (old, new) = (random(9 << 20, 1), random(9 << 20, 2));
+        rig.behind("a", old.clone()).await;
+        rig.scripted.script(move |_| if conditions { Act::Pass } else { Act::Unconditional });
+        let mut stream = rig.store.get(&Path::from("a")).await.unwrap().into_stream();
+        let first = stream.next().await.unwrap().unwrap();
+        rig.behind("a", new.clone()).await;
+        let mut got = first.to_vec();
+        let error = loop {
+            match stream.next().await {
+                Some(Ok(piece)) => got.extend_from_slice(&piece),
+                Some(Err(error)) => break error,
+                None => panic!("the stream has ended well"),
+            }
+        };
+        assert!(matches!(error, Error::Precondition { .. }), "{error}");
+        assert_eq!(got, old[..got.len()]);
+        drop(stream);
+        assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), new);
+    }
 }
 
 #[tokio::test]

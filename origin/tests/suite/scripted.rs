@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_channel::oneshot;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
 
@@ -16,6 +17,7 @@ use super::object_store::path::Path;
 use super::object_store::{
     CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
     ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    UploadPart,
 };
 use super::result;
 
@@ -62,16 +64,55 @@ pub struct Scripted {
     pub heads: AtomicU64,
     pub bytes: AtomicU64,
     asked: Mutex<Vec<Range<u64>>>,
+    /// The next change waits for it.
+    gate: Gate,
+}
+
+type Gate = Arc<Mutex<Option<oneshot::Receiver<()>>>>;
+
+async fn pass(gate: &Gate) {
+    let gate = gate.lock().unwrap().take();
+    if let Some(gate) = gate {
+        gate.await.unwrap();
+    }
+}
+
+/// An upload that is completed behind the gate.
+#[derive(Debug)]
+struct Slow(Box<dyn MultipartUpload>, Gate);
+
+#[async_trait]
+impl MultipartUpload for Slow {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        self.0.put_part(data)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        pass(&self.1).await;
+        self.0.complete().await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.0.abort().await
+    }
 }
 
 impl Scripted {
     pub fn new(inner: Arc<InMemory>) -> Scripted {
-        let (gets, heads, bytes) = Default::default();
-        Scripted { inner, script: Mutex::new(Box::new(|_| Act::Pass)), gets, heads, bytes, asked: Mutex::default() }
+        let (gets, heads, bytes, gate) = Default::default();
+        let script: Mutex<Script> = Mutex::new(Box::new(|_| Act::Pass));
+        Scripted { inner, script, gets, heads, bytes, asked: Mutex::default(), gate }
     }
 
     pub fn script(&self, script: impl FnMut(&Ask) -> Act + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    /// The next change waits until the sender sends.
+    pub fn close_gate(&self) -> oneshot::Sender<()> {
+        let (open, gate) = oneshot::channel();
+        *self.gate.lock().unwrap() = Some(gate);
+        open
     }
 
     /// GETs and heads so far.
@@ -185,11 +226,12 @@ impl ObjectStore for Scripted {
     }
 
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        pass(&self.gate).await;
         self.inner.put_opts(path, payload, options).await
     }
 
     async fn put_multipart_opts(&self, path: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(path, options).await
+        Ok(Box::new(Slow(self.inner.put_multipart_opts(path, options).await?, Arc::clone(&self.gate))))
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -209,10 +251,12 @@ impl ObjectStore for Scripted {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        pass(&self.gate).await;
         self.inner.copy_opts(from, to, options).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        pass(&self.gate).await;
         self.inner.rename_opts(from, to, options).await
     }
 }
