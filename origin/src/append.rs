@@ -171,6 +171,9 @@ fn fill(drive: &Drive, region: u32, granules: &[Ready], held: &Held<'_>) -> io::
     let room = (geometry.places_of_region() - state.filled) as usize;
     let most = room.min((WRITE_BYTES / geometry.granule_bytes()).max(1));
     let granules = &granules[..granules.len().min(most)];
+    if granules.is_empty() {
+        return Err(io::Error::other("a region without room"));
+    }
     let first = geometry.first_place(region) + u64::from(state.filled);
     index.set_appending(Some(region));
 

@@ -212,3 +212,45 @@ fn runtime(options: &Options) -> Result<Runtime> {
     };
     Ok(made.start()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{ObjectId, Version};
+
+    #[test]
+    fn a_drive_that_fails_again_and_again_gives_its_share_to_the_others_and_is_told_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let drives = ["0", "1"].map(|name| dir.path().join(name));
+        drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+        let options = Options::new().bytes(8 << 20).region_bytes(1 << 20).memory_bytes(1 << 20).index_dir(dir.path());
+        let cache = Cache::open(&drives, options).unwrap();
+        let inner = &cache.0;
+        let ids = || (0..1000).map(|n| ObjectId::new("o", "k", &Version::Modified { ns: 0 }, 1).granule(n));
+        let of_first = || ids().filter(|id| inner.drive_of(*id).unwrap().home() == inner.drives[0].home()).count();
+        assert!((300..700).contains(&of_first()), "both have a share");
+        let error = std::io::Error::from_raw_os_error(5);
+        (0..7).for_each(|_| inner.drives[0].failed("read", &error));
+        // One that goes well makes it a new count.
+        inner.drives[0].went_well();
+        (0..7).for_each(|_| inner.drives[0].failed("read", &error));
+        assert!(!inner.drives[0].is_dead());
+        (0..7).for_each(|_| inner.drives[0].failed("read", &error));
+        assert!(inner.drives[0].is_dead());
+        // The next granule for it finds that out, and is dropped.
+        let id = ids().find(|id| inner.drive_of(*id).unwrap().home() == inner.drives[0].home()).unwrap();
+        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None }, false);
+        assert_eq!(of_first(), 0);
+        assert_eq!(cache.counters().dropped, 1);
+        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None }, false);
+        cache.flush();
+        assert_eq!(cache.counters().filled, 1);
+        let notices = cache.notices();
+        assert!(notices.len() == 1 && notices[0].contains("without this drive"), "{notices:?}");
+        (0..2).for_each(|_| inner.drives[1].failed("read", &error));
+        (0..7).for_each(|_| inner.drives[1].failed("read", &error));
+        inner.leave_out_dead();
+        assert!(inner.drive_of(id).is_none(), "no drive is left");
+        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None }, false);
+    }
+}

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use iomill::{Buffer, PlainOptions, Runtime};
 use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
@@ -52,6 +54,9 @@ impl Drop for Held<'_> {
 
 /// So many failures one after the other make a drive dead for this process.
 const FAILURES_MOST: u32 = 8;
+/// How long an opening waits for the lock, and how often it asks.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The default length of a region: a share of the drive's bytes, within bounds.
 fn region_bytes(bytes: u64) -> u64 {
@@ -79,9 +84,7 @@ impl Drive {
         let lock_path = home.join("lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(Error::io("open", &lock_path))?;
-        retry_on_intr(|| flock(&lock, FlockOperation::LockExclusive))
-            .map_err(|e| Error::io("lock", &lock_path)(e.into()))?;
-        let held = Held { lock: &lock };
+        let held = wait_for(&lock).map_err(Error::io("lock", &lock_path))?;
         let label = match Label::read(&home)? {
             Some(label) => label,
             None => first_label(&home, *cache, share, options)?,
@@ -111,8 +114,7 @@ impl Drive {
 
     /// Takes the right to append, if no other process has it now. Rule W1.
     pub fn try_hold(&self) -> Option<Held<'_>> {
-        retry_on_intr(|| flock(&self.lock, FlockOperation::NonBlockingLockExclusive)).ok()?;
-        Some(Held { lock: &self.lock })
+        try_lock(&self.lock).ok()
     }
 
     /// Aligned memory for [`Drive::write`] and [`Drive::read_raw`].
@@ -185,6 +187,26 @@ impl Drive {
             Err(error) => self.failed(what, error),
         }
         result
+    }
+}
+
+fn try_lock(lock: &File) -> io::Result<Held<'_>> {
+    retry_on_intr(|| flock(lock, FlockOperation::NonBlockingLockExclusive))?;
+    Ok(Held { lock })
+}
+
+/// Waits for another process to append its batch, or to open the drive, within a bound: that process may be stopped.
+fn wait_for(lock: &File) -> io::Result<Held<'_>> {
+    let begun = Instant::now();
+    loop {
+        match try_lock(lock) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => thread::sleep(PAUSE),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let why = format!("another process has held it for {PATIENCE:?}; end that process if it is stopped");
+                return Err(io::Error::new(e.kind(), why));
+            }
+            taken => return taken,
+        }
     }
 }
 
