@@ -59,6 +59,8 @@ struct Queue {
 const BATCH: usize = 64;
 /// How long a batch waits for the right to append, and how often it asks. Another process holds it for a batch, or is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for each batch that is left when the cache is closed.
+const PATIENCE_AT_END: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Filler {
@@ -178,10 +180,11 @@ impl Shared {
 
     fn hold(&self) -> Option<Held<'_>> {
         let begun = Instant::now();
+        let patience = || if locked(&self.queue).ends { PATIENCE_AT_END } else { PATIENCE };
         loop {
             match self.drive.try_hold() {
                 Some(held) => return Some(held),
-                None if begun.elapsed() > PATIENCE => return None,
+                None if begun.elapsed() > patience() => return None,
                 None => thread::sleep(PAUSE),
             }
         }
