@@ -118,13 +118,13 @@ fn divide(array: Array, cache_bytes: Option<u64>, share: u64) -> iomill::Result<
     Ok((array, Some(bytes)))
 }
 
-/// Makes directories into the drives of a new array.
-/// Refuses what can be no name of a file.
+/// Refuses a name that no file can have.
 #[pyfunction]
 pub fn check_name(name: &str) -> PyResult<()> {
     iomill::check_name(name).or_raise()
 }
 
+/// Makes directories into the drives of a new array.
 #[pyfunction]
 #[pyo3(signature = (drives, cache_bytes=None, share=1))]
 pub fn create_array(

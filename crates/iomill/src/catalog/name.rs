@@ -7,7 +7,7 @@ pub const NAME_MAX_BYTES: usize = 1000;
 /// Longest key of an attribute in bytes.
 pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 100;
 
-/// Refuses what can be no name of a file, before work is done for it. Names are UTF-8 paths of at most 1,000 bytes: components between single
+/// Refuses a name that no file can have, before work is done for it. Names are UTF-8 paths of at most 1,000 bytes: components between single
 /// slashes, none of them empty, `.` or `..`, and no control characters.
 ///
 /// # Errors

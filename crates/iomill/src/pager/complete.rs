@@ -89,7 +89,7 @@ impl OpenFile {
         while !todo.is_empty() {
             let most = (paged.pager.limits().wave_pages / lists).max(1);
             let mut sorted;
-            if io.blocks() && todo.len() > most / 2 && paged.pager.spread.is_none() {
+            if io.blocks() && most > 1 && todo.len() > most / 2 && paged.pager.spread.is_none() {
                 // SAFETY: the caller's promise.
                 sorted = unsafe { Pipeline::run(self, io, paged, want, class, &mut todo, most / 2)? };
             } else {

@@ -43,6 +43,13 @@ pub(super) struct FillLists {
 }
 
 impl FillLists {
+    /// Gives back the memory for spans of pages with many rows, if there were more than `most`.
+    pub fn shorten(&mut self, most: usize) {
+        if self.more.capacity() > most {
+            self.more = Vec::new();
+        }
+    }
+
     pub fn clear(&mut self) {
         self.entries.clear();
         self.more.clear();

@@ -68,14 +68,15 @@ pub struct Local {
     spare: Spare,
 }
 
-/// Lists of calls that have ended, for the thread's next calls: at most 400 KiB for spans and 200 KiB for each of two halves of a wave.
+/// Lists of calls that have ended, for the thread's next calls: at most 1.5 MiB.
 #[derive(Default)]
 struct Spare {
     fills: RefCell<Vec<FillLists>>,
-    /// The longest list of missing spans, of at most `KEPT_SPANS`.
+    /// Of missing spans.
     spans: RefCell<Vec<Span>>,
 }
 
+/// A longer list of spans is not kept: 384 KiB.
 const KEPT_SPANS: usize = 16 << 10;
 
 /// A thread's slots for pins.
@@ -241,6 +242,7 @@ impl Local {
     /// Keeps the lists of fills that have ended.
     pub(super) fn keep_lists(&self, mut lists: FillLists) {
         lists.clear();
+        lists.shorten(KEPT_SPANS);
         let mut kept = self.spare.fills.borrow_mut();
         if kept.len() < 2 {
             kept.push(lists);
@@ -256,7 +258,7 @@ impl Local {
         missing.push(span);
     }
 
-    /// Keeps a list of spans that were moved.
+    /// Keeps the memory of a list of spans for the next call, if it is longer than what is kept.
     pub(super) fn keep_spans(&self, mut spans: Vec<Span>) {
         let mut kept = self.spare.spans.borrow_mut();
         if spans.capacity() > kept.capacity() && spans.capacity() <= KEPT_SPANS {

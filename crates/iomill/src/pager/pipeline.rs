@@ -3,8 +3,10 @@
 //!
 //! Rules:
 //! 1. Two halves are under way at most. So the call owns no more pages than a wave has.
-//! 2. A half begins when all pieces of the one before are with the drives, and all fills of the half before that have ended. Its lists are used again.
-//! 3. A half that leaves spans or sets to do something about is the last one. The call does that when all its fills have ended (rule 4 of the cache).
+//! 2. A half begins when all pieces of the other half have gone to the queues of the drives. Its own fills of before have all ended, so its lists can be
+//!    used again.
+//! 3. No half begins after one that found busy pages or full sets. The call waits for these when all its fills have ended (rule 4 of the cache). Sets
+//!    that only need a flush wait until then, too: those of half a wave if the call reads, and none if it writes.
 
 use std::cell::RefCell;
 
@@ -50,7 +52,7 @@ struct Half<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// Fills pages of `todo`, at most `most` for each half, until nothing is left, or a half leaves something to do.
+    /// Fills pages of `todo`, at most `most` for each half, at least 1, until nothing is left, or a half leaves something to do.
     ///
     /// # Safety
     /// The spans' memory is valid until this returns. For reads nothing else uses it.
@@ -66,7 +68,7 @@ impl<'a> Pipeline<'a> {
         let half = || Half { fills: Fills::new(want, paged), at: PiecesAt::default(), left: 0 };
         let state = State { todo, halves: [half(), half()], now: 0, sorted: Sorted::default() };
         let (state, first) = (RefCell::new(state), FirstFailure::default());
-        let pipeline = Pipeline { file, paged, class, most: most.max(1), state, first };
+        let pipeline = Pipeline { file, paged, class, most, state, first };
         // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Neither changes before the ends of their
         // pieces (rule 2), and `pipeline` is dropped after them.
         unsafe { io.run_fed(&pipeline, |tag, outcome| pipeline.end(tag, outcome))? };
@@ -74,6 +76,13 @@ impl<'a> Pipeline<'a> {
             Some(failure) => Err(file.file.error(failure)),
             None => Ok(pipeline.state.into_inner().sorted),
         }
+    }
+
+    /// Rule 3.
+    fn is_last(&self, state: &State<'_>) -> bool {
+        let Sorted { busy, full, over } = &state.sorted;
+        let flushes = if state.halves[0].fills.want() == Want::Read { self.most } else { 0 };
+        !busy.is_empty() || !full.is_empty() || over.many.len() + over.pressed.len() > flushes
     }
 
     fn end(&self, tag: u32, outcome: Outcome) {
@@ -94,7 +103,7 @@ impl State<'_> {
         fills.clear();
         *at = PiecesAt::default();
         // SAFETY: the caller of `run` keeps the spans' memory until the fills have ended.
-        self.sorted = unsafe { pipeline.paged.begin_wave(self.todo.next(pipeline.most), fills) };
+        self.sorted.extend(unsafe { pipeline.paged.begin_wave(self.todo.next(pipeline.most), fills) });
         fills.plan(&pipeline.file.file);
     }
 }
@@ -110,7 +119,7 @@ impl Source for &Pipeline<'_> {
                 piece.tag |= if now == 1 { SECOND } else { 0 };
                 return Supply::Piece(drive, piece);
             }
-            if state.todo.is_empty() || !state.sorted.is_empty() || !self.first.is_none() {
+            if state.todo.is_empty() || self.is_last(&state) || !self.first.is_none() {
                 return Supply::Nothing;
             }
             if state.halves[other].left > 0 {

@@ -128,6 +128,9 @@ impl Paged {
             }
         }
         missing.truncate(kept);
+        if missing.is_empty() {
+            local.keep_spans(std::mem::take(missing));
+        }
     }
 
     /// Whether a page is in the cache.

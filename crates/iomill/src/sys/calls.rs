@@ -216,9 +216,9 @@ impl Demands {
         let device = devices::find(&tree, number).unwrap_or_default();
         let block = devices::logical_block_bytes(&tree, &device.name).filter(|bytes| bytes.is_power_of_two());
         // zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
-        // what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18). A RAID or a mapped device above it does,
-        // too, whatever the kernel says of it (seen on 6.1). Such devices have blocks of a page.
-        let is_by_pages = device.name.starts_with("zram") || block.is_some_and(|bytes| bytes >= PAGE_BYTES);
+        // what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18). So does a RAID or a mapped device above
+        // zram, whatever the kernel says of it (seen on 6.1). Their blocks are pages, or are not shown.
+        let is_by_pages = device.name.starts_with("zram") || block.is_none_or(|bytes| bytes >= PAGE_BYTES);
         let least = if is_by_pages { PAGE_BYTES } else { 1 };
         let demand = Demand { block: block.unwrap_or(PAGE_BYTES), least };
         known.push((number, demand));

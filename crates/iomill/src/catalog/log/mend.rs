@@ -22,7 +22,12 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
         fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
         sync_dir(&**fs, "")?;
         let mut mender = Mender { fs, target: None, found: None };
-        merged.read(&mut mender)?;
+        if merged.read(&mut mender)? != *end {
+            // What is to be made anew would lack groups (C54).
+            let why =
+                "the log could not be read a second time as it was read before; try again, then run `iomill check`";
+            return Err(Error::Corrupt { path: fs.root().join(LOG), why: why.to_owned() });
+        }
         mender.end_target()?;
         // No group of the log may be in its first segment, if a checkpoint begins at its end.
         let there = LogFiles::list(&**fs)?.segments;

@@ -114,6 +114,8 @@ struct Copy {
     open: Option<(String, Option<LogFile>)>,
     /// Whether a group was missing here that another copy has.
     lacks: bool,
+    /// Whether its directory could be listed.
+    is_listed: bool,
 }
 
 impl Copy {
@@ -123,6 +125,13 @@ impl Copy {
             self.open = Some((path.to_owned(), file.filter(|file| file.header.array == array)));
         }
         Ok(self.open.as_mut().and_then(|(_, file)| file.as_mut()))
+    }
+
+    /// Whether it has no file of this name. A file that is there and cannot be opened may have all groups.
+    fn has_no(&self, path: &str) -> bool {
+        let segments = self.files.segments.iter().map(|number| segment_path(*number));
+        let mut all = segments.chain(self.files.checkpoints.iter().map(|number| checkpoint_path(*number)));
+        self.is_listed && !all.any(|listed| listed == path)
     }
 }
 
@@ -157,11 +166,11 @@ impl Merged {
         let mut copies = Vec::new();
         for voter in voters {
             // A copy that cannot be listed has nothing. Others may have all.
-            let files = match LogFiles::list(&*voter.fs) {
-                Err(Error::Io { source, .. }) if is_media_error(&source) => LogFiles::default(),
-                files => files?,
+            let (files, is_listed) = match LogFiles::list(&*voter.fs) {
+                Err(Error::Io { source, .. }) if is_media_error(&source) => (LogFiles::default(), false),
+                files => (files?, true),
             };
-            copies.push(Copy { voter: voter.clone(), files, open: None, lacks: false });
+            copies.push(Copy { voter: voter.clone(), files, open: None, lacks: false, is_listed });
         }
         Ok(Merged { array, writes, copies, preferred: 0, chain: Vec::new(), checkpoint: None })
     }
@@ -327,7 +336,14 @@ impl Merged {
         for turn in 0..count {
             let at = (self.preferred + turn) % count;
             let Some(file) = self.copies[at].file(path, self.array, self.writes)? else {
-                none.is_read = true;
+                if self.copies[at].has_no(path) {
+                    none.is_read = true;
+                } else {
+                    let what = full_path(&*self.copies[at].voter.fs, path);
+                    let why = "its header is damaged or could not be read, and no other drive can show what it has; \
+                               try again, then run `iomill check`";
+                    none.error = Some(Error::Corrupt { path: what, why: why.to_owned() });
+                }
                 continue;
             };
             let salt = file.header.salt;
