@@ -1,10 +1,13 @@
 //! [`Cache`]: the drives, and what all origins over them share. Non-goals: what a get does (`store`).
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use async_lock::Semaphore;
+use async_lock::{Semaphore, SemaphoreGuard};
+use futures_timer::Delay;
+use futures_util::future::{Either, select};
 use iomill::{Runtime, RuntimeOptions};
 
 use crate::counters::{Counters, Tally};
@@ -14,7 +17,7 @@ use crate::fill::{Fill, Filler};
 use crate::flights::Flights;
 use crate::identity::GranuleId;
 use crate::notices::Notices;
-use crate::options::{Cost, Options};
+use crate::options::{Cost, Options, PATIENCE};
 use crate::shares::Shares;
 
 /// A cache of objects on the drives of this machine. All processes of the machine may open it at the same time. Clones are one cache.
@@ -32,7 +35,7 @@ pub struct Inner {
     pub flights: Arc<Flights>,
     pub tally: Arc<Tally>,
     /// One permit for each GET in flight.
-    pub gets: Semaphore,
+    gets: Semaphore,
     pub granule_bytes: u64,
     pub cost: Cost,
     pub wait_for_others: Duration,
@@ -49,8 +52,10 @@ impl Cache {
     ///
     /// What a drive has is read behind this call, if no process had the cache open since the machine started. Hits begin at once.
     pub fn open<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>, options: Options) -> Result<Cache> {
-        let dirs: Vec<PathBuf> = drives.into_iter().map(|dir| dir.as_ref().to_owned()).collect();
+        let mut dirs: Vec<PathBuf> = drives.into_iter().map(|dir| dir.as_ref().to_owned()).collect();
         check(&dirs, &options)?;
+        // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
+        dirs.sort_by_cached_key(|dir| std::fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok());
         let notices = Notices::default();
         let runtime = runtime(&options)?;
         let share = options.bytes.map(|bytes| bytes / dirs.len() as u64);
@@ -137,6 +142,14 @@ impl Cache {
 impl Inner {
     pub fn shares(&self) -> Arc<Shares> {
         Arc::clone(&self.shares.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A permit for a GET. It is a throttle, and no right: futures that nothing polls may have all of them, so a call waits within a bound.
+    pub async fn permit(&self) -> Option<SemaphoreGuard<'_>> {
+        match select(std::pin::pin!(self.gets.acquire()), Delay::new(PATIENCE)).await {
+            Either::Left((permit, _)) => Some(permit),
+            Either::Right(_) => None,
+        }
     }
 
     pub fn drive_of(&self, id: GranuleId) -> Option<Arc<Drive>> {

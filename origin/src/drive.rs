@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::thread;
@@ -77,12 +77,16 @@ impl Drive {
             return Err(Error::NoDirectory { path: dir.into() });
         }
         let home = dir.join("iomill-origin");
-        match fs::create_dir(&home) {
+        match fs::DirBuilder::new().mode(0o700).create(&home) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io("make the directory", home)(e)),
             _ => {}
         }
+        refuse_foreign(&home)?;
         let lock_path = home.join("lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let no_link = OFlags::NOFOLLOW.bits() as i32;
+        let mut lock = OpenOptions::new();
+        lock.create(true).truncate(false).write(true).mode(0o600).custom_flags(no_link);
+        let lock = lock.open(&lock_path);
         let lock = lock.map_err(Error::io("open", &lock_path))?;
         let held = wait_for(&lock).map_err(Error::io("lock", &lock_path))?;
         let label = match Label::read(&home)? {
@@ -227,6 +231,21 @@ fn first_label(home: &Path, cache: Option<u128>, share: Option<u64>, options: &O
     Ok(label)
 }
 
+/// Refuses a directory that another user has made, or may write to: the sums of pages have no secret.
+fn refuse_foreign(home: &Path) -> Result<()> {
+    let found = fs::symlink_metadata(home).map_err(Error::io("examine", home))?;
+    let why = if !found.is_dir() {
+        "it is no directory"
+    } else if found.uid() != rustix::process::geteuid().as_raw() {
+        "it belongs to another user: remove it, or run as that user"
+    } else if found.mode() & 0o022 != 0 {
+        "others may write to it: take that right away (chmod go-w), or remove it"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Label { path: home.into(), why: why.into() })
+}
+
 fn random_id() -> u128 {
     u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..))
 }
@@ -239,8 +258,8 @@ fn raw_file(path: &Path, geometry: &Geometry) -> Result<File> {
         options.custom_flags(flags.bits() as i32).open(path)
     };
     // File systems without direct I/O refuse the flag.
-    let file = match open(OFlags::DIRECT) {
-        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => open(OFlags::empty()),
+    let file = match open(OFlags::NOFOLLOW | OFlags::DIRECT) {
+        Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => open(OFlags::NOFOLLOW),
         opened => opened,
     };
     let file = file.map_err(Error::io("open", path))?;

@@ -19,6 +19,7 @@ use crate::flights::{Begun, Lead, Wait};
 use crate::identity::{GranuleId, ObjectId};
 use crate::index::{Claim, Claimed};
 use crate::joining::gets;
+use crate::options::PATIENCE;
 use crate::pages::whole;
 use crate::source::Source;
 
@@ -55,8 +56,6 @@ struct Leading {
 
 /// How often a call looks whether another process has brought a granule.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long a call waits for another call of the process. A future that its owner does not poll fetches nothing.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Brings granules of an object, wherever they come from. Each is fetched by one call of this process at a time.
 pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fetched: &mut Fetched) -> Result<()> {

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use iomill::Runtime;
 
+/// Rule F1: how long a call waits for another call, which perhaps nothing polls.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
 /// When the version of an object is asked for again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -50,14 +50,17 @@ pub trait Origin: Debug + Send + Sync + 'static {
 }
 
 impl Meta {
-    /// What tells this content from others. `None` if nothing does.
+    /// What tells this content from others. `None` if nothing does: a weak etag does not (RFC 9110, 8.8.1), nor does a time that the origin has not
+    /// given, which is the beginning of 1970. No object is longer than `i64::MAX`.
     pub fn identity(&self, by_time: bool) -> Option<Version> {
-        match (&self.e_tag, &self.version) {
+        i64::try_from(self.size).ok()?;
+        let strong = self.e_tag.as_ref().filter(|tag| !tag.starts_with("W/"));
+        match (strong, &self.version) {
             (None, None) => {
-                let ns = self.modified.timestamp_nanos_opt()?;
+                let ns = self.modified.timestamp_nanos_opt().filter(|ns| *ns != 0)?;
                 by_time.then_some(Version::Modified { ns })
             }
-            (e_tag, version) => Some(Version::Tag { e_tag: e_tag.clone(), version: version.clone() }),
+            (e_tag, version) => Some(Version::Tag { e_tag: e_tag.cloned(), version: version.clone() }),
         }
     }
 
@@ -66,5 +69,26 @@ impl Meta {
         let by_tag = self.size == other.size && self.e_tag == other.e_tag && self.version == other.version;
         // Where there is an etag, the time is only shown. Copies of one content may differ in it.
         by_tag && (self.e_tag.is_some() || self.version.is_some() || self.modified == other.modified)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_tell_contents_apart_is_no_identity() {
+        let of = |e_tag: Option<&str>, version: Option<&str>, seconds, size| Meta {
+            size,
+            e_tag: e_tag.map(Into::into),
+            version: version.map(Into::into),
+            modified: chrono::DateTime::from_timestamp(seconds, 0).unwrap(),
+            attributes: Arc::new(()),
+        };
+        assert!(of(Some("\"1\""), None, 0, 5).identity(false).is_some());
+        assert!(of(Some("W/\"1\""), None, 0, 5).identity(true).is_none(), "a weak etag, and no time");
+        assert!(of(Some("W/\"1\""), Some("v"), 0, 5).identity(false).is_some());
+        assert!(of(None, None, 1, 5).identity(true).is_some() && of(None, None, 1, 5).identity(false).is_none());
+        assert!(of(Some("1"), None, 0, u64::MAX).identity(false).is_none());
     }
 }

@@ -10,7 +10,8 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use futures_util::future::{FutureExt, Shared};
+use futures_timer::Delay;
+use futures_util::future::{FutureExt, Shared, select};
 
 use crate::cache::Cache;
 use crate::counters::add;
@@ -20,7 +21,7 @@ use crate::fill::Fill;
 use crate::identity::ObjectId;
 use crate::known::{Known, Object};
 use crate::notices::locked;
-use crate::options::Revalidate;
+use crate::options::{PATIENCE, Revalidate};
 use crate::origin::{Condition, Meta, Origin};
 use crate::reading::read;
 use crate::source::{Gets, Source, checked_body, checked_meta};
@@ -74,7 +75,7 @@ impl Gets for Store {
         let cache = &*self.cache.0;
         loop {
             let (condition, how) = self.condition(object);
-            let _permit = cache.gets.acquire().await;
+            let _permit = cache.permit().await;
             add(&cache.tally.gets, 1);
             match self.origin.get(&object.path, range.clone(), condition).await {
                 Ok(answer) => {
@@ -185,11 +186,17 @@ impl Store {
     pub async fn read_more(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let source = Source { cache: &self.cache.0, object, gets: self };
         let id = object.id.ok_or_else(|| Fault::other("an object without a version is not cached"))?;
-        Ok(read(&source, id, ranges, HashMap::new()).await?.parts)
+        let read = read(&source, id, ranges, HashMap::new()).await;
+        if read.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::Precondition | Kind::NotFound)) {
+            // The next call asks again, whatever `Revalidate` says.
+            self.known.forget(&object.path);
+        }
+        Ok(read?.parts)
     }
 
     /// The object that a call begins with, granules that are in memory by then, and whether it is known to be the present one.
     async fn begin(&self, path: &str, first: Option<Range<u64>>) -> Result<(Arc<Object>, HashMap<u64, Bytes>, bool)> {
+        let mut has_waited = false;
         loop {
             match self.present(path) {
                 Present::Fresh(object) => return Ok((object, HashMap::new(), true)),
@@ -200,6 +207,11 @@ impl Store {
             let Some(range) = first.clone().filter(|_| !self.may_be_cached(path)) else {
                 return Ok((self.head(path).await?, HashMap::new(), true));
             };
+            if has_waited {
+                // The other call failed, or nothing polls it. Calls that waited do not wait for each other.
+                let (object, have) = self.first(path, range).await?;
+                return Ok((object, have, true));
+            }
             let (sender, other) = {
                 let mut firsts = locked(&self.firsts);
                 match firsts.get(path) {
@@ -212,7 +224,9 @@ impl Store {
                 }
             };
             if let Some(other) = other {
-                let _ended = other.await;
+                // Rule F1.
+                let _ended_or_late = select(other, Delay::new(PATIENCE)).await;
+                has_waited = true;
                 continue;
             }
             let _leading = First { store: self, path, _told_by_drop: sender };
@@ -230,17 +244,19 @@ impl Store {
         let cache = &*self.cache.0;
         let begin = range.start / cache.granule_bytes * cache.granule_bytes;
         let end = range.end.checked_next_multiple_of(cache.granule_bytes).unwrap_or(range.end);
-        let range = begin..end.min(begin + FIRST_BYTES);
+        let range = begin..end.min(begin.saturating_add(FIRST_BYTES));
         let (tick, asked) = (self.known.tick(), Instant::now());
         cache.note_object(object_hash(&self.name, path));
-        let _permit = cache.gets.acquire().await;
+        let _permit = cache.permit().await;
         add(&cache.tally.gets, 1);
         let answer = match self.origin.get(path, range.clone(), Condition::Any).await {
             Ok(answer) => answer,
             Err(fault) if fault.kind == Kind::Other => {
-                // The range may begin behind the end of the object, which is for the caller to say.
+                // The range may begin behind the end of the object, which is for the caller to say. An object without a version passes uncached:
+                // its origin may give whole objects only.
                 let object = self.head(path).await?;
-                return if object.meta.size <= range.start { Ok((object, HashMap::new())) } else { Err(fault) };
+                let goes_on = object.meta.size <= range.start || object.id.is_none();
+                return if goes_on { Ok((object, HashMap::new())) } else { Err(fault) };
             }
             Err(fault) => return Err(fault),
         };

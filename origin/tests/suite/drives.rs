@@ -52,6 +52,48 @@ async fn a_missing_drive_takes_its_share_and_gives_it_back_when_it_comes() {
     assert_eq!(rig.since(&before).gets, 0, "the drive has its share again");
 }
 
+/// What others could have written is not believed, and no link of theirs is followed.
+#[test]
+fn a_directory_that_others_may_write_to_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = scratch();
+    let dirs = drives(&dir);
+    let home = dirs[0].join("iomill-origin");
+    drop(Cache::open(&dirs[..1], options(&dir)).unwrap());
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = Cache::open(&dirs[..1], options(&dir)).unwrap_err().to_string();
+    assert!(error.contains("others may write") && error.contains("ssd0"), "{error}");
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::rename(home.join("data"), dir.path().join("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("elsewhere"), home.join("data")).unwrap();
+    Cache::open(&dirs[..1], options(&dir)).unwrap_err();
+    std::os::unix::fs::symlink(&home, dirs[1].join("iomill-origin")).unwrap();
+    let error = Cache::open(&dirs[1..], options(&dir)).unwrap_err().to_string();
+    assert!(error.contains("no directory"), "{error}");
+}
+
+/// Processes that first open the same directories at the same time, each in an order of its own, end with one cache.
+#[test]
+fn the_order_of_new_directories_does_not_matter() {
+    for _ in 0..20 {
+        let dir = scratch();
+        let forward = drives(&dir);
+        let backward: Vec<_> = forward.iter().rev().cloned().collect();
+        let open = |dirs: &[std::path::PathBuf]| Cache::open(dirs, options(&dir)).map(drop);
+        let start = std::sync::Barrier::new(2);
+        let begin = |dirs| {
+            start.wait();
+            open(dirs)
+        };
+        let (one, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| begin(&backward));
+            (begin(&forward), other.join().unwrap())
+        });
+        one.and(other).unwrap();
+        open(&forward).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_new_drive_takes_a_share() {
     let (rig, bytes) = filled().await;

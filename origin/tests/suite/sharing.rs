@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use iomill_origin::Revalidate;
+use iomill_origin::{Cost, Revalidate};
 
 use super::object_store::ObjectStore;
 use super::{Act, GRANULE, Rig, expected, options, random, rows};
@@ -126,4 +126,21 @@ async fn what_waits_to_be_written_is_found_in_memory() {
     drop(locks);
     rig.cache.flush();
     assert_eq!(rig.cache.counters().filled, LEN as u64 / GRANULE);
+}
+
+/// A program may poll a get once, and then wait for another one. The first has the only permit, and is the first of its object.
+#[tokio::test]
+async fn a_get_that_nothing_polls_stops_no_other() {
+    let mut one = Cost::default();
+    one.in_flight = 1;
+    let rig = Rig::with(|options| options.cost(one));
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    rig.scripted.script(|_| Act::After(Duration::from_millis(20)));
+    let wanted = [0..5];
+    let mut parked = std::pin::pin!(rig.ranges("a", &wanted));
+    assert!(futures_util::poll!(&mut parked).is_pending());
+    let other = tokio::time::timeout(Duration::from_secs(120), rig.ranges("a", &wanted));
+    assert_eq!(other.await.expect("it waits for ever").unwrap(), expected(&bytes, &wanted));
+    assert_eq!(parked.await.unwrap(), expected(&bytes, &wanted));
 }
