@@ -4,7 +4,8 @@
 //! too. Non-goals: the bytes of files.
 //!
 //! Rules of the import:
-//! 1. One voter is left, by labels of the next epoch. Other copies are made anew by the next writer (C15).
+//! 1. One voter is left, by labels of the next epoch. If the log can be read from all voters together only, that voter has all of it before. Other
+//!    copies are made anew by the next writer (C15).
 //! 2. On that voter the new segment and the new checkpoint have higher numbers than all that are there. The checkpoint gets its name last.
 //!    From that moment on it is the newest one, and what was before it means nothing (C31). Until then nothing has changed.
 //! 3. No number is given twice (C24): new files have numbers above those of the text, of the old catalog, and of all parts that lie on the drives.
@@ -14,10 +15,11 @@ use std::sync::Arc;
 
 use super::journal::checkpoint::{CheckpointWriter, Start, checkpoint_header};
 use super::journal::{NUMBERS_AFTER_CRASH, read_files};
+use super::log::compare::Nothing;
 use super::log::group::OpeningId;
 use super::log::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
-use super::log::mend::make_first;
-use super::log::merged::Voter;
+use super::log::mend::{bring_up, make_first};
+use super::log::merged::{Merged, Voter};
 use super::log::place::LogFiles;
 use super::log::writer::{Announce, first_group};
 use super::open::{FIRST_SEGMENT_BYTES, Opening, beside_writer, lock_array};
@@ -48,6 +50,7 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
         return Err(Error::invalid("the catalog's text", why));
     }
     let keeps = ruling_copy(&opening, body.array)?;
+    make_whole(&opening, &keeps, body.array)?;
     if body.voters != [keeps.drive as u16] {
         let failed = opening.labels.announce(body.epoch + 1, &[keeps.drive]);
         if !failed.is_empty() {
@@ -64,6 +67,19 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
     // This writer makes the other copies.
     Catalog::open(platform, starts, OpenMode::Writer)?.close()?;
     Ok(imported.files.len())
+}
+
+/// Rule 1: brings the copy that is kept up to what all voters together have, if it cannot be read alone. If they are no log together either, nothing
+/// is to be kept.
+fn make_whole(opening: &Opening, keeps: &Voter, array: Id) -> Result<()> {
+    if read_files(std::slice::from_ref(keeps), array).is_ok() {
+        return Ok(());
+    }
+    let mut merged = Merged::list(&opening.voters(), array, true)?;
+    match merged.read(&mut Nothing) {
+        Ok(end) => bring_up(&mut merged, &end, keeps, false).map(drop),
+        Err(_) => Ok(()),
+    }
 }
 
 /// The voter that keeps its copy: one that can be read, if there is one.

@@ -27,7 +27,7 @@ pub enum Difference {
 }
 
 /// A reader that wants the groups only.
-struct Nothing;
+pub struct Nothing;
 
 impl Replay for Nothing {
     fn reset(&mut self) {}

@@ -322,3 +322,31 @@ fn numbers_start_above_all_parts() {
     let report = checked(&world, false).unwrap();
     assert_eq!(report.problems.iter().filter(|problem| problem.what.contains("no such file")).count(), 2, "{report:?}");
 }
+
+/// Two copies are each rotten in another group, and whole together. An import that is cut short anywhere leaves an array that opens.
+#[test]
+fn an_import_keeps_a_log_that_two_copies_have_together() {
+    let world = World::new(DISKS);
+    let catalog = Catalog::create(&world.platform(), &places(DISKS), &[], Some(2)).unwrap();
+    (0..8).for_each(|number| drop(catalog.create_file(&format!("file{number}"), &spec(&[0])).unwrap()));
+    catalog.close().unwrap();
+    let text = export(&world.platform(), &places(1)).unwrap();
+    let path = world.names(0, "log").into_iter().find(|name| name.ends_with(".segment")).unwrap();
+    for (disk, block) in [(0, 3), (1, 5)] {
+        let mut bytes = world.read(disk, &format!("log/{path}")).unwrap();
+        bytes[block * 4096 + 50] ^= 1;
+        world.put(disk, &format!("log/{path}"), Some(&bytes));
+    }
+    let (mut at, mut struck) = (0, true);
+    while struck {
+        let world = world.fork();
+        world.arm(|at| world::Fault::Crash { at }, at);
+        let imported = import(&world.platform(), &places(1), &text);
+        struck = world.disarm();
+        world.crash(Loss::Power);
+        let opened = open(&world, OpenMode::Writer).unwrap_or_else(|error| panic!("{at}, {imported:?}: {error}"));
+        assert_eq!(opened.list("").len(), 8, "{at}, {imported:?}");
+        at += 1;
+    }
+    assert!(at > 20);
+}
