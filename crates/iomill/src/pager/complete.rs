@@ -253,7 +253,7 @@ impl OpenFile {
         class: Class,
     ) -> Result<()> {
         count_written(paged, &writes);
-        if reads.is_empty() || writes.is_empty() {
+        let lists = if reads.is_empty() || writes.is_empty() {
             let (want, spans) = if writes.is_empty() { (Want::Read, reads) } else { (Want::Write, writes) };
             if spans.len() <= paged.pager.limits().wave_pages {
                 // SAFETY: the caller's promise.
@@ -261,20 +261,17 @@ impl OpenFile {
             }
             // Two lists, so that the drives have work while a wave of one ends.
             let (first, second) = halve(spans);
-            // SAFETY: the caller's promise.
-            let first = Box::pin(unsafe { self.complete_beside(io, paged, want, first, class, 2) });
-            // SAFETY: the caller's promise.
-            let second = Box::pin(unsafe { self.complete_beside(io, paged, want, second, class, 2) });
-            let (first, second) = both(first, second).await;
-            return first.and(second).map(drop);
-        }
+            [(want, first), (want, second)]
+        } else {
+            [(Want::Read, reads), (Want::Write, writes)]
+        };
         // In boxes, because an operation has room for all that it may wait for, and most do not wait for two lists.
-        // SAFETY: the caller's promise.
-        let read = Box::pin(unsafe { self.complete_beside(io, paged, Want::Read, reads, class, 2) });
-        // SAFETY: the caller's promise.
-        let write = Box::pin(unsafe { self.complete_beside(io, paged, Want::Write, writes, class, 2) });
-        let (read, written) = both(read, write).await;
-        read.and(written).map(drop)
+        let [first, second] = lists.map(|(want, spans)| {
+            // SAFETY: the caller's promise.
+            Box::pin(unsafe { self.complete_beside(io, paged, want, spans, class, 2) })
+        });
+        let (first, second) = both(first, second).await;
+        first.and(second).map(drop)
     }
 
     /// Fills the pages of a wave, at least one, until all fills have ended. Adds the pages of sets that need a flush to `over`.
