@@ -50,7 +50,6 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
         return Err(Error::invalid("the catalog's text", why));
     }
     let keeps = ruling_copy(&opening, body.array)?;
-    make_whole(&opening, &keeps, body.array)?;
     if body.voters != [keeps.drive as u16] {
         let failed = opening.labels.announce(body.epoch + 1, &[keeps.drive]);
         if !failed.is_empty() {
@@ -69,27 +68,22 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
     Ok(imported.files.len())
 }
 
-/// Rule 1: brings the copy that is kept up to what all voters together have, if it cannot be read alone. If they are no log together either, nothing
-/// is to be kept.
-fn make_whole(opening: &Opening, keeps: &Voter, array: Id) -> Result<()> {
-    if read_files(std::slice::from_ref(keeps), array).is_ok() {
-        return Ok(());
-    }
-    let mut merged = Merged::list(&opening.voters(), array, true)?;
-    match merged.read(&mut Nothing) {
-        Ok(end) => bring_up(&mut merged, &end, keeps, false).map(drop),
-        Err(_) => Ok(()),
-    }
-}
-
-/// The voter that keeps its copy: one that can be read, if there is one.
+/// The voter that keeps its copy: one that can be read, if there is one. Else it is brought up to what all voters have together (rule 1), unless they
+/// are no log together either. Then nothing is to be kept.
 fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
     let voters = opening.voters();
     let is_good = |voter: &&Voter| read_files(std::slice::from_ref(*voter), array).is_ok();
-    let keeps = voters.iter().find(is_good).or(voters.first());
+    if let Some(good) = voters.iter().find(is_good) {
+        return Ok(good.clone());
+    }
     let none =
         || Error::Drive { path: opening.drives()[0].path().to_owned(), why: "its label names no voter".to_owned() };
-    keeps.cloned().ok_or_else(none)
+    let keeps = voters.first().cloned().ok_or_else(none)?;
+    let mut merged = Merged::list(&voters, array, true)?;
+    if let Ok(end) = merged.read(&mut Nothing) {
+        bring_up(&mut merged, &end, &keeps, false)?;
+    }
+    Ok(keeps)
 }
 
 /// What is known of the catalog that a text replaces.

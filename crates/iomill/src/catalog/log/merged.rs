@@ -165,7 +165,7 @@ impl Merged {
     pub fn list(voters: &[Voter], array: Id, writes: bool) -> Result<Merged> {
         let mut copies = Vec::new();
         for voter in voters {
-            // A copy that cannot be listed has nothing. Others may have all.
+            // A copy that cannot be listed shows nothing. Others may have all.
             let (files, is_listed) = match LogFiles::list(&*voter.fs) {
                 Err(Error::Io { source, .. }) if is_media_error(&source) => (LogFiles::default(), false),
                 files => (files?, true),
