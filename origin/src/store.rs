@@ -207,32 +207,30 @@ impl Store {
             let Some(range) = first.clone().filter(|_| !self.may_be_cached(path)) else {
                 return Ok((self.head(path).await?, HashMap::new(), true));
             };
-            if has_waited {
-                // The other call failed, or nothing polls it. Calls that waited do not wait for each other.
-                let (object, have) = self.first(path, range).await?;
-                return Ok((object, have, true));
-            }
-            let (sender, other) = {
-                let mut firsts = locked(&self.firsts);
-                match firsts.get(path) {
-                    Some(other) => (None, Some(other.clone())),
-                    None => {
-                        let (sender, receiver) = oneshot::channel();
-                        firsts.insert(path.to_owned(), receiver.shared());
-                        (Some(sender), None)
-                    }
+            // After a wait the other call has failed, or nothing polls it. Calls that waited do not wait for each other.
+            let _leading = match self.lead(path) {
+                Err(other) if !has_waited => {
+                    // Rule F1.
+                    let _ended_or_late = select(other, Delay::new(PATIENCE)).await;
+                    has_waited = true;
+                    continue;
                 }
+                leading => leading.ok(),
             };
-            if let Some(other) = other {
-                // Rule F1.
-                let _ended_or_late = select(other, Delay::new(PATIENCE)).await;
-                has_waited = true;
-                continue;
-            }
-            let _leading = First { store: self, path, _told_by_drop: sender };
             let (object, have) = self.first(path, range).await?;
             return Ok((object, have, true));
         }
+    }
+
+    /// The duty to make the first GET of an object, or the end of the call that has it.
+    fn lead<'a>(&'a self, path: &'a str) -> std::result::Result<First<'a>, Shared<oneshot::Receiver<()>>> {
+        let mut firsts = locked(&self.firsts);
+        if let Some(other) = firsts.get(path) {
+            return Err(other.clone());
+        }
+        let (sender, receiver) = oneshot::channel();
+        firsts.insert(path.to_owned(), receiver.shared());
+        Ok(First { store: self, path, _told_by_drop: sender })
     }
 
     fn may_be_cached(&self, path: &str) -> bool {
@@ -310,7 +308,7 @@ impl Store {
 struct First<'a> {
     store: &'a Store,
     path: &'a str,
-    _told_by_drop: Option<oneshot::Sender<()>>,
+    _told_by_drop: oneshot::Sender<()>,
 }
 
 impl Drop for First<'_> {
