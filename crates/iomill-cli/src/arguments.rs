@@ -77,8 +77,8 @@ pub struct Global {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL", global = true,
         help_heading = "Global options")]
     pub drive_threads: Option<bool>,
-    /// Use the settings that `iomill probe --profile FILE` measured as best: depth, drive threads, weights of new files. Options on
-    /// the command line take precedence
+    /// Use the settings that `iomill probe --profile FILE` measured as best: depth, drive threads, weights of new
+    /// files. Options on the command line take precedence
     #[arg(long, value_name = "FILE", value_parser = file(), global = true, help_heading = "Global options")]
     pub profile: Option<PathBuf>,
     /// How the drives' queues work.
@@ -504,7 +504,7 @@ mod tests {
             assert!(!short.contains("--engine") && !short.contains("I/O options"), "{short}");
             assert!(short.contains("--help` has the options of I/O, too"), "{short}");
             assert!(full.contains("--engine") && !full.contains("has the options of I/O"), "{full}");
-            // What the command is for comes before what it has in common with others.
+            // The command's own options come before the common ones.
             assert!(full.find("I/O options:") > full.find("Global options:"), "{full}");
         }
         assert!(parse(["iomill", "ls", "--engine", "posix"]).is_ok());

@@ -1,7 +1,7 @@
 //! The output of a command: its answer on the standard output, everything else on the standard error.
 //!
-//! Goals: with `--json` exactly one document per stream and failure. If the reader of the output goes away, the command ends
-//! without a message.
+//! Goals: with `--json` exactly one document per stream and failure. If the reader of the output goes away, the command
+//! ends without a message.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -112,7 +112,8 @@ fn error_document(message: &str, kind: &str, notices: &[String]) -> Value {
     json!({ "error": { "message": message, "kind": kind }, "notices": notices })
 }
 
-/// Whether a command line asks for a JSON document. It is asked before the line is parsed, so that errors of the line are one too.
+/// Whether a command line asks for a JSON document. It is asked before the line is parsed, so that errors of the line
+/// are one too.
 pub fn wants_json(arguments: &[OsString]) -> bool {
     arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json")
 }

@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 /// Names a drive of the array, unless an option does.
 const ARRAY_VARIABLE: &str = "IOMILL_ARRAY";
 
-/// What every command works with: the global options, the profile, and the notices so far.
+/// The common input of all commands: the global options, the profile, and the notices so far.
 #[derive(Debug)]
 pub struct Context<'a> {
     /// The global options as the user gave them.

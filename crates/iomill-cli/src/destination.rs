@@ -1,5 +1,5 @@
-//! What `get` writes: a file that appears whole or not at all, a device or pipe, or the standard output. Also checks whether the
-//! report of a measurement can be written.
+//! The destination of `get`: a file that appears whole or not at all, a device or pipe, or the standard output. Also
+//! checks whether the report of a measurement can be written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -68,7 +68,8 @@ impl Destination {
         }
     }
 
-    /// Opens what is written to as it is: a device or a pipe, or what a link of `/proc` leads to, which no rename can replace.
+    /// Opens a destination that no rename can replace, and writes to it as it is: a device, a pipe, or the target of a
+    /// link of `/proc`.
     fn open_in_place(path: &Path, force: bool) -> Result<Destination> {
         let is_file = fs::metadata(path).map_err(Failure::local("open", path))?.is_file();
         if is_file && !force {
@@ -87,7 +88,7 @@ impl Destination {
         Ok(Destination { file, place: path.display().to_string(), new: Some(new) })
     }
 
-    /// Reserves space for so many bytes, so that a full disk is found before the copy.
+    /// Reserves space for this number of bytes, so that a full disk is found before the copy.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         if self.new.is_none() || bytes == 0 {
             return Ok(());
@@ -101,7 +102,7 @@ impl Destination {
         }
     }
 
-    /// Whether what is not written to it reads as zero, so that holes need no copy.
+    /// Whether ranges that are not written read as zero, so that holes need no copy.
     pub fn takes_holes(&self) -> bool {
         self.new.is_some()
     }
@@ -147,7 +148,8 @@ impl Destination {
         Ok(place)
     }
 
-    /// Gives the written file its name. The caller makes the file durable before, and the name afterwards. Returns the place for messages.
+    /// Gives the written file its name. The caller makes the file durable before, and the name afterwards. Returns the
+    /// place for messages.
     pub fn publish(mut self) -> Result<String> {
         let Some(new) = &mut self.new else { return Ok(self.place.clone()) };
         if let Some(permissions) = new.replaces.take() {
@@ -164,13 +166,14 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         if let Some(new) = self.new.as_ref().filter(|new| !new.finished) {
-            // The command reports its own failure. If the file cannot be removed, its name shows what it is.
+            // The command reports its own failure. If the file cannot be removed, its name shows that it is temporary.
             let _ = fs::remove_file(&new.temporary);
         }
     }
 }
 
-/// Checks before a measurement, which may take hours, whether its report can be written at the end. Leaves no empty file.
+/// Checks before a measurement, which may take hours, whether its report can be written at the end. Leaves no empty
+/// file.
 pub fn check_report(option: &str, file: &Path) -> Result<()> {
     match fs::metadata(file) {
         // A link to a missing file: a trial would create that file and leave it. Writing the report creates it.
@@ -200,7 +203,8 @@ pub fn make_and_remove(file: &Path, action: &'static str) -> Result<()> {
 /// Most links in a row, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Follows symbolic links as far as their texts lead where the kernel leads. The text of a link of `/proc` may name another file.
+/// Follows symbolic links as far as their texts lead where the kernel leads. The text of a link of `/proc` may name
+/// another file.
 fn behind_links(mut path: PathBuf) -> std::result::Result<PathBuf, (PathBuf, io::Error)> {
     for _ in 0..LINKS_MAX {
         let Ok(text) = fs::read_link(&path) else { break };
@@ -286,7 +290,8 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"");
     }
 
-    /// A file that has lost its name can be reached by its descriptor only. The text of that link is no path, or that of another file.
+    /// A file that has lost its name can be reached by its descriptor only. The text of that link is no path, or that
+    /// of another file.
     ///
     /// Seen to fail when links were resolved as text.
     #[test]

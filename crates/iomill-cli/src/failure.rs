@@ -30,7 +30,7 @@ pub enum Failure {
     /// A file outside the array, or one of the standard streams.
     #[error("cannot {action} {place}: {source}{}", advice(source))]
     Local {
-        /// What was tried: a verb, with its preposition.
+        /// The action that failed: a verb, with its preposition.
         action: &'static str,
         /// The file.
         place: String,
@@ -49,12 +49,12 @@ pub enum Failure {
     /// The reader of the standard output has gone. No message says so.
     #[error("the reader of the standard output has gone")]
     BrokenPipe,
-    /// A failure, and what it left behind.
+    /// A failure, and the state that it left.
     #[error("{cause}; {aftermath}")]
     Undone {
-        /// What went wrong.
+        /// The failure.
         cause: Box<Failure>,
-        /// What is left.
+        /// That state, as a clause of the message.
         aftermath: String,
     },
 }
@@ -77,7 +77,7 @@ impl Failure {
         Failure::Local { action: "write to", place: "standard output".to_owned(), source }
     }
 
-    /// This failure, with what it left behind.
+    /// This failure, with the state that it left.
     pub fn and(self, aftermath: impl Into<String>) -> Failure {
         Failure::Undone { cause: Box::new(self), aftermath: aftermath.into() }
     }
@@ -157,7 +157,7 @@ fn library_kind(error: &Error) -> &'static str {
     }
 }
 
-/// What the user can do about some errors of the kernel.
+/// Advice to the user about some errors of the kernel.
 fn advice(source: &io::Error) -> &'static str {
     match Errno::from_io_error(source) {
         Some(Errno::MFILE) => "; raise the limit of open files (`ulimit -n`)",

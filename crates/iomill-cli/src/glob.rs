@@ -1,13 +1,13 @@
 //! [`Pattern`]: names with wildcards, as shells have them.
 //!
-//! `*` stands for any characters but `/`, `**` for any characters, `?` for one character but `/`, and `[a-z]` or `[!a-z]` for one character of
-//! a set. Non-goals: braces, escapes. A character in brackets stands for itself.
+//! `*` stands for any characters but `/`, `**` for any characters, `?` for one character but `/`, and `[a-z]` or
+//! `[!a-z]` for one character of a set. Non-goals: braces, escapes. A character in brackets stands for itself.
 
 /// A pattern.
 #[derive(Debug)]
 pub struct Pattern {
     tokens: Vec<Token>,
-    /// What all names that match begin with.
+    /// The common beginning of all names that match.
     prefix: String,
 }
 
@@ -47,7 +47,7 @@ impl Pattern {
         has_wildcards.then_some(Pattern { tokens, prefix })
     }
 
-    /// What all names that match begin with.
+    /// The common beginning of all names that match.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }

@@ -1,15 +1,15 @@
 //! Numbers in the form that people write and read.
 //!
-//! Goals: one way to print each kind of number, and a strict parser of sizes, which refuses unknown units and never guesses.
-//! Non-goals: localisation.
+//! Goals: one way to print each kind of number, and a strict parser of sizes, which refuses unknown units and never
+//! guesses. Non-goals: localisation.
 
 use iomill::{Error, Result};
 
 /// Units of sizes: `k`, `K`, `Ki` and `KiB` all mean 1,024 bytes. The larger units follow the same rule.
 const SIZE_UNITS: [(&str, u32); 5] = [("K", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50)];
 
-/// Parses a size in bytes: digits, then nothing, `B`, or one of `K`, `Ki`, `KiB` (also `k`); the same with `M`, `G`, `T`, `P`. All
-/// units are powers of 1,024. `KB` and `MB` are refused, because they are ambiguous.
+/// Parses a size in bytes: digits, then nothing, `B`, or one of `K`, `Ki`, `KiB` (also `k`); the same with `M`, `G`,
+/// `T`, `P`. All units are powers of 1,024. `KB` and `MB` are refused, because they are ambiguous.
 pub fn parse_size(text: &str) -> Result<u64> {
     let bad = |why: &str| Error::invalid(format!("size {text:?}"), why.to_owned());
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

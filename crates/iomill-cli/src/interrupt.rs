@@ -1,6 +1,6 @@
-//! Signals that end a long copy. A signal sets a flag; the copy reads it between chunks, and removes what was written. Another
-//! signal a second or more after the first ends the process at once. A signal within that second counts as the same wish:
-//! `timeout` sends one to the process and one to its group.
+//! Signals that end a long copy. A signal sets a flag; the copy reads it between chunks, and removes what was written.
+//! Another signal a second or more after the first ends the process at once. A signal within that second counts as the
+//! same wish: `timeout` sends one to the process and one to its group.
 
 use std::io;
 use std::sync::Arc;
@@ -32,14 +32,16 @@ impl Interrupt {
             let act = move || {
                 let now = now_ms();
                 match first_ms.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
-                    // SAFETY: the call may be made in a handler of signals. It ends the process without running anything else of it.
+                    // SAFETY: the call may be made in a handler of signals. It ends the process without running
+                    // anything else of it.
                     Err(first) if now >= first + GRACE_MS => unsafe { libc::_exit(128 + signal) },
                     Ok(_) | Err(_) => {}
                 }
                 interrupt.signal.store(signal as usize, Ordering::Relaxed);
                 interrupt.came.store(true, Ordering::Relaxed);
             };
-            // SAFETY: the action makes two calls that a handler may make, and stores to atomics. It takes no lock and allocates nothing.
+            // SAFETY: the action makes two calls that a handler may make, and stores to atomics. It takes no lock and
+            // allocates nothing.
             unsafe { on_signal(signal, act) }.map_err(|source| Failure::Local {
                 action: "handle",
                 place: format!("signal {signal}"),
@@ -74,7 +76,7 @@ pub fn fail_at_size_limits() {
 ///
 /// # Safety
 ///
-/// The action may do only what a handler of signals may: no locks, no allocations.
+/// The action runs in a handler of signals: no locks, no allocations.
 unsafe fn on_signal(signal: c_int, action: impl Fn() + Send + Sync + 'static) -> io::Result<()> {
     // SAFETY: the caller's promise.
     unsafe { signal_hook_registry::register(signal, action) }.map(drop)
@@ -88,7 +90,8 @@ fn now_ms() -> u64 {
     (now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000).max(1)
 }
 
-/// Whether this process was started with the signal ignored, as `nohup` and a shell's background jobs do. Then it stays ignored.
+/// Whether this process was started with the signal ignored, as `nohup` and a shell's background jobs do. Then it stays
+/// ignored.
 fn is_ignored(signal: i32) -> bool {
     let mut answer = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: the call fills one `sigaction`, for which there is room, and changes nothing.

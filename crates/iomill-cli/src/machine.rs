@@ -1,6 +1,7 @@
 //! The machine of a measurement.
 //!
-//! Goals: the facts that a reader needs to judge the figures, from `/proc` and `/sys`. Facts that cannot be read stay empty.
+//! Goals: the facts that a reader needs to judge the figures, from `/proc` and `/sys`. Facts that cannot be read stay
+//! empty.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +92,7 @@ impl Ground {
         format!("{} on {}", or("a file system", &self.file_system), or("an unknown device", &self.device))
     }
 
-    /// Reads the facts of what is under a file.
+    /// Reads the facts of the file system and the device below a file.
     pub fn look(tree: &Tree, part: &Part) -> Ground {
         let path = part.path.canonicalize().unwrap_or_else(|_| part.path.clone());
         let mounts = mounts::all(tree);

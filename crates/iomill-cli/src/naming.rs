@@ -33,7 +33,7 @@ pub fn for_target(from: &str, to: &str) -> Result<String> {
     checked(if to.ends_with('/') { format!("{to}{}", last_part(from)) } else { to.to_owned() })
 }
 
-/// What follows the last slash.
+/// The part after the last slash.
 pub fn last_part(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(_, last)| last)
 }

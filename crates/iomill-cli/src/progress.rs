@@ -1,7 +1,8 @@
-//! How far a copy, a check or a measurement has come: a line on a terminal once the work takes longer than a second.
+//! The progress of a copy, a check or a measurement: a line on a terminal once the work takes longer than a second.
 //!
-//! Goals: the line is gone when the work ends, so that messages follow on a clean line. Work that tells its phases tells them without
-//! a terminal too, a line each, once it takes longer than two seconds. Non-goals: several lines, colours.
+//! Goals: the line is erased when the work ends, so that messages follow on a clean line. Work that reports its phases
+//! reports them without a terminal too, a line each, once it takes longer than two seconds. Non-goals: several lines,
+//! colours.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Characters of the bar.
 const BAR: u64 = 30;
 
-/// How far some work has come.
+/// The progress of some work.
 #[derive(Debug)]
 pub struct Progress {
     started: Instant,
@@ -45,7 +46,7 @@ enum Shows {
     Phases,
 }
 
-/// What the line says.
+/// The text of the line.
 #[derive(Clone, Debug)]
 struct State {
     unit: Unit,
@@ -115,7 +116,7 @@ impl Progress {
         self.show();
     }
 
-    /// Says what is being done, such as waiting for the drives.
+    /// Shows the present action, such as waiting for the drives.
     pub fn say(&mut self, what: impl Into<String>) {
         let what = what.into();
         if what != self.state.message {

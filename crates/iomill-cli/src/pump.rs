@@ -1,10 +1,10 @@
-//! A copy by two threads, so that both sides work at once. The calling thread moves bytes to or from the array. The other
-//! thread moves them from the source or to the destination. A few large buffers circulate between them.
+//! A copy by two threads, so that both sides work at once. The calling thread moves bytes to or from the array. The
+//! other thread moves them from the source or to the destination. A few large buffers circulate between them.
 //!
 //! Rules:
 //! 1. There are `BUFFERS` buffers, and each channel has room for all of them: sending never waits.
-//! 2. While the calling thread waits, it checks for signals regularly. The other thread may block in the kernel for ever,
-//!    on a pipe without a writer. After a failure it is not joined, and ends with the process.
+//! 2. While the calling thread waits, it checks for signals regularly. The other thread may block in the kernel for
+//!    ever, on a pipe without a writer. After a failure it is not joined, and ends with the process.
 //! 3. The other thread ends by returning its result. A closed channel tells the calling thread to join it.
 
 use std::fs;

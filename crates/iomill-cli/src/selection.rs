@@ -14,13 +14,13 @@ use crate::naming;
 /// A file that a command takes.
 #[derive(Debug)]
 pub struct Selected {
-    /// What is known of it.
+    /// Its metadata.
     pub file: ListedFile,
     /// Its path below a destination, in parts between slashes.
     pub relative: String,
 }
 
-/// What one argument stands for.
+/// The files of one argument.
 #[derive(Debug)]
 pub struct Selection {
     /// The files, in the order of their names. There is at least one.
@@ -71,12 +71,13 @@ fn files_of(entries: &dyn Fn(&str) -> Listing, prefix: &str) -> impl Iterator<It
     })
 }
 
-/// Whether a name stands for what is below it, as `dir/.` does with `cp`.
+/// Whether a name stands for the content of a directory, as `dir/.` does with `cp`.
 fn is_inside(name: &str) -> bool {
     matches!(name, "." | "") || name.ends_with("/.")
 }
 
-/// All files below a name, and the file of the name. Below a destination they keep the last part of the name, as with `cp -r`.
+/// All files below a name, and the file of the name. Below a destination they keep the last part of the name, as with
+/// `cp -r`.
 fn below(entries: &dyn Fn(&str) -> Listing, name: &str) -> Result<Vec<Selected>> {
     let all = matches!(name, "." | "");
     let (inside, kept) = match name.strip_suffix("/.").or(all.then_some("")) {

@@ -1,4 +1,4 @@
-//! What `put` reads: a file, a device, a pipe or the standard input.
+//! The source of `put`: a file, a device, a pipe or the standard input.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -27,7 +27,8 @@ pub struct Source {
     place: String,
     /// Its length in bytes when it was opened, if it has one.
     len_bytes: Option<u64>,
-    /// Offset of the next byte, and the end of what the kernel was asked to read. Used for sources of known length.
+    /// Offset of the next byte, and the end of the range that the kernel was asked to read ahead. Used for sources of
+    /// known length.
     at: u64,
     asked: u64,
     /// Where the copy begins.
@@ -80,7 +81,8 @@ impl Source {
         Ok(content)
     }
 
-    /// Reads the next data into the buffer. Returns where it is from the start of the copy, and its length. `None` at the end.
+    /// Reads the next data into the buffer. Returns where it is from the start of the copy, and its length. `None` at
+    /// the end.
     pub fn read_next(&mut self, buffer: &mut [u8]) -> Result<Option<(u64, usize)>> {
         let mut most = buffer.len();
         if let Some(end) = self.data_end {
@@ -148,8 +150,8 @@ impl Source {
         Ok(len)
     }
 
-    /// Asks the kernel to read far enough ahead to keep a fast drive busy. The kernel's own read-ahead of a few hundred KiB is
-    /// too short for that.
+    /// Asks the kernel to read far enough ahead to keep a fast drive busy. The kernel's own read-ahead of a few hundred
+    /// KiB is too short for that.
     fn read_ahead(&mut self) {
         if self.len_bytes.is_none() {
             return;

@@ -1,8 +1,7 @@
 //! Text in columns.
 //!
-//! Goals: a table fits the terminal. Text wraps, and columns that are not essential are left out; a line below the table names
-//! them. Without a terminal no column is left out.
-//! Non-goals: wrapping figures, or lines between them.
+//! Goals: a table fits the terminal. Text wraps, and columns that are not essential are left out; a line below the
+//! table names them. Without a terminal no column is left out. Non-goals: wrapping figures, or lines between them.
 
 use crate::terminal;
 
@@ -45,8 +44,9 @@ impl Column {
 }
 
 impl Table {
-    /// A table with headings. A heading may start with marks, in this order. `?`: the column may be left out on a narrow terminal;
-    /// the last one goes first. `>`: numbers. `~` and a character: text that may wrap after that character.
+    /// A table with headings. A heading may start with marks, in this order. `?`: the column may be left out on a
+    /// narrow terminal; the last one goes first. `>`: numbers. `~` and a character: text that may wrap after that
+    /// character.
     pub fn new<S: AsRef<str>>(headings: &[S]) -> Table {
         let columns = headings.iter().map(|heading| Column::new(heading.as_ref())).collect();
         Table { columns, rows: Vec::new(), usual_width: None }
@@ -83,7 +83,8 @@ impl Table {
         Lines { table: self, shown, widths }
     }
 
-    /// The lines of the table, as wide as the terminal allows. Where the output is no terminal, the table is as wide as its cells.
+    /// The lines of the table, as wide as the terminal allows. Where the output is no terminal, the table is as wide as
+    /// its cells.
     pub fn render(&self) -> String {
         self.render_for(terminal::width())
     }
@@ -138,8 +139,8 @@ impl Table {
         shown
     }
 
-    /// The widths of the shown columns. The widest text columns shrink first, until all together take at most `width` or none can
-    /// shrink.
+    /// The widths of the shown columns. The widest text columns shrink first, until all together take at most `width`
+    /// or none can shrink.
     fn widths(&self, shown: &[usize], width: usize) -> Vec<usize> {
         let mut widths: Vec<usize> = shown.iter().map(|&index| self.width_whole(index)).collect();
         while widths.iter().map(|width| width + GAP).sum::<usize>() > width.saturating_add(GAP) {
@@ -185,7 +186,7 @@ impl Lines<'_> {
         table.push_row(text, &cells, shown, widths);
     }
 
-    /// What is said of columns that do not fit.
+    /// The note about columns that do not fit.
     pub fn foot(&self) -> String {
         let columns = &self.table.columns;
         let left_out = (0..columns.len()).filter(|index| !self.shown.contains(index));

@@ -119,7 +119,7 @@ fn several_names_and_patterns() {
     assert_eq!(site.names(), ["lit*", "w/a"]);
 }
 
-/// What is no file is left out and named, and a link to a directory does not lead in a circle.
+/// Anything that is no file is left out and named. A link to a directory causes no endless loop.
 #[test]
 fn links_and_other_entries() {
     let site = Site::new(1);
@@ -152,7 +152,8 @@ fn a_file_that_fails_keeps_no_other_one_out_and_the_count_is_right() {
     std::fs::write(site.path("dir/\nbad"), "bad").unwrap();
     site.run(["put", "-r", "dir"]).failed(2, &["control character"]);
     assert!(site.names() == names);
-    // To read nothing of it is an error of input and output, which the next files would have, too. The others are under way then.
+    // A read error of this file is an error of input and output, which the next files would have, too. The others are
+    // in flight at that moment.
     std::fs::remove_file(site.path("dir/\nbad")).unwrap();
     std::os::unix::fs::symlink("/proc/self/mem", site.path("dir/5000")).unwrap();
     site.run(["put", "-rf", "dir"]).failed(1, &["cannot read", "501 of 601 files are in the array"]);

@@ -52,7 +52,7 @@ fn a_refused_init_leaves_the_directories_as_they_were() {
         }
     }
     site.run_bare(["-a", "ssd2", "check"]).good();
-    // What was there before the attempt stays.
+    // The old file stays.
     fs::create_dir(site.drive(0).join("iomill")).unwrap();
     site.run_bare(["init", "ssd0", "ssd1", "nowhere"]).failed(1, &["nowhere"]);
     assert_eq!((names(0).count(), names(1).count()), (1, 0));

@@ -1,4 +1,4 @@
-//! `put` and `get`: the bytes come out as they went in, and a failed copy leaves nothing behind.
+//! `put` and `get`: the bytes are the same after both, and a failed copy leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -69,7 +69,8 @@ fn streams_go_through_dashes() {
     assert_eq!(site.content("empty"), b"");
 }
 
-/// A standard stream may be a socket, which has no path that can be opened. A file keeps what was written to it before.
+/// A standard stream may be a socket, which has no path that can be opened. A file keeps the bytes that were written to
+/// it before.
 #[test]
 fn streams_have_paths_of_their_own() {
     use std::os::unix::net::UnixStream;

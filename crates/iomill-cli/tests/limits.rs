@@ -69,7 +69,8 @@ fn few_open_files_or_little_locked_memory() {
     let data = bytes(3_000_000);
     site.feed(["put", "-", "a"], &data).good();
     let mut refused = 0;
-    // Every small limit, because the test starts with an unknown number of open files, and each step should meet the limit.
+    // Every small limit, because the test starts with an unknown number of open files, and each step should meet the
+    // limit.
     let files: Vec<u64> = (4..=40).chain([64, 256]).collect();
     for (resource, limits) in [(libc::RLIMIT_NOFILE, &files[..]), (libc::RLIMIT_MEMLOCK, &[65_536, 4096, 0])] {
         for &limit in limits {

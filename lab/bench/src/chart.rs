@@ -1,5 +1,5 @@
-//! `bench mixed` as a picture: operations per second over the share of hits, one line per contender. A second panel shows the
-//! key-value loads.
+//! `bench mixed` as a picture: operations per second over the share of hits, one line per contender. A second panel
+//! shows the key-value loads.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -1,9 +1,9 @@
-//! The parts of the drives' queues after Falcon (ATC'17), switched on one after the other: order, merging, gathering behind I/O in
-//! flight, adaptive depth.
+//! The parts of the drives' queues after Falcon (ATC'17), switched on one after the other: order, merging, gathering
+//! behind I/O in flight, adaptive depth.
 //!
-//! Goals: throughput and CPU time per operation of requests in batches, inline and by drive threads, for several numbers of drives.
-//! The loads are some that can gain, one that cannot, and recorded traces. Each step adds to the steps before it. Non-goals:
-//! rivals; latency under open load.
+//! Goals: throughput and CPU time per operation of requests in batches, inline and by drive threads, for several
+//! numbers of drives. The loads are some that can gain, one that cannot, and recorded traces. Each step adds to the
+//! steps before it. Non-goals: rivals; latency under open load.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::{loads, threads, traces};
 pub use loads::Load;
 pub use traces::Trace;
 
-/// The steps. The first is a queue that passes on each request as it comes.
+/// The steps. The first is a queue that sends each request at once.
 pub const STEPS: [&str; 5] = ["plain", "sort", "merge", "plug", "adaptive"];
 
 /// The names of the steps in the results, inline first, then by drive threads.
@@ -117,7 +117,7 @@ pub struct Ladder {
 pub struct Rung {
     /// How many drives it has.
     pub drives: usize,
-    /// What was measured.
+    /// The measurements.
     #[serde(flatten)]
     pub report: Report,
 }

@@ -1,4 +1,5 @@
-//! What small files cost: iomill with one and three copies of its catalog beside plain files and other stores on the same file system.
+//! What small files cost: iomill with one and three copies of its catalog beside plain files and other stores on the
+//! same file system.
 //!
 //! Goals: one table for all operations. Non-goals: large files.
 
@@ -32,7 +33,7 @@ pub const RIVALS: &[&str] = &[PLAIN_FILES, SQLITE, REDB];
 pub struct Settings {
     /// The directory below which all files are made; they are removed at the end.
     pub dir: PathBuf,
-    /// Files that are there while others come and go.
+    /// Files that exist while others are made and deleted.
     pub files: u32,
     /// How iomill opens the arrays.
     pub options: ArrayOptions,

@@ -1,7 +1,9 @@
-//! The gate: a few ratios between contenders that later changes must not make worse, each with the noise that it was seen with.
+//! The gate: a few ratios between contenders that later changes must not make worse, each with the noise that it was
+//! seen with.
 //!
-//! Goals: an answer within three minutes that a busy machine does not change. The contenders of a ratio take turns, each round
-//! yields its own ratio, and only a difference beyond the spread of these ratios counts. Non-goals: absolute figures.
+//! Goals: an answer within three minutes that a busy machine does not change. The contenders of a ratio take turns,
+//! each round yields its own ratio, and only a difference beyond the spread of these ratios counts. Non-goals: absolute
+//! figures.
 //!
 //! `gate.toml` has the bounds, and a description of each ratio.
 
@@ -102,7 +104,7 @@ const COLD: [Pair; 2] = [
     pair("cold-by-hand", Figure::CpuPerOp, IOMILL_READ_MANY, URING_BY_HAND),
     pair("cold-futures", Figure::CpuPerOp, IOMILL_FUTURE_64, IOMILL_READ_MANY),
 ];
-/// Reads of what is in the cache.
+/// Reads of cached bytes.
 const WARM: [Pair; 5] = [
     pair("warm-mmap", Figure::CpuPerOp, IOMILL_READ_MANY, MMAP),
     pair("warm-mmap-small-pages", Figure::CpuPerOp, IOMILL_READ_MANY, MMAP_SMALL_PAGES),
@@ -263,7 +265,7 @@ impl Course<'_> {
                 return Err(Error::Tool { what, why });
             }
             if one.cancelled && one.outcomes.is_empty() {
-                // No round is complete, so there is nothing to tell.
+                // No round is complete, so there is no result.
                 break;
             }
             for pair in pairs {
@@ -309,8 +311,8 @@ fn ratio<T: Task>(pair: &Pair, bound: &Bound, measured: &Measured<T>) -> Ratio {
     }
 }
 
-/// The median of some ratios, and its possible error: half of the distance from the second to the last but one. With nine rounds
-/// this range contains the true median in 96% of all cases. With fewer than seven ratios all count.
+/// The median of some ratios, and its possible error: half of the distance from the second to the last but one. With
+/// nine rounds this range contains the true median in 96% of all cases. With fewer than seven ratios all count.
 fn spread(ratios: &[f64]) -> Option<(f64, f64)> {
     let mut sorted = ratios.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,9 +1,9 @@
-//! The four steps of the first paper (SC'13), switched on one after the other. They are evenly spread interrupts, threads bound to
-//! CPUs, the noop scheduler, and an I/O thread per drive.
+//! The four steps of the first paper (SC'13), switched on one after the other. They are evenly spread interrupts,
+//! threads bound to CPUs, the noop scheduler, and an I/O thread per drive.
 //!
-//! Goals: each step adds to the steps before it. The steps take turns as contenders, so that a disturbance of the machine affects
-//! all of them. The machine's settings are restored, also after an error or a signal.
-//! Non-goals: advice on how a machine should be set; `iomill tune` gives that.
+//! Goals: each step adds to the steps before it. The steps take turns as contenders, so that a disturbance of the
+//! machine affects all of them. The machine's settings are restored, also after an error or a signal. Non-goals: advice
+//! on how a machine should be set; `iomill tune` gives that.
 //!
 //! The old settings are saved durably before any change. After a kill the next ladder restores them first.
 
@@ -202,7 +202,8 @@ impl Drop for Rig<'_> {
     }
 }
 
-/// Switched off: all movable interrupts are on one CPU. Switched on: they are spread in turn over the CPUs near their drive.
+/// Switched off: all movable interrupts are on one CPU. Switched on: they are spread in turn over the CPUs near their
+/// drive.
 fn spread(tree: &Tree, platform: &Platform, drives: &[Drive]) -> Switch {
     let mut switch = Switch::default();
     let mut managed = 0;

@@ -1,8 +1,7 @@
 //! Measurements of data that does not fit in memory: cold reads, reads of which a share hits, small writes.
 //!
-//! Goals: all contenders have the same memory for the data that they read or write. If the memory of a contender cannot be limited,
-//! it is left out with the reason.
-//! Non-goals: data that fits in memory ([`crate::warm`]).
+//! Goals: all contenders have the same memory for the data that they read or write. If the memory of a contender cannot
+//! be limited, it is left out with the reason. Non-goals: data that fits in memory ([`crate::warm`]).
 
 use std::sync::atomic::AtomicBool;
 
@@ -32,7 +31,8 @@ use iomill_cli::human;
 /// Bytes of a value, and of the slot that it lies in.
 const VALUE_BYTES: u32 = 1000;
 const VALUE_SLOT_BYTES: u32 = 1024;
-/// Minimum ratio of the file's length to the memory. With a smaller file, bytes that were read once would often still be in memory.
+/// Minimum ratio of the file's length to the memory. With a smaller file, bytes that were read once would often still
+/// be in memory.
 const SIZE_OVER_CACHE_MIN: u64 = 2;
 
 /// How to measure.
@@ -63,8 +63,8 @@ pub struct Settings {
 pub enum What {
     /// Reads of single pages; one measurement for each choice.
     Cold(Vec<Choice>),
-    /// Reads of values with each of these shares of hits, 0 to 99 percent. Then a key-value load, first with reads only, then with
-    /// updates.
+    /// Reads of values with each of these shares of hits, 0 to 99 percent. Then a key-value load, first with reads
+    /// only, then with updates.
     Mixed(Vec<u8>),
     /// Small writes.
     SmallWrites,

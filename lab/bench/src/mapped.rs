@@ -1,8 +1,8 @@
 //! Mapped parts compared with system calls: reads of the same bytes by both, and the cost of growth.
 //!
-//! Goals: the engine as an array uses it, also while a part cannot be mapped. Two alternatives are measured beside it: `pread`, and
-//! copies by the kernel from a mapping (`process_vm_readv`), which need no signal handler.
-//! Non-goals: batches; each thread has one request at a time.
+//! Goals: the engine as an array uses it, also while a part cannot be mapped. Two alternatives are measured beside it:
+//! `pread`, and copies by the kernel from a mapping (`process_vm_readv`), which need no signal handler. Non-goals:
+//! batches; each thread has one request at a time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,8 +50,8 @@ pub struct MappedReport {
     pub growth: Vec<Growth>,
 }
 
-/// Measures on a file in the directory `dir`, which is removed afterwards. `cancel` ends it soon; the report then has the complete
-/// rounds only.
+/// Measures on a file in the directory `dir`, which is removed afterwards. `cancel` ends it soon; the report then has
+/// the complete rounds only.
 pub fn run(
     dir: PathBuf,
     settings: &Settings,

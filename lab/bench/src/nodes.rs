@@ -1,5 +1,5 @@
-//! The cost of pages on other NUMA nodes. The same reads run on one node; on several nodes with direct access to remote pages or
-//! with messages; and on caching nodes without drives.
+//! The cost of pages on other NUMA nodes. The same reads run on one node; on several nodes with direct access to remote
+//! pages or with messages; and on caching nodes without drives.
 //!
 //! Goals: hits and misses, from single pages to large batches, in one run.
 //! Non-goals: rivals, which do not know nodes.
@@ -32,7 +32,8 @@ pub const AUTO: &str = "iomill-auto";
 /// The first half of the nodes has the cache, the second half owns the drives.
 pub const APART: &str = "iomill-apart";
 
-/// For hits the cache is this many times as large as the data. For misses the data is this many times as large as the cache.
+/// For hits the cache is this many times as large as the data. For misses the data is this many times as large as the
+/// cache.
 const CACHE_OVER_SIZE: u64 = 4;
 const SIZE_OVER_CACHE: u64 = 8;
 
@@ -164,8 +165,8 @@ mod tests {
     fn settings(count: usize) -> Settings {
         Settings {
             size_bytes: 8 << 20,
-            // Sets so large that none overflows while a quarter of the cache is in use. With sets of 4 pages a few in a thousand
-            // reads miss.
+            // Sets so large that none overflows while a quarter of the cache is in use. With sets of 4 pages a few in a
+            // thousand reads miss.
             options: ArrayOptions::new().set_size(16),
             topology: Topology::Emulate(count),
             nodes: (0..count).collect(),
@@ -182,8 +183,8 @@ mod tests {
         assert!(report.left_out.is_empty() && report.results.len() == 4 * 5, "{report:?}");
         for row in &report.results {
             let percent = row.hit_percent.unwrap();
-            // On a busy machine a slice may have only a few dozen reads, so that by chance more than an eighth hit. Allow five
-            // standard deviations.
+            // On a busy machine a slice may have only a few dozen reads, so that by chance more than an eighth hit.
+            // Allow five standard deviations.
             let ops = (row.ops_per_s * 0.06).max(1.0);
             let share = 1.0 / SIZE_OVER_CACHE as f64;
             let most = 100.0 * (share + 0.05 + 5.0 * (share * (1.0 - share) / ops).sqrt());

@@ -1,7 +1,7 @@
 //! The picture of the README: reads by iomill beside `mmap`, `pread` and io_uring by hand, from drives and from memory.
 //!
-//! Goals: one run on one array, without preparation and without root; figures that miss their goals are drawn like all others.
-//! Non-goals: the same memory for all contenders ([`crate::limited`]), several threads, writes.
+//! Goals: one run on one array, without preparation and without root; figures that miss their goals are drawn like all
+//! others. Non-goals: the same memory for all contenders ([`crate::limited`]), several threads, writes.
 
 mod svg;
 #[cfg(test)]

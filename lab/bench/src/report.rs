@@ -29,7 +29,8 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// True if the run was cancelled before all rounds were done.
     pub cancelled: bool,
-    /// What ended the run before all measurements were done; null if nothing did. The results are those of the earlier ones.
+    /// What ended the run before all measurements were done; null if nothing did. The results are those of the earlier
+    /// ones.
     pub failed: Option<Failed>,
     /// Contenders that the table compares with, instead of the best rival.
     #[serde(skip)]
@@ -73,8 +74,8 @@ pub struct Row {
     pub p50_us: Option<f64>,
     /// 99th percentile of latency, computed in the same way.
     pub p99_us: Option<f64>,
-    /// Operations per second over those of the fastest rival of the same kind (warm, or not warm). Above 1 is better. Null without
-    /// such a rival, and for contenders without I/O.
+    /// Operations per second over those of the fastest rival of the same kind (warm, or not warm). Above 1 is better.
+    /// Null without such a rival, and for contenders without I/O.
     pub ratio_to_best_rival: Option<f64>,
     /// The name of that rival.
     pub best_rival: Option<String>,
@@ -88,7 +89,7 @@ pub struct Row {
     pub cpu_ratio_to: BTreeMap<String, f64>,
     /// Operations per second over those of the same contender with one thread; null if that was not measured.
     pub ops_ratio_to_one_thread: Option<f64>,
-    /// What a reader of the figures should know.
+    /// Important facts for a reader of the figures.
     pub notes: Vec<String>,
 }
 
@@ -132,7 +133,8 @@ impl Report {
             .map_err(|e| Error::Tool { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
-    /// The report as a table for people, for a terminal with that many columns or for none; without a newline at the end.
+    /// The report as a table for people, for a terminal with that many columns or for none; without a newline at the
+    /// end.
     pub fn table(&self, terminal_width: Option<usize>) -> String {
         let columns = self.columns();
         let headings: Vec<&String> = columns.iter().map(|column| &column.0).collect();

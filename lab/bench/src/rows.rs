@@ -24,8 +24,8 @@ use iomill_cli::human;
 
 /// Cold reads: the file's length over the memory, if no memory is given.
 const SIZE_OVER_CACHE: u64 = 8;
-/// That memory is no smaller than this, if it is less than half of the file. The kernel may read several MiB ahead for one page of a
-/// mapping, and ends a process that has no memory for these.
+/// That memory is no smaller than this, if it is less than half of the file. The kernel may read several MiB ahead for
+/// one page of a mapping, and ends a process that has no memory for these.
 const CACHE_BYTES_USUAL: u64 = 16 << 20;
 /// The smallest memory for cold reads.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -41,7 +41,8 @@ pub struct Settings {
     pub row_bytes: u32,
     /// Rows of a gather.
     pub batch: u32,
-    /// Memory for cold reads, the same for all contenders. The default is an eighth of the file; of a short file it is more.
+    /// Memory for cold reads, the same for all contenders. The default is an eighth of the file; of a short file it is
+    /// more.
     pub cache_bytes: Option<u64>,
     /// How iomill opens the file. The measurement sets the cache's size.
     pub options: RuntimeOptions,
@@ -159,8 +160,9 @@ impl Contender<RowReads> for Uncached {
     }
 }
 
-/// The answer in words: the time of a gather of `batch` rows, by iomill and by the fastest of its rivals in the same memory. A mapping
-/// without advice may take hundreds of times as long as the fastest one, because the kernel reads many pages ahead for each row.
+/// The answer in words: the time of a gather of `batch` rows, by iomill and by the fastest of its rivals in the same
+/// memory. A mapping without advice may take hundreds of times as long as the fastest one, because the kernel reads
+/// many pages ahead for each row.
 pub fn verdict(report: &Report, batch: u32) -> Vec<String> {
     [false, true].into_iter().filter_map(|is_warm| sentence(report, batch, is_warm)).collect()
 }
@@ -203,7 +205,7 @@ mod tests {
     use crate::rounds::Outcome;
     use std::time::Duration;
 
-    /// What is said of these contenders, with their rows a second.
+    /// The sentence about these contenders, with their rows a second.
     fn said(cold: &[(&'static str, Cache, u64)], warm: &[(&'static str, Cache, u64)]) -> Vec<String> {
         let reads = RowReads { row_bytes: 512, batch: 4096, len_bytes: 1 << 30, cache_bytes: 1 << 27 };
         let turns = Turns { threads: vec![1], rounds: 1, slice: WARM_UP };

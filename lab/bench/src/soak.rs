@@ -1,16 +1,16 @@
-//! A soak: all kinds of calls at the same time on a cache that is too small, for any length of time. The process's memory is
-//! watched, and every byte read is checked.
+//! A soak: all kinds of calls at the same time on a cache that is too small, for any length of time. The process's
+//! memory is watched, and every byte read is checked.
 //!
 //! Goals: to find growing memory and wrong bytes.
 //! Non-goals: speed ([`crate::limited`] measures it).
 //!
 //! Rules:
-//! 1. The file consists of slots, several to a page. The place and the version of a slot determine its bytes. Version 0 is the
-//!    pattern that fills the file at first.
-//! 2. Each page belongs to one thread, and only that thread writes its slots. So the versions of a slot go up one by one. The
-//!    writer marks a version as begun before the call, and as done after it.
-//! 3. A reader takes the done version before the call, and the begun version after it. The slot must hold one of the versions
-//!    between.
+//! 1. The file consists of slots, several to a page. The place and the version of a slot determine its bytes. Version 0
+//!    is the pattern that fills the file at first.
+//! 2. Each page belongs to one thread, and only that thread writes its slots. So the versions of a slot go up one by
+//!    one. The writer marks a version as begun before the call, and as done after it.
+//! 3. A reader takes the done version before the call, and the begun version after it. The slot must hold one of the
+//!    versions between.
 //! 4. The versions that are done when the threads have ended are on the drives when the array is closed.
 
 use std::path::PathBuf;
@@ -32,8 +32,8 @@ use iomill_contenders::soak::worker::{Chores, Done, Worker};
 /// Memory that the process may take beyond the cache's size, in percent of that size: the data about each page.
 pub const OVERHEAD_PERCENT: u64 = 3;
 
-/// Memory that it may take beyond that, in bytes, for any cache size: threads, rings, copies during flushes, the allocator's
-/// arenas.
+/// Memory that it may take beyond that, in bytes, for any cache size: threads, rings, copies during flushes, the
+/// allocator's arenas.
 pub const OVERHEAD_BYTES: u64 = 8 << 20;
 
 /// Stack size of the threads. It is too small for a huge page, which would count as iomill's memory.
@@ -64,7 +64,7 @@ pub struct Settings {
 pub struct Moment {
     /// Seconds since the threads started.
     pub seconds: f64,
-    /// Memory of the process beyond what it had before it opened the array, in bytes.
+    /// Memory of the process minus its memory before it opened the array, in bytes.
     pub used_bytes: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct Soaked {
     pub cache_bytes: u64,
     /// The cache's size plus the allowed overhead ([`OVERHEAD_PERCENT`], [`OVERHEAD_BYTES`]).
     pub limit_bytes: u64,
-    /// The maximum of the process's memory beyond what it had before it opened the array, in bytes.
+    /// The maximum of the process's memory, minus its memory before it opened the array, in bytes.
     pub used_max_bytes: u64,
     /// The same at the end, with the array still open.
     pub used_final_bytes: u64,
@@ -194,8 +194,8 @@ fn outcome(settings: &Settings, done: &Done, counters: &Counters, watch: Watch) 
     }
 }
 
-/// Lets the threads work until the time is over, `cancel` is set, or a thread fails. `look` gets the elapsed seconds, and the
-/// progress as a part of a total.
+/// Lets the threads work until the time is over, `cancel` is set, or a thread fails. `look` gets the elapsed seconds,
+/// and the progress as a part of a total.
 fn work(
     array: &Array,
     file: &File,
@@ -335,7 +335,7 @@ impl Soaked {
             + "\n"
     }
 
-    /// What is wrong with the result; `None` if nothing is.
+    /// The fault of the result; `None` if it has none.
     pub fn fault(&self) -> Option<String> {
         (!self.is_within).then(|| {
             format!(

@@ -28,9 +28,9 @@ const COPIES_WITH_CACHES: u64 = 3;
 /// Those caches.
 const CACHES: [&str; 3] = [QUICK_CACHE, MOKA, FOYER];
 
-/// Default ratio of the size of iomill's cache to the data. A page can be in one set only. In a cache as large as the data many
-/// sets would be too small for their pages. With this ratio a set has room for four times its average number of pages, and almost
-/// none is too small. The cache takes memory only for pages that it holds.
+/// Default ratio of the size of iomill's cache to the data. A page can be in one set only. In a cache as large as the
+/// data many sets would be too small for their pages. With this ratio a set has room for four times its average number
+/// of pages, and almost none is too small. The cache takes memory only for pages that it holds.
 pub const CACHE_OVER_SIZE: u64 = 4;
 
 /// What to measure.

@@ -5,7 +5,7 @@ use iomill_cli::context::Context;
 use iomill_cli::human;
 use iomill_cli::progress::Progress;
 
-/// How far a measurement has come, on a terminal.
+/// The progress of a measurement, on a terminal.
 pub struct Bar(Progress);
 
 impl Bar {
@@ -14,7 +14,7 @@ impl Bar {
         Bar(Progress::of_steps(context.global))
     }
 
-    /// Shows what the measurement does.
+    /// Shows the present step of the measurement.
     pub fn show(&mut self, stage: Stage) {
         let (done, total, what) = match stage {
             Stage::Filling(done, total) => (done, total, format!("writing {}", human::size(total))),

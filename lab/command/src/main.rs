@@ -1,7 +1,9 @@
-//! The command `iomill-lab`: iomill beside its rivals on the same bytes, and recorded accesses on arrays and in simulated caches.
+//! The command `iomill-lab`: iomill beside its rivals on the same bytes, and recorded accesses on arrays and in
+//! simulated caches.
 //!
-//! Goals: a measurement is one command with a table, a document and a bound of time. Non-goals: contenders and their loops
-//! (`iomill-contenders`), what takes part and figures (`iomill-bench`), and what running an array takes (`iomill-cli`).
+//! Goals: a measurement is one command with a table, a document and a bound of time. Non-goals: contenders and their
+//! loops (`iomill-contenders`), what takes part and figures (`iomill-bench`), and what running an array takes
+//! (`iomill-cli`).
 
 mod arguments;
 mod bar;

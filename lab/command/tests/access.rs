@@ -54,8 +54,8 @@ fn workloads(document: &serde_json::Value) -> impl Iterator<Item = &str> {
     document["results"].as_array().unwrap().iter().map(|row| row["workload"].as_str().unwrap())
 }
 
-/// Replays two traces after a load, on as many drives as there are devices. One reads and writes at unaligned offsets and beyond
-/// the file, the other only reads. After writes every byte is checked again.
+/// Replays two traces after a load, on as many drives as there are devices. One reads and writes at unaligned offsets
+/// and beyond the file, the other only reads. After writes every byte is checked again.
 #[test]
 fn the_ladder_of_the_queues_replays_traces() {
     let site = Site::bare(0);

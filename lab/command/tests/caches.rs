@@ -1,5 +1,5 @@
-//! `iomill warm`, `cold`, `mixed`, `small-writes` and `soak`: they report the promised keys, keep within their memory, and leave
-//! nothing behind.
+//! `iomill warm`, `cold`, `mixed`, `small-writes` and `soak`: they report the promised keys, keep within their memory,
+//! and leave nothing behind.
 
 use std::fs;
 
@@ -130,8 +130,8 @@ fn cold_misses_and_is_held_to_its_memory() {
     assert!(crate::names(&site).is_empty(), "the measured file is gone");
 }
 
-/// How far a share of hits may be off, in percent, because a slice of [`SHORT`] has so few operations on a busy machine: six deviations
-/// at most.
+/// How far a share of hits may be off, in percent, because a slice of [`SHORT`] has so few operations on a busy
+/// machine: six deviations at most.
 fn slack_percent(row: &Value) -> f64 {
     300.0 / ops(row).max(1.0).sqrt()
 }

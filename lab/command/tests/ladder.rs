@@ -41,7 +41,7 @@ fn the_ladder_climbs_says_what_it_cannot_switch_and_leaves_the_machine_as_it_was
     );
     assert_eq!(snapshot(&site.path("root")), before);
     assert!(!site.path("state/ladder.json").exists());
-    // The next run puts back what a killed run had changed.
+    // The next run restores the settings that a killed run had changed.
     let saved =
         r#"{"version":1,"boot":"","settings":[{"path":"PATH","text":"none [mq-deadline] kyber bfq"}],"files":[]}"#;
     let path = "sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda/queue/scheduler";

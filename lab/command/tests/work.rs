@@ -1,4 +1,5 @@
-//! `iomill-lab work` and `paper`: each program runs on each contender, all find out the same, and nothing is left behind.
+//! `iomill-lab work` and `paper`: each program runs on each contender, all results are equal, and nothing is left
+//! behind.
 
 use std::fs;
 

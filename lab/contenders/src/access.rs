@@ -26,7 +26,7 @@ pub struct Access {
     pub op_bytes: u32,
     /// Percentage of reads among the operations; the others write.
     pub read_percent: u8,
-    /// Length of what is accessed, in bytes.
+    /// Length of the accessed file, in bytes.
     pub len_bytes: u64,
     /// Memory for the cache, in bytes.
     pub cache_bytes: u64,

@@ -1,6 +1,7 @@
 //! The array that is measured: a file of pattern in it, and the same bytes as rivals see them.
 //!
-//! Goals: nothing is left behind. What was made here is removed on drop, also after an error or Ctrl-C. Non-goals: choosing drives.
+//! Goals: nothing is left behind. All files that were made here are removed on drop, also after an error or Ctrl-C.
+//! Non-goals: choosing drives.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +46,8 @@ impl Arena {
         Arena::fresh_at(vec![dir.to_owned()], drives, &ArrayOptions::new())
     }
 
-    /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the end.
+    /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the
+    /// end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
         let name = leftovers::name(By::Bench);
         Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives, &ArrayOptions::new())
@@ -60,7 +62,7 @@ impl Arena {
             remove_dirs: Vec::new(),
             remove_file: false,
         };
-        // After a failure the drop removes what has been made so far.
+        // After a failure the drop removes all files that were made.
         for dir in dirs {
             dir.parent().into_iter().for_each(leftovers::remove_in);
             fs::create_dir(&dir).map_err(|e| Error::io("create", &dir, e))?;
@@ -172,15 +174,15 @@ impl Arena {
         Ok(())
     }
 
-    /// Measures, and leaves nothing behind. An error of the measurement goes before an error of the removal.
+    /// Measures, and leaves nothing behind. An error of the measurement takes precedence over an error of the removal.
     pub fn measured<R>(mut self, measure: impl FnOnce(&mut Arena) -> Result<R>) -> Result<R> {
         let result = measure(&mut self);
         let cleaned = self.clean_up();
         result.and_then(|result| cleaned.map(|()| result))
     }
 
-    /// Writes the measured file, and a plain file of the same length beside it. Dropping the plain file removes it. Also returns
-    /// the machine under that file.
+    /// Writes the measured file, and a plain file of the same length beside it. Dropping the plain file removes it.
+    /// Also returns the machine under that file.
     pub fn fill_with_flat(
         &mut self,
         len_bytes: u64,
@@ -194,7 +196,7 @@ impl Arena {
         Ok((flat, machine))
     }
 
-    /// Removes what was made for the measurement, and returns an error if that fails.
+    /// Removes the files of the measurement, and returns an error if that fails.
     pub fn clean_up(mut self) -> Result<()> {
         let result = self.remove();
         (self.remove_dirs, self.remove_file) = (Vec::new(), false);

@@ -1,7 +1,7 @@
 //! iomill's asynchronous calls: futures and callbacks, with a number of operations in flight from each thread.
 //!
-//! Goals: the calls that a program without a runtime would write, in one loop that does nothing else. Other runtimes drive the same
-//! operations through [`Driver`]. Non-goals: several tasks in one `submit`; each operation is a call.
+//! Goals: the calls that a program without a runtime would write, in one loop that does nothing else. Other runtimes
+//! drive the same operations through [`Driver`]. Non-goals: several tasks in one `submit`; each operation is a call.
 
 mod callbacks;
 pub(crate) mod executor;
@@ -41,7 +41,7 @@ pub struct Flyer {
     in_flight: usize,
 }
 
-/// What a flyer does in a slice.
+/// The work of a flyer in a slice.
 pub(crate) struct Load<'a> {
     pub(crate) file: &'a File,
     pub(crate) op_bytes: usize,
@@ -81,8 +81,8 @@ impl Flyer {
         format!("{} in flight per thread, each a call of its own", self.in_flight)
     }
 
-    /// Runs one slice. Each thread calls `set_up` before the clock starts, and `begin` when it starts to work. `ops` makes the
-    /// operations of a lane, given its index and the number of lanes.
+    /// Runs one slice. Each thread calls `set_up` before the clock starts, and `begin` when it starts to work. `ops`
+    /// makes the operations of a lane, given its index and the number of lanes.
     pub(crate) fn run(
         &self,
         slice: &Slice<'_>,

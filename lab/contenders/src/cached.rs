@@ -74,7 +74,7 @@ impl CountersAtStart {
         Some((pages * PAGE_BYTES as u64) as f64 / room_bytes.max(1) as f64)
     }
 
-    /// What was counted since the start.
+    /// The counts since the start.
     fn end(&self, array: &Array) -> Counters {
         let now = array.counters();
         self.0.get().map_or(now.clone(), |before| now.since(before))

@@ -1,7 +1,7 @@
 //! What takes part in a measurement: iomill's ways of reading, and its rivals.
 //!
-//! Goals: one short trait, so that all readers and writers of the target's bytes can be compared. Non-goals: order of turns and
-//! statistics ([`crate::rounds`]).
+//! Goals: one short trait, so that all readers and writers of the target's bytes can be compared. Non-goals: order of
+//! turns and statistics ([`crate::rounds`]).
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -86,7 +86,8 @@ pub const QUICK_CACHE: &str = "quick_cache";
 pub const MOKA: &str = "moka";
 /// The crate foyer as a cache of pages.
 pub const FOYER: &str = "foyer";
-/// Reads of the parts by the runtimes compio and monoio, each over rings of its own, with direct I/O; and by the files of the crate tokio, cold.
+/// Reads of the parts by the runtimes compio and monoio, each over rings of its own, with direct I/O; and by the files
+/// of the crate tokio, cold.
 pub const UNCACHED: &[&str] = &[
     "compio-1",
     "compio-64",
@@ -114,7 +115,7 @@ pub enum Cache {
     Cold,
     /// A cache that holds all bytes before each slice.
     Warm,
-    /// A cache of a given size, full when a slice starts, and too small for what the slice asks for.
+    /// A cache of a given size, full when a slice starts, and too small for the data of the slice.
     Held,
 }
 
@@ -143,7 +144,7 @@ pub struct Slice<'a> {
     pub cancel: &'a AtomicBool,
 }
 
-/// What one slice yielded.
+/// The figures of one slice.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Operations completed.
@@ -207,16 +208,16 @@ pub trait Contender<T = Workload> {
     /// What lies between it and the drives. Each slice is held to it: see [`crate::state`].
     fn cache(&self) -> Cache;
 
-    /// Prepares for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot run this
-    /// workload, or not in a comparable way.
+    /// Prepares for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot run
+    /// this workload, or not in a comparable way.
     fn prepare(&mut self, workload: &T) -> Result<Option<String>>;
 
-    /// Runs one slice of the prepared workload, after [`crate::target::Target::drop_cached`] unless the contender is warm. An error
-    /// is a failed or wrong I/O, and ends the measurement.
+    /// Runs one slice of the prepared workload, after [`crate::target::Target::drop_cached`] unless the contender is
+    /// warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 
-    /// Why it can take no further part after [`Contender::run`] has failed, for example because its process was killed. The
-    /// measurement then leaves it out and goes on with the others.
+    /// Why it can take no further part after [`Contender::run`] has failed, for example because its process was killed.
+    /// The measurement then leaves it out and goes on with the others.
     fn lost(&self) -> Option<String> {
         None
     }
@@ -226,7 +227,7 @@ pub trait Contender<T = Workload> {
         false
     }
 
-    /// What a reader of its figures should know.
+    /// Important facts for a reader of its figures.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,7 +1,8 @@
-//! Which of many equal slots comes next: a random one, one by a zipf law, one with a given share of hits, or the next in order.
+//! Which of many equal slots comes next: a random one, one by a zipf law, one with a given share of hits, or the next
+//! in order.
 //!
-//! Goals: popular slots are scattered over all slots, so that no two of them are neighbours by design. Non-goals: traces of real
-//! programs.
+//! Goals: popular slots are scattered over all slots, so that no two of them are neighbours by design. Non-goals:
+//! traces of real programs.
 
 use crate::pattern::{Rng, mix};
 use crate::workload::shuffled;
@@ -13,13 +14,13 @@ pub const ZIPF_EXPONENT: f64 = 0.99;
 /// times on average before the cold slots have pushed it out. Only one request in e^8 misses its hot slot.
 const HOT_PART: u64 = 8;
 
-/// Draws ranks `1..=n` in proportion to `rank^-ZIPF_EXPONENT`, by rejection-inversion (Hörmann and Derflinger 1996). It is exact
-/// and needs no table.
+/// Draws ranks `1..=n` in proportion to `rank^-ZIPF_EXPONENT`, by rejection-inversion (Hörmann and Derflinger 1996). It
+/// is exact and needs no table.
 #[derive(Clone, Debug)]
 pub(crate) struct Zipf {
     n: f64,
-    /// The integral of the law at 1.5, less the mass of rank 1. `high` is the integral at n + 1/2. Uniform numbers are drawn
-    /// between them.
+    /// The integral of the law at 1.5, less the mass of rank 1. `high` is the integral at n + 1/2. Uniform numbers are
+    /// drawn between them.
     low: f64,
     high: f64,
     /// A rank at most this far above its point is accepted without evaluating the density.
@@ -79,8 +80,8 @@ pub enum Choice {
     Uniform,
     /// By a zipf law with exponent [`ZIPF_EXPONENT`].
     Zipf,
-    /// This percentage of requests, 0 to 100, goes to a few slots that stay in memory. The other requests go round all other slots,
-    /// so that memory has forgotten each of them before it is asked for again.
+    /// This percentage of requests, 0 to 100, goes to a few slots that stay in memory. The other requests go round all
+    /// other slots, so that memory has forgotten each of them before it is asked for again.
     Hits(u8),
     /// One after the other; each thread starts at its own slot.
     Sequential,
@@ -133,7 +134,8 @@ impl Draws {
         Draws { rng, slots, way, held: held.min(slots), thread, threads }
     }
 
-    /// The same sequence, where others have read what fills the memory: it goes round from where the cold slots of their `warm_up` end.
+    /// The same sequence, where others have read what fills the memory: it goes round from where the cold slots of
+    /// their `warm_up` end.
     #[must_use]
     pub fn after_warm_up(mut self) -> Draws {
         if let Way::Hits { cold, .. } = &mut self.way {
@@ -165,7 +167,8 @@ impl Draws {
         }
     }
 
-    /// What a thread asks for before a slice, so that memory is full and holds what it would hold in the long run.
+    /// The accesses of a thread before a slice, so that memory is full, with the pages that it would hold in the long
+    /// run.
     pub fn warm_up(&mut self) -> Vec<u64> {
         let threads = self.threads;
         let share = |count: u64| count.div_ceil(threads);

@@ -1,6 +1,7 @@
-//! Many small files: made, looked up, opened, read, deleted and listed, in an array, as plain files, and in other stores.
+//! Many small files: made, looked up, opened, read, deleted and listed, in an array, as plain files, and in other
+//! stores.
 //!
-//! Goals: all make the same promises. What was made or deleted survives a power failure when the call returns. Non-goals: large files.
+//! Goals: all make the same promises. When a call returns, its change survives a power failure. Non-goals: large files.
 
 mod futures;
 mod stores;
@@ -24,10 +25,10 @@ pub(crate) use stores::Directory;
 
 /// Bytes of each file.
 pub const FILE_BYTES: usize = 5000;
-/// Of short operations one in so many is timed by itself.
+/// Of short operations one in this number is timed by itself.
 const OPS_PER_TIME: u64 = 16;
 
-/// What is done with files.
+/// An operation on files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileOp {
     /// A new file with its bytes, durable.
@@ -60,12 +61,12 @@ pub const FILE_OPS: [FileOp; 8] = [
     FileOp::List,
 ];
 
-/// One operation among so many files.
+/// One operation among this number of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileWork {
     /// The operation.
     pub op: FileOp,
-    /// Files that are there meanwhile.
+    /// Files that exist during the operation.
     pub files: u32,
 }
 
@@ -248,7 +249,8 @@ fn wrong(name: &str, why: &str) -> Error {
     Error::Tool { what: format!("the file {name}"), why: why.into() }
 }
 
-/// Makes files of these bytes, at least a page, checks them if asked to, and deletes them. `name` names them. With an array its futures do it.
+/// Makes files of these bytes, at least a page, checks them if asked to, and deletes them. `name` names them. With an
+/// array its futures do it.
 pub(crate) fn create(
     slice: &Slice<'_>,
     (store, array): (&dyn Store, Option<&Array>),

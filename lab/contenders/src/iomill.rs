@@ -1,9 +1,9 @@
-//! iomill itself without its cache: gathers and scatters in batches, inline, by drive threads, and over the null engine; also
-//! futures and callbacks.
+//! iomill itself without its cache: gathers and scatters in batches, inline, by drive threads, and over the null
+//! engine; also futures and callbacks.
 //!
-//! Goals: the calls that a user would write, in a loop. A batch is several times the number of I/Os in flight, so that the drives
-//! have work until its end.
-//! Non-goals: an array of its own. It opens the target's array for the length of a slice.
+//! Goals: the calls that a user would write, in a loop. A batch is several times the number of I/Os in flight, so that
+//! the drives have work until its end. Non-goals: an array of its own. It opens the target's array for the length of a
+//! slice.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -25,8 +25,8 @@ use crate::workload::{Places, Workload};
 /// A batch holds this many times the number of I/Os in flight over all drives.
 const BATCH_TURNS: u32 = 16;
 
-/// With more threads than this, batches get shorter. Many threads keep the drives busy anyway, and the end of a slice waits for all
-/// batches in flight.
+/// With more threads than this, batches get shorter. Many threads keep the drives busy anyway, and the end of a slice
+/// waits for all batches in flight.
 const THREADS_OF_LONG_BATCHES: usize = 16;
 
 /// A batch has at most this many bytes of memory. Larger ones do not fit in the CPU's caches.

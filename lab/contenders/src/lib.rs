@@ -1,7 +1,7 @@
 //! What measurements run: iomill's ways and its rivals, each with its loop.
 //!
-//! Goals: all code that works while a clock runs, compiled together and optimised. A [`target::Target`] holds known bytes. A
-//! [`task::Task`] says what to do with them. Several [`contender::Contender`]s do it in turns ([`rounds`]).
+//! Goals: all code that works while a clock runs, compiled together and optimised. A [`target::Target`] holds known
+//! bytes. A [`task::Task`] says what to do with them. Several [`contender::Contender`]s do it in turns ([`rounds`]).
 //! Non-goals: which contenders take part, and figures. `iomill-bench` has these, and it is not optimised.
 
 pub mod access;

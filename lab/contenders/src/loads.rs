@@ -18,7 +18,7 @@ pub const BATCH_PAGES: usize = 2048;
 /// With this distance in pages between requests there is nothing to merge.
 const STRIDE_PAGES: u64 = 2;
 
-/// What is read, a page at a time.
+/// The pages that are read, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Random pages.

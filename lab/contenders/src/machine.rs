@@ -1,4 +1,4 @@
-//! The machine, for the report, and memory: what is available, and what this process has.
+//! The machine, for the report, and memory: the available memory, and that of this process.
 
 use std::fs;
 

@@ -41,7 +41,8 @@ impl Region {
         Ok(region)
     }
 
-    /// The first `len` bytes of a file, for reading, without read-ahead. After a later cut of the file a read raises SIGBUS.
+    /// The first `len` bytes of a file, for reading, without read-ahead. After a later cut of the file a read raises
+    /// SIGBUS.
     pub(crate) fn file(file: &File, len: usize) -> Result<Region, Errno> {
         let region = Region::file_as_it_comes(file, len)?;
         // SAFETY: the range is this region's own, and the advice changes no bytes.
@@ -62,8 +63,8 @@ impl Region {
         unsafe { madvise(self.start.cast(), self.len, Advice::LinuxNoHugepage) }
     }
 
-    /// Maps all pages for reading now, and reads a byte of each. A virtual machine may get the memory behind a page only at its
-    /// first read, without a fault in the guest.
+    /// Maps all pages for reading now, and reads a byte of each. A virtual machine may get the memory behind a page
+    /// only at its first read, without a fault in the guest.
     pub(crate) fn populate(&self) -> Result<(), Errno> {
         // SAFETY: the range is this region's own, and the advice changes no bytes.
         match unsafe { madvise(self.start.cast(), self.len, Advice::LinuxPopulateRead) } {
@@ -98,8 +99,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this region's own, and no slice of it outlives `self`. The call cannot fail for a whole mapping,
-        // and drop could do nothing about it.
+        // SAFETY: the mapping is this region's own, and no slice of it outlives `self`. The call cannot fail for a
+        // whole mapping, and drop could do nothing about it.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

@@ -1,8 +1,7 @@
 //! The bytes in the pages of a measured file, so that a check can detect a read that did not happen.
 //!
-//! Goals: the first 8 bytes of a page identify its position. The rest is incompressible, because a drive or zram that compresses
-//! would be faster than with real data.
-//! Non-goals: cryptography, checking every byte.
+//! Goals: the first 8 bytes of a page identify its position. The rest is incompressible, because a drive or zram that
+//! compresses would be faster than with real data. Non-goals: cryptography, checking every byte.
 
 use std::path::PathBuf;
 
@@ -27,8 +26,8 @@ pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Fills memory that pages are written from. The bytes compress as little as those of the file. Otherwise these writes would be
-/// cheaper than writes of real data.
+/// Fills memory that pages are written from. The bytes compress as little as those of the file. Otherwise these writes
+/// would be cheaper than writes of real data.
 pub(crate) fn fill_to_write(bytes: &mut [u8]) {
     for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
         fill_page(u64::MAX, index as u64, page);

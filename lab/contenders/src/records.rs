@@ -1,8 +1,8 @@
 //! Reads of small records from bytes that are all in memory: the cost of a hit.
 //!
-//! Goals: all contenders do the same work, and nothing else is timed. The records are listed before the slice. All contenders go
-//! through the same list, copy each record into a buffer and use it.
-//! Non-goals: latency, because reading the clock costs as much as a read.
+//! Goals: all contenders do the same work, and nothing else is timed. The records are listed before the slice. All
+//! contenders go through the same list, copy each record into a buffer and use it. Non-goals: latency, because reading
+//! the clock costs as much as a read.
 
 use std::fmt;
 use std::hint::black_box;
@@ -21,8 +21,8 @@ use crate::threads::{self, Count, goes_on};
 /// Length of a record. Records do not cross pages.
 pub const RECORD_BYTES: usize = 128;
 
-/// Records in a list. It is so long that the records do not stay in the CPU's caches. It is read in order, so that the list itself
-/// costs almost nothing.
+/// Records in a list. It is so long that the records do not stay in the CPU's caches. It is read in order, so that the
+/// list itself costs almost nothing.
 const LISTED: usize = 4 << 20;
 
 /// The bytes of a record.
@@ -184,7 +184,7 @@ impl InMemory {
         InMemory { name, notes: Vec::new(), data: data.clone(), reads, read: Box::new(read) }
     }
 
-    /// Adds what a reader of the figures must know.
+    /// Adds important facts for a reader of the figures.
     pub fn noting(mut self, note: impl Into<String>) -> InMemory {
         self.notes.push(note.into());
         self

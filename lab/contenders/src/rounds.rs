@@ -1,5 +1,5 @@
-//! Turns: each round has a slice of every contender, and each round has another order. So a disturbance of the machine affects all
-//! of them.
+//! Turns: each round has a slice of every contender, and each round has another order. So a disturbance of the machine
+//! affects all of them.
 //!
 //! Goals: comparable figures; every contender is checked before it is timed.
 //! Non-goals: printing. The caller gets progress reports.
@@ -33,7 +33,8 @@ pub struct Plan<T = Workload> {
 /// Maximum length of the first slice, unless a measurement sets another.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 
-/// So many slices of a contender are taken again that were not in its state: a busy machine drops pages now and then.
+/// How many slices of a contender are repeated because they were not in its state: a busy machine drops pages now and
+/// then.
 const RETAKES_MAX: usize = 3;
 
 /// How turns are taken, for any measurement.
@@ -76,7 +77,7 @@ pub struct Outcome {
     pub cache: Cache,
     /// One sample per round.
     pub samples: Vec<Sample>,
-    /// What a reader of the figures should know.
+    /// Important facts for a reader of the figures.
     pub notes: Vec<String>,
 }
 
@@ -114,8 +115,8 @@ pub struct Failed {
     pub why: String,
 }
 
-/// Measures one plan after the other with the same contenders. The last measurement may be a cancelled one. It may also be one
-/// that failed after others were complete: these may have taken hours.
+/// Measures one plan after the other with the same contenders. The last measurement may be a cancelled one. It may also
+/// be one that failed after others were complete: these may have taken hours.
 pub fn run_each<T: Task>(
     contenders: &mut [Box<dyn Contender<T> + '_>],
     plans: impl IntoIterator<Item = Plan<T>>,
@@ -220,8 +221,8 @@ fn turn<T: Task>(
     Ok(None)
 }
 
-/// The order of turns in a round. The checked round and the first timed round use `order`; each later round starts with the next
-/// contender.
+/// The order of turns in a round. The checked round and the first timed round use `order`; each later round starts with
+/// the next contender.
 fn rotated(order: &[usize], round: usize) -> Vec<usize> {
     let first = round.saturating_sub(1) % order.len().max(1);
     order.iter().copied().cycle().skip(first).take(order.len()).collect()

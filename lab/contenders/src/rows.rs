@@ -1,9 +1,11 @@
-//! Random rows of a user's own file: gathers by iomill, and loops over a mapping or `pread`, as programs have them today.
+//! Random rows of a user's own file: gathers by iomill, and loops over a mapping or `pread`, as programs have them
+//! today.
 //!
 //! Rules:
 //! 1. The file is opened for reading only, and nothing about it is changed. Its pages in the page cache may be dropped.
 //! 2. The bytes are no known pattern. In the checked slice each row is compared with what `pread` gives.
-//! 3. All contenders read the same rows in the same order, and no row twice until the list ends. The list is made before the slice.
+//! 3. All contenders read the same rows in the same order, and no row twice until the list ends. The list is made
+//!    before the slice.
 //! 4. Held: memory is filled with stretches of the file at random places before the slice, for every contender.
 //!
 //! Non-goals: popular rows, for which `draw` and traces are.
@@ -52,7 +54,7 @@ pub struct RowReads {
     pub batch: u32,
     /// Length of the file in bytes.
     pub len_bytes: u64,
-    /// Memory for what is cached, in bytes. As much as the file or more if all of it is to be in memory.
+    /// Memory for cached bytes. At least the length of the file if all of it should be in memory.
     pub cache_bytes: u64,
 }
 
@@ -67,7 +69,8 @@ impl RowReads {
         self.row_bytes.next_multiple_of(PAGE_BYTES as u32)
     }
 
-    /// The numbers of rows, each once. They are more than memory holds pages, so that a list that begins again finds none of them.
+    /// The numbers of rows, each once. There are more of them than pages in memory, so a second pass over the list hits
+    /// none.
     fn list(&self) -> Arc<[u64]> {
         let (rows, held) = (self.rows(), self.cache_bytes / PAGE_BYTES as u64);
         (0..rows.min(LISTED.max(4 * held))).map(|at| shuffled(at, rows)).collect()
@@ -137,14 +140,15 @@ trait Gather {
     fn gather(&mut self, ids: &[u64], out: &mut [u8]) -> Result<()>;
 }
 
-/// What the slices of a contender read.
+/// The rows that the slices of a contender read.
 #[derive(Debug)]
 struct Course<'a> {
     target: &'a Target,
     reads: &'a RowReads,
     list: &'a [u64],
     cache: Cache,
-    /// Rows after which a call that is not over may end with the slice. A mapping without advice may take a minute for a whole call.
+    /// Rows after which a call that is not over may end with the slice. A mapping without advice may take a minute for
+    /// a whole call.
     step: usize,
 }
 
@@ -162,7 +166,7 @@ impl Course<'_> {
             slice,
             |thread| {
                 let list = &self.list[listed * thread / threads..listed * (thread + 1) / threads];
-                // Not zero, so that its pages are there before the slice.
+                // Not zero, so that its pages are in memory before the slice.
                 let out = vec![1; self.reads.batch as usize * self.reads.row_bytes as usize];
                 Ok((make()?, list, out))
             },

@@ -1,10 +1,10 @@
-//! What the threads of a slice see besides its operations: page faults, and bytes that drives deliver.
+//! Page faults and bytes from drives, counted for the threads of a slice.
 //!
 //! Goals: counting is not timed. Non-goals: judging the counts ([`crate::state`]).
 //!
 //! Rules:
-//! 1. A thread counts from before its slice starts until after it has ended. So the preparation of the state is not counted, and
-//!    counting is not timed.
+//! 1. A thread counts from before its slice starts until after it has ended. So the preparation of the state is not
+//!    counted, and counting is not timed.
 //! 2. Each thread counts for itself, because other work of the process is not the contender's.
 
 use std::fs;
@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 
 use iomill::{Error, Result};
 
-/// What the threads of a slice saw while it ran, summed.
+/// The page faults and fetched bytes of all threads of a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
     /// Page faults without I/O.
@@ -23,8 +23,8 @@ pub struct Seen {
     pub fetched_bytes: Option<u64>,
 }
 
-/// Counts what the calling thread sees (rules 1 and 2). The module `threads` has one for each thread. A contender that works
-/// elsewhere brings its own.
+/// Counts page faults and fetched bytes of the calling thread (rules 1 and 2). The module `threads` has one for each
+/// thread. A contender that works elsewhere brings its own.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch(Seen);
 
@@ -34,7 +34,7 @@ impl Watch {
         Ok(Watch(of_this_thread()?))
     }
 
-    /// What the same thread has seen since then.
+    /// The counts of the same thread since then.
     pub fn end(self) -> Result<Seen> {
         let (now, before) = (of_this_thread()?, self.0);
         Ok(Seen {
@@ -62,7 +62,7 @@ fn of_this_thread() -> Result<Seen> {
     Ok(Seen { minor_faults: usage.ru_minflt as u64, major_faults: usage.ru_majflt as u64, fetched_bytes })
 }
 
-/// What the kernel has counted for this thread or process. `what` says in an error what is wanted of it.
+/// A count of the kernel for this thread or process. `what` names it in an error.
 pub(crate) fn usage(whose: libc::c_int, what: &str) -> Result<libc::rusage> {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is valid for one `rusage`, which the call fills.
@@ -74,13 +74,14 @@ pub(crate) fn usage(whose: libc::c_int, what: &str) -> Result<libc::rusage> {
     Ok(unsafe { usage.assume_init() })
 }
 
-/// Bytes that the process or thread with that file in `/proc` made drives fetch so far; `None` on kernels that do not count them.
+/// Bytes that the process or thread with that file in `/proc` made drives fetch so far; `None` on kernels that do not
+/// count them.
 pub(crate) fn fetched_bytes(io: &str) -> Option<u64> {
     let text = fs::read_to_string(io).ok()?;
     text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
 }
 
-/// What a contender's own cache counted in a slice.
+/// The counts of a contender's own cache in a slice.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Own {
     /// Pages that were found in it.

@@ -1,7 +1,7 @@
-//! What the asynchronous rivals keep per operation in flight, allocated once.
+//! The state of the asynchronous rivals per operation in flight, allocated once.
 //!
-//! Goals: the slot that was freed last is used first, so that few buffers stay hot in the CPU's caches. One operation in 64 is
-//! timed, so that the clock adds little to the CPU time.
+//! Goals: the slot that was freed last is used first, so that few buffers stay hot in the CPU's caches. One operation
+//! in 64 is timed, so that the clock adds little to the CPU time.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ pub const TIMED_EVERY: u32 = 64;
 /// Buffers and state of the operations of one thread.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// The buffer of slot s has `block_bytes` bytes from `s * block_bytes`. The kernel writes to the buffers of slots in flight.
+    /// The buffer of slot s has `block_bytes` bytes from `s * block_bytes`. The kernel writes to the buffers of slots
+    /// in flight.
     memory: Region,
     block_bytes: usize,
     /// Slots that are not in flight. The last one is taken next.

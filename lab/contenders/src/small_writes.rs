@@ -83,9 +83,9 @@ pub(crate) trait Writer {
     fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()>;
 }
 
-/// Runs one slice. The threads write until the time is up, and the last thread to end calls `sync`, which makes all writes durable.
-/// A verifying slice writes the pattern of `seed` and reads it back. The file should hold other bytes than that pattern.
-/// `ready` is that of [`threads::run_told`].
+/// Runs one slice. The threads write until the time is up, and the last thread to end calls `sync`, which makes all
+/// writes durable. A verifying slice writes the pattern of `seed` and reads it back. The file should hold other bytes
+/// than that pattern. `ready` is that of [`threads::run_told`].
 pub(crate) fn run<W: Writer>(
     slice: &Slice<'_>,
     writes: &SmallWrites,
@@ -133,7 +133,8 @@ impl<W: Writer> Worker<W> {
         Worker { writer, writes, rng, pool, written: Vec::new() }
     }
 
-    /// Writes this thread's share of twice the pages that fit in memory, without a time limit, so that slow drives also fill it.
+    /// Writes this thread's share of twice the pages that fit in memory, without a time limit, so that slow drives also
+    /// fill it.
     fn fill_cache(&mut self, slice: &Slice<'_>) -> Result<()> {
         let pages = 2 * self.writes.cache_bytes.div_ceil(PAGE_BYTES as u64);
         for _ in 0..pages.div_ceil(slice.threads.max(1) as u64) {

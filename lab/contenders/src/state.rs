@@ -1,16 +1,16 @@
-//! Whether what a slice saw matches the state that its contender claims.
+//! Whether the counts of a slice match the state that its contender claims.
 //!
 //! Goals: a figure with the name warm, cold or held is one. A slice in another state is taken again a few times, then
-//! it ends the measurement with an error.
-//! Non-goals: bringing a contender into a state, which it does itself; counting ([`crate::seen`]); times, which other programs on
-//! the machine change.
+//! it ends the measurement with an error. Non-goals: bringing a contender into a state, which it does itself; counting
+//! ([`crate::seen`]); times, which other programs on the machine change.
 //!
 //! Rules:
 //! 1. Warm: threads have no page faults and fetch nothing from drives, and a cache, if any, has all pages.
 //! 2. Cold: all bytes come from drives.
-//! 3. Held: memory was full when the slice started, and the share of reads that found their bytes in it matches its size.
-//! 4. A contender that does not report what its slices saw is in the wrong state. A figure that the kernel does not count passes
-//!    the check.
+//! 3. Held: memory was full when the slice started, and the share of reads that found their bytes in it matches its
+//!    size.
+//! 4. A contender that does not report what its slices saw is in the wrong state. A figure that the kernel does not
+//!    count passes the check.
 
 use iomill::{Error, Result};
 
@@ -22,12 +22,13 @@ use iomill_cli::human;
 /// Warm: one page fault or miss in this many operations costs less than one percent of the shortest operations.
 const OPS_PER_EXCEPTION: u64 = 10_000;
 
-/// Warm: one page fault without I/O in this many microseconds of CPU time costs less than one percent of it. The kernel serves one in two
-/// microseconds, also where it maps the pages around it. Time in which other programs had the CPU does not count: it would hide faults.
+/// Warm: one page fault without I/O in this many microseconds of CPU time costs less than one percent of it. The kernel
+/// serves one in two microseconds, also where it maps the pages around it. Time in which other programs had the CPU
+/// does not count: it would hide faults.
 const CPU_US_PER_FAULT: u64 = 200;
 
-/// Page faults that each thread may have however short the slice is. It allocates a histogram, buffers, and memory for hundreds of
-/// operations in flight.
+/// Page faults that each thread may have however short the slice is. It allocates a histogram, buffers, and memory for
+/// hundreds of operations in flight.
 const FAULTS_PER_THREAD: u64 = 256;
 
 /// Page faults that wait for a drive and that a process may have besides: pages of its own executable.
@@ -214,7 +215,8 @@ mod tests {
         };
         let measured = run(true).unwrap();
         assert_eq!(measured.outcomes[0].samples.len(), 1);
-        // The pages are in the page cache from the last run, but not mapped. A slice in which the thread hardly ran has too few faults.
+        // The pages are in the page cache from the last run, but not mapped. A slice in which the thread hardly ran has
+        // too few faults.
         let refused = (0..10).find_map(|_| run(false).err());
         let error = refused.map(|error| error.to_string()).unwrap_or_default();
         for said in

@@ -1,7 +1,7 @@
 //! The measured bytes: one plain file per drive, filled with the pattern, or a user's own file.
 //!
-//! Goals: every contender works on the same bytes and can prove it.
-//! Non-goals: knowing how an array spreads a file over its parts. The maker of the parts gives the map of virtual pages.
+//! Goals: every contender works on the same bytes and can prove it. Non-goals: knowing how an array spreads a file over
+//! its parts. The maker of the parts gives the map of virtual pages.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -62,8 +62,8 @@ impl Target {
         Arc::new(move |part, page| (page / block_pages * drives + part as u64) * block_pages + page % block_pages)
     }
 
-    /// Writes one file of pattern into each directory and makes a target of them. Existing files are replaced. `progress` gets the
-    /// bytes written so far and the total. `cancel` ends it with an error.
+    /// Writes one file of pattern into each directory and makes a target of them. Existing files are replaced.
+    /// `progress` gets the bytes written so far and the total. `cancel` ends it with an error.
     pub fn write(
         dirs: &[PathBuf],
         file_name: &str,
@@ -194,8 +194,8 @@ impl Target {
         }
     }
 
-    /// Drops the parts from the page cache, unless another program holds their pages there. Direct I/O needs this too: the kernel
-    /// looks up each block among the cached pages that other contenders left.
+    /// Drops the parts from the page cache, unless another program holds their pages there. Direct I/O needs this too:
+    /// the kernel looks up each block among the cached pages that other contenders left.
     pub fn drop_cached(&self) -> Result<()> {
         for part in &self.parts {
             let file = open_part(&part.path, false, false)?;
@@ -205,7 +205,8 @@ impl Target {
         Ok(())
     }
 
-    /// Why cold reads cannot be shown to come from drives: the file system is in memory, or it does not report what it fetches.
+    /// Why cold reads cannot be shown to come from drives: the file system is in memory, or it does not count fetched
+    /// bytes.
     pub fn why_not_cold(&self) -> Result<Option<String>> {
         self.drop_cached()?;
         for (part, file) in self.parts.iter().zip(self.open(false, false)?) {

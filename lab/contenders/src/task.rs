@@ -12,13 +12,13 @@ pub trait Task: fmt::Display + Copy {
     /// Checks the numbers. `Display` gives the stable name for reports.
     fn check(&self) -> Result<()>;
 
-    /// What a contender may find in its memory, where that depends on the size of the memory.
+    /// The share of operations that may find their bytes in memory, if that depends on the size of the memory.
     fn finds(&self) -> Option<Finds> {
         None
     }
 }
 
-/// What a contender may find in its memory with a workload.
+/// How many operations of a workload may find their bytes in a contender's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finds {
     /// Bytes that a drive delivers for an operation that finds nothing in memory.

@@ -1,7 +1,7 @@
 //! Runs one slice on several threads, and measures it from outside.
 //!
-//! Goals: the figures do not include set-up and tear-down. No loop reads the clock for the duration. A thread that fails, panics or
-//! cannot be started ends the slice with an error, and never with a hang.
+//! Goals: the figures do not include set-up and tear-down. No loop reads the clock for the duration. A thread that
+//! fails, panics or cannot be started ends the slice with an error, and never with a hang.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use crate::seen::{self, Seen, Watch};
 /// How often the waiting thread checks the clock and the cancel flag.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What one thread did.
+/// The work of one thread.
 #[derive(Debug)]
 pub struct Count {
     /// Operations that have ended.
@@ -104,8 +104,8 @@ struct Course<'a> {
     finished: AtomicUsize,
 }
 
-/// Whether a worker that has done so many operations goes on: until it is told to stop, and for one operation at least. On a busy
-/// machine the slice may end before the thread starts, and a slice without operations ends the measurement.
+/// Whether a worker continues after this number of operations: until it is stopped, and for at least one operation. On
+/// a busy machine the slice may end before the thread starts, and a slice without operations ends the measurement.
 #[inline(always)]
 pub(crate) fn goes_on(ops: u64, stop: &AtomicBool) -> bool {
     ops == 0 || !stop.load(Ordering::Relaxed)
@@ -121,8 +121,8 @@ pub fn run<W>(
     run_told(&AtomicBool::new(false), slice, set_up, || Ok(()), work)
 }
 
-/// The same with the caller's own stop flag, for work that may outlive a borrow of a local one. Calls `ready` once, when all workers
-/// are set up and before the clock starts.
+/// The same with the caller's own stop flag, for work that may outlive a borrow of a local one. Calls `ready` once,
+/// when all workers are set up and before the clock starts.
 pub fn run_told<W>(
     stop: &AtomicBool,
     slice: &Slice<'_>,
@@ -138,7 +138,7 @@ pub fn run_told<W>(
     run_workers(stop, slice, &set_up, &mut ready)
 }
 
-/// What a thread has set up. It works until its flag is set.
+/// A thread's prepared work. It runs until the thread's flag is set.
 type Worker<'a> = Box<dyn FnMut(&AtomicBool) -> Result<Count> + 'a>;
 
 /// `run_told` for all kinds of workers: compiled once, because it is long and the contenders are many.
@@ -253,7 +253,8 @@ fn panicked() -> Error {
     Error::Tool { what: "a measuring thread".into(), why: "it panicked; its message is above".into() }
 }
 
-/// User and system time of all threads of this process so far, in microseconds. It includes the kernel workers of its rings.
+/// User and system time of all threads of this process so far, in microseconds. It includes the kernel workers of its
+/// rings.
 pub fn process_cpu_us() -> Result<f64> {
     let usage = seen::usage(libc::RUSAGE_SELF, "the CPU time of this process")?;
     let us = |time: libc::timeval| time.tv_sec as f64 * 1e6 + time.tv_usec as f64;

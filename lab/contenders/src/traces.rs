@@ -1,16 +1,18 @@
 //! Requests of a recorded block trace, in batches, as fast as the array runs them.
 //!
-//! Goals: reads and writes at the offsets of the trace, the same for every step. Non-goals: the recorded times between requests;
-//! requests that are not whole pages, and caches (`iomill-lab replay` has both).
+//! Goals: reads and writes at the offsets of the trace, the same for every step. Non-goals: the recorded times between
+//! requests; requests that are not whole pages, and caches (`iomill-lab replay` has both).
 //!
 //! Rules:
-//! 1. A request covers all pages that it touches, as a cache asks for them. Pages are the unit of direct I/O; a request within a
-//!    page would measure bounce pages. Devices lie end to end (`Survey`). An offset is taken modulo the length of the measured
-//!    file. A request that would cross the end of the file moves to its start. A request longer than the file is cut to its length.
-//! 2. Consecutive requests make a batch. I/Os in flight together have no order, so one call does a batch's reads and another its
-//!    writes.
-//! 3. While reads are checked, writes write the pattern of their offset, so that no thread reads other bytes. Afterwards all writes
-//!    write the same incompressible bytes: new bytes for each write would be part of the measured time.
+//! 1. A request covers all pages that it touches, as a cache asks for them. Pages are the unit of direct I/O; a request
+//!    within a page would measure bounce pages. Devices lie end to end (`Survey`). An offset is taken modulo the length
+//!    of the measured file. A request that would cross the end of the file moves to its start. A request longer than
+//!    the file is cut to its length.
+//! 2. Consecutive requests make a batch. I/Os in flight together have no order, so one call does a batch's reads and
+//!    another its writes.
+//! 3. While reads are checked, writes write the pattern of their offset, so that no thread reads other bytes.
+//!    Afterwards all writes write the same incompressible bytes: new bytes for each write would be part of the measured
+//!    time.
 
 use std::fmt;
 use std::path::Path;
@@ -114,8 +116,8 @@ impl Trace {
     }
 }
 
-/// Rule 1: the range of a request in a file of `len_bytes`. The file has at least one page, and whole pages only. The request is
-/// not empty.
+/// Rule 1: the range of a request in a file of `len_bytes`. The file has at least one page, and whole pages only. The
+/// request is not empty.
 fn wrap(place: u64, len: u32, len_bytes: u64) -> (u64, usize) {
     let page = PAGE_BYTES as u64;
     let (first, end, pages) = (place / page, (place + u64::from(len)).div_ceil(page), len_bytes / page);

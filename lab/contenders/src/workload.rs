@@ -1,7 +1,7 @@
-//! What every contender has to do, and at which places.
+//! The work of every contender: operations and their offsets.
 //!
-//! Goals: drawing a place costs two multiplications and no allocation, so that the loop measures only the kernel's work.
-//! Non-goals: skewed access (`draw` and the replay of traces have it).
+//! Goals: drawing a place costs two multiplications and no allocation, so that the loop measures only the kernel's
+//! work. Non-goals: skewed access (`draw` and the replay of traces have it).
 
 use std::fmt;
 
@@ -126,8 +126,8 @@ impl Places {
         Places::build(workload, part_lens, thread, threads, true)
     }
 
-    /// The same, but each block comes at most once over all threads. So no read finds a block that an earlier one brought into the
-    /// page cache.
+    /// The same, but each block comes at most once over all threads. So no read finds a block that an earlier one
+    /// brought into the page cache.
     pub fn once(workload: &Workload, part_lens: &[u64], thread: usize, threads: usize) -> Result<Places> {
         Places::build(workload, part_lens, thread, threads, false)
     }

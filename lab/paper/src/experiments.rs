@@ -1,4 +1,5 @@
-//! The experiments: what each runs, how its documents are read, and what would show that the work's finding holds here.
+//! The experiments: the steps of each, how its documents are read, and the test of whether the work's finding holds
+//! here.
 
 use crate::read::{from_drives, lines, measured, probed, program_rows, rows, simulated, text};
 use crate::rig::Rig;
@@ -575,5 +576,5 @@ fn compare(one: &str, first: Option<f64>, other: &str, second: Option<f64>, goal
 }
 
 fn unknown() -> Verdict {
-    Verdict { holds: None, why: "a figure that would tell it is lacking here".to_owned() }
+    Verdict { holds: None, why: "the figure that decides it could not be measured here".to_owned() }
 }

@@ -1,10 +1,12 @@
-//! The evaluation: each experiment of the four works that iomill grows from, repeated here beside today's rivals, as one report.
+//! The evaluation: each experiment of the four works that iomill grows from, repeated here beside today's rivals, as
+//! one report.
 //!
-//! An experiment is a list of steps, and what is read out of their documents. A step is a measurement of the lab, run as a process of its own. Its
-//! document stays in the report's directory, so a run that was stopped goes on with the steps that lack one.
+//! An experiment is a list of steps, and what is read out of their documents. A step is a measurement of the lab, run
+//! as a process of its own. Its document stays in the report's directory, so a run that was stopped goes on with the
+//! steps that lack one.
 //!
-//! Goals: one command, also on other machines; nothing in the report that was not measured. Non-goals: measuring, which the lab's other
-//! commands do.
+//! Goals: one command, also on other machines; nothing in the report that was not measured. Non-goals: measuring, which
+//! the lab's other commands do.
 
 mod experiments;
 mod page;
@@ -29,17 +31,18 @@ use rig::Rig;
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The directory of the report, and of the documents of its steps. It is there.
+    /// The directory of the report, and of the documents of its steps. It exists.
     pub report: PathBuf,
     /// A directory on the disk that rivals use, and iomill where no drives are given.
     pub place: PathBuf,
-    /// A directory on each of several drives. Without them drives in memory are made where an experiment is about several.
+    /// A directory on each of several drives. Without them drives in memory are made where an experiment is about
+    /// several.
     pub drives: Vec<PathBuf>,
     /// Recorded accesses.
     pub traces: Vec<PathBuf>,
     /// Names of experiments; empty for all.
     pub only: Vec<String>,
-    /// Small data and short turns: what comes of it shows that all works, and hardly more.
+    /// Small data and short turns. The results show that everything works, and hardly more.
     pub is_quick: bool,
     /// This program. Its arguments are those that come before a command line.
     pub helper: Helper,
@@ -49,21 +52,21 @@ pub struct Settings {
 pub struct Experiment {
     /// The name in commands.
     pub name: &'static str,
-    /// What it is about.
+    /// Its subject.
     pub title: &'static str,
     /// The work, and its figure or table.
     pub work: &'static str,
-    /// What the work found.
+    /// The finding of the work.
     pub found: &'static str,
-    /// What is run.
+    /// The steps.
     steps: fn(&Scale) -> Vec<Step>,
-    /// What the documents say, as points. Each document is that of the step with the same index.
+    /// Computes points from the documents. Each document is that of the step with the same index.
     points: fn(&[Step], &[Value]) -> Vec<Point>,
-    /// Whether what the work found holds here.
+    /// Whether the work's finding holds here.
     judge: fn(&[Point]) -> Verdict,
     /// How the points are drawn.
     shape: Shape,
-    /// What the numbers are.
+    /// The unit of the numbers.
     unit: &'static str,
 }
 
@@ -90,7 +93,7 @@ struct Step {
     name: String,
     /// Where it runs.
     rig: Rig,
-    /// The command line of the lab, without `--json`. `{place}`, `{drive}` and `{file}` stand for what the rig has.
+    /// The command line of the lab, without `--json`. `{place}`, `{drive}` and `{file}` stand for the paths of the rig.
     arguments: Vec<String>,
     /// How long it takes, about.
     seconds: u32,
@@ -99,7 +102,7 @@ struct Step {
 /// A figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// What is measured, such as a workload; points of one group are beside each other.
+    /// The measured quantity, such as a workload; points of one group are beside each other.
     pub group: String,
     /// The group as a number, where it is one.
     pub x: Option<f64>,
@@ -123,32 +126,32 @@ enum Shape {
 /// Whether something holds here.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
-    /// `None` if it cannot be told.
+    /// `None` if it is unknown.
     pub holds: Option<bool>,
     /// In a sentence, with figures.
     pub why: String,
 }
 
-/// What came of an experiment.
+/// The result of an experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Section {
     /// Its name.
     pub name: &'static str,
-    /// What it is about.
+    /// Its subject.
     pub title: &'static str,
     /// The work, and its figure or table.
     pub work: &'static str,
-    /// What the work found.
+    /// The finding of the work.
     pub found: &'static str,
-    /// What the numbers are.
+    /// The unit of the numbers.
     pub unit: &'static str,
-    /// Whether what the work found holds here.
+    /// Whether the work's finding holds here.
     pub verdict: Verdict,
     /// The command lines.
     pub commands: Vec<String>,
     /// All figures.
     pub points: Vec<Point>,
-    /// Steps that did not come about, and why.
+    /// Steps that did not run, and why.
     pub left_out: Vec<(String, String)>,
     /// How quiet the machine was.
     pub quiet: Quiet,
@@ -158,8 +161,9 @@ pub struct Section {
     shape: Shape,
 }
 
-/// Runs the experiments, and writes `report.html`, `report.json` and `report.csv` into the report's directory. `tell` hears of each step: its
-/// name, the seconds that are behind and all of them, about. Returns what came of each.
+/// Runs the experiments, and writes `report.html`, `report.json` and `report.csv` into the report's directory. Calls
+/// `tell` for each step, with its name, the elapsed seconds, and the estimate of all seconds. Returns the result of
+/// each experiment.
 pub fn run(settings: &Settings, cancel: &AtomicBool, tell: &mut dyn FnMut(&str, u64, u64)) -> Result<Vec<Section>> {
     let chosen = chosen(&settings.only)?;
     let scale = Scale {
@@ -178,7 +182,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, tell: &mut dyn FnMut(&str, 
             behind += u64::from(step.seconds);
         })?;
         sections.extend(section);
-        // After each experiment: a run that is stopped leaves what it has.
+        // After each experiment, so that a stopped run leaves its results.
         page::write(settings, &sections)?;
         if cancel.load(Ordering::Relaxed) {
             break;

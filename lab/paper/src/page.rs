@@ -10,7 +10,8 @@ use serde_json::json;
 use crate::picture::{self, groups, number, of};
 use crate::{Section, Settings, Verdict};
 
-/// A spread of the moments before and after an experiment that is told: other work took a part of the machine.
+/// A difference between the moments before and after an experiment that the page reports: other work used a part of the
+/// machine.
 const NOISY: f64 = 1.25;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:56em;margin:2em auto;color:#1f2328;padding:0 1em}\

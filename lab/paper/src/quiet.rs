@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// What a moment is timed for.
+/// The purpose of a timed moment.
 const TIME: Duration = Duration::from_millis(300);
 
 /// The file that is read, in bytes.

@@ -1,7 +1,8 @@
 //! Where steps run: a disk, arrays on several drives, and file systems over several drives.
 //!
-//! Drives that the user names are used as they are: their directories get what is measured, and it goes at the end. Without them drives are
-//! made in memory (zram), each with XFS, or one file system over all. That takes root, and a kernel with zram.
+//! Drives that the user names are used as they are: the measured files are made in their directories, and removed at
+//! the end. Without them drives are made in memory (zram), each with XFS, or one file system over all. That takes root,
+//! and a kernel with zram.
 //!
 //! Non-goals: block devices of the machine, which are never touched.
 
@@ -16,34 +17,35 @@ use serde_json::Value;
 /// Where a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rig {
-    /// On the place's disk; the measurement makes what it needs.
+    /// On the place's disk; the measurement makes its own files.
     Place,
     /// On the place's disk, with a file of that many MiB.
     File(u64),
-    /// On an array over so many drives.
+    /// On an array over this number of drives.
     Drives(usize),
-    /// On an array with one drive, which is btrfs over so many devices (RAID 0).
+    /// On an array with one drive, which is btrfs over this number of devices (RAID 0).
     Btrfs(usize),
     /// The same with XFS over RAID 0 of md.
     Md(usize),
 }
 
-/// MiB of a drive in memory. It takes memory only for what is written.
+/// MiB of a drive in memory. Only written pages use memory.
 const DRIVE_MIB: u64 = 2048;
 
-/// Reads and writes that a drive in memory does in a second: as many as a small NVMe drive, so that several are more than one.
+/// Reads and writes that a drive in memory does in a second: as many as a small NVMe drive, so that several are more
+/// than one.
 const DRIVE_IOPS: u32 = 20_000;
 
 /// A rate so far above the bound is no inaccuracy of a turn of a second.
 const BEYOND: f64 = 1.15;
 
-/// A rig that is up. It goes down on drop.
+/// A rig in use. The drop takes it apart.
 pub struct Up {
-    /// What stands for `{drive}`.
+    /// The value of `{drive}`.
     drive: Option<PathBuf>,
-    /// What stands for `{file}`.
+    /// The value of `{file}`.
     file: Option<PathBuf>,
-    /// What stands for `{place}`.
+    /// The value of `{place}`.
     place: PathBuf,
     made: Vec<PathBuf>,
     mounted: Vec<PathBuf>,
@@ -53,7 +55,7 @@ pub struct Up {
 }
 
 impl Up {
-    /// Brings a rig up. The error says what is lacking here.
+    /// Makes a rig. The error names what this machine lacks.
     pub fn start(rig: Rig, place: &Path, drives: &[PathBuf]) -> Result<Up> {
         let mut up = Up {
             drive: None,
@@ -178,7 +180,7 @@ impl Up {
         let at = self.make(&place)?;
         let mut mount = Command::new("mount");
         if devices.len() > 1 {
-            // The kernel has not looked at the others, if btrfs came as a module just now.
+            // If btrfs was loaded as a module just now, the kernel has not examined the other devices.
             mount.arg("-o").arg(devices.iter().map(|device| format!("device={device}")).collect::<Vec<_>>().join(","));
         }
         command(mount.args(["-t", kind, &devices[0]]).arg(&at))?;
@@ -209,9 +211,9 @@ impl Up {
     }
 }
 
-/// What shows that the bound on the rates of some drives did not hold: a contender that read or wrote more often than they may. The
-/// controller counts by slices of a tenth of a second, and gives the whole of a slice that has begun. So a turn of a tenth may do twice
-/// as much, and one of a second a tenth more.
+/// What shows that the bound on the rates of some drives did not hold: a contender that read or wrote more often than
+/// they may. The controller counts by slices of a tenth of a second, and gives the whole of a slice that has begun. So
+/// a turn of a tenth may do twice as much, and one of a second a tenth more.
 pub fn beyond_bound(drives: usize, documents: &[Value]) -> Option<String> {
     let bound = f64::from(DRIVE_IOPS) * drives as f64;
     let rows = documents.iter().filter_map(|document| document["results"].as_array()).flatten();
@@ -223,7 +225,7 @@ pub fn beyond_bound(drives: usize, documents: &[Value]) -> Option<String> {
 }
 
 impl Drop for Up {
-    /// Errors are ignored: what stays is in memory, or below a directory that tells its maker's name.
+    /// Errors are ignored: remaining files are in memory, or below a directory that bears its maker's name.
     fn drop(&mut self) {
         for at in &self.mounted {
             // A ring that has just been closed may hold its files for a moment.

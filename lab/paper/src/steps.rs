@@ -1,4 +1,5 @@
-//! Runs the steps of an experiment. A step that has a document of the same command line is not run again; one that was left out is.
+//! Runs the steps of an experiment. A step that has a document of the same command line is not run again; one that was
+//! left out is.
 
 use std::fs;
 use std::path::Path;
@@ -19,11 +20,11 @@ use crate::{Experiment, Section, Settings, Step, Verdict};
 struct Record {
     /// The command line as the step names it. Another one makes the record stale.
     arguments: Vec<String>,
-    /// What the measurement said, a document for each line.
+    /// The documents that the measurement printed, one per line.
     documents: Vec<Value>,
     /// Why there is none.
     left_out: Option<String>,
-    /// What the rig is, where the command line does not tell.
+    /// A description of the rig, if the command line has none.
     note: Option<String>,
     at: u64,
 }
@@ -31,7 +32,7 @@ struct Record {
 /// How often a waiting run looks for cancellation.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Runs what was not run. `begins` hears of each step. `None` after a cancellation.
+/// Runs the steps that have no result yet. Calls `begins` for each step. `None` after a cancellation.
 pub fn run(
     settings: &Settings,
     experiment: &Experiment,
@@ -60,7 +61,7 @@ pub fn run(
             has_run = true;
         }
         if up.as_ref().is_none_or(|(rig, _)| *rig != step.rig) {
-            // The old rig goes first: both may use the same drives.
+            // The old rig is taken apart first: both may use the same drives.
             drop(up.take());
         }
         let record = match up {
@@ -91,7 +92,7 @@ fn section(experiment: &Experiment, steps: &[Step], records: &[Record], quiet: Q
     let documents: Vec<Value> = records.iter().map(|record| Value::Array(record.documents.clone())).collect();
     let points = (experiment.points)(steps, &documents);
     let verdict = match points.is_empty() {
-        true => Verdict { holds: None, why: "nothing of it could be measured here".to_owned() },
+        true => Verdict { holds: None, why: "none of its steps could be measured here".to_owned() },
         false => (experiment.judge)(&points),
     };
     let missing = |(step, record): (&Step, &Record)| Some((step.name.clone(), record.left_out.clone()?));
@@ -145,7 +146,7 @@ fn measure(settings: &Settings, step: &Step, up: &Up, cancel: &AtomicBool) -> Re
     let status = loop {
         match child.try_wait().map_err(|error| Error::io("wait for", &settings.helper.program, error))? {
             Some(status) => break status,
-            // The signal has reached the process as well. It removes what it has made, and ends.
+            // The signal has reached the process as well. It removes its files, and ends.
             None => std::thread::sleep(TICK),
         }
     };

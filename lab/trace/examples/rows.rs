@@ -1,7 +1,7 @@
 //! Writes a made trace of reads of rows as CSV on the standard output: `rows LAW ROW_BYTES ROWS REQUESTS`.
 //!
-//! LAW is `uniform`, or `zipf` with exponent 0.99. Rows lie at random places: a popular row's neighbours are not popular. Two runs
-//! with the same arguments write the same trace.
+//! LAW is `uniform`, or `zipf` with exponent 0.99. Rows lie at random places: a popular row's neighbours are not
+//! popular. Two runs with the same arguments write the same trace.
 //!
 //! `cargo run --release --manifest-path lab/Cargo.toml -p iomill-trace --example rows -- zipf 512 1000000 4000000 > rows.csv`
 

@@ -28,7 +28,7 @@ pub enum TraceError {
         path: String,
         /// Counted from 1, after unpacking.
         line: u64,
-        /// What is wrong.
+        /// The fault.
         what: String,
         /// The form of a correct line.
         expected: &'static str,
@@ -38,7 +38,7 @@ pub enum TraceError {
     Whole {
         /// The trace, or a file that belongs to it.
         path: String,
-        /// What is wrong, and what to do.
+        /// The fault, and advice.
         why: String,
     },
     /// An error of the array or the machine.

@@ -15,7 +15,7 @@ pub(crate) const END_BYTES_MAX: u64 = 1 << 52;
 /// The longest request in bytes.
 pub(crate) const REQUEST_BYTES_MAX: u64 = 1 << 30;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// It reads.
@@ -33,7 +33,7 @@ pub enum Format {
     Spc,
     /// Microsoft Research's: `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`.
     Msr,
-    /// What the program blkparse prints by default.
+    /// The default output of the program blkparse.
     Blkparse,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Parsed<'a> {
     pub(crate) len: u32,
 }
 
-/// What is wrong with a line.
+/// The fault of a line.
 pub(crate) type LineFault = String;
 
 /// A parser of lines. Earlier lines can change the meaning of later ones.
@@ -215,7 +215,7 @@ fn msr(line: &[u8]) -> Result<Parsed<'_>, LineFault> {
     request(op, line[start..end].trim_ascii(), number(offset, "offset")?, number(len, "size")?)
 }
 
-/// Exactly so many fields between commas, each without white space around it.
+/// Exactly `N` fields between commas, each without white space around it.
 fn fields<const N: usize>(line: &[u8]) -> Result<[&[u8]; N], LineFault> {
     let mut fields = [&line[..0]; N];
     let mut count = 0;

@@ -1,7 +1,7 @@
-//! Caches of granules: what a cache would hit that keeps parts of pages, such as rows, instead of whole pages.
+//! Caches of granules: the hit rates of a cache that keeps parts of pages, such as rows, instead of whole pages.
 //!
-//! Goals: caches of equal memory, with the headers of all that they keep; hits by request; pages that drives deliver. Only granules
-//! that were asked for are kept. Non-goals: such a cache. The library has none.
+//! Goals: caches of equal memory, with the headers of all that they keep; hits by request; pages that drives deliver.
+//! Only granules that were asked for are kept. Non-goals: such a cache. The library has none.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,12 +13,12 @@ use crate::reader::Reader;
 use crate::simulate::{self, Case, Count, SET_SIZE_DEFAULT};
 use crate::simulated::Simulated;
 
-/// What the library's cache has for each page besides the page and its share of a set's header, in bytes. That is its key and version
-/// (`cache/occupants.rs`), two to four hints of 4 bytes (`cache/hints.rs`), here three, and its counters in the sketch of the default
-/// policy (`cache/policy/sketch.rs`).
+/// The bytes that the library's cache has for each page besides the page and its share of a set's header. That is its
+/// key and version (`cache/occupants.rs`), two to four hints of 4 bytes (`cache/hints.rs`), here three, and its
+/// counters in the sketch of the default policy (`cache/policy/sketch.rs`).
 const BESIDES_BYTES: u64 = 16 + 3 * 4 + 8;
 
-/// A simulation checks after so many requests whether it was cancelled.
+/// The number of requests after which a simulation checks whether it was cancelled.
 const LOOK: usize = 1 << 16;
 
 /// The accesses of a trace to granules, request by request.
@@ -34,7 +34,7 @@ pub struct Granules {
 /// One combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GranuleCase {
-    /// Policy and sets. `cache_pages` says how much memory there is: as much as a cache of so many pages takes, with its headers.
+    /// Policy and sets. `cache_pages` is the memory, as the number of pages that would fit with their headers.
     pub memory: Case,
     /// Bytes of a granule.
     pub granule_bytes: u64,
@@ -77,8 +77,8 @@ impl GranuleCase {
 }
 
 impl Granules {
-    /// Loads the first `requests` of a trace. A request touches every granule that it overlaps. `granule_bytes` is a power of two and
-    /// at most a page. The errors are those of [`Pages::load`].
+    /// Loads the first `requests` of a trace. A request touches every granule that it overlaps. `granule_bytes` is a
+    /// power of two and at most a page. The errors are those of [`Pages::load`].
     pub fn load(reader: &mut Reader, granule_bytes: u64, requests: u64, memory_bytes: usize) -> Result<Granules> {
         let mut lens = Vec::new();
         // `lens` takes no more memory than the accesses.

@@ -2,8 +2,8 @@
 //! on an array.
 //!
 //! A [`Reader`] reads a trace, one [`Request`] after the other, in bounded memory. [`Pages`] holds a trace as page
-//! accesses. [`simulate`] runs these through caches, [`granules`] through caches of parts of pages, and [`mod@reference`] compares the result with known hit rates.
-//! [`replay`] does the requests on a file of an array.
+//! accesses. [`simulate`] runs these through caches, [`granules`] through caches of parts of pages, and
+//! [`mod@reference`] compares the result with known hit rates. [`replay`] does the requests on a file of an array.
 
 pub mod chart;
 mod decompress;

@@ -20,7 +20,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Offsets in a device are below 2 to this power.
 const OFFSET_BITS: u32 = 52;
 
-/// Each device has so many bits for its page numbers.
+/// The bits of a page number within its device.
 pub(crate) const DEVICE_SHIFT: u32 = OFFSET_BITS - PAGE_BYTES.ilog2();
 
 /// Marks writes of whole pages among the accesses; the other bits are the page's index.
@@ -33,7 +33,7 @@ const ACCESS_COST_BYTES: usize = 3 * size_of::<u32>();
 /// these grow.
 const PAGE_COST_BYTES: usize = 3 * (8 + 2 * 16);
 
-/// The memory that is assumed if the system does not tell.
+/// The memory that is assumed if the system reports none.
 const MEMORY_BYTES_DEFAULT: usize = 8 << 30;
 
 /// One access to one page.
@@ -63,8 +63,8 @@ impl Pages {
         Pages::load_units(reader, PAGE_BYTES, (requests, memory_bytes), |_| ())
     }
 
-    /// The same with units of another length: a power of two of bytes, at most a page. They take the place of pages, also in numbers.
-    /// `each` gets how many of them each request touches, unless it has no bytes.
+    /// The same with units of another length: a power of two of bytes, at most a page. They take the place of pages,
+    /// also in numbers. `each` gets how many of them each request touches, unless it has no bytes.
     pub(crate) fn load_units(
         reader: &mut Reader,
         unit_bytes: u64,

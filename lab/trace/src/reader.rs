@@ -19,7 +19,7 @@ pub(crate) const DEVICES_MAX: usize = 1 << 16;
 /// One request of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it does.
+    /// Its operation.
     pub op: Op,
     /// The device, counted from 0 in the order of the devices' first requests: an index into [`Reader::devices`].
     pub device: u32,

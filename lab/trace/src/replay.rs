@@ -1,8 +1,8 @@
 //! The requests of a trace on a file, of an array or a plain one, in their order, as fast as iomill does them.
 //!
 //! Goals: a survey of the whole trace first, so that errors do not come half way. Threads take the requests in turn.
-//! The time of each call is measured around it. Non-goals: the recorded times between requests; the file and what it was opened
-//! with, which belong to the caller.
+//! The time of each call is measured around it. Non-goals: the recorded times between requests; the file and what it
+//! was opened with, which belong to the caller.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -124,7 +124,7 @@ fn page_count(request: Request) -> u64 {
     }
 }
 
-/// What a replay does with the requests.
+/// The treatment of requests in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayMode {
     /// As recorded.
@@ -135,7 +135,7 @@ pub enum ReplayMode {
     Prepare,
 }
 
-/// What a file was opened with. It counts what is done on the file.
+/// The array or runtime of a file. It counts the operations on the file.
 #[derive(Clone, Copy, Debug)]
 pub enum Owner<'a> {
     /// An array.
@@ -165,7 +165,7 @@ impl Owner<'_> {
 pub struct Settings {
     /// Threads that take requests in turn; at least 1.
     pub threads: usize,
-    /// What the threads do with the requests.
+    /// The treatment of requests by the threads.
     pub mode: ReplayMode,
     /// How many requests of the trace.
     pub limit: u64,
@@ -182,7 +182,7 @@ pub struct Figures {
     pub bytes: u64,
     /// From the first request to the end of the last one.
     pub wall: Duration,
-    /// What the array or the runtime counted meanwhile.
+    /// The counters of the array or the runtime, over the replay.
     pub whole: Counters,
     /// What it counted in the second half of the page accesses. The first half warms the cache. With several threads
     /// the halves are only about equal.
@@ -208,7 +208,7 @@ impl Figures {
         self.bytes as f64 / self.wall.as_secs_f64().max(1e-9)
     }
 
-    /// The latency that so many percent of the requests stay below, in microseconds.
+    /// The latency that this percentage of the requests does not exceed, in microseconds.
     pub fn latency_us(&self, percent: f64) -> f64 {
         self.latency_ns.value_at_percentile(percent) as f64 / 1e3
     }
@@ -221,7 +221,7 @@ impl Figures {
     }
 }
 
-/// What the threads share.
+/// The common state of the threads.
 struct Course<'a> {
     owner: Owner<'a>,
     file: &'a File,
@@ -362,7 +362,7 @@ impl Course<'_> {
         }
     }
 
-    /// Called before a request to so many pages. It stores the counters if the second half of all page accesses begins
+    /// Called before a request to `pages` pages. It stores the counters if the second half of all page accesses begins
     /// with this request, or within it.
     fn look_for_half(&self, pages: u64) {
         let left = self.to_half.fetch_sub(pages as i64, Ordering::Relaxed);

@@ -29,7 +29,7 @@ impl Sets {
             let what = format!("a cache of {sets} sets");
             return Err(Error::invalid(what, "a simulated cache has at most 2^32 sets; give fewer pages").into());
         };
-        // Not `DirectoryConfig::fixed`, which rounds up: a cache of so many bytes has no more pages than they hold.
+        // Not `DirectoryConfig::fixed`, which rounds up: the cache has no more pages than its bytes hold.
         let config = DirectoryConfig { sets, sets_max: sets, ways: set_size as usize, policy, hash_mask: u64::MAX };
         Ok(Sets { directory: Directory::new(config)?, feeder: Feeder::default() })
     }

@@ -27,12 +27,12 @@ pub const PAGES_MIN: u64 = 64;
 /// Pages per set, if not given.
 pub const SET_SIZE_DEFAULT: u32 = iomill::DEFAULT_SET_SIZE as u32;
 
-/// A simulation checks after so many accesses whether it was cancelled.
+/// The number of accesses after which a simulation checks whether it was cancelled.
 const LOOK: usize = 1 << 20;
 
 pub use crate::sets::SetPolicy;
 
-/// Which page goes when another one comes.
+/// The page that is evicted for another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// In page sets, by one of the cache's policies.
@@ -124,7 +124,7 @@ pub fn cases(policies: &[Policy], cache_pages: &[u64], set_sizes: &[u32]) -> Vec
     cases
 }
 
-/// Sizes of caches for a trace with so many pages: shares of them ([`PER_MILLE`]), in pages.
+/// Sizes of caches for a trace with this number of pages: shares of them ([`PER_MILLE`]), in pages.
 pub fn default_sizes(unique: usize) -> Vec<u64> {
     let sizes = PER_MILLE.iter().map(|share| (unique as u64 * share + 500) / 1000);
     let sizes: Vec<u64> = sizes.filter(|size| *size >= PAGES_MIN).collect();
@@ -254,7 +254,7 @@ mod tests {
 
     static NEVER: AtomicBool = AtomicBool::new(false);
 
-    /// A page twice in a row, then others that come once.
+    /// A page twice in a row, then other pages once.
     fn pages() -> Pages {
         Pages::of([1, 1, 1, 2, 3, 4, 5, 5])
     }

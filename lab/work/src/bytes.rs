@@ -66,7 +66,7 @@ pub fn open(job: &Job, array: Option<&iomill::Array>, name: &str, len: Option<u6
         Contender::Mmap => Box::new(Mapped::new(&file, 1)?),
         Contender::Mmap16 => Box::new(Mapped::new(&file, 16)?),
         Contender::Pread256 => Box::new(Calls { file, pool: pool(256)? }),
-        // What is made is made by calls.
+        // Files are written by system calls.
         Contender::Uring if len.is_none() => Box::new(Ring { file: direct(&path)?, buffered: file }),
         _ => Box::new(Calls { file, pool: pool(16)? }),
     })
@@ -210,8 +210,9 @@ impl Bytes for Mapped {
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let to = self.slice((offset, bytes.len()))?.as_ptr().cast_mut();
-        // SAFETY: the range lies in the mapping, which is writable. By the rules of the trait no other write overlaps it, and the loads
-        // read no bytes while they are written: their locks, or the order of their phases, see to that.
+        // SAFETY: the range lies in the mapping, which is writable. By the rules of the trait no other write overlaps
+        // it, and the loads read no bytes while they are written: their locks, or the order of their phases, see to
+        // that.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
@@ -280,7 +281,8 @@ impl Ring {
                 next += 1;
                 let buffer = slots.memory[slot * 4096..].as_mut_ptr();
                 let entry = opcode::Read::new(types::Fd(self.file.as_raw_fd()), buffer, 4096).offset(*offset);
-                // SAFETY: the buffer is that of a free slot, nothing touches it until its completion, and it lives as long as the ring.
+                // SAFETY: the buffer is that of a free slot, nothing touches it until its completion, and it lives as
+                // long as the ring.
                 unsafe { slots.ring.submission().push(&entry.build().user_data(slot as u64)) }?;
             }
             slots.ring.submit_and_wait(1)?;
@@ -340,7 +342,7 @@ impl Bytes for Ring {
     }
 }
 
-/// A plain file by system calls, for what a contender does not map.
+/// A plain file by system calls, for the files that a contender does not map.
 pub fn calls(path: &Path, makes: bool) -> Result<Box<dyn Bytes>> {
     let file = OpenOptions::new().read(true).write(true).create(makes).truncate(makes).open(path)?;
     Ok(Box::new(Calls { file, pool: pool(1)? }))

@@ -1,4 +1,5 @@
-//! The process of a contender. It reads a job from its standard input, opens or makes the data, says so, waits for a line, and runs the load.
+//! The process of a contender. It reads a job from its standard input, opens or makes the data, says so, waits for a
+//! line, and runs the load.
 
 use std::io::{BufRead, Write};
 
@@ -8,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use crate::loads::{self, Ready};
 use crate::{Contender, Job, Measure, Result};
 
-/// What the process says, each on a line.
+/// The answers of the process, one per line.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) enum Said {
-    /// The data are open, and nothing of them was read but what the program keeps in memory.
+    /// The data are open. Only the parts that the program keeps in memory were read.
     Ready,
-    /// What the load took, and the bytes that drives delivered meanwhile.
+    /// The times of the load, and the bytes that drives delivered during it.
     Done {
         measures: Vec<Measure>,
         fetched_bytes: u64,
@@ -24,7 +25,7 @@ pub(crate) enum Said {
 /// Of the memory for the data iomill's cache takes this share. The rest is for the kernel's tables of that memory.
 const CACHE_SHARE: (u64, u64) = (15, 16);
 
-/// Does what the standard input asks for. An error is a broken pipe.
+/// Serves the requests of the standard input. An error is a broken pipe.
 pub fn serve(mut input: impl BufRead, mut output: impl Write) -> std::io::Result<()> {
     let mut line = String::new();
     input.read_line(&mut line)?;

@@ -1,9 +1,10 @@
 //! Lets the contenders of a load take turns, each in a process of its own with the same memory for the data.
 //!
 //! Rules:
-//! 1. The data are made before, without a limit. Between turns nothing of them is in the page cache.
-//! 2. A process has a limit from the moment at which its data are open: what it uses then, what its program takes while it runs, and the
-//!    memory for the data. The first two are the same for all; a contender that needs less of them has more for the data.
+//! 1. The data are made before, without a limit. Between turns the page cache holds none of their pages.
+//! 2. A process has a limit from the moment at which its data are open: what it uses then, what its program takes while
+//!    it runs, and the memory for the data. The first two are the same for all; a contender that needs less of them has
+//!    more for the data.
 //! 3. In each round each contender has a turn with the same requests. What a program finds out must be the same by all.
 //!
 //! Non-goals: limits on anything but memory.
@@ -29,9 +30,9 @@ pub struct Settings {
     pub load: Load,
     /// The contenders that take part.
     pub contenders: Vec<Contender>,
-    /// A directory for everything. It is there, and what lies in it goes with it.
+    /// A directory for all files. It exists, and is removed with its content.
     pub place: PathBuf,
-    /// Directories of the drives of iomill's array. They are there, and empty.
+    /// Directories of the drives of iomill's array. They exist, and are empty.
     pub drives: Vec<PathBuf>,
     /// Bytes of the data, about.
     pub size_bytes: u64,
@@ -48,7 +49,7 @@ pub struct Figures {
     pub part: String,
     /// The contender.
     pub contender: Contender,
-    /// What is counted.
+    /// The unit of the counts.
     pub unit: String,
     /// Turns that count.
     pub rounds: usize,
@@ -60,7 +61,7 @@ pub struct Figures {
     pub fetched_bytes: u64,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// By part, and within it in the order of the contenders.
@@ -77,7 +78,8 @@ struct Turn {
     fetched_bytes: u64,
 }
 
-/// Measures a load. `tell` hears what begins, and of how many steps it is which. `cancel` ends it with what there is of whole rounds.
+/// Measures a load. Calls `tell` with each beginning step, its number, and the number of steps. `cancel` ends it with
+/// the results of whole rounds.
 pub fn run(settings: &Settings, cancel: &AtomicBool, tell: &mut dyn FnMut(String, usize, usize)) -> Result<Outcome> {
     let cache_bytes = settings.size_bytes / settings.load.share();
     let mut outcome = Outcome { cache_bytes, ..Outcome::default() };
@@ -232,7 +234,7 @@ impl Settings {
     }
 }
 
-/// Ends its process when it goes, so that its group is empty.
+/// Ends its process on drop, so that its group is empty.
 struct Process(Child);
 
 impl Drop for Process {

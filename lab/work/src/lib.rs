@@ -1,8 +1,8 @@
 //! Whole programs as loads, on iomill and on its rivals, each with the same memory.
 //!
-//! The programs are the examples of the library (`crates/iomill/examples`), compiled here with other stores of their bytes. Each contender runs
-//! in a process of its own, in a memory group: what it keeps for itself, and the memory for the data, which is the same for all.
-//! What a program finds out must be the same by every contender.
+//! The programs are the examples of the library (`crates/iomill/examples`), compiled here with other stores of their
+//! bytes. Each contender runs in a process of its own, in a memory group: what it keeps for itself, and the memory for
+//! the data, which is the same for all. The results of a program must be equal for all contenders.
 //!
 //! Goals: figures of loads as users have them. Non-goals: single calls, which `iomill-contenders` measures.
 
@@ -95,14 +95,14 @@ impl Contender {
     }
 }
 
-/// What a process does with a load.
+/// The work of a process with a load.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Job {
     load: Load,
     contender: Contender,
     /// Directories of the array's drives.
     drives: Vec<PathBuf>,
-    /// A directory for what rivals keep, and for what is shared.
+    /// A directory for the data of rivals, and for common data.
     place: PathBuf,
     /// Bytes of the load's data, about.
     size_bytes: u64,
@@ -118,11 +118,11 @@ struct Job {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Measure {
     name: String,
-    /// What is counted: operations of this name.
+    /// The name of the counted operations.
     unit: String,
     operations: u64,
     seconds: f64,
     cpu_seconds: f64,
-    /// What the program found out. It is the same by every contender. `None` where threads race for it.
+    /// The result of the program, equal for all contenders. `None` if it depends on a race of threads.
     digest: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! Key-value stores of others: redb, and RocksDB, LMDB and WiredTiger by their C libraries, where these are installed.
 //!
-//! The C libraries are reached by `stores.c`, which is built where it is used: nothing of them is needed to build the lab.
+//! `stores.c` calls the C libraries. It is built only when it is used, so the lab builds without them.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -226,7 +226,7 @@ impl Store for Foreign {
 }
 
 impl Drop for Foreign {
-    /// A failure to close is no failure of the load: what was committed is durable.
+    /// A failure to close is no failure of the load: committed data are durable.
     fn drop(&mut self) {
         // SAFETY: this is the last call on the store.
         unsafe { (self.close)(self.store) };

@@ -1,6 +1,8 @@
-//! Checks on the emulated machine with four nodes and known drives: `iomill tune`, `iomill probe`, drive threads and polling.
+//! Checks on the emulated machine with four nodes and known drives: `iomill tune`, `iomill probe`, drive threads and
+//! polling.
 //!
-//! Goals: compare the command's answers with the kernel's own. Non-goals: speed, which an emulated machine does not show.
+//! Goals: compare the command's answers with the kernel's own. Non-goals: speed, which an emulated machine does not
+//! show.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,8 @@
-//! Checks inside the guests of `.ci/qemu`. Each boot runs one set: `guest_check=NAME` on the kernel's command line names it.
+//! Checks inside the guests of `.ci/qemu`. Each boot runs one set: `guest_check=NAME` on the kernel's command line
+//! names it.
 //!
-//! Goals: compare the command's answers with the kernel's own; each check prints what it found. Non-goals: speed, which an emulated
-//! machine does not show. On other machines it does nothing, because it changes settings freely.
+//! Goals: compare the command's answers with the kernel's own; each check prints what it found. Non-goals: speed, which
+//! an emulated machine does not show. On other machines it does nothing, because it changes settings freely.
 
 mod machine;
 mod memory;

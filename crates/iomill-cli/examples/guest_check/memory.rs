@@ -1,10 +1,11 @@
 //! Checks the engine `mmap` on memory that keeps its bytes (DAX), and on devices where only a sync makes them durable.
 //!
-//! Goals: what the kernel reports of mappings and calls, and which bytes survive a power failure. Non-goals: what a processor's caches
-//! lose with the power. The emulator has no such caches, so a missing write-back of lines would not be seen here.
+//! Goals: what the kernel reports of mappings and calls, and which bytes survive a power failure. Non-goals: what a
+//! processor's caches lose with the power. The emulator has no such caches, so a missing write-back of lines would not
+//! be seen here.
 //!
-//! Three grounds, each with an array of its own: two NVDIMMs (`MAP_SYNC`; ext4, and XFS if it is installed); virtio memory, which is
-//! DAX but needs a sync; and an NVMe drive.
+//! Three grounds, each with an array of its own: two NVDIMMs (`MAP_SYNC`; ext4, and XFS if it is installed); virtio
+//! memory, which is DAX but needs a sync; and an NVMe drive.
 
 mod kernel;
 
@@ -288,7 +289,8 @@ fn a_part_is_mapped_anew(ground: &Ground, array: &Array) -> Result<()> {
     Ok(())
 }
 
-/// A store into a hole without free space, and a part that another process cuts, are errors of calls. The process goes on.
+/// A store into a hole without free space, and a part that another process cuts, are errors of calls. The process goes
+/// on.
 fn no_room_and_cut_parts_are_errors(ground: &Ground) -> Result<()> {
     let array = ground.open()?;
     let file = array.create_file("holes", layout())?;
@@ -454,7 +456,7 @@ pub fn checks_after_power_failed() -> Result<()> {
         let written = blocks / 4;
         let is_right = match (ground.is_synchronous, ground.is_dax) {
             (true, _) => kept[1] == written,
-            // Without a sync either outcome is right: it depends on what the host has received.
+            // Without a sync either outcome is right: the host may have received the bytes or not.
             (false, true) => true,
             (false, false) => kept[1] == 0,
         };

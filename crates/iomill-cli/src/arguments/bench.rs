@@ -17,14 +17,16 @@ pub struct Bench {
 /// The measurements.
 #[derive(Debug, Subcommand)]
 pub enum BenchWhat {
-    /// A first look: random reads of an array of four directories made here, beside `pread`, `mmap` and io_uring, in half a minute
+    /// A first look: random reads of an array of four directories made here, beside `pread`, `mmap` and io_uring, in
+    /// half a minute
     Quick(BenchQuick),
 }
 
 /// Arguments of `bench quick`.
 #[derive(Debug, Args)]
 pub struct BenchQuick {
-    /// Length of the file that is read, which is removed afterwards [default: 1GiB, or what disk, memory and ten seconds allow]
+    /// Length of the file that is read, which is removed afterwards [default: 1GiB, or what disk, memory and ten
+    /// seconds allow]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
     /// Where to make the array; it is removed afterwards [default: the current directory]

@@ -25,7 +25,8 @@ pub struct Catalog {
 pub enum CatalogWhat {
     /// Write all that the catalog says, as text
     Export {
-        /// The file that gets the text; an old one is replaced; `-` is the standard output [default: the standard output]
+        /// The file that gets the text; an old one is replaced; `-` is the standard output [default: the standard
+        /// output]
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },

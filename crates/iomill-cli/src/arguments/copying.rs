@@ -11,8 +11,8 @@ use super::{Layout, block_size};
 /// Arguments of `put`.
 #[derive(Debug, Args)]
 pub struct Put {
-    /// The files to copy; `-` is standard input. A name for one file may follow, or a prefix that ends with `/` for all [default: the
-    /// names of the sources]
+    /// The files to copy; `-` is standard input. A name for one file may follow, or a prefix that ends with `/` for all
+    /// [default: the names of the sources]
     #[arg(required = true, value_name = "SOURCE", value_parser = not_empty())]
     pub operands: Vec<OsString>,
     /// Put this before the names of all sources; all other arguments are sources
@@ -38,8 +38,8 @@ pub struct Put {
 /// Arguments of `get`.
 #[derive(Debug, Args)]
 pub struct Get {
-    /// The files in the array, by name or pattern. Where to write them may follow: a directory, for one file a file, or `-` for standard
-    /// output [default: the current directory]
+    /// The files in the array, by name or pattern. Where to write them may follow: a directory, for one file a file, or
+    /// `-` for standard output [default: the current directory]
     #[arg(required = true, value_name = "NAME", value_parser = not_empty())]
     pub operands: Vec<OsString>,
     /// Write into this directory, which is made if it is missing; all other arguments are names

@@ -3,7 +3,7 @@
 use clap::Args;
 use iomill::{ArrayOptions, Topology};
 
-/// The nodes and what they do.
+/// The nodes and their roles.
 #[derive(Clone, Debug, Args)]
 pub struct Nodes {
     /// The NUMA nodes: `machine` for the machine's own, `one`, or `emulate:N` to divide the CPUs among N

@@ -10,7 +10,8 @@ use crate::tune::findings::{Coalescing, NAMES};
 /// Arguments of `tune`.
 #[derive(Debug, Args)]
 pub struct Tune {
-    /// Drives (`nvme0n1`, `/dev/sda`), or files and directories on them [default: the array's drives; without an array, all drives]
+    /// Drives (`nvme0n1`, `/dev/sda`), or files and directories on them [default: the array's drives; without an array,
+    /// all drives]
     #[arg(value_name = "DRIVE")]
     pub drives: Vec<PathBuf>,
     /// Change the settings that should be changed; the old values are saved first. Takes root
@@ -32,7 +33,8 @@ pub struct Tune {
     /// Look only at these settings, such as `scheduler,nomerges`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(NAMES))]
     pub only: Vec<String>,
-    /// Have NVMe drives interrupt only after this many completions or this time, such as `8,100us`; `1,0us` is an interrupt for each
+    /// Have NVMe drives interrupt only after this many completions or this time, such as `8,100us`; `1,0us` is an
+    /// interrupt for each
     #[arg(long, value_name = "N,TIME", value_parser = coalescing)]
     pub coalesce: Option<Coalescing>,
     /// Also show what is good already
@@ -41,7 +43,8 @@ pub struct Tune {
     /// Look at a recorded machine, unpacked into a directory, instead of this one
     #[arg(long, value_name = "DIR", default_value = iomill_platform::tree::MACHINE)]
     pub root: PathBuf,
-    /// Write everything that was read of the machine into a file, for a bug report; `iomill tune --unpack` makes a directory of it
+    /// Write everything that was read of the machine into a file, for a bug report; `iomill tune --unpack` makes a
+    /// directory of it
     #[arg(long, value_name = "FILE", value_parser = file())]
     pub record: Option<PathBuf>,
     /// Unpack a recorded machine into the directory of --root, create that directory, and look at it
@@ -52,11 +55,12 @@ pub struct Tune {
 /// Arguments of `probe`.
 #[derive(Debug, Args)]
 pub struct Probe {
-    /// Directories, one on each drive to probe, or files: of a file its directory is taken [default: the array's drives]
+    /// Directories, one on each drive to probe, or files: of a file its directory is taken [default: the array's
+    /// drives]
     #[arg(value_name = "PLACE")]
     pub places: Vec<PathBuf>,
-    /// Length of the file that is made on each drive and removed afterwards; a file larger than a drive's own cache shows more. A small
-    /// array that is also made there takes at most 64MiB of each drive
+    /// Length of the file that is made on each drive and removed afterwards; a file larger than a drive's own cache
+    /// shows more. A small array that is also made there takes at most 64MiB of each drive
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
     /// Length of each of about eighty runs, 0.1 to 600
@@ -65,10 +69,12 @@ pub struct Probe {
     /// The most threads that read at the same time [default: one for each CPU that may be used]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Also read this block device directly. It is opened for reading only, and refused while it is in use. Repeat it for more
+    /// Also read this block device directly. It is opened for reading only, and refused while it is in use. Repeat it
+    /// for more
     #[arg(long, value_name = "DEVICE")]
     pub raw: Vec<PathBuf>,
-    /// Write the best settings of the array's drives into this file, for --profile of other commands; an old profile is replaced
+    /// Write the best settings of the array's drives into this file, for --profile of other commands; an old profile is
+    /// replaced
     #[arg(long, value_name = "FILE", help_heading = "Global options")]
     pub profile: Option<PathBuf>,
     /// Also write a page with charts into this file

@@ -6,8 +6,8 @@ use iomill::ArrayOptions;
 /// Options of the drives' queues.
 #[derive(Debug, Args)]
 pub struct Queues {
-    /// The most I/Os in flight per drive: `fixed:N` (or N), 1 to 1024, or `adaptive`: as many as raise the drive's throughput
-    /// [default: the profile's, or else fixed:32]
+    /// The most I/Os in flight per drive: `fixed:N` (or N), 1 to 1024, or `adaptive`: as many as raise the drive's
+    /// throughput [default: the profile's, or else fixed:32]
     #[arg(
         long,
         value_name = "fixed:N|adaptive",

@@ -1,4 +1,5 @@
-//! `iomill get`: copies a file of the array to a file outside it, or to the standard output. Several files are `get_many`.
+//! `iomill get`: copies a file of the array to a file outside it, or to the standard output. Several files are
+//! `get_many`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

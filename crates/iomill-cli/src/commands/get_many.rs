@@ -1,7 +1,8 @@
 //! `iomill get` of several files.
 //!
 //! Rules:
-//! 1. Each file appears whole or not at all: its name follows when its bytes are durable. Small files share the flush before it.
+//! 1. Each file appears whole or not at all: its name follows when its bytes are durable. Small files share the flush
+//!    before it.
 //! 2. A file that fails keeps no other one out.
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use crate::selection::{Selected, Selection};
 /// A file up to this length is copied by one read, and shares its flush.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// So many small files share a flush. Each has a descriptor until then.
+/// The number of small files that share a flush. Each has a descriptor until then.
 const TOGETHER: usize = 100;
 
 pub fn run(
@@ -46,7 +47,7 @@ pub fn run(
             Err(failure) => failures.push(failure),
         }
     }
-    // As with `cp -r`: what one name stands for gets the name of a destination that is not there yet.
+    // As with `cp -r`: the files of a single name get the name of a destination that does not exist yet.
     let is_alone = arguments.to.is_none() && arguments.operands.len() == 2;
     let is_renamed = is_alone && has_root && !is_directory(dest);
     let work = Work {
@@ -91,7 +92,7 @@ struct Work<'a> {
 impl Work<'_> {
     fn answer(mut self, files: &[Selected]) -> Answer {
         let copied = self.run(files);
-        // What is written gets its names also after a failure.
+        // Files that are written get their names, also after a failure.
         let named = self.name_waiting().and_then(|()| self.sync_names());
         if let Err(failure) = copied.and(named) {
             self.failures.push(failure.and(format!("{} of {} files are copied", self.done.len(), files.len())));

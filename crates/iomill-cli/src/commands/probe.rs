@@ -170,7 +170,8 @@ fn places(context: &Context<'_>, arguments: &Probe, why: &mut Vec<String>) -> Re
     if !arguments.places.is_empty() {
         return directories(context, &arguments.places);
     }
-    // Raw devices alone are enough, whatever the current directory is. With them an array is probed only if `-a` names it.
+    // Raw devices alone are enough, whatever the current directory is. With them an array is probed only if `-a` names
+    // it.
     if !arguments.raw.is_empty() && context.global.array.is_empty() {
         return Ok(Vec::new());
     }
@@ -197,7 +198,7 @@ fn text(figures: &Figures) -> String {
 type Name = fn(&Point) -> String;
 type Sweep = (&'static str, fn(&Figures) -> &[Point], Name);
 
-/// What is varied, the points, and how each point is named.
+/// The quantity that varies, the points, and the name of each point.
 fn sweeps() -> [Sweep; 7] {
     let (depth, threads, drives): (Name, Name, Name) =
         (|point| point.depth.to_string(), |point| point.threads.to_string(), |point| point.drives.to_string());
@@ -264,7 +265,7 @@ fn latencies(figures: &Figures) -> String {
     text
 }
 
-/// What the paths and parts of a read cost the CPU.
+/// The CPU costs of the paths and parts of a read.
 fn costs(figures: &Figures) -> String {
     let mut text = String::new();
     let costs = &figures.costs;

@@ -1,5 +1,5 @@
-//! `iomill put`: copies a file, device or stream into a file of the array, which appears whole or not at all. Several files and directories
-//! are `put_many`.
+//! `iomill put`: copies a file, device or stream into a file of the array, which appears whole or not at all. Several
+//! files and directories are `put_many`.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! `iomill put` of several files and of directories.
 //!
-//! Goals: small files share flushes, so that thousands take seconds; a file that fails keeps no other one out. Non-goals: empty directories,
-//! owners, modes and times, which an array does not have.
+//! Goals: small files share flushes, so that thousands take seconds; a file that fails keeps no other one out.
+//! Non-goals: empty directories, owners, modes and times, which an array does not have.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -23,7 +23,7 @@ use crate::source::Source;
 /// A file up to this length is read as a whole, and put beside others.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// So many small files are under way, with at most so many bytes together.
+/// The most small files that are put at a time, and the most bytes of all of them.
 const IN_FLIGHT: usize = 512;
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
 
@@ -57,7 +57,8 @@ pub fn run(context: &Context<'_>, arguments: &Put, sources: &[PathBuf], target: 
             failures: found.failures,
         };
         if let Err(failure) = work.run(&items) {
-            // What is under way goes into the array in any case, so it counts. A failure of it would repeat the first.
+            // The files in flight are put into the array in any case, so they count. A failure of one would repeat the
+            // first failure.
             while !work.begun.is_empty() {
                 let _repeated = work.settle();
             }
@@ -97,7 +98,7 @@ impl Found {
             self.failures.push(Failure::local("read", source)(why));
             return Ok(());
         }
-        // As with `cp -r`: `dir/.` stands for what is in the directory, and a target that is no prefix takes the place of its name.
+        // As with `cp -r`: `dir/.` is the content of the directory, and a target that is no prefix replaces its name.
         let inside = matches!(source.as_os_str().as_encoded_bytes(), [.., b'/', b'.'] | b".");
         let base = match target {
             Some(name) if !name.ends_with('/') => format!("{name}/"),

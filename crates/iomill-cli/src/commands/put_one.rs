@@ -38,7 +38,7 @@ pub fn layout(arguments: &Put) -> iomill::Layout {
 /// Writes all of the source and makes it durable. Returns the number of bytes.
 fn write(array: &Array, draft: &Draft, source: Source, progress: &mut Progress, interrupt: &Interrupt) -> Result<u64> {
     match source.len_bytes() {
-        // Holes stay holes within the length. Writes beyond it would take space for what they skip.
+        // Holes stay holes within the length. Writes beyond it would allocate space for the range that they skip.
         Some(len) if source.has_holes() => draft.file().set_len(len)?,
         Some(len) => draft.file().preallocate(len)?,
         None => {}
@@ -50,7 +50,7 @@ fn write(array: &Array, draft: &Draft, source: Source, progress: &mut Progress, 
     Ok(bytes)
 }
 
-/// Adds to the failure what has become of the data. A draft that is dropped gives its space back.
+/// Adds to the failure whether data were left. A draft that is dropped frees its space.
 fn explained(failure: Failure, name: &str, replaces: bool) -> Failure {
     match failure {
         Failure::Library(Error::OutcomeUnknown { .. }) => {

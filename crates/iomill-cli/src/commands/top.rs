@@ -1,7 +1,7 @@
-//! `iomill top`: what the processes that use an array are doing.
+//! `iomill top`: the activity of the processes that use an array.
 //!
-//! Goals: one page per interval, with the rates of that interval. A process needs two looks for a rate, so the first page comes
-//! after one interval. Non-goals: processes of other users, because their counters cannot be read.
+//! Goals: one page per interval, with the rates of that interval. A process needs two looks for a rate, so the first
+//! page comes after one interval. Non-goals: processes of other users, because their counters cannot be read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -116,7 +116,7 @@ struct Seen {
 }
 
 impl Watch {
-    /// Looks at all processes. The page says what they did since the last look.
+    /// Reads the counters of all processes. The page shows their changes since the last call.
     fn look(&mut self, wish: &Wish) -> Result<Page> {
         let (found, notices) = counters::find(&counters::directories());
         let mut page = Page { processes: Vec::new(), arrivals: 0, notices };
@@ -162,7 +162,7 @@ struct Process {
     array: String,
     drives: Vec<String>,
     seconds: f64,
-    /// What the process did within the interval.
+    /// The activity of the process within the interval.
     did: Counters,
 }
 

@@ -103,7 +103,8 @@ fn tree(arguments: &Tune) -> Result<Tree> {
     Ok(if arguments.record.is_some() { tree.recording() } else { tree })
 }
 
-/// A recorded machine needs its own places: the saved values and files of this machine must not be replaced or put back for it.
+/// A recorded machine needs its own places: the saved values and files of this machine must not be replaced or put back
+/// for it.
 fn keeps_machines_apart(arguments: &Tune, tree: &Tree) -> Result<()> {
     let what = match () {
         _ if tree.is_machine() => return Ok(()),
@@ -172,7 +173,7 @@ fn header(machine: &Machine, drives: &[Drive]) -> String {
     text
 }
 
-/// A paragraph for each finding: first what to change, then what to know, and with `all` what is good.
+/// A paragraph for each finding: first the changes to make, then facts, and with `all` the good settings.
 fn report(found: &[Finding], all: bool) -> String {
     let mut text = String::new();
     for verdict in [Verdict::Mend, Verdict::Advise, Verdict::Unknown, Verdict::Note, Verdict::Good] {

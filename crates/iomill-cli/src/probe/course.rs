@@ -290,8 +290,8 @@ impl<'a> Course<'a> {
         Ok(ways)
     }
 
-    /// Runs two halves of a slice, and returns the faster one, which other programs disturbed less. If the kernel refuses io_uring, it
-    /// is libaio.
+    /// Runs two halves of a slice, and returns the faster one, which other programs disturbed less. If the kernel
+    /// refuses io_uring, it is libaio.
     fn best(&self, parts: &[Part], work: &Work) -> Result<Half> {
         let mut whys = Vec::new();
         for by in [Loop::Uring, Loop::Aio] {

@@ -1,8 +1,8 @@
 //! A probe as one HTML page with pictures.
 //!
-//! Goals: a single file for any browser, which fetches nothing and runs nothing. It shows the verdict first, then a picture for
-//! each question, with linear growth drawn beside the measured points.
-//! Non-goals: all figures; the JSON document has them.
+//! Goals: a single file for any browser, which fetches nothing and runs nothing. It shows the verdict first, then a
+//! picture for each question, with linear growth drawn beside the measured points. Non-goals: all figures; the JSON
+//! document has them.
 
 use crate::human;
 
@@ -249,7 +249,8 @@ impl Picture<'_> {
     }
 }
 
-/// The distance of the lines across a picture of values up to `most`: 1, 2 or 5 times a power of ten, or a power of two.
+/// The distance of the lines across a picture of values up to `most`: 1, 2 or 5 times a power of ten, or a power of
+/// two.
 fn step(most: f64, is_binary: bool) -> f64 {
     let least = (most / LINES_MAX).max(1e-12);
     if is_binary {
@@ -287,7 +288,7 @@ mod tests {
         let page = page(&figures);
         assert!(page.contains("<li>the &lt;drives&gt; &amp; more</li>"));
         assert!(page.contains("no &lt;queues&gt;"));
-        // No picture of what was not measured: here the drives with 64 KiB.
+        // No picture of missing measurements: here the drives with 64 KiB.
         assert_eq!(page.matches("<svg").count(), 7);
         for part in ["More threads", "width:90.0%", "width:10.0%", "in flight on each drive", "/mnt/1"] {
             assert!(page.contains(part), "{part}");

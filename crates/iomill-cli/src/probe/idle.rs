@@ -1,5 +1,6 @@
-//! How much of the CPUs was idle, and how much interrupts took. Without the idle share a machine that is busy with other work looks
-//! like slow drives. The drives cause most interrupts, but the kernel counts interrupt time for no process.
+//! How much of the CPUs was idle, and how much interrupts took. Without the idle share a machine that is busy with
+//! other work looks like slow drives. The drives cause most interrupts, but the kernel counts interrupt time for no
+//! process.
 //!
 //! Goals: the kernel's own counts for the CPUs that this process may use. Without a count there is no figure, not 0.
 //! Non-goals: which other programs run.
@@ -7,7 +8,7 @@
 use iomill::sys::cpu;
 use iomill_platform::tree::Tree;
 
-/// The sums of what the CPUs that this process may use have done so far, in seconds.
+/// The times of the CPUs that this process may use, summed, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seconds {
     /// Idle time.
@@ -26,8 +27,8 @@ impl Seconds {
     }
 }
 
-/// Idle ticks and interrupt ticks, from lines `cpu3 user nice system idle iowait irq softirq ...`, one for each CPU. An empty
-/// `allowed` means all CPUs. `None` if there are no such lines, or all counts are 0.
+/// Idle ticks and interrupt ticks, from lines `cpu3 user nice system idle iowait irq softirq ...`, one for each CPU. An
+/// empty `allowed` means all CPUs. `None` if there are no such lines, or all counts are 0.
 fn ticks_of(stat: &str, allowed: &[usize]) -> Option<(u64, u64)> {
     let counts = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_whitespace();

@@ -1,11 +1,11 @@
-//! What a machine and its drives can do, and where the time goes.
+//! Measures what a machine and its drives can do, and where the time goes.
 //!
-//! Goals: a figure for each question and a verdict in plain words, in under a minute. The probe makes its own files on the drives
-//! and removes them at the end, also after an error or a signal. Each split says how it was made.
-//! Non-goals: comparing programs (other measurements do that); writing to anything that was there before.
+//! Goals: a figure for each question and a verdict in plain words, in under a minute. The probe makes its own files on
+//! the drives and removes them at the end, also after an error or a signal. Each split says how it was made. Non-goals:
+//! comparing programs (other measurements do that); writing to anything that was there before.
 //!
-//! All reads bypass the page cache, by io_uring driven by hand ([`loops`]), so that the probe itself costs as little as possible.
-//! [`Settings`] say what to probe, and [`run`] yields [`Figures`].
+//! All reads bypass the page cache, by io_uring driven by hand ([`loops`]), so that the probe itself costs as little as
+//! possible. [`Settings`] say what to probe, and [`run`] yields [`Figures`].
 
 mod course;
 pub mod html;
@@ -87,7 +87,8 @@ pub struct Point {
     pub cpus_idle: Option<f64>,
     /// CPUs of these that were in interrupts, for this process and others; null where the kernel does not count.
     pub cpus_interrupts: Option<f64>,
-    /// Reads per second, divided by those of the first point of the list times the number of threads or drives. 1 is linear.
+    /// Reads per second, divided by those of the first point of the list times the number of threads or drives. 1 is
+    /// linear.
     pub of_linear: Option<f64>,
 }
 
@@ -198,12 +199,12 @@ pub struct Figures {
     pub weights: Vec<u32>,
     /// Places that could not be measured, with the reasons.
     pub left_out: Vec<String>,
-    /// True if the probe was interrupted. The figures then lack what was not measured.
+    /// True if the probe was interrupted. Then some figures are missing.
     #[serde(skip)]
     pub cancelled: bool,
 }
 
-/// What a probe does at the moment.
+/// The present step of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Writing the files: bytes so far, and the total.
@@ -214,7 +215,7 @@ pub enum Stage {
         done: usize,
         /// Runs in total.
         total: usize,
-        /// What the run is for that starts now.
+        /// The purpose of the run that starts now.
         what: &'static str,
     },
 }
@@ -347,7 +348,8 @@ fn best_depth(depths: &[Point]) -> u32 {
     depths.iter().find(|point| point.iops >= ENOUGH * best).map_or(DEEP, |point| point.depth)
 }
 
-/// The slowest and the fastest drive, if their speeds differ. If the CPUs limited the slowest drive, it is not known to be slower.
+/// The slowest and the fastest drive, if their speeds differ. If the CPUs limited the slowest drive, it is not known to
+/// be slower.
 fn slow_and_fast(drives: &[DriveFigures], cpus: usize) -> Option<(&DriveFigures, &DriveFigures)> {
     let by_speed = |a: &&DriveFigures, b: &&DriveFigures| a.best_iops().total_cmp(&b.best_iops());
     let (slow, fast) = (drives.iter().min_by(by_speed)?, drives.iter().max_by(by_speed)?);
@@ -355,7 +357,8 @@ fn slow_and_fast(drives: &[DriveFigures], cpus: usize) -> Option<(&DriveFigures,
     are_uneven.then_some((slow, fast))
 }
 
-/// The slowest drive has weight 10, and no weight exceeds its maximum. Drives of about the same speed get the same weight.
+/// The slowest drive has weight 10, and no weight exceeds its maximum. Drives of about the same speed get the same
+/// weight.
 fn weights(drives: &[DriveFigures], cpus: usize) -> Vec<u32> {
     let Some((slow, _)) = slow_and_fast(drives, cpus) else { return vec![10; drives.len()] };
     let slowest = slow.best_iops().max(1e-9);

@@ -70,7 +70,8 @@ impl Raw {
             let why = format!("it is the same device as {}; name each once", same.path.display());
             return Err(Error::invalid(path.display().to_string(), why));
         }
-        // Without `O_CREAT` this flag asks the kernel for the device as a mount does: the kernel refuses a device that is in use.
+        // Without `O_CREAT` this flag asks the kernel for the device as a mount does: the kernel refuses a device that
+        // is in use.
         let open = File::options().read(true).custom_flags(OFlags::EXCL.bits() as i32).open(path);
         let mut held = open.map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) => refused(

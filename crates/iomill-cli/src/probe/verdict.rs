@@ -368,7 +368,8 @@ pub(crate) mod tests {
         assert!(words(&even)[1].starts_with("/mnt/0, /mnt/1 are on one device, sda"), "{:?}", words(&even));
     }
 
-    /// Parts of a mean beside a median, or a count in ticks beside a read of a microsecond, would state what was never measured.
+    /// Parts of a mean beside a median, or a count in ticks beside a read of a microsecond, would state times that were
+    /// never measured.
     #[test]
     fn parts_are_told_with_their_whole_or_not_at_all() {
         let mut figures = figures([4e5, 4e5], 5.5e5, 1.5);

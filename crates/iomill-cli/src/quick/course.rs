@@ -1,12 +1,13 @@
 //! The contenders, and the rounds in which each of them takes its turn.
 //!
-//! Goals: comparable figures. A disturbance of the machine meets all contenders, because each round has a turn of each, in another
-//! order. A figure with the name cold or warm is one.
+//! Goals: comparable figures. A disturbance of the machine meets all contenders, because each round has a turn of each,
+//! in another order. A figure with the name cold or warm is one.
 //!
 //! Rules:
 //! 1. Cold: at least nine bytes in ten that a turn has read came from drives in it. iomill's own count of them agrees.
 //! 2. Warm: at most one page in a thousand came from a drive, was not in iomill's cache, or was not mapped.
-//! 3. A turn that breaks these rules is taken again. A contender that breaks them too often has no figure, and the reason is shown.
+//! 3. A turn that breaks these rules is taken again. A contender that breaks them too often has no figure, and the
+//!    reason is shown.
 //! 4. The first round brings buffers and rings into use, and is not counted.
 
 use std::fs::File;
@@ -29,16 +30,17 @@ pub const ROUNDS: usize = 5;
 pub const TURN: Duration = Duration::from_millis(300);
 const FIRST_TURN: Duration = Duration::from_millis(100);
 
-/// A warm turn ends after so many passes over the warm part. Only a small file is read as often in a turn.
+/// A warm turn ends after this number of passes over the warm part. Only a small file is read that often in a turn.
 const WARM_PASSES: u64 = 64;
 
-/// Of reads in memory one in so many is timed: each look at the clock costs a part of such a read.
+/// Of reads in memory one in this number is timed, because reading the clock costs a part of such a read.
 const TIMED_EVERY: u64 = 16;
 
 /// Pages in a gather out of the cache: they fit in a CPU's own caches.
 const WARM_BATCH: usize = 64;
 
-/// Pages in a gather from the drives: so many times those in flight, so that the drives have work until its end, and at most 8 MiB.
+/// Pages in a gather from the drives: this multiple of those in flight, so that the drives have work until its end, and
+/// at most 8 MiB.
 const BATCH_TURNS: usize = 16;
 const BATCH_MAX: usize = (8 << 20) / PAGE_BYTES;
 
@@ -129,14 +131,15 @@ impl<'a> Course<'a> {
     /// Opens everything, with up to `depth` reads in flight, and brings the warm part into memory.
     pub fn open(site: &'a Site, options: &ArrayOptions, depth: usize) -> Result<Course<'a>> {
         let parts = site.open_parts(false)?;
-        // The limit of locked memory is one for all rings of a user. The first read makes iomill's ring. Those by hand come before the
-        // large buffer that iomill registers, so each finds what it needs as long as the limit has room for all.
+        // The limit of locked memory is one for all rings of a user. The first read makes iomill's ring. Those by hand
+        // come before the large buffer that iomill registers, so each finds what it needs as long as the limit has room
+        // for all.
         let cold = site.open(options, 0)?;
         cold.file.read_at(&mut [0; PAGE_BYTES], 0)?;
         let rings = [(Group::Cold, depth), (Group::One, 1)].map(|(group, depth)| (group, ring(site, depth)));
         let is_registered = rings.iter().all(|(_, ring)| ring.as_ref().is_ok_and(Ring::is_registered));
-        // A page has a few places in the cache only, so a cache that is just as long would lack some pages. The engine makes no
-        // difference to a hit, and this one locks no memory.
+        // A page has a few places in the cache only, so a cache that is just as long would lack some pages. The engine
+        // makes no difference to a hit, and this one locks no memory.
         let warm = site.open(&options.clone().engine(EngineKind::Posix), site.size.warm_bytes * 2)?;
         let (warm_pages, cold_pages) = site.size.pages();
         let mut course = Course {
@@ -193,7 +196,7 @@ impl<'a> Course<'a> {
         Ok(Ok(Some(reads)))
     }
 
-    /// Whether the kernel counts what it fetches for this file system: reads a page that was dropped.
+    /// Whether the kernel counts the bytes that it fetches from this file system: reads a page that was dropped.
     fn finds_out_about_fetches(&self) -> Result<bool> {
         self.site.drop_cold(&self.parts)?;
         let meter = Meter::start()?;
@@ -221,7 +224,8 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// All rounds. `turn_begins` hears of each turn: how many were before it, and how many there are. Whether all rounds are complete.
+    /// All rounds. Calls `turn_begins` for each turn, with the number of turns before it and of all turns. Returns
+    /// whether all rounds are complete.
     pub fn run(&mut self, interrupt: &Interrupt, turn_begins: &mut dyn FnMut(usize, usize, usize)) -> Result<bool> {
         let all = self.contenders.len();
         for round in 0..=ROUNDS {
@@ -255,7 +259,8 @@ impl<'a> Course<'a> {
         let Contender { group, way, .. } = self.contenders[index];
         let sample = match self.sample(index, round, interrupt) {
             Ok(sample) => sample,
-            // Wrong bytes are never a rival's own affair: the file that all read is not what was written.
+            // Wrong bytes fail the whole measurement, and not only a rival: the file that all contenders read is
+            // damaged.
             Err(error @ Error::Corrupt { .. }) => return Err(error.into()),
             Err(error) if matches!(way, Way::ReadMany | Way::ReadAt) => return Err(error.into()),
             Err(error) => {
@@ -285,7 +290,7 @@ impl<'a> Course<'a> {
         Ok(true)
     }
 
-    /// Runs a contender's loop, and returns what was seen and what iomill counted meanwhile.
+    /// Runs a contender's loop, and returns its figures and iomill's counters of the same time.
     fn sample(
         &mut self,
         index: usize,
@@ -323,7 +328,7 @@ impl<'a> Course<'a> {
         Ok((Sample { pages: self.count.pages, seen, latency_us }, own))
     }
 
-    /// Closes what iomill has open.
+    /// Closes iomill's array and file.
     pub fn close(self) -> Result<Vec<Contender>> {
         let Course { mut contenders, cold, warm, .. } = self;
         contenders.iter_mut().for_each(|contender| contender.reads = None);

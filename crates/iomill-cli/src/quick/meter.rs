@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use iomill::{Error, Result};
 
-/// What was seen between two moments.
+/// The differences of all meters between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seen {
     pub wall: Duration,
@@ -33,7 +33,7 @@ impl Meter {
         Ok(Meter { usage: usage()?, fetched_bytes, started: Instant::now() })
     }
 
-    /// What has happened since.
+    /// The changes since then.
     pub fn end(self) -> Result<Seen> {
         let wall = self.started.elapsed();
         let (cpu_us, faults) = usage()?;

@@ -1,7 +1,7 @@
 //! `iomill bench quick`: a first look at random reads by iomill, beside io_uring by hand, `pread` and `mmap`.
 //!
-//! Goals: a table within half a minute that a newcomer understands at first reading; nothing is left behind; a machine that
-//! lacks something gets the rest, and the reason. Non-goals: other workloads, several threads, files of the user.
+//! Goals: a table within half a minute that a newcomer understands at first reading; nothing is left behind; a machine
+//! that lacks something gets the rest, and the reason. Non-goals: other workloads, several threads, files of the user.
 
 mod course;
 mod meter;
@@ -39,7 +39,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchQuick) -> Result<Answer> {
     let site = Site::make(&base, arguments.size, &context.options(), &interrupt, &mut written)?;
     let report = measure(context, &site, base.display().to_string(), &interrupt, &mut progress);
     drop(progress);
-    // A failure of the measurement goes before one of the removal.
+    // A failure of the measurement takes precedence over one of the removal.
     let removed = site.remove();
     let report = report?;
     removed?;
@@ -60,7 +60,7 @@ fn turns_ms(turns: usize) -> u64 {
     turns as u64 * TURN.as_millis() as u64
 }
 
-/// Shows how much of the file is written. What is done and left is in milliseconds.
+/// Shows how much of the file is written. The bar counts milliseconds: those elapsed, and those elapsed and left.
 fn shown(progress: &mut Progress, done: u64, total: u64) {
     let elapsed_ms = progress.seconds() * 1e3;
     let left_ms = elapsed_ms * (total - done) as f64 / done.max(1) as f64;
@@ -101,7 +101,7 @@ fn measure(
     Ok(Report { machine, engine, is_direct, place, size, depth, rows, counts_fetches, is_registered, is_complete })
 }
 
-/// A notice without the name of its drive: what concerns one directory here concerns all.
+/// A notice without the name of its drive: all directories here are on one drive.
 fn without_drive(site: &Site, notice: &str) -> String {
     let names = site.drives.iter().map(|drive| format!("drive {}: ", drive.display()));
     let rest = names.into_iter().find_map(|name| notice.strip_prefix(&name));

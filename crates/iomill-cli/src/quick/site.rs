@@ -1,7 +1,7 @@
-//! What is read: an array of four directories, in a new directory, and one file in it.
+//! The data of the measurement: an array of four directories, in a new directory, and one file in it.
 //!
-//! Goals: nothing is left behind. Dropping a site removes it, also after an error or a signal. A place that cannot be measured is
-//! refused before anything is made, with what to do.
+//! Goals: nothing is left behind. Dropping a site removes it, also after an error or a signal. A place that cannot be
+//! measured is refused before anything is made, with what to do.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -52,7 +52,7 @@ pub struct Site {
     pub size: Size,
 }
 
-/// The lengths of what is read.
+/// The lengths of the file and of its warm part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The whole file.
@@ -62,7 +62,7 @@ pub struct Size {
 }
 
 impl Size {
-    /// The lengths for a place with so much room. `asked` is what the user asked for.
+    /// The lengths for a place with this much room. `asked` is the user's wish.
     fn plan(asked: Option<u64>, free: u64, memory: u64, place: &Path) -> Result<Size> {
         let short = |bytes: u64, least: &str| {
             let (free, need) = (human::size(free), human::size(bytes + SPARE_BYTES));
@@ -101,7 +101,7 @@ impl Size {
     }
 }
 
-/// Memory that this process may take, as far as the machine tells.
+/// Memory that this process may use, if the machine reports it.
 fn memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = memory::bytes(&text, "MemAvailable").unwrap_or(USUAL_BYTES);
@@ -129,7 +129,7 @@ fn room(base: &Path) -> Result<u64> {
 const ELSEWHERE: &str = "name a directory that can be written with --dir";
 
 impl Site {
-    /// Makes the array below `base`, and writes the file. `written` hears how much is written, and of how much.
+    /// Makes the array below `base`, and writes the file. Calls `written` with the written bytes and the length.
     pub fn make(
         base: &Path,
         asked: Option<u64>,
@@ -137,7 +137,7 @@ impl Site {
         interrupt: &Interrupt,
         written: &mut dyn FnMut(u64, u64),
     ) -> Result<Site> {
-        // Before the room is counted: it may be what takes the room.
+        // Before the room is counted, because leftovers may occupy it.
         leftovers::remove_in(base);
         let memory = memory_bytes();
         let size = Size::plan(asked, room(base)?, memory, base)?;
@@ -199,14 +199,14 @@ impl Site {
         let open =
             |path: &PathBuf, flags: OFlags| OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path);
         let opened = self.parts.iter().map(|path| {
-            // The times of accesses are no part of what is measured. iomill does not have them changed either.
+            // Updates of access times are not measured. iomill's reads do not cause them either.
             let opened = open(path, direct | OFlags::NOATIME).or_else(|_| open(path, direct));
             opened.map_err(|source| Error::io("open", path, source))
         });
         opened.collect()
     }
 
-    /// Drops what is read cold from the kernel's page cache.
+    /// Drops the cold part of the file from the kernel's page cache.
     pub fn drop_cold(&self, parts: &[File]) -> Result<(), Error> {
         parts.iter().zip(&self.parts).try_for_each(|(file, path)| {
             let dropped = fadvise(file, self.size.warm_bytes_of_part(), None, Advice::DontNeed);
@@ -221,7 +221,7 @@ impl Site {
 }
 
 impl Drop for Site {
-    /// Removes what was made. After a failure the user sees that failure; [`Site::remove`] reports its own.
+    /// Removes the array. After a failure the user sees that failure; [`Site::remove`] reports its own.
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }

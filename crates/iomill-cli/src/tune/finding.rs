@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// What a finding means for the user.
+/// The meaning of a finding for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -47,7 +47,7 @@ pub struct Finding {
     pub subject: String,
     /// The check: one of [`crate::tune::findings::NAMES`].
     pub what: &'static str,
-    /// What it means for the user.
+    /// Its meaning for the user.
     pub verdict: Verdict,
     /// The present state.
     pub is: String,

@@ -79,7 +79,7 @@ impl Plan {
         for (name, text) in FILES.iter().zip(&self.texts) {
             let path = directory.join(name);
             let before = text_if_there(&path)?;
-            // A file of ours that has nothing to keep any more is removed.
+            // A file of ours that is empty now is removed.
             let is_ours = before.as_ref().is_some_and(|text| text.starts_with(HEAD));
             if text.is_empty() && !is_ours {
                 continue;

@@ -114,7 +114,7 @@ impl Store {
         if state.version != VERSION {
             return Err(wrong(format!("it has version {}, and this iomill reads only {VERSION}", state.version)));
         }
-        // Root does what the file says, so it may name only files that `tune` sets.
+        // Root writes to the files that this file names, so it may name only files that `tune` sets.
         if let Some(before) = state.settings.iter().find(|before| !is_setting(&before.path)) {
             return Err(wrong(format!("{:?} is not a file that `iomill tune` sets", before.path)));
         }

@@ -1,4 +1,5 @@
-//! A directory with an array in it, and ways to run a command on it: [`crate::PROGRAM`], which is iomill's or the lab's.
+//! A directory with an array in it, and ways to run a command on it: [`crate::PROGRAM`], which is iomill's or the
+//! lab's.
 
 // Each test program uses only a part of this.
 #![allow(dead_code)]
@@ -64,7 +65,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// A site with an array of so many drives.
+    /// A site with an array of this number of drives.
     pub fn new(drives: usize) -> Site {
         Site::bare(drives).init()
     }
@@ -203,8 +204,8 @@ pub fn bytes(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Gives the command the default answer to the signals that end it, except for those in `ignored`. `nohup` and a shell's background
-/// jobs ignore some signals. The tests may run under these, and children inherit it.
+/// Gives the command the default answer to the signals that end it, except for those in `ignored`. `nohup` and a
+/// shell's background jobs ignore some signals. The tests may run under these, and children inherit it.
 pub fn listening<'a>(command: &'a mut Command, ignored: &[libc::c_int]) -> &'a mut Command {
     let signals = [libc::SIGINT, libc::SIGHUP, libc::SIGTERM];
     let answers = signals.map(|signal| (signal, if ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL }));
@@ -221,8 +222,8 @@ pub fn listening<'a>(command: &'a mut Command, ignored: &[libc::c_int]) -> &'a m
     unsafe { command.pre_exec(set) }
 }
 
-/// Lets the command inherit no descriptor but the standard streams. A shell, `make -j` or a CI runner may leave others open, and limits
-/// count them.
+/// Lets the command inherit no descriptor but the standard streams. A shell, `make -j` or a CI runner may leave others
+/// open, and limits count them.
 pub fn alone(command: &mut Command) -> &mut Command {
     let close = || {
         // SAFETY: the call reads no memory of ours. Marked descriptors stay usable until the exec, which closes them.
@@ -257,7 +258,8 @@ pub fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, limit
     // SAFETY: both calls are allowed between fork and exec; `setrlimit` reads a value of the closure's own.
     unsafe {
         command.pre_exec(move || {
-            // CAP_IPC_LOCK lifts the limit of locked memory. If the process may not drop it, the process does not have it.
+            // CAP_IPC_LOCK lifts the limit of locked memory. If the process may not drop it, the process does not have
+            // it.
             const IPC_LOCK: libc::c_ulong = 14;
             libc::prctl(libc::PR_CAPBSET_DROP, IPC_LOCK, 0, 0, 0);
             match libc::setrlimit(resource, &raw const limit) {

@@ -1,6 +1,7 @@
 //! The drawing: a panel for reads from drives and one for reads from memory. Each contender is a row with two bars.
 //!
-//! All scales are linear and begin at zero. Text has room for wide fonts, because the reader's browser chooses the font.
+//! All scales are linear and begin at zero. Text has room for wide fonts, because the reader's browser chooses the
+//! font.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

@@ -33,7 +33,8 @@ impl Element {
     }
 }
 
-/// The elements of a well-formed picture. Panics if a tag is open, an attribute has no quotes, or a character is not escaped.
+/// The elements of a well-formed picture. Panics if a tag is open, an attribute has no quotes, or a character is not
+/// escaped.
 fn elements(picture: &str) -> Vec<Element> {
     let (mut elements, mut open) = (Vec::new(), Vec::new());
     assert!(picture.starts_with("<svg "), "{picture}");
@@ -63,8 +64,8 @@ fn elements(picture: &str) -> Vec<Element> {
     elements
 }
 
-/// A report with these contenders: name, state, operations per second, and CPU time per operation in microseconds. The rounds differ
-/// by a tenth.
+/// A report with these contenders: name, state, operations per second, and CPU time per operation in microseconds. The
+/// rounds differ by a tenth.
 fn report(contenders: &[(&'static str, Cache, f64, f64)]) -> Report {
     let time = Duration::from_secs(1);
     let plan = Plan { workload: Workload::RANDOM_READ, threads: 1, rounds: 3, slice: time, warm_up: time };

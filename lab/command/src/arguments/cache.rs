@@ -20,7 +20,8 @@ pub struct CacheKind {
     /// Pages per set of iomill's cache: a multiple of 4, from 4 to 32
     #[arg(long, value_name = "N", default_value_t = SET_SIZE_DEFAULT, value_parser = set_size)]
     pub set_size: u32,
-    /// Rule that chooses which page of a set makes room for another: lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu or duel
+    /// Rule that chooses which page of a set makes room for another: lru, lfu, clock, gclock, sieve, s3-fifo, w-tinylfu
+    /// or duel
     #[arg(long, value_name = "NAME", default_value_t)]
     pub policy: PolicyKind,
     /// The most that the cache reads ahead of a sequential reader, up to 4MiB; 0 switches it off

@@ -38,8 +38,8 @@ pub struct BenchWarm {
     /// Bytes to read from. They are in memory twice: in the page cache and in iomill's; other caches hold a third copy
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub size: u64,
-    /// Size of iomill's cache. It must hold all of SIZE: each page has only one small set to be in, so a cache as large as SIZE would
-    /// not hold every page. Only pages that are present take memory [default: 4 times the size]
+    /// Size of iomill's cache. It must hold all of SIZE: each page has only one small set to be in, so a cache as large
+    /// as SIZE would not hold every page. Only pages that are present take memory [default: 4 times the size]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache: Option<u64>,
     /// Numbers of threads.

@@ -35,19 +35,19 @@ pub struct BenchLadder {
     /// Turns of each step; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Where to make an array if none is named; it is removed afterwards [default: the current directory]. falcon takes several, and
-    /// makes drives in them in turn
+    /// Where to make an array if none is named; it is removed afterwards [default: the current directory]. falcon takes
+    /// several, and makes drives in them in turn
     #[arg(long, value_name = "DIR")]
     pub dir: Vec<PathBuf>,
-    /// Numbers of drives of the arrays that falcon makes. With more drives than devices under DIR, some share a device [default: 1,2,4,8,
-    /// up to the number of devices]
+    /// Numbers of drives of the arrays that falcon makes. With more drives than devices under DIR, some share a device
+    /// [default: 1,2,4,8, up to the number of devices]
     #[arg(long, value_name = "N,N...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
     pub drives: Option<Vec<u16>>,
     /// What falcon's steps read, in pages of 4 KiB [default: all loads; none with --trace]
     #[arg(long = "load", value_enum, value_name = "NAMES", value_delimiter = ',')]
     pub loads: Option<Vec<LoadName>>,
-    /// A recorded trace that falcon's steps replay, plain or compressed (gzip, xz, zstd); may be given several times. Its offsets are
-    /// taken modulo the file's length
+    /// A recorded trace that falcon's steps replay, plain or compressed (gzip, xz, zstd); may be given several times.
+    /// Its offsets are taken modulo the file's length
     #[arg(long = "trace", value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Form of the traces: csv, spc, msr or blkparse [default: detected by the first line]
@@ -68,7 +68,7 @@ pub struct BenchLadder {
     pub json: Option<PathBuf>,
 }
 
-/// What is read.
+/// The order of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LoadName {
     /// Pages at random

@@ -1,7 +1,7 @@
 //! The command line of the lab. Parser, help and messages come from this one definition.
 //!
-//! Goals: a wrong argument is refused here if that takes no look at an array. Non-goals: options that every command of iomill has, which
-//! are [`iomill_cli::arguments::Global`].
+//! Goals: a wrong argument is refused here if that takes no look at an array. Non-goals: options that every command of
+//! iomill has, which are [`iomill_cli::arguments::Global`].
 
 mod access;
 mod cache;
@@ -101,7 +101,8 @@ pub enum Measurement {
         after_help = "The exit code is 1 when a byte is wrong, or when the process takes more than the cache's size, 3% and 8 MiB."
     )]
     Soak(BenchSoak),
-    /// Whole programs: a key-value store, a graph, labels, vector search or training, each contender with the same memory
+    /// Whole programs: a key-value store, a graph, labels, vector search or training, each contender with the same
+    /// memory
     #[command(
         after_help = "Example:\n  iomill-lab work graph\n  iomill-lab work kv --size 4GiB --rounds 5 --json kv.json\n\n\
                       The programs are the examples of the library. It takes root, because memory is limited by a memory cgroup. The rivals \

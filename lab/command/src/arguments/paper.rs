@@ -18,7 +18,8 @@ pub struct BenchPaper {
     /// These experiments only
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// A directory on each drive, with commas between them. Without it drives in memory are made, which takes root and zram
+    /// A directory on each drive, with commas between them. Without it drives in memory are made, which takes root and
+    /// zram
     #[arg(long, value_name = "DIR,DIR,...", value_delimiter = ',', value_hint = ValueHint::DirPath)]
     pub drives: Vec<PathBuf>,
     /// A recorded trace for the experiments on policies; may be given several times

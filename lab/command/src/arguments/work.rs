@@ -16,7 +16,8 @@ pub struct BenchWork {
     /// The program
     #[arg(value_name = "LOAD", value_parser = PossibleValuesParser::new(Load::ALL.map(Load::name)).try_map(load))]
     pub load: Load,
-    /// Bytes of its data, about, 8MiB to 1TiB. Each contender has memory for an eighth of them, or for a quarter in `train`
+    /// Bytes of its data, about, 8MiB to 1TiB. Each contender has memory for an eighth of them, or for a quarter in
+    /// `train`
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = data_size)]
     pub size: u64,
     /// Turns of each contender; the median counts

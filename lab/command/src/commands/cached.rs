@@ -1,4 +1,5 @@
-//! `iomill-lab warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside others. `nodes`, `soak`: iomill's cache alone.
+//! `iomill-lab warm`, `cold`, `mixed`, `small-writes`: iomill's cache beside others. `nodes`, `soak`: iomill's cache
+//! alone.
 
 use std::io;
 use std::path::Path;
@@ -62,7 +63,8 @@ pub fn mixed(context: &Context<'_>, arguments: &BenchMixed) -> Result<Answer> {
     arguments.svg.as_deref().map_or(Ok(()), |path| check_report("--svg", path))?;
     let what = What::Mixed(arguments.hit_percent.clone());
     let report = limited(context, &what, &cold_settings(context, &arguments.cold)?, &arguments.cold.turns)?;
-    // The document is written first: then a picture that cannot be written loses no results. An empty picture is not drawn.
+    // The document is written first: then a picture that cannot be written loses no results. An empty picture is not
+    // drawn.
     let answer = reported(context, &report)?;
     if let Some(path) = &arguments.svg {
         std::fs::write(path, chart::svg(&report)?).map_err(Failure::local("write", path))?;

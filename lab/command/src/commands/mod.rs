@@ -1,4 +1,4 @@
-//! The measurements, one file each, and what they share: the array, the progress, the report.
+//! The measurements, one file each, and their common parts: the array, the progress, the report.
 
 mod cached;
 mod files;

@@ -82,7 +82,7 @@ fn measure(context: &Context<'_>, arguments: &BenchWork, interrupt: &Interrupt) 
     }
 }
 
-/// Directories that go when the measurement ends, whatever ends it.
+/// Directories that are removed when the measurement ends, for any reason.
 struct Made(Vec<PathBuf>);
 
 impl Made {

@@ -1,4 +1,5 @@
-//! Callbacks: each puts its outcome into the inbox of the submitting thread, which then submits the lane's next operation.
+//! Callbacks: each puts its outcome into the inbox of the submitting thread, which then submits the lane's next
+//! operation.
 
 use std::sync::Arc;
 use std::time::Instant;

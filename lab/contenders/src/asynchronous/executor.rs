@@ -48,11 +48,11 @@ impl<T> Inbox<T> {
     }
 }
 
-/// What a future's waker holds.
+/// The data of a future's waker.
 struct Slot {
     index: usize,
-    /// True while the index is in the inbox. `block_on_all` clears it before it polls, so that no wake is lost. AcqRel: the swaps
-    /// in `wake_by_ref` and `block_on_all` pair with each other.
+    /// True while the index is in the inbox. `block_on_all` clears it before it polls, so that no wake is lost. AcqRel:
+    /// the swaps in `wake_by_ref` and `block_on_all` pair with each other.
     is_queued: AtomicBool,
     ready: Arc<Inbox<usize>>,
 }

@@ -35,7 +35,7 @@ pub type Ops = Box<dyn Iterator<Item = Op> + Send>;
 /// A lane as a future. It resolves to its number of operations.
 pub type Lane = Pin<Box<dyn Future<Output = Result<u64>> + Send>>;
 
-/// What all lanes of a thread share.
+/// The common state of all lanes of a thread.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
@@ -109,8 +109,8 @@ async fn one_by_one(shared: &Shared, ops: Ops, index: usize) -> Result<u64> {
         }
         shared.record(started);
         done += 1;
-        // Checked after the operation: on a busy machine the slice may end before the thread starts, and each lane must still do
-        // one.
+        // Checked after the operation: on a busy machine the slice may end before the thread starts, and each lane must
+        // still do one.
         if shared.is_over() {
             break;
         }

@@ -1,6 +1,7 @@
 //! Accesses to a file of which a part fits in iomill's cache: one call for each operation, or gathers and scatters.
 //!
-//! As for other contenders, a slice starts with a full cache: the array is opened again, and each thread reads what fills it.
+//! As for other contenders, a slice starts with a full cache: the array is opened again, and each thread reads what
+//! fills it.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
@@ -109,8 +110,8 @@ impl Accesses {
         let slots = file.len() / slot_bytes;
         let load = Load { file, op_bytes: access.op_bytes as usize, seed: SEED, writes: access.writes() };
         let fill = |thread| Worker::new(opened, access, thread, slice.threads).fill_cache();
-        // The threads that fill the cache use the first sequences of draws. Lanes with the same draws would find the pages just
-        // read.
+        // The threads that fill the cache use the first sequences of draws. Lanes with the same draws would find the
+        // pages just read.
         let fillers = slice.threads.max(1);
         let ops = |lane, lanes| {
             let mut draws = access.draws(slots, fillers + lane, fillers + lanes).after_warm_up();

@@ -18,7 +18,8 @@ use iomill_cli::human;
 /// Bytes per read while the cache is filled.
 const FILL_BYTES: usize = 1 << 20;
 
-/// A cache that keeps a smaller share of the pages does not hold the file: the time of its misses would show in the results.
+/// A cache that keeps a smaller share of the pages does not hold the file: the time of its misses would show in the
+/// results.
 const KEPT_MIN: f64 = 0.999;
 
 /// The measured file in a cache that holds all of it. It is opened and read once for all contenders that read from it.

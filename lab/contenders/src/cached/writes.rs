@@ -1,5 +1,5 @@
-//! Small writes to a file of an array, through iomill's cache. The CPU time includes the background flush, because it runs in this
-//! process.
+//! Small writes to a file of an array, through iomill's cache. The CPU time includes the background flush, because it
+//! runs in this process.
 
 use iomill::{Array, ArrayOptions, Error, File, Result};
 

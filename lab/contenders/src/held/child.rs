@@ -12,8 +12,8 @@ use super::writes::Plain;
 use crate::contender::{Cache, Contender, Sample, Slice};
 use crate::rows::{Loops, RowReads};
 
-/// Serves requests. An error of a request goes back as an answer, because only the asking process can tell the user. A returned
-/// error is a broken pipe.
+/// Serves requests. An error of a request goes back as an answer, because only the asking process can tell the user. A
+/// returned error is a broken pipe.
 pub fn serve(input: impl BufRead, output: impl Write) -> Result<()> {
     let mut pipes = Pipes { lines: input.lines(), output };
     let mut work: Option<Work> = None;

@@ -1,8 +1,7 @@
 //! A memory cgroup: a limit for a process together with the page cache that it fills.
 //!
-//! Goals: both versions of cgroups, found by their mounts; removed on drop.
-//! Non-goals: any other controller; changes to the system's setup. If the root of a v2 hierarchy does not delegate the memory
-//! controller, it stays so.
+//! Goals: both versions of cgroups, found by their mounts; removed on drop. Non-goals: any other controller; changes to
+//! the system's setup. If the root of a v2 hierarchy does not delegate the memory controller, it stays so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,8 @@ use iomill_platform::mounts;
 
 use crate::leftovers::{self, By};
 
-/// Number of attempts to remove a group, and the pause between them. A process that has just ended leaves its group a moment later.
+/// Number of attempts to remove a group, and the pause between them. A process that has just ended leaves its group a
+/// moment later.
 const REMOVALS: u32 = 100;
 const REMOVAL_PAUSE: Duration = Duration::from_millis(10);
 
@@ -124,9 +124,9 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// Directories in which a group could be made, best first. The first is the own group, so that a limit on this process still holds;
-/// then the root of the hierarchy. A v2 group with processes cannot have groups with controllers below it, so v2 uses the root
-/// only.
+/// Directories in which a group could be made, best first. The first is the own group, so that a limit on this process
+/// still holds; then the root of the hierarchy. A v2 group with processes cannot have groups with controllers below it,
+/// so v2 uses the root only.
 fn parents(mountinfo: &str, own: &str) -> Vec<(Version, PathBuf)> {
     let mut parents = Vec::new();
     for mount in mounts::table(mountinfo) {

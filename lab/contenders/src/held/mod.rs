@@ -1,10 +1,11 @@
-//! Contenders with limited memory. Each works in a process of its own, in a memory cgroup, because the kernel counts the page cache
-//! against the process that fills it.
+//! Contenders with limited memory. Each works in a process of its own, in a memory cgroup, because the kernel counts
+//! the page cache against the process that fills it.
 //!
-//! The memory of the process itself is measured once the process is ready. The limit is that memory plus the memory for the cache.
-//! Rules:
+//! The memory of the process itself is measured once the process is ready. The limit is that memory plus the memory for
+//! the cache. Rules:
 //! - H1: the process touches no measured byte before its group has its limit.
-//! - H2: pages that other contenders left in the page cache are dropped before each slice. The group would not count them.
+//! - H2: pages that other contenders left in the page cache are dropped before each slice. The group would not count
+//!   them.
 //!
 //! Non-goals: limits on anything but memory.
 

@@ -60,7 +60,7 @@ pub(super) enum Answer {
     Ready,
     /// The process cannot do the job, or not in a comparable way.
     LeftOut(String),
-    /// The memory is as full as the slice begins with. The process does nothing until `Begin` comes.
+    /// The memory is filled for the slice. The process waits for `Begin`.
     SetUp,
     Sample(Figures),
     Failed(String),

@@ -1,8 +1,7 @@
 //! Accesses through a page cache that is too small: by `pread` and `pwrite`, or mapped.
 //!
-//! The slots go to the parts in turn, so that all drives work, as with an array's file. Read-ahead is off unless the slots are
-//! sequential. A slice starts with a full cache.
-//! Non-goals: writes to a mapping.
+//! The slots go to the parts in turn, so that all drives work, as with an array's file. Read-ahead is off unless the
+//! slots are sequential. A slice starts with a full cache. Non-goals: writes to a mapping.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,7 @@
 //! A file that grows by small writes at its end: by system calls and mapped, with and without preallocation.
 //!
-//! Goals: the number of calls to the file system, and the time; the time of the final sync is separate. Preallocation has an
-//! array's sizes: an eighth of the file's length, from 1 MiB to 256 MiB.
-//! Non-goals: an array above the file.
+//! Goals: the number of calls to the file system, and the time; the time of the final sync is separate. Preallocation
+//! has an array's sizes: an eighth of the file's length, from 1 MiB to 256 MiB. Non-goals: an array above the file.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;

@@ -1,7 +1,8 @@
 //! Reads of one plain file, one at a time.
 //!
 //! Rules:
-//! - Cold: no contender has the file mapped, and it is dropped from the page cache before the slice. No bytes are read twice.
+//! - Cold: no contender has the file mapped, and it is dropped from the page cache before the slice. No bytes are read
+//!   twice.
 //! - Warm: all of the file is in the page cache, and contenders that map it have its pages mapped too.
 
 use std::fmt;
@@ -122,7 +123,7 @@ impl Reads {
     }
 }
 
-/// What the threads of a slice share.
+/// The common state of the threads of a slice.
 #[derive(Debug)]
 struct Shared {
     parts: Arc<MappedParts>,
@@ -255,7 +256,7 @@ impl Places {
     }
 }
 
-/// What one thread reads with.
+/// The buffers and descriptors of one thread.
 struct Reader<'a> {
     of: &'a Reads,
     with: ReadMeans<'a>,
@@ -310,8 +311,8 @@ impl<'a> Reader<'a> {
             ReadMeans::Copy(region) => {
                 let to = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len };
                 let from = libc::iovec { iov_base: region.as_ptr().wrapping_add(offset as usize).cast(), iov_len: len };
-                // SAFETY: both vectors describe memory of this process that outlives the call: the buffer, and a range of the
-                // mapping.
+                // SAFETY: both vectors describe memory of this process that outlives the call: the buffer, and a range
+                // of the mapping.
                 let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
                 usize::try_from(copied).map_err(|_| std::io::Error::last_os_error())
             }

@@ -151,7 +151,8 @@ impl<'a> Worker<'a> {
     fn submit(&mut self, pending: &mut Vec<*mut ControlBlock>) -> Result<()> {
         let mut submitted = 0;
         while submitted < pending.len() {
-            // SAFETY: the blocks are those of `self.blocks`, which do not move. What they name is dropped after the context.
+            // SAFETY: the blocks are those of `self.blocks`, which do not move. The memory and files that they name are
+            // dropped after the context.
             match unsafe { self.context.submit(&pending[submitted..]) } {
                 Ok(taken) => submitted += taken,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {}

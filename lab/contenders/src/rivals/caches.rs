@@ -1,10 +1,10 @@
-//! Well-known caches of Rust programs as caches of pages. Keys are page numbers, values are pages. Each read copies a record out of
-//! a page.
+//! Well-known caches of Rust programs as caches of pages. Keys are page numbers, values are pages. Each read copies a
+//! record out of a page.
 //!
-//! Each cache has the settings that make it cheaper. It hashes with one chain of multiplications instead of its own hash. It has
-//! room for half as many entries again, so that it never evicts. foyer has S3-FIFO, because hits then take only a shared lock. All
-//! three share one set of pages, which costs them nothing and saves memory.
-//! Non-goals: misses; these crates do no I/O.
+//! Each cache has the settings that make it cheaper. It hashes with one chain of multiplications instead of its own
+//! hash. It has room for half as many entries again, so that it never evicts. foyer has S3-FIFO, because hits then take
+//! only a shared lock. All three share one set of pages, which costs them nothing and saves memory. Non-goals: misses;
+//! these crates do no I/O.
 
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher};
@@ -84,7 +84,7 @@ pub trait PageCache: Clone + Send + Sync + 'static {
     /// Called when all pages are in.
     fn settle(&self) {}
 
-    /// Copies a record out of a page. Returns whether the page is there.
+    /// Copies a record out of a page. Returns whether the page is in the cache.
     fn copy(&self, number: u64, start: usize, record: &mut Record) -> bool;
 }
 

@@ -1,9 +1,9 @@
 //! fio's io_uring engine, as it is usually run, and with the options that make it cheapest.
 //!
-//! Tuned, two jobs run one after the other. The first has no time stamps and gives operations and CPU time. The second is short,
-//! has time stamps, and gives latencies. So fio does not pay for each operation what other contenders only sample. CPU time is
-//! fio's own count of its worker threads, without its start and its report. fio does not check the pattern. It must report no
-//! error, and as many bytes as its operations need. Its writes leave other bytes.
+//! Tuned, two jobs run one after the other. The first has no time stamps and gives operations and CPU time. The second
+//! is short, has time stamps, and gives latencies. So fio does not pay for each operation what other contenders only
+//! sample. CPU time is fio's own count of its worker threads, without its start and its report. fio does not check the
+//! pattern. It must report no error, and as many bytes as its operations need. Its writes leave other bytes.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Each rival reads what was written, and fails when the bytes are wrong.
+//! Each rival reads the written bytes, and fails when they are wrong.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,8 +1,8 @@
 //! `pread` through the page cache, as most programs do.
 //!
-//! Cold: the parts are dropped from the page cache before each slice, and no block is read twice in it. Warm: all parts are read
-//! before the slice. Read-ahead is off for random reads.
-//! Non-goals: writes. The page cache takes them without touching a drive, so their figures would not be comparable.
+//! Cold: the parts are dropped from the page cache before each slice, and no block is read twice in it. Warm: all parts
+//! are read before the slice. Read-ahead is off for random reads. Non-goals: writes. The page cache takes them without
+//! touching a drive, so their figures would not be comparable.
 
 use std::fs::File;
 use std::io::{self, Read};

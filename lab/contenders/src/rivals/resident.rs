@@ -1,8 +1,8 @@
 //! Records from a plain file that is in the page cache: mapped, and by `pread`.
 //!
-//! The mapping gets no advice, and all its pages are mapped before the slice. The kernel maps huge pages if it has the file in such
-//! pieces, which needs a machine with free memory. A second contender has small pages only.
-//! Non-goals: files that do not fit in memory (`held`).
+//! The mapping gets no advice, and all its pages are mapped before the slice. The kernel maps huge pages if it has the
+//! file in such pieces, which needs a machine with free memory. A second contender has small pages only. Non-goals:
+//! files that do not fit in memory (`held`).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

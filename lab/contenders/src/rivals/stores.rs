@@ -1,7 +1,7 @@
 //! Small files as rows of SQLite and as entries of redb. Each change is a transaction that is durable when it returns.
 //!
-//! Goals: each as its authors recommend it for durable changes: SQLite with a write-ahead log and `synchronous=FULL`, redb as it is. Non-goals:
-//! many changes in one transaction, which the others of the measurement do not have either.
+//! Goals: each as its authors recommend it for durable changes: SQLite with a write-ahead log and `synchronous=FULL`,
+//! redb as it is. Non-goals: many changes in one transaction, which the others of the measurement do not have either.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Every rival on small files of the real disk reads what was written, or fails when the bytes are wrong.
+//! Every rival on small files of the real disk reads the written bytes, or fails when they are wrong.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -83,7 +83,8 @@ fn work_goes_on_to_the_end_of_the_slice() {
                 if rival.prepare(&workload).unwrap().is_some() {
                     continue;
                 }
-                // A contender that stops when its queue has emptied once never does that many. A slow disk takes a longer slice for them.
+                // A contender that stops when its queue has emptied once never does that many. A slow disk takes a
+                // longer slice for them.
                 let enough = 3 * u64::from(depth) * drives as u64;
                 let mut seen = Vec::new();
                 let did_enough = [150, 600, 2400, 9600].into_iter().any(|ms| {

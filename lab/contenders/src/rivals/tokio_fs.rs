@@ -3,8 +3,8 @@
 //! Goals: the cost of a runtime's own futures on files.
 //! Non-goals: files that are not in memory; with `tokio::fs` a thread waits for each such read.
 //!
-//! The runtime's blocking threads make the system calls. So the state of a slice is that of the whole process: the bytes that drives
-//! gave to any of its threads.
+//! The runtime's blocking threads make the system calls. So the state of a slice is that of the whole process: the
+//! bytes that drives gave to any of its threads.
 
 use std::io::SeekFrom;
 use std::sync::{Arc, Barrier};
@@ -71,7 +71,8 @@ impl Tasks {
     }
 }
 
-/// Starts as many blocking threads as there are tasks, which would start within the slice otherwise: each waits until all are there.
+/// Starts as many blocking threads as there are tasks, so that none starts within the slice. Each thread waits until
+/// all have started.
 fn start_threads(runtime: &Runtime) -> Result<()> {
     let all_are_there = Arc::new(Barrier::new(IN_FLIGHT));
     let waiting: Vec<_> = (0..IN_FLIGHT)
@@ -133,7 +134,7 @@ async fn read_all<const VERIFY: bool>(
 enum Failed {
     /// The kernel's error at an offset.
     Read(u64, std::io::Error),
-    /// The record at an offset is not what was written.
+    /// The record at an offset differs from the written bytes.
     Wrong(u64),
 }
 

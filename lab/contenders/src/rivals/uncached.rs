@@ -1,7 +1,7 @@
-//! Reads of single pages by other runtimes, with so many tasks on each measuring thread: compio and monoio by rings of their own with direct
-//! I/O, and `tokio::fs` through a page cache that is dropped before.
+//! Reads of single pages by other runtimes, with a number of tasks on each measuring thread: compio and monoio by rings
+//! of their own with direct I/O, and `tokio::fs` through a page cache that is dropped before.
 //!
-//! Goals: what a program pays that takes such a runtime and not iomill. Each task has its buffer for the whole slice.
+//! Goals: the costs of a program that uses such a runtime and not iomill. Each task has its buffer for the whole slice.
 //! Non-goals: a cache, several drives as one file, writes.
 
 use std::cell::RefCell;
@@ -98,7 +98,7 @@ impl Contender for OnRuntime {
     }
 }
 
-/// What the tasks of a thread share.
+/// The common state of the tasks of a thread.
 struct Shared {
     target: Target,
     block_bytes: usize,

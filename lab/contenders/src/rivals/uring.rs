@@ -1,8 +1,8 @@
 //! io_uring by hand: the code that an expert writes for these reads and nothing else.
 //!
-//! One ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and waits for
-//! completions. The loop has no allocation, no clock and no lock.
-//! Non-goals: merging, retries, fairness between drives.
+//! One ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and
+//! waits for completions. The loop has no allocation, no clock and no lock. Non-goals: merging, retries, fairness
+//! between drives.
 
 use std::fs::File;
 use std::io;
@@ -230,8 +230,8 @@ impl Feed<'_> {
                 (false, true) => opcode::ReadFixed::new(file, buffer, block_bytes, 0).offset(place.offset).build(),
                 (false, false) => opcode::Read::new(file, buffer, block_bytes).offset(place.offset).build(),
             };
-            // SAFETY: the buffer belongs to a slot that was not in flight, and nothing touches it until its completion. File and
-            // buffer live as long as the ring. The push cannot fail, because the queue was not full.
+            // SAFETY: the buffer belongs to a slot that was not in flight, and nothing touches it until its completion.
+            // File and buffer live as long as the ring. The push cannot fail, because the queue was not full.
             let _ = unsafe { queue.push(&entry.user_data(slot.into())) };
             pushed += 1;
         }
@@ -240,7 +240,8 @@ impl Feed<'_> {
     }
 }
 
-/// Submits the queued operations and waits for `want` completions, in one call. Returns the number of submitted operations.
+/// Submits the queued operations and waits for `want` completions, in one call. Returns the number of submitted
+/// operations.
 #[inline(always)]
 fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<usize> {
     loop {
@@ -254,7 +255,8 @@ fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<u
     }
 }
 
-/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a plain ring.
+/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a
+/// plain ring.
 fn make_ring(entries: u32) -> io::Result<IoUring> {
     let entries = entries.next_power_of_two();
     let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_no_sqarray().build(entries);

@@ -24,7 +24,7 @@ pub struct ReadRows {
     options: RuntimeOptions,
     /// Held or warm.
     cache: Cache,
-    /// The file, what is read of it, and which rows, once the contender is prepared.
+    /// The file, the part of it that is read, and the rows, once the contender is prepared.
     prepared: Option<(Target, RowReads, Arc<[u64]>)>,
     /// Warm: the open file, with all of it in the cache.
     opened: Option<(Runtime, File)>,

@@ -21,7 +21,7 @@ const STEP: usize = 64;
 /// How a row is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// Out of a mapping as it comes, as `numpy.memmap` makes it.
+    /// Out of a mapping without advice, as `numpy.memmap` makes it.
     Mapped,
     /// Out of a mapping with the advice that reads are random.
     MappedRandom,
@@ -46,7 +46,7 @@ pub struct Loops {
     way: Way,
     path: PathBuf,
     cache: Cache,
-    /// The file, what is read of it, and which rows, once the contender is prepared.
+    /// The file, the part of it that is read, and the rows, once the contender is prepared.
     prepared: Option<(Target, RowReads, Arc<[u64]>)>,
 }
 

@@ -1,4 +1,4 @@
-//! The work of a soak, and what it knows of the bytes in its file.
+//! The work of a soak, and the versions of the bytes in its file.
 
 pub mod slots;
 pub mod worker;

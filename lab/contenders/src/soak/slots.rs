@@ -8,7 +8,8 @@ use iomill::{Error, Result};
 use crate::arena::SEED;
 use crate::pattern::{self, PAGE_BYTES, mix};
 
-/// Bytes of a slot, a divisor of a page. A write of one slot changes a part of a page, and a write of four slots a whole page.
+/// Bytes of a slot, a divisor of a page. A write of one slot changes a part of a page, and a write of four slots a
+/// whole page.
 pub const SLOT_BYTES: usize = 1024;
 /// Slots of a page.
 pub const PAGE_SLOTS: u64 = (PAGE_BYTES / SLOT_BYTES) as u64;
@@ -57,8 +58,8 @@ impl Slots {
         Seen { slots: self, first, done }
     }
 
-    /// Rule 2: begins the next versions of some slots, and fills in their bytes. `end` follows the write. Release: pairs with the
-    /// Acquire in `check`.
+    /// Rule 2: begins the next versions of some slots, and fills in their bytes. `end` follows the write. Release:
+    /// pairs with the Acquire in `check`.
     pub fn begin(&self, slots: Range<u64>, bytes: &mut [u8]) {
         let of = self.of(slots.start, (slots.end - slots.start) as usize);
         for ((slot, number), bytes) in of.iter().zip(slots).zip(bytes.chunks_exact_mut(SLOT_BYTES)) {

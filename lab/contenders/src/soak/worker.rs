@@ -21,7 +21,7 @@ const CALLS_PER_LOOK: u64 = 64;
 const SYNC_PAUSE: Duration = Duration::from_secs(2);
 const RESIZE_PAUSE: Duration = Duration::from_secs(15);
 
-/// Counts of what was done.
+/// Counts of calls.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Reads, each record of a gather among them.
@@ -50,7 +50,7 @@ impl Done {
     }
 }
 
-/// What one thread does from time to time.
+/// The occasional work of one thread.
 #[derive(Debug)]
 pub struct Chores<'a> {
     array: &'a Array,

@@ -1,7 +1,8 @@
-//! `judge-bench --dir DIR`: iomill's store and `LocalFileSystem` of object_store, in turns, on the drive that holds DIR.
+//! `judge-bench --dir DIR`: iomill's store and `LocalFileSystem` of object_store, in turns, on the drive that holds
+//! DIR.
 //!
-//! Rows: ranges of one large object, cold and warm; and small objects that are put durably. Non-goals: programs above the trait, which have
-//! programs of their own (`judge-slatedb-bench`, `judge-datafusion-bench`).
+//! Rows: ranges of one large object, cold and warm; and small objects that are put durably. Non-goals: programs above
+//! the trait, which have programs of their own (`judge-slatedb-bench`, `judge-datafusion-bench`).
 
 mod data;
 mod puts;
@@ -40,7 +41,8 @@ impl Command {
         Place::new(&self.options.dir)
     }
 
-    /// A page can be in one set of the cache only, so a cache that is to hold all pages has room to spare. The others have it, too.
+    /// A page can be in one set of the cache only, so a cache that is to hold all pages has room to spare. The others
+    /// have it, too.
     fn warm_cache_bytes(&self) -> u64 {
         (self.warm_mib << 20) / 4 * 5
     }

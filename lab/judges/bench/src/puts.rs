@@ -16,7 +16,7 @@ pub const LEN_BYTES: usize = 5_000;
 /// Puts in flight.
 pub const IN_FLIGHT: usize = 64;
 
-/// Every so many objects one is read back.
+/// One object in this number is read back.
 const CHECKED_STEP: u64 = 50;
 
 const PREFIX: &str = "puts";

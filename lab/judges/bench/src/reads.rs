@@ -33,8 +33,8 @@ pub fn prepare(place: &Place, pages: &Pages) -> Result<()> {
         written.with_context(|| format!("cannot write {} to {dir}", pages.name()))?;
         opened.close()?;
     }
-    // A kernel counts cached pages as memory of the process that has read them first: that must be a contender. So contenders drop none
-    // later in warm rows, where they would drop those of others.
+    // A kernel counts cached pages as memory of the process that has read them first: that must be a contender. So
+    // contenders drop none later in warm rows, where they would drop those of others.
     drop_cached(place.plain())
 }
 
@@ -89,7 +89,7 @@ fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
 }
 
 impl Load for Reads {
-    /// What the last call got. The results of earlier ones are dropped at once, as a program does.
+    /// The results of the last call. Those of earlier calls are dropped at once, as a program does.
     type Done = Vec<Bytes>;
 
     fn fill(&mut self) -> Result<()> {

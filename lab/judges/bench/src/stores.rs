@@ -64,8 +64,8 @@ impl Place {
     }
 }
 
-/// An open store. It is to be closed: a process that just ends keeps the lock of its array for a moment longer, while the kernel takes down its
-/// rings, and then the next one finds the array in use.
+/// An open store. It is to be closed: a process that just ends keeps the lock of its array for a moment longer, while
+/// the kernel takes down its rings, and then the next one finds the array in use.
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn ObjectStore>,

@@ -1,6 +1,7 @@
 //! Trips of taxis as Parquet on the drives of an iomill array, and two questions in SQL.
 //!
-//! `judge-datafusion DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the files there.
+//! `judge-datafusion DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the files
+//! there.
 
 use std::sync::Arc;
 

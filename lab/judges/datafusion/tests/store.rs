@@ -1,4 +1,4 @@
-//! DataFusion reads and writes Parquet through both stores of iomill, and finds what it finds without them.
+//! DataFusion reads and writes Parquet through both stores of iomill, with the same results as without them.
 
 use std::process::Command;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! `judge-slatedb-tests`: SlateDB's own tests on iomill.
 //!
-//! SlateDB's tests make a store of the type `InMemory` of `object_store`. This program copies the published crate to the target directory, and
-//! in the copy's manifest the crate `judge-in-memory` takes the place of `object_store`: its `InMemory` is an array of iomill. No source is
-//! changed. Then it runs all tests, and judges: a failure is an error, but for those in `expected.toml`, each of which has a reason there.
-//! Nothing of SlateDB is in this repository.
+//! SlateDB's tests make a store of the type `InMemory` of `object_store`. This program copies the published crate to
+//! the target directory, and in the copy's manifest the crate `judge-in-memory` takes the place of `object_store`: its
+//! `InMemory` is an array of iomill. No source is changed. Then it runs all tests, and judges: a failure is an error,
+//! but for those in `expected.toml`, each of which has a reason there. Nothing of SlateDB is in this repository.
 
 mod group;
 mod outcome;

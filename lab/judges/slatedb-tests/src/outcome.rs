@@ -1,11 +1,11 @@
-//! What a run of tests has printed, by test.
+//! The output of a run of tests, by test.
 
 use std::collections::BTreeMap;
 
 /// What follows the name of a test that takes long.
 const SLOW: &str = " has been running for over 60 seconds";
 
-/// Names of tests, with what they said if they failed.
+/// Names of tests, with the output of those that failed.
 #[derive(Debug, Default)]
 pub struct Outcome {
     tests: BTreeMap<String, Option<String>>,
@@ -14,8 +14,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Reads the standard output of `cargo test`. A test of one file and a test of another that have the same name count as one: it fails if
-    /// one of them does.
+    /// Reads the standard output of `cargo test`. A test of one file and a test of another that have the same name
+    /// count as one: it fails if one of them does.
     pub fn read(text: &str) -> Outcome {
         let mut outcome = Outcome::default();
         let mut said: Option<&str> = None;
@@ -56,7 +56,7 @@ impl Outcome {
         self.slow.iter().map(String::as_str).filter(|name| !self.tests.contains_key(*name)).collect()
     }
 
-    /// What a failed test has printed.
+    /// The output of a failed test.
     pub fn said(&self, name: &str) -> &str {
         self.tests.get(name).and_then(Option::as_deref).unwrap_or_default()
     }

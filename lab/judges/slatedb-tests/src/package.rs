@@ -45,8 +45,8 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Changes a manifest: another crate takes the place of `object_store`, and the package is a workspace of its own. Benchmarks go with what
-/// only they need.
+/// Changes a manifest: another crate takes the place of `object_store`, and the package is a workspace of its own.
+/// Benchmarks go with what only they need.
 pub fn replace_store(manifest: &Path, by: &Path) -> Result<()> {
     let text = fs::read_to_string(manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
     let changed = with_store(&text, by).with_context(|| format!("cannot change {}", manifest.display()))?;

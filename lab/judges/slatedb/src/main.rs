@@ -1,6 +1,7 @@
 //! Sessions of users in SlateDB. Its files are on the drives of an iomill array.
 //!
-//! `judge-slatedb DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the database there.
+//! `judge-slatedb DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the database
+//! there.
 
 use std::sync::Arc;
 

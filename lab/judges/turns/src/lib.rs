@@ -1,8 +1,8 @@
 //! Contenders in processes of their own that take turns.
 //!
-//! Goals: equal work, equal memory, and a state (cold, warm) that is checked for each slice. A slice in another state is an error.
-//! A [`Row`] is one comparison, and a [`Load`] what one contender does for it. The process runs its own program again for each contender.
-//! Non-goals: what is compared; latencies.
+//! Goals: equal work, equal memory, and a state (cold, warm) that is checked for each slice. A slice in another state
+//! is an error. A [`Row`] is one comparison, and a [`Load`] the work of one contender in it. The process runs its own
+//! program again for each contender. Non-goals: the comparisons themselves; latencies.
 //!
 //! Rules:
 //! - T1: A contender has its memory limit before it touches a measured byte.
@@ -32,12 +32,13 @@ pub fn drives(dir: &Path) -> std::io::Result<[PathBuf; 3]> {
     Ok(drives)
 }
 
-/// What one contender does for a row. It runs in a process of its own.
+/// The work of one contender in a row. It runs in a process of its own.
 pub trait Load {
-    /// What a slice has read or done.
+    /// The reads or operations of a slice.
     type Done;
 
-    /// Brings the memory into the row's state, within the memory limit. It is called again when all contenders have done so.
+    /// Brings the memory into the row's state, within the memory limit. It is called again when all contenders have
+    /// done so.
     fn fill(&mut self) -> Result<()>;
 
     /// Prepares for a slice.
@@ -46,14 +47,14 @@ pub trait Load {
     /// Does the timed work.
     fn slice(&mut self, seed: u64) -> Result<Self::Done>;
 
-    /// Checks what the slice has done.
+    /// Checks the results of the slice.
     fn check(&mut self, seed: u64, done: Self::Done) -> Result<Work>;
 
-    /// Closes what is open, after the last slice.
+    /// Closes the store, after the last slice.
     fn close(self) -> Result<()>;
 }
 
-/// How much a slice has done, and what it has found.
+/// The number of operations of a slice, and its results.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
     /// Operations, in the unit of the row.
@@ -64,12 +65,12 @@ pub struct Work {
     pub digest: u64,
 }
 
-/// What a row is to reach, as ratios of a contender's figures to those of the first contender.
+/// The goals of a row, as ratios of a contender's figures to those of the first contender.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Goal {
-    /// The rate is at least so many times that of the first.
+    /// The rate is at least this multiple of the first contender's.
     pub rate_min: Option<f64>,
-    /// The CPU time per operation is at most so many times that of the first.
+    /// The CPU time per operation is at most this multiple of the first contender's.
     pub cpu_max: Option<f64>,
     /// The rate is at least the lowest one that the first has had in a round.
     pub within_noise: bool,
@@ -80,7 +81,7 @@ pub struct Goal {
 pub struct Row {
     /// Short, for `--only` and the table.
     pub name: &'static str,
-    /// What is done.
+    /// The work of the row.
     pub what: String,
     /// The unit of its operations.
     pub unit: &'static str,
@@ -90,7 +91,7 @@ pub struct Row {
     pub memory_bytes: Option<u64>,
     /// Names of the contenders.
     pub contenders: &'static [&'static str],
-    /// What is to be reached.
+    /// The goals.
     pub goal: Goal,
 }
 
@@ -114,7 +115,7 @@ pub struct Options {
     contender: Vec<String>,
 }
 
-/// What a program of measurements brings.
+/// A program of measurements: its rows and their loads.
 pub trait Rows {
     /// The comparisons.
     fn rows(&self) -> Vec<Row>;

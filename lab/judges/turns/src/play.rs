@@ -58,7 +58,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts a contender, and brings it into its state.
+    /// Starts a contender, and prepares its state.
     fn start(row: &Row, contender: &str) -> Result<Running> {
         let program = env::current_exe().context("this program's file is not known")?;
         let mut command = Command::new(program);
@@ -72,7 +72,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Limits the memory of a process that is ready (rule T1), and lets it fill what it may have.
+    /// Limits the memory of a process that is ready (rule T1), and lets it fill that memory.
     fn prepare(&mut self, row: &Row) -> Result<()> {
         match self.answer()? {
             Answer::Ready => {}

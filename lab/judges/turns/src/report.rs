@@ -46,7 +46,7 @@ struct Ratio {
     max: f64,
 }
 
-/// What is said of one contender.
+/// The figures of one contender.
 #[derive(Debug, Serialize)]
 struct Line {
     contender: &'static str,

@@ -1,4 +1,4 @@
-//! What the kernel counts for this process, and pages that it is to forget.
+//! The kernel's counts for this process, and dropping pages from its cache.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::fs::{Advice, fadvise};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// What a process has used in a slice.
+/// CPU time and fetched bytes of a process in a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// Time that passed, in microseconds.
@@ -46,7 +46,7 @@ impl Moment {
         Ok(Moment { at: Instant::now(), cpu, fetched_bytes, written_bytes })
     }
 
-    /// What has been used since.
+    /// The use since then.
     pub fn since(&self) -> Result<Seen> {
         let now = Moment::now()?;
         Ok(Seen {

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::Load;
 use crate::seen::{Moment, Seen};
 
-/// What the measurement asks for.
+/// A request of the measurement.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     Fill,
     Slice { seed: u64 },
 }
 
-/// What the process answers.
+/// An answer of the process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Ready,

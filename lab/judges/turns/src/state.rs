@@ -12,7 +12,7 @@ pub enum State {
     Cold,
     /// From memory.
     Warm,
-    /// From memory where they are there: this share of [`crate::Work::bytes`] at least comes from drives.
+    /// From memory if they are in it: at least this share of [`crate::Work::bytes`] is read from drives.
     Held(f64),
     /// The slice writes.
     Writing,

@@ -1,6 +1,7 @@
 //! A year of temperatures as a Zarr array in shards on the drives of an iomill array, and the year of one place.
 //!
-//! `judge-zarrs DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the Zarr array there.
+//! `judge-zarrs DIRECTORY...` makes an array in empty directories, best one on each SSD, and leaves the Zarr array
+//! there.
 
 use std::sync::Arc;
 

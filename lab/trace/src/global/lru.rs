@@ -1,4 +1,4 @@
-//! The least recently used page goes.
+//! Evicts the least recently used page.
 
 use super::lists::Lists;
 use crate::pages::Access;

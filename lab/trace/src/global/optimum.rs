@@ -1,4 +1,4 @@
-//! Belady's policy: the page with the farthest next use goes. It needs to know the future. No policy that keeps each
+//! Belady's policy: evicts the page with the farthest next use. It needs to know the future. No policy that keeps each
 //! page that is asked for is better.
 
 use std::collections::BinaryHeap;

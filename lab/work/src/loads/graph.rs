@@ -1,4 +1,5 @@
-//! Graph algorithms: the lists of neighbours on drives, the starts of the lists and the algorithms' own numbers in memory.
+//! Graph algorithms: the lists of neighbours on drives, the starts of the lists and the algorithms' own numbers in
+//! memory.
 
 #[path = "../../../../crates/iomill/examples/graph/graph.rs"]
 mod program;

@@ -30,7 +30,7 @@ impl Volume for Box<dyn Bytes> {
 
 pub fn make(job: &Job, array: Option<&iomill::Array>) -> Result<()> {
     let file = bytes::open(job, array, "volume", Some(job.size_bytes))?;
-    // Labels are written over what is there: without holes the drives are read for the rest of each page.
+    // Labels overwrite earlier bytes: in a file without holes each write reads the rest of its page from a drive.
     let chunk = vec![1; 1 << 20];
     for offset in (0..job.size_bytes).step_by(chunk.len()) {
         file.write(&chunk[..chunk.len().min((job.size_bytes - offset) as usize)], offset)?;

@@ -1,4 +1,4 @@
-//! The loads: what each makes, keeps in memory, and times.
+//! The loads: the files of each, its data in memory, and its timed parts.
 
 mod graph;
 mod kv;
@@ -54,12 +54,12 @@ impl Load {
         }
     }
 
-    /// Which part of its data fits in memory: one in so many.
+    /// The data are this multiple of the memory.
     pub fn share(self) -> u64 {
         if self == Load::Train { 4 } else { 8 }
     }
 
-    /// Memory that its program takes for itself while it runs, at most, beside what it has when the data are open.
+    /// The most memory that its program uses while it runs, besides its memory when the data are open.
     pub(crate) fn own_bytes(self, size_bytes: u64) -> u64 {
         // Buffers, stacks, rings and lists.
         let usual = 16 << 20;
@@ -78,9 +78,9 @@ impl Load {
     }
 }
 
-/// A load with its data open, and what it keeps in memory.
+/// A load with its data open, and its data in memory.
 pub(crate) trait Ready {
-    /// Runs the load, and returns what it took.
+    /// Runs the load, and returns its times.
     fn run(&mut self, seed: u64) -> Result<Vec<Measure>>;
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn open(job: &Job, array: Option<&iomill::Array>) -> Result<Box<dyn R
     })
 }
 
-/// Times a part of a load. It returns how many operations it did, and what it found out.
+/// Times a part of a load. Returns the number of its operations, and its result.
 fn timed(name: &str, unit: &str, work: impl FnOnce() -> Result<(u64, Option<u64>)>) -> Result<Measure> {
     let (cpu, start) = (cpu_seconds()?, Instant::now());
     let (operations, digest) = work()?;

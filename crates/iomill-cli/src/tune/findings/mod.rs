@@ -43,7 +43,7 @@ pub const NAMES: [&str; 21] = [
     "huge_pages",
 ];
 
-/// NVMe interrupt coalescing: an interrupt comes after so many completions, or so long after the first.
+/// NVMe interrupt coalescing: an interrupt comes after this number of completions, or this time after the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Coalescing {
     /// Completions, 1 to 256.

@@ -1,4 +1,5 @@
-//! `iomill-lab replay --simulate --granule`: what caches of parts of pages would hit, beside caches of pages with the same memory.
+//! `iomill-lab replay --simulate --granule`: what caches of parts of pages would hit, beside caches of pages with the
+//! same memory.
 
 use iomill_cli::human;
 use iomill_trace::granules::{self, GranuleOutcome, Granules};
@@ -43,7 +44,7 @@ pub fn run(context: &Context<'_>, arguments: &Replay) -> Result<Answer> {
             interrupt.check()?;
             of_trace.extend(found.unwrap_or_default());
         }
-        // Combinations that differ only in the granule come together.
+        // Combinations that differ only in the granule are beside each other.
         let place = |outcome: &GranuleOutcome| memories.iter().position(|case| *case == outcome.case.memory);
         of_trace.sort_by_key(place);
         outcomes.extend(of_trace.into_iter().map(|outcome| (name.clone(), outcome)));

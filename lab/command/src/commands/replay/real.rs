@@ -1,7 +1,7 @@
 //! `iomill-lab replay` on an array or a plain file: makes the requests of a trace on a file, in order.
 //!
-//! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`, and a plain file
-//! never. A killed replay leaves a file `replay-` and a number.
+//! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`, and
+//! a plain file never. A killed replay leaves a file `replay-` and a number.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -192,7 +192,8 @@ impl Task<'_> {
         })
     }
 
-    /// Makes a new file as long as the trace needs, with data in all pages that the trace touches. It is closed when this returns.
+    /// Makes a new file as long as the trace needs, with data in all pages that the trace touches. It is closed when
+    /// this returns.
     fn prepare(&self, array: &Array, file: File) -> Result<()> {
         let fill = || {
             // Preparing writes whole pages.
@@ -280,7 +281,8 @@ impl Task<'_> {
     }
 }
 
-/// Closes the temporary file. After a failure it discards its pages, because the file will be deleted and writing them may take long.
+/// Closes the temporary file. After a failure it discards its pages, because the file will be deleted and writing them
+/// may take long.
 fn close_or_discard<T>(result: Result<T>, file: File) -> Result<T> {
     match result {
         Ok(done) => Ok(file.close().map(|()| done)?),

@@ -1,4 +1,5 @@
-//! `judge-datafusion-bench --dir DIR`: scans of Parquet by DataFusion through iomill's store and through `LocalFileSystem`.
+//! `judge-datafusion-bench --dir DIR`: scans of Parquet by DataFusion through iomill's store and through
+//! `LocalFileSystem`.
 //!
 //! Scans are sequential, so iomill cannot win here. The goal is that it costs nothing.
 

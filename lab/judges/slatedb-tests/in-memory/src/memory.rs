@@ -22,7 +22,7 @@ use tokio::task::spawn_blocking;
 /// Tests have hundreds of arrays open at once.
 const CACHE_BYTES: u64 = 4 << 20;
 
-/// An array of two drives in a temporary directory, which goes with the last clone.
+/// An array of two drives in a temporary directory, which is removed with the last clone.
 #[derive(Clone)]
 pub struct InMemory {
     /// Dropped before its directory is.
@@ -31,7 +31,8 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// An empty store. Panics if the temporary directory takes no array: the constructor that this one stands for has no error.
+    /// An empty store. Panics if the temporary directory takes no array: the constructor that this one stands for has
+    /// no error.
     #[allow(clippy::expect_used, reason = "the signature is that of object_store")]
     pub fn new() -> InMemory {
         let dir = TempDir::new()
@@ -68,7 +69,8 @@ impl fmt::Display for InMemory {
 
 /// Waits for an operation, and keeps a thread of tokio busy meanwhile, as `LocalFileSystem` does.
 ///
-/// Tests of SlateDB with a paused clock need that: tokio moves the clock on when it knows of no work, and it knows nothing of iomill's.
+/// Tests of SlateDB with a paused clock need that: tokio moves the clock on when it knows of no work, and it knows
+/// nothing of iomill's.
 async fn seen_by_tokio<T>(operation: impl Future<Output = T>) -> T {
     if Handle::try_current().is_err() {
         return operation.await;
@@ -77,7 +79,7 @@ async fn seen_by_tokio<T>(operation: impl Future<Output = T>) -> T {
     let busy = spawn_blocking(move || ended.recv());
     let result = operation.await;
     drop(end);
-    // The result of the thread says nothing: it ends because the other end of the channel is gone.
+    // The result of the thread is not used: it ends because the other end of the channel was dropped.
     let _ = busy.await;
     result
 }

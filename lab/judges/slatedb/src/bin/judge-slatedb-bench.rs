@@ -1,5 +1,6 @@
-//! `judge-slatedb-bench --dir DIR`: random gets of SlateDB over iomill's store and over `LocalFileSystem`, with memory for one eighth of the
-//! data. Both have all indexes and filters in SlateDB's own cache, and no blocks: the memory goes to the page cache, or to iomill.
+//! `judge-slatedb-bench --dir DIR`: random gets of SlateDB over iomill's store and over `LocalFileSystem`, with memory
+//! for one eighth of the data. Both have all indexes and filters in SlateDB's own cache, and no blocks: the memory goes
+//! to the page cache, or to iomill.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ const INDEX_BYTES: u64 = 256 << 20;
 /// Cache while the data are written.
 const WRITE_CACHE_BYTES: u64 = 64 << 20;
 
-/// At least so much of what is asked for comes from the drive: 7 of 8 blocks do where each get takes a page.
+/// The least share of the requested bytes that must come from the drive: 7 of 8 blocks do if each get reads a page.
 const FETCHED_SHARE_MIN: f64 = 0.5;
 
 /// Compares SlateDB over two stores.
@@ -119,7 +120,7 @@ async fn write(store: Arc<dyn ObjectStore>, name: &str, keys: u64) -> Result<()>
         for number in 0..keys {
             db.put(key(number), value(number)).await?;
         }
-        // Readers take what is in tables, and replay no log.
+        // Readers read only tables, and replay no log.
         db.flush_with_options(FlushOptions { flush_type: FlushType::MemTable }).await?;
     }
     Ok(db.close().await?)
@@ -150,12 +151,12 @@ impl Gets {
         let db = Arc::new(built.context("cannot open the database")?);
         let fill = 2 * command.memory_bytes() / 4096;
         let gets = Gets { db, keys: command.keys(), fill, runtime, opened };
-        // Indexes and filters are memory of the process itself, so they are there before the limit is.
+        // Indexes and filters are memory of the process itself, so they are loaded before the limit is set.
         gets.get(u64::MAX, GETS)?;
         Ok(gets)
     }
 
-    /// Gets values at random. Returns what all contenders must find.
+    /// Gets values at random. Returns the result, which must be equal for all contenders.
     fn get(&self, seed: u64, count: u64) -> Result<u64> {
         let tasks = (0..IN_FLIGHT).map(|task| {
             let (db, keys) = (Arc::clone(&self.db), self.keys);
