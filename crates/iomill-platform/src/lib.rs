@@ -1,10 +1,18 @@
-//! What the kernel says of the machine: mounts, CPUs, NUMA nodes, memory, block devices, interrupts.
+//! Facts about the machine from the kernel: mounts, CPUs, NUMA nodes, memory, block devices, interrupts. The library
+//! places threads and memory by them, and all tools use them.
 //!
-//! Goals: one parser for each file of sysfs and procfs, for the library and its tools. Everything that is read from sysfs,
-//! procfs and controllers, or written there, goes through one [`tree::Tree`]. So a recorded machine can replace a real one.
-//! It is light, because the library is built with it. Non-goals: judging what is read, and deciding what to change.
+//! Goals: one parser for each file of sysfs and procfs, for the library and its tools. All reads and writes of sysfs,
+//! procfs and controllers go through one [`tree::Tree`], so that a recorded machine can replace a real one. The crate
+//! is light, because the library is built with it: it needs `rustix` and `libc` only, and its errors are those of
+//! `std::io`. Non-goals: judging the facts, and deciding what to change, which the module `tune` of `iomill-cli` does;
+//! system calls (`iomill::sys`).
 //!
-//! [`devices`], [`drives`] and [`machine::Machine`] hold what is read.
+//! The facts are in [`devices`], [`drives`] and [`machine::Machine`]:
+//!
+//! - `mounts.rs` parses `mountinfo`, `cpus.rs` parses lists of CPUs, `memory.rs` parses `meminfo`, and `interrupts.rs`
+//!   reads the interrupts of drives.
+//! - `machine.rs` reads the nodes, `devices.rs` the directories of block devices, and `drives.rs` the drives and
+//!   controllers below them.
 
 pub mod cpus;
 pub mod devices;

@@ -1,30 +1,68 @@
 //! The catalog: which drives make up an array, which files it has, and how long each is.
 //!
-//! Goals: every change is all or nothing over a crash at any point, and durable on all copies of the log when it is acknowledged. An error
-//! about a drive names that drive. Non-goals: the data of files; which files are open (the caller knows that). `docs/format.md`
-//! describes the bytes, and `docs/catalog.md` the log, with the rules C1 and up.
+//! Goals: every change is all or nothing over a crash at any point, and durable on all copies of the log when it is
+//! acknowledged. An error about a drive names that drive. Non-goals: the data of files; which files are open (the
+//! caller knows that). `docs/format.md` describes the bytes on the drives, and `docs/catalog.md` the log, with the
+//! rules C1 and up.
 //!
-//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The catalog uses no clock but [`Platform::unix_ns`], except to wait for the
-//! lock of a process that has ended, and no other file operation. Its only thread writes checkpoints, where there may be threads. So a simulator can run all of it on one thread.
+//! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The only clock is [`Platform::unix_ns`],
+//! except while the catalog waits for the lock of a process that has ended. Its only thread writes checkpoints, on
+//! platforms that have threads. So a simulator runs all of it on one thread. It has no `unsafe`.
+//!
+//! - `init.rs`, `label.rs`, `labels.rs`, `text.rs`, `discovery.rs`: new arrays, labels and their changes, finding the
+//!   drives.
+//! - `open.rs`, `openings.rs`: locking the drives and reading the log; the notes of openings.
+//! - `change.rs`, `remove.rs`: changes; removing the parts of deleted files.
+//! - `small.rs`, `shared.rs`, `cold.rs`, `give_back.rs`: pages of small files, the parts that hold them, space returned
+//!   to the drives.
+//! - `draft.rs`: files without a name, and their publication.
+//! - `listing.rs`: names by prefix, a few at a time.
+//! - `record.rs`, `name.rs`, `id.rs`: what is known of a file, and its name.
+//! - `store.rs`: small files on drives, replaced as a whole; locks.
+//! - `check.rs`, `problem.rs`: `iomill check`.
+//! - `by_hand.rs`, `text_form.rs`: the catalog as text, and a text as the catalog.
+//! - `log/mod.rs`: bytes of records and groups, one copy, all copies read as one, mending, appending.
+//! - `state/mod.rs`: the files in memory, by number, by name and in order.
+//! - `journal/mod.rs`: changes, shared flushes, a thread for checkpoints and segments, free pages of shared parts.
+//!
+//! `journal` uses `state` and `log`, and `state` uses the records of `log`; neither uses `journal`.
+//!
+//! - A change is planned, applied in memory and queued under one lock. Then it is made durable together with the
+//!   changes of other callers.
+//! - A writer has a `Journal`, and a reader the `Files` as they were when it opened the array. So has a look at the
+//!   array without its lock (`Peek`).
+//! - A file is identified by its number. When a file is deleted or replaced, its name is gone at once, and handles keep
+//!   the file. The last handle calls `remove_if_dying`.
+//! - `init` writes labels twice, with epoch 0 and then 1. So the remains of an unfinished `init` differ from a drive in
+//!   use. A refused `init` removes the directories that it has made. Engines are chosen and the cache is made before
+//!   the first label: if a drive refuses its engine, `init` is refused, too.
+//! - Each missing thing has an error of its own: a directory, an array, a drive of an array. `open_or_create` makes an
+//!   array only if no drive of the list has one. A directory on the file system of `/` is refused, because it may be
+//!   the empty mount point of a drive.
+//! - If drives are in other places than their labels say, that is no problem for `check`: paths are only hints, and in
+//!   a container they always differ.
+//! - One process writes at a time. Engines hold the lock on each drive, too, so that it lasts as long as their I/O.
 //!
 //! # Rules
 //!
-//! 1. *Form.* Labels are TOML with a format number, and a last line with a checksum over all bytes before. An unknown key is an error, and
-//!    so is another format. Only `check --repair` accepts `# checksum none`, and signs it: so a person can mend a label.
-//! 2. *Replacing.* A temporary file of unpredictable name in the same directory replaces a label: written, synced, renamed, directory
-//!    synced. The next writer removes temporary files that are left.
-//! 3. *Labels.* The label with the highest epoch rules; labels of one epoch agree. All drives that it lists must be there, each
-//!    once, found by hints and proven by ids. A writer that finds drives in other places writes labels with the next epoch.
-//! 4. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by the writer,
-//!    shared by readers. Labels are read again under the lock.
-//! 5. *Init.* Labels are written with epoch 0 on all drives, then the log is made, then labels are written with epoch 1. So a drive with
-//!    epoch 0 has never held a file, and a later init may take it. An array opens when at least one of its labels has left epoch 0, since
-//!    then all drives have theirs.
-//! 6. *Building on what is found.* The changes of a killed process may be in memory only. A writer syncs the directories of every
-//!    drive, and all copies of the log (C11), before it builds on them.
-//! 7. *Removing.* Parts of a dying file are cut and unlinked. The record `gone` follows when the directories are synced, for many files
-//!    together. The next writer does what is left (C23).
-//! 8. *Closing.* After the lock is given back, nothing of the drives is touched.
+//! 1. *Form.* Labels are TOML with a format number, and a last line with a checksum over all bytes before. An unknown
+//!    key is an error, and so is another format. Only `check --repair` accepts `# checksum none`, and signs it: so a
+//!    person can mend a label.
+//! 2. *Replacing.* A temporary file of unpredictable name in the same directory replaces a label: written, synced,
+//!    renamed, directory synced. The next writer removes temporary files that are left.
+//! 3. *Labels.* The label with the highest epoch rules; labels of one epoch agree. All drives that it lists must be
+//!    there, each once, found by hints and proven by ids. A writer that finds drives in other places writes labels with
+//!    the next epoch.
+//! 4. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by
+//!    the writer, shared by readers. Labels are read again under the lock.
+//! 5. *Init.* Labels are written with epoch 0 on all drives, then the log is made, then labels are written with epoch
+//!    1. So a drive with epoch 0 has never held a file, and a later init may use it. An array opens when at least one
+//!    of its labels has left epoch 0, since then all drives have theirs.
+//! 6. *Building on what is found.* The changes of a killed process may be in memory only. A writer syncs the
+//!    directories of every drive, and all copies of the log (C11), before it builds on them.
+//! 7. *Removing.* Parts of a dying file are cut and unlinked. The record `gone` follows when the directories are
+//!    synced, for many files together. The next writer finishes what is left (C23).
+//! 8. *Closing.* After the lock is released, nothing of the drives is touched.
 
 pub mod by_hand;
 mod change;

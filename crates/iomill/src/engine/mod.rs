@@ -1,8 +1,91 @@
 //! Engines: how requests reach the kernel. One short trait takes batches. The io_uring, libaio, posix, mmap and null
 //! engines here implement it, and a simulated one in `iomill-sim`.
 //!
-//! Goals: no allocation, no lock and no copy per request; every result handed up as the kernel gave it. Non-goals:
-//! retries, short transfers, depth and order. The drive queue above does these once for all engines.
+//! Goals: no allocation, no lock and no copy per request, except where the table says so; every result handed up as the
+//! kernel gave it. Non-goals: retries, short transfers, depth and order. The drive queue above does these once for all
+//! engines.
+//!
+//! | engine | how | when iomill chooses it |
+//! |---|---|---|
+//! | io_uring | one system call submits and waits; registered files and memory; polling on request | first choice |
+//! | libaio | `io_submit`, `io_getevents` | direct I/O, and io_uring is forbidden or would use worker threads |
+//! | posix | `pread`, `pwrite` on a few threads, which share a lock | buffered files, files in memory |
+//! | mmap | copies to and from mapped parts | never |
+//! | null | completes at once, touches nothing | never; it measures iomill itself |
+//! | simulated | drives of `iomill-sim` | in a simulation |
+//!
+//! `real.rs` chooses an engine for each drive by trying it. `iomill info` has the reason if it is not io_uring. A
+//! `Platform` makes engines, opens drives and has the clock. `CONTRIBUTING.md` says how to add an engine.
+//!
+//! # Refusals
+//!
+//! A ring may find too little locked memory, because the kernel counts the rings of a user together. If the array did
+//! not name an engine, that thread uses libaio or posix instead, and a notice says so.
+//!
+//! A program may install a filter of system calls after its files are open. The kernel then refuses `io_uring_enter`.
+//! From then on that engine does each request by a system call of its own, on the calling thread, as the posix engine
+//! does. The libaio engine does the same. A notice says so once. Requests that the kernel has accepted go on, and a
+//! shared ring shows their ends without a system call. A ring that belongs to one thread does not, and neither does one
+//! that polls. If such a ring has I/O in flight at that moment, the process ends, because its memory is not safe: no
+//! other call brings the ends, and no other thread may enter the ring. This happens only if one thread sets a filter
+//! for all threads while another has I/O in flight. A thread that sets a filter for itself has none in flight.
+//!
+//! # Files that a ring holds
+//!
+//! An engine that ends unregisters the files of its ring. Otherwise the kernel would hold them, and so the mounts of a
+//! closed array, until it has destroyed the ring: a tenth of a second after it was closed. Only the ring's own thread
+//! may unregister them. So a thread that has read the array and lives on holds the mounts for that time.
+//!
+//! # Mapped parts
+//!
+//! The engine `mmap` (`--engine mmap`) is for data in memory, and for devices that are memory: a copy needs no system
+//! call. The bytes are in the kernel's page cache, so give the array a small cache or none (`--cache 0`).
+//!
+//! It is not for data that comes from drives. Missing bytes come through the page cache and are copied from there,
+//! never faster than by `pread`. io_uring has hundreds of reads in flight and needs neither the page cache nor the
+//! copy. A write of pages that are not in memory reads them first.
+//!
+//! Parts are open without direct I/O, and nothing is bounced. All engines of a platform share one mapping for each
+//! part.
+//!
+//! - **Address space is reserved beyond the end**: four times the part's size, and at least 16 GiB. If there is less
+//!   address space, the reservation is halved until it fits. Linux lets a file grow under its mapping, so neither
+//!   growth nor a cut changes the mapping.
+//! - **A part that outgrows its reservation is mapped anew** while other threads read (`mmap/epochs.rs`, rules 1 to 5).
+//!   A reader announces itself, then reads which mapping is current. The last reader that leaves unmaps the old one.
+//!   Announcing is a plain store for a batch; the rare side pays with `membarrier`. A thread that finds the part being
+//!   mapped uses system calls (`mmap/parts.rs`, rules 1 to 5).
+//! - **A thread checks now and then whether its copies have waited** (`mmap/ahead.rs`, rules 1 to 5). The kernel by
+//!   itself reads around each missing page, by `read_ahead_kb`. After a wait, a lone read uses a system call, and the
+//!   reads of a batch are announced (`POSIX_FADV_WILLNEED`) before the first copy. Sequential reads are left to the
+//!   kernel. A permanent `MADV_RANDOM` was worse: sequential reads had half the speed, and warm copies were slower.
+//! - **The length of a mapping is a hint.** It saves faults. No decision relies on it, since a file may be cut at any
+//!   moment.
+//! - **SIGBUS ends a copy, not the process** (`mmap/copy.rs`, rules 1 to 4). The copy is a short routine in assembly.
+//!   The handler recognizes it by the interrupted instruction, and makes it return the number of missing bytes. The
+//!   same request is then repeated as a system call, and the answer of that call is the request's. Other signals are
+//!   passed to the earlier handler. A program that installs a SIGBUS handler later must call the one it finds. A copy
+//!   by the kernel (`process_vm_readv`) needs no handler, and costs a system call for each copy.
+//!   `iomill-lab mmap-vs-syscall` measures that too.
+//! - **A cut within a page is seen at the page's end.** The kernel shows zeroes for the rest of that page.
+//! - **A sync is an `fdatasync`.** It covers stores through mappings and writes around them. On Linux `msync` is the
+//!   same call for a range.
+//! - **On DAX with `MAP_SYNC`** each write is written back by cache line (`clwb`, `clflushopt`, `dc cvap`) before it
+//!   ends. A sync calls the kernel only if a write went around the mapping, or the file's size or allocation changed. A
+//!   processor without these instructions treats DAX as any file system.
+//! - **The kernel says which drives are memory**: those with files that can be mapped with `MAP_SYNC`. That takes an
+//!   NVDIMM in mode `fsdax`, ext4 or XFS (older kernels: without `reflink`), and `mount -o dax=always`.
+//!   `iomill info --engine mmap` shows the result. Memory of virtio is DAX without `MAP_SYNC`, so there a sync is an
+//!   `fdatasync`.
+//! - **`MAP_SYNC` makes first stores slow.** The first store to a page of new room makes the file system commit its
+//!   journal. A file that grows by mapped writes pays one commit for each 4 KiB. This is not measured on real NVDIMMs.
+//!
+//! `.ci/qemu` tests this on emulated NVDIMMs with a power failure. On ext4 and XFS the mappings have `MAP_SYNC`, and
+//! all bytes are there afterwards. Writes and syncs within the file make no system call that writes or syncs. A store
+//! by a plain mapping beside them is lost. The emulated processor has no cache that a power failure empties. So the
+//! test would not notice a cache line that was not written back.
+//!
+//! `docs/performance.md` has figures.
 
 pub mod aio;
 pub mod mmap;

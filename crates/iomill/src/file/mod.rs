@@ -1,21 +1,93 @@
-//! An open file ([`FileState`]): its parts, its length, and the rules that keep them consistent.
+//! An open file below the cache ([`FileState`]): its parts, its length, the gate, and the rules that keep them
+//! consistent.
 //!
-//! Goals: what all handles of a file share below the cache. Non-goals: pages in memory, and handles.
+//! Goals: what all handles of a file share below the cache. Non-goals: pages in memory, handles, arrays.
 //!
-//! Rules of the length:
+//! - `mod.rs`: `FileState`, and the rules of the length.
+//! - `backing.rs`, `parts.rs`, `plain.rs`: where the bytes lie: the trait `Backing`, the parts of an array, plain
+//!   files.
+//! - `gate.rs`, `entered.rs`: the gate: I/O enters, a change of the length closes it.
+//! - `split.rs`, `transfer.rs`, `vectored.rs`: pieces from a call's ranges; reads and writes past the cache.
+//! - `first.rs`, `room.rs`, `tail.rs`: the first write of a small file; room in parts; bytes beyond the end.
+//! - `durable.rs`, `mark.rs`: syncs, and the marks of parts that no sync has covered.
+//! - `writeback_errors.rs`: failures of write-back, and which handles have reported them.
+//!
+//! # Rules of the length
+//!
 //! 1. Before a byte is written past the end, every part is at least as long as the layout implies for the new end
 //!    (`reserve`). Parts may be too long, and are never too short. Bytes beyond the length read as zero.
 //! 2. The length in memory grows after the write that extends it has ended well (`wrote`).
 //! 3. The durable length is published after an fdatasync of every part that was written since the last one (`durable`).
-//! 4. Shrinking first publishes the length, and then cuts the parts ([`Resize`]), with no I/O in flight. If a crash comes between, the
-//!    next opening for writing cuts them (`tail::clean`).
-//! 5. Before the length grows over bytes that a failed write has left there, they are cleared, with no I/O in flight. A change of the
-//!    length does that, or a write that begins later.
-//! 6. A plain file has no published length: its own is the length. While it is written to, it may be longer by less than a page
-//!    (`make_room_in_plain`). With the gate closed, a sync writes all dirty pages and cuts it to the length before the fdatasync
-//!    (`cut_plain`). So no write of a whole page comes between, and no page that was cut is dirty.
-//! 7. A caller that has closed the gate looks again whether the array is open, and whether a sync has failed. Both may have changed while
-//!    it waited.
+//! 4. Shrinking first publishes the length, and then cuts the parts ([`Resize`]), with no I/O in flight. If a crash
+//!    comes between, the next opening for writing cuts them (`tail::clean`).
+//! 5. Before the length grows over bytes that a failed write has left there, they are cleared, with no I/O in flight. A
+//!    change of the length does that, or a write that begins later.
+//! 6. A plain file has no published length: its own is the length. While it is written to, it may be longer by less
+//!    than a page (`make_room_in_plain`). With the gate closed, a sync writes all dirty pages and cuts it to the length
+//!    before the fdatasync (`cut_plain`). So no write of a whole page comes between, and no page that was cut is dirty.
+//! 7. A caller that has closed the gate checks again whether the array is open, and whether a sync has failed. Both may
+//!    have changed while it waited.
+//!
+//! So a crash leaves parts too long, never too short. The next opening for writing cuts off the bytes beyond the
+//! published length. With the hash layout it also zeroes unused blocks inside the parts.
+//!
+//! - Parts grow by an eighth of their size, by at least 1 MiB and at most 256 MiB. If the drive has no room for that,
+//!   they grow by what the write needs. They are trimmed when the file is closed, so `du` agrees with `ls`.
+//! - A write that skips more than 256 MiB of a part leaves a hole there.
+//!
+//! # Places
+//!
+//! A file of an array has no place until it is first made longer. Up to one block, and at most 64 KiB, its bytes are in
+//! pages of a shared part. The catalog allocates these pages. A longer file moves, with the gate closed, to more pages
+//! or to parts of its own. Opening a small file needs no system call: the bytes that an earlier writer may have left
+//! behind its end are cleared when it grows. The rules are at the top of `parts.rs`.
+//!
+//! # Plain files
+//!
+//! - A plain file is its one part, and the part's length is the file's (rule 6). Direct I/O writes whole pages, so a
+//!   write to the last page makes the file longer first. A sync that finds it too long closes the gate, flushes, cuts,
+//!   and syncs. With an open gate it would cut what another thread is writing.
+//! - No room is allocated ahead, because other programs would see it. A write allocates its own room before it begins,
+//!   so a full disk is an error of the write.
+//! - Without direct I/O a file is written to by bytes, and is never too long.
+//! - The state of a reader is identified by device, inode, length, times and mount. So an opening that finds other
+//!   times gets another state, and other pages. If a file may change without a change of its times, each opening gets
+//!   another state. A writer changes the times itself, so its state is identified by device and inode, and is not
+//!   remembered.
+//! - The opening reads these once more when it has the entry of the state, and the claims. Before that a thread that
+//!   closes the file may cut it.
+//! - A process has a file open for reading or for writing (`Claim`). Two states of one file could not see each other's
+//!   writes.
+//! - The places of a list are those of its files, one after the other. A page of the list may begin within a page of a
+//!   file, or lie in two files (`Lies::Across`). It gets pieces of its own, which are bounced. Moving the later files
+//!   to page edges in the list's own numbering would save that, but every call would have to translate offsets.
+//!
+//! # The gate
+//!
+//! The gate is one word: a count of operations inside, and three flags. An operation that enters increments the count
+//! and reads the flag. A change of the length sets the flag and reads the count. A call that finds the gate closed
+//! waits outside and holds nothing. If calls waited, the gate closes again only after one of them has entered. The
+//! rules are at the top of `gate.rs`.
+//!
+//! Three values stand for unfinished work: `SyncTurn`, `WriteTurn` and `Resize`. If a `WriteTurn` is dropped before its
+//! end, by an error or a panic, it records that the write was done in part.
+//!
+//! # Durability
+//!
+//! - A sync holds the lock of the published length, which syncs get in the order in which they asked. The pager flushes
+//!   between `begin_sync` and `SyncTurn::finish`. `finish` syncs the marked parts and publishes the length that
+//!   `begin_sync` read.
+//! - After a failed fdatasync a file accepts no more writes until it is opened again. The kernel may have dropped the
+//!   dirty pages, and a second fdatasync would report success. A sync that waited for the failed one fails, too.
+//! - A part that holds bytes at its opening is marked, because the last writer may have left them unsynced.
+//!
+//! # Pieces
+//!
+//! `Splitter` cuts a range at block boundaries, because the next block is on another drive. It also cuts at page edges,
+//! because direct I/O needs whole pages. A piece is at most one block, and at most 256 KiB. The room `drive` says what
+//! happens to it.
+//!
+//! `docs/durability.md` has the promises, each with the test that fails when it is broken.
 
 pub mod backing;
 pub mod durable;

@@ -1,8 +1,24 @@
-//! Layouts: pure functions from a block of a virtual file to a drive and a block in its part, and back.
+//! Layouts: pure functions from a block of a virtual file to a drive and a block in its part, and their inverses.
 //!
-//! There is no I/O, no `unsafe`, and no state except tables that are computed once when a file is opened. The place of
-//! a block is part of the format on the drives, so these functions must never give other results (`places_never_change`
-//! guards that).
+//! A layout has no I/O, no `unsafe`, and no state except tables that are computed once when a file is opened. The place
+//! of a block is part of the format on the drives, so the results of these functions must never change
+//! (`places_never_change` guards that).
+//!
+//! | layout | block b is on |
+//! |---|---|
+//! | striping | drive b mod n |
+//! | rotated | as striping, but the first drive moves by one from stripe to stripe |
+//! | hash | a keyed permutation of each group of blocks, in proportion to the drives' weights |
+//!
+//! - The hash layout needs no table that grows with the file. Usual weights give groups of 64 to 256 blocks. A part is
+//!   at most one group longer than its blocks.
+//! - With one drive the hash layout keeps the order of blocks, as striping does.
+//! - Each file has its own order of drives. If no list of drives was given, this order begins with each drive in turn,
+//!   for 64 files at a time. So small files and the first blocks of large files are spread over all drives, and files
+//!   made at the same time share a flush.
+//! - A file has at most 256 drives. A weight is 1 to 1,000.
+//!
+//! `CONTRIBUTING.md` says how to add a layout.
 
 mod divisor;
 mod hash;

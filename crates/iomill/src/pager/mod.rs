@@ -1,12 +1,131 @@
-//! Files through the page cache: what a call does with pages. A [`Pager`] has the caches, a [`Paged`] is a file's part of them, and an
-//! [`OpenFile`] is a file with that part.
+//! Files through the page cache: what a call does with pages. A [`Pager`] has the caches, a [`Paged`] is a file's part
+//! of them, and an [`OpenFile`] is a file with that part.
 //!
-//! Goals: `cache` and `exec` put together for calls. Non-goals: the cache's own rules, and lengths.
+//! Goals: `cache` and `exec` put together for calls. Non-goals: the cache's own rules, and lengths (`file`).
 //!
-//! A call is cut into spans of pages. Pages that are in the cache are copied at once (`read`, `wave`). The caller fills the others, in
-//! waves of bounded size, adjacent pages by one I/O (`fill`). The call waits for pages that another operation works on after its own
-//! fills have ended (rule 4 of the cache). A span with a full set goes past the cache (`complete`). A background thread flushes dirty
-//! pages, and so do calls that write too much, and `sync` (`flush`).
+//! - `open.rs`, `open_files.rs`, `open_plain.rs`, `table.rs`: `OpenFile`: a file's state and its pages; the open files
+//!   of an array or runtime.
+//! - `hit.rs`, `local.rs`: the path of a hit by its hint; what each thread keeps for a cache.
+//! - `read.rs`: look-ups in the sets, and many at a time that overlap.
+//! - `span.rs`, `todo.rs`, `wave.rs`, `fill.rs`, `complete.rs`: calls that the cache alone cannot answer.
+//! - `pipeline.rs`: the same for blocking calls with many pages: half a wave begins while the other half drains.
+//! - `flush.rs`, `flusher.rs`: dirty pages to the drives.
+//! - `in_place.rs`, `owned.rs`: pins and ranges in place; bytes that live as long as their owner wants.
+//! - `io_buffer.rs`: memory that an operation owns until its end, and how it is given back.
+//! - `batch.rs`, `direct.rs`: batches for futures and callbacks; asynchronous reads that need only their pieces.
+//! - `ahead.rs`: read-ahead and advice.
+//! - `nodes.rs`, `node_request.rs`, `node_threads.rs`: NUMA nodes.
+//! - `resize.rs`, `numbers.rs`: the size of the cache; the numbers by which the cache knows files, also closed ones.
+//!
+//! # One call
+//!
+//! A call is cut into spans, one for each page.
+//!
+//! ```text
+//! read    page -> hint -> frame: is the page its occupant? copy -> is the version still the same?      no lock
+//!           | no
+//!           v
+//!         key, hash -> set: tags, keys -> frame: the same proof; the hint is right from now on         no lock
+//!           | not there
+//!           v
+//! wave    under the set's lock: a free way, or the policy's victim -> filling
+//!           one piece for adjacent pages -> drives -> copy to the caller -> present, tell the waiters
+//! write   under the set's lock: copy in, dirty      (fill first, if the write covers part of a page on its drive)
+//! flush   under the set's lock: copy out, flushing -> drives -> clean, or dirty again
+//! ```
+//!
+//! - A wave has at most 1,024 pages and a quarter of the smallest cache. So a call never owns more of a set than there
+//!   is. A blocking call has two halves of a wave at a time (`pipeline.rs`). So has a future with more pages than a
+//!   wave, and a batch that reads and writes.
+//! - A wave has all spans of its pages, wherever they are in the call (`todo.rs`). So rows of one page are one I/O, in
+//!   any order and with any size of the cache. A page that comes in serves all its spans before it can be evicted. No
+//!   gather reads more pages than a call for each row would.
+//! - Spans are sorted by page, a million at a time. A blocking gather lists no more at once. So a gather takes time in
+//!   proportion to its rows, and a list of at most 48 MiB. A future lists all its missing spans when it is made, 24
+//!   bytes each. A page with rows in several such lists may be read once for each.
+//! - Spans that found their page busy, or its set full, are the next wave: the page that they waited for may soon be
+//!   evicted again.
+//! - A call waits for pages of other operations only after its own fills have ended (rule 4 of the cache).
+//!   `wait_for_busy` in `complete.rs` waits, and the end of the fill tells the page's waiter.
+//! - A page that finds its set full bypasses the cache, all rows of a read by one I/O. The transit table lists it
+//!   meanwhile, so rule 3 of the cache holds.
+//!
+//! # Flushing
+//!
+//! A flush copies each page and writes from the copy. The copy is cheap beside the write. In return a page may be
+//! written to during its flush, and adjacent dirty pages of a block are one write.
+//!
+//! - The flusher, a thread in the background, flushes sets with more than three quarters of their pages dirty, and sets
+//!   where a read displaced a clean page instead of a dirty one.
+//! - A call that writes flushes its page's set, if its page displaced a clean page and a quarter of the set is dirty,
+//!   or if all pages of the set are dirty. If three quarters of the cache are dirty, it also flushes other sets with
+//!   many dirty pages.
+//! - `sync`, and the end of a file, flush all dirty pages of the file.
+//! - A clean page is evicted before a dirty one, so a call that needs room does not wait for a drive. If the policy had
+//!   chosen a dirty page, its set is flushed soon. Otherwise unwanted dirty pages would stay for ever, and clean ones
+//!   would be evicted for them.
+//! - The flusher has engines of its own, and writes in the background class.
+//! - A flush that fails leaves its pages dirty, and records its error in the file (`file/writeback_errors.rs`). Each
+//!   handle that was open reports it once, by its next sync or close. The sync first tries again. An error that no
+//!   handle reported is returned by `Array::close`, or is a notice.
+//!
+//! # Pages in place
+//!
+//! - `pin`, `read_with` and `submit_with` ask for pages by `Want::Touch`: a fill that copies nothing.
+//! - No thread waits for a pin to end: pins may fill a set, and their holders may wait for pins too. A range in place
+//!   gets copies of pages that cannot be pinned. A single pin in a set full of pins gets an error after a while.
+//! - `OwnedBytes` has a pin and the file's part of the cache, not the file. The file and the array close as if it did
+//!   not exist. The memory of the cache is freed with the last owner of such bytes.
+//! - The function of `submit_with` runs on a callback thread. If its pages were evicted again four times, the callback
+//!   thread reads them.
+//!
+//! # Closed files
+//!
+//! The clean pages of a closed file stay until the policy evicts them. `numbers.rs` remembers the file's number, one
+//! file for each 64 pages of the cache. A file that is opened again with the same length finds its pages. A file gets a
+//! new number if its old one was given up, or if its last flush or sync failed. So it does not find its old pages. The
+//! file that was closed longest ago is forgotten first. A plain file has another id when it has changed. A plain file
+//! is not remembered if it was open for writing, or if a change of it might not show (`docs/plain-files.md`).
+//!
+//! `close` of the last handle waits until the I/O in flight has ended, so that nothing holds the file after it.
+//!
+//! # Read-ahead
+//!
+//! - Read-ahead is decided at misses. A handle keeps eight streams: places where a reader takes one page after the
+//!   other.
+//! - A hit makes one check: does its read end at the end of a 64 KiB chunk? Only then, and only while a stream is
+//!   ahead, it checks whether the next window is due.
+//! - Windows are read in the background's context, in the background class: the reader sends them, and the reaper
+//!   brings their ends.
+//! - A window that fails is no call's error. A call that wants its pages reads for itself.
+//! - No mark in a set records that a page was read ahead, so a hit clears none. Pages read ahead in vain are not
+//!   counted.
+//!
+//! `docs/cache.md` describes windows and advice for users.
+//!
+//! # Nodes
+//!
+//! With several NUMA nodes, each node that caches has a whole cache in its own memory. With one node there is one
+//! cache, and no message.
+//!
+//! - A hash of the 64 KiB around a page decides its node, and nothing else does. So neighbours share one I/O, a small
+//!   call touches one or two nodes, and a resize moves no page to another node. A page's own hash is independent of it.
+//! - A look-up reads the other node's memory directly. It takes no lock. Frames have one numbering over all nodes, and
+//!   hints and pins are common, so a hit does not ask for the node. A message would save the transfer of some cache
+//!   lines between sockets, and cost two wakes.
+//! - Fills and writes are sent as a message if a wave has eight pages or more for a node. `ArrayOptions::remote`
+//!   changes that. Futures and callbacks never send messages: a wait for a node would block the thread that polls.
+//! - A node's thread waits for drives and for nothing else. It returns undone the pages that another thread works on,
+//!   and those that find their set full. So threads never wait for each other in a circle (`node_request.rs`, rules 1
+//!   to 4).
+//! - A node has one thread for each eight of its CPUs, at least one and at most four. Its inbox is that of a drive
+//!   thread, with a bound.
+//! - A node may cache and own no drives (`cache_nodes`, `io_nodes`). Then there are drive threads, and the engines of
+//!   the node threads hand them their requests.
+//! - Memory is preferred to come from the node, not bound to it. A page elsewhere is slower. A process that is killed
+//!   for lack of memory on one node is worse.
+//! - An emulated topology (`emulate:N`) divides the CPUs and binds no memory. A simulation has nodes and no threads:
+//!   the caller does all shares.
 
 pub mod ahead;
 pub mod batch;

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::source::{Source, each_run, group, ident, line, punct};
 use super::{EXCEPTIONS, Finding};
 
-/// Lines of a file, tests included.
+/// Lines of a file, tests included. The page about a room at the top of its `mod.rs` does not count.
 const FILE_MAX: usize = 600;
 /// Lines of a function, from `fn` to its closing brace.
 const FUNCTION_MAX: usize = 70;
@@ -40,7 +40,7 @@ pub fn check(sources: &[Source], exceptions: &Exceptions) -> Vec<Finding> {
     findings
 }
 
-/// Compares lengths with the exceptions. Each length comes with its first line.
+/// Compares lengths with the exceptions. Beside each length is its first line.
 fn ratchet(
     lengths: &BTreeMap<String, (usize, usize)>,
     max: usize,
@@ -104,6 +104,13 @@ mod tests {
         assert_eq!(findings(source(70, 600), ""), [""; 0]);
         assert_eq!(findings(source(71, 600), ""), ["a.rs:1: b has 71 lines, 70 are allowed"]);
         assert_eq!(findings(source(70, 601), ""), ["a.rs: the file has 601 lines, 600 are allowed"]);
+    }
+
+    #[test]
+    fn a_page_at_the_top_does_not_count() {
+        let text = |page: &str| format!("{}{}// end", page.repeat(40), "\n".repeat(599));
+        let found = |text: &str| check(&[Source::parse("a.rs", text).unwrap()], &Exceptions::default()).len();
+        assert_eq!((found(&text("//! A.\n")), found(&text("// A.\n"))), (0, 1));
     }
 
     #[test]

@@ -6,13 +6,14 @@ use proc_macro2::{Delimiter, Group, Ident, LexError, TokenStream, TokenTree};
 pub struct Source {
     /// Relative to the repository's root.
     pub path: String,
-    /// Lines of text.
+    /// Lines of text, without the comment at the top that describes the module.
     pub lines: usize,
     /// All tokens.
     pub tokens: Vec<TokenTree>,
     /// The tokens without those that are compiled for tests only.
     pub code: Vec<TokenTree>,
-    /// Number of modules above the content of this file, with its own: `crate::sys::fs` has 2. The check of modules sets it.
+    /// Number of modules above the content of this file, with its own: `crate::sys::fs` has 2. The check of modules
+    /// sets it.
     pub depth: usize,
 }
 
@@ -27,8 +28,8 @@ pub struct NamedPath {
 impl Source {
     pub fn parse(path: &str, text: &str) -> Result<Source, LexError> {
         let tokens: Vec<TokenTree> = text.parse::<TokenStream>()?.into_iter().collect();
-        let mut source =
-            Source { path: path.into(), lines: text.lines().count(), code: without_tests(&tokens), tokens, depth: 0 };
+        let lines = text.lines().skip_while(|line| line.starts_with("//!")).count();
+        let mut source = Source { path: path.into(), lines, code: without_tests(&tokens), tokens, depth: 0 };
         // Integration tests, benchmarks and fuzz targets.
         if path.split('/').any(|part| matches!(part, "tests" | "benches" | "fuzz_targets")) {
             source.set_test();
