@@ -1,17 +1,17 @@
 //! Runs a command without the system calls that Docker's default profile forbids: `cargo xtask forbidden -- COMMAND…`.
 //!
-//! Goals: the system calls that a program has in most containers, on any Linux, without a container. Non-goals: capabilities,
-//! name spaces, control groups, other profiles, programs of another architecture.
+//! Goals: the system calls that a program has in most containers, on any Linux, without a container. Non-goals:
+//! capabilities, name spaces, control groups, other profiles, programs of another architecture.
 //!
 //! The profile lists the calls that a container without further capabilities may make (`seccomp/default.json` of
-//! github.com/moby/profiles). It answers EPERM to the rest, which is listed here. Calls newer than the profile get ENOSYS, as from the
-//! container's runtime.
+//! github.com/moby/profiles). It answers EPERM to the rest, which is listed here. Calls newer than the profile get
+//! ENOSYS, as from the container's runtime.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Offsets of what a filter sees of a call: its number, and the low half of its first argument.
+/// Offsets in the data that a filter gets of a call: its number, and the low half of its first argument.
 const NUMBER_AT: u32 = 0;
 const FIRST_ARGUMENT_AT: u32 = if cfg!(target_endian = "little") { 16 } else { 20 };
 

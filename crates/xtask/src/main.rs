@@ -1,6 +1,6 @@
-//! `cargo xtask tidy` checks the repository itself. `cargo xtask forbidden` runs its tests as in a container. `cargo xtask budget`
-//! counts the instructions of its operations. `cargo xtask public` lists the public interface. `cargo xtask quick` checks what a change
-//! of one room is most likely to break.
+//! `cargo xtask tidy` checks the repository itself. `cargo xtask forbidden` runs its tests as in a container.
+//! `cargo xtask budget` counts the instructions of its operations. `cargo xtask public` lists the public interface.
+//! `cargo xtask quick` checks what a change of one room is most likely to break.
 
 mod budget;
 mod forbidden;
@@ -9,9 +9,6 @@ mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
-
-/// The subcommands. The check of the documentation uses them too.
-const COMMANDS: [&str; 5] = ["forbidden", "tidy", "budget", "public", "quick"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +19,8 @@ fn main() -> ExitCode {
             eprintln!("forbidden: {program}: {}", forbidden::run(program, arguments));
             ExitCode::from(2)
         }
-        ["tidy", "--prose"] => prose(),
+        ["tidy", "--prose"] => listed(tidy::prose_exceptions),
+        ["tidy", "--knots"] => listed(tidy::knots),
         ["public"] => public(false),
         ["public", "--write"] => public(true),
         ["budget"] => budget(false),
@@ -31,7 +29,7 @@ fn main() -> ExitCode {
         ["quick", "--base", base] => quick(base),
         _ => {
             eprintln!(
-                "usage: cargo xtask quick [--base REV], cargo xtask tidy [--prose], cargo xtask public [--write], \
+                "usage: cargo xtask quick [--base REV], cargo xtask tidy [--prose | --knots], cargo xtask public [--write], \
                  cargo xtask budget [--record], or cargo xtask forbidden -- COMMAND..."
             );
             ExitCode::from(2)
@@ -58,12 +56,12 @@ fn tidy() -> ExitCode {
     }
 }
 
-/// Prints the exceptions for prose as they should be now. They include files that have got worse, so compare before you
-/// copy them.
-fn prose() -> ExitCode {
-    match workspace::Workspace::load().and_then(|workspace| tidy::prose_exceptions(&workspace)) {
-        Ok(tables) => {
-            print!("{tables}");
+/// Prints what tidy knows: the exceptions for prose as they should be now, or the knots. The exceptions include files
+/// that have got worse, so compare before you copy them.
+fn listed(list: fn(&workspace::Workspace) -> workspace::Result<String>) -> ExitCode {
+    match workspace::Workspace::load().and_then(|workspace| list(&workspace)) {
+        Ok(text) => {
+            print!("{text}");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -1,6 +1,6 @@
-//! `cargo xtask quick` checks what a change of one room is most likely to break: the rules of tidy, the format, clippy of the changed crates,
-//! and the tests of the changed rooms. Non-goals: what other crates make of the change, and workspaces beside that of the root. `.ci/run`
-//! checks those.
+//! `cargo xtask quick` checks what a change of one room is most likely to break: the rules of tidy, the format, clippy
+//! of the changed crates, and the tests of the changed rooms. Non-goals: the effects of the change on other crates, and
+//! other workspaces. `.ci/run` checks those.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,7 +23,8 @@ impl Step {
     }
 }
 
-/// Runs all checks, and says which failed. Returns whether none did. `base` is a commit: what has changed since is checked.
+/// Runs all checks, and prints which failed. Returns whether none did. `base` is a commit: files that changed since are
+/// checked.
 pub fn check(workspace: &Workspace, base: &str) -> Result<bool> {
     let changed = changed(workspace, base)?;
     let mut failed = Vec::new();
@@ -153,7 +154,8 @@ impl Filter {
     }
 }
 
-/// The test program that has the tests of this file, as arguments of cargo, and the module; `None` for that is the whole program.
+/// The test program that has the tests of this file, as arguments of cargo, and the module; `None` for that is the
+/// whole program.
 fn tested(package: &Package, root: &Path, path: &str) -> Option<(Vec<String>, Option<String>)> {
     let file = root.join(path);
     let inside = file.strip_prefix(package.directory()).ok()?;

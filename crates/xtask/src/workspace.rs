@@ -74,7 +74,7 @@ impl Workspace {
         self.packages.iter().filter(|p| self.workspace_members.contains(&p.id))
     }
 
-    /// What the packages of this repository depend on.
+    /// The dependencies of the packages of this repository.
     pub fn dependencies(&self) -> impl Iterator<Item = &Package> {
         self.packages.iter().filter(|p| !self.workspace_members.contains(&p.id))
     }

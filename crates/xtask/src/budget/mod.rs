@@ -1,4 +1,5 @@
-//! Budgets of instructions: callgrind counts the cost of an operation, and the check compares it with the recorded cost.
+//! Budgets of instructions: callgrind counts the cost of an operation, and the check compares it with the recorded
+//! cost.
 //!
 //! Goals: a count that does not depend on the machine's load, so that a change which costs more is seen at once.
 //! Non-goals: time, and the work of the kernel.
@@ -8,7 +9,7 @@ mod recorded;
 
 use std::process::Command;
 
-use crate::workspace::{Result, Workspace, cargo};
+use crate::workspace::{Result, Workspace};
 use recorded::{Recorded, Row};
 
 /// The operations, by their names in the program and in the file of budgets.
@@ -63,7 +64,7 @@ pub fn check(workspace: &Workspace, records: bool) -> Result<bool> {
         return Ok(true);
     }
     if before.is_none() {
-        // In the words by which `.ci/run` knows what was not checked.
+        // `.ci/run` recognizes a skipped check by these words.
         println!(
             "skipped: counted, no budget: {} has none for rustc {versions}; `cargo xtask budget --record` adds it",
             recorded::PATH
@@ -106,8 +107,8 @@ fn versions(valgrind: &str) -> Result<String> {
     versions_of(&said(&rustc, &["--version"])?, &said("getconf", &["GNU_LIBC_VERSION"])?, valgrind)
 }
 
-/// What counts depend on, such as `1.88.0, glibc 2.36, valgrind 3.19.0, x86_64 with AVX2`: the compiler and the C library, by what they say;
-/// the latter for its copies; valgrind; and the processor, for which the copies are chosen.
+/// What counts depend on, such as `1.88.0, glibc 2.36, valgrind 3.19.0, x86_64 with AVX2`: the compiler and the C
+/// library, by what they say; the latter for its copies; valgrind; and the processor, for which the copies are chosen.
 fn versions_of(rustc: &str, library: &str, valgrind: &str) -> Result<String> {
     let compiler = rustc.split_whitespace().nth(1).ok_or_else(|| format!("`rustc --version` said {rustc:?}"))?;
     let processor = if has_avx2() { "with AVX2" } else { "without AVX2" };
@@ -124,7 +125,7 @@ fn has_avx2() -> bool {
     false
 }
 
-/// What a program prints. An error names the program.
+/// The output of a program. An error names the program.
 fn said(program: &str, arguments: &[&str]) -> Result<String> {
     let command = format!("`{program} {}`", arguments.join(" "));
     let output = Command::new(program).args(arguments).output().map_err(|e| format!("{command} did not start: {e}"))?;
@@ -132,16 +133,6 @@ fn said(program: &str, arguments: &[&str]) -> Result<String> {
         return Err(format!("{command}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()).into());
     }
     Ok(String::from_utf8(output.stdout).map_err(|e| format!("{command}: {e}"))?)
-}
-
-/// Builds the program and returns its path.
-fn build() -> Result<std::path::PathBuf> {
-    let arguments = ["build", "--quiet", "--release", "--package", "iomill", "--bench", "instructions"];
-    let output = cargo().args(arguments).arg("--message-format=json").output()?;
-    if !output.status.success() {
-        return Err(format!("the program did not build: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    counts::executable(&String::from_utf8(output.stdout)?)
 }
 
 #[cfg(test)]

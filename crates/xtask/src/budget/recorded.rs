@@ -1,5 +1,5 @@
-//! The file of budgets. For each version of the compiler, the C library and valgrind, and each kind of processor, it has a table:
-//! instructions by operation.
+//! The file of budgets. For each version of the compiler, the C library and valgrind, and each kind of processor, it
+//! has a table: instructions by operation.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,27 +1,20 @@
-//! Imports between siblings form no circle. A module and its children are one node, so a child may import from its parent,
-//! and a parent from its children.
-//!
-//! Paths are resolved through re-exports and other `use` items, as far as tokens show. Imports of tests do not count.
+//! Imports between siblings form no circle. A module and its children are one node here, so a child may import from its
+//! parent, and a parent from its children. `knots` takes them apart. Imports of tests do not count.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Finding;
+use super::finding::Finding;
+use super::imports::{Module, Modules, module};
 use super::source::{Source, paths};
 
-/// The most re-exports that the resolution of one path follows.
-const HOPS_MAX: usize = 8;
-
-/// A module: its crate's source directory and its names, as in `["crates/iomill/src", "sys", "fs"]`.
-type Module = Vec<String>;
-
-/// The place of an import from a sibling.
-struct Import {
-    path: String,
-    line: usize,
+/// The place of an import.
+pub struct Import {
+    pub path: String,
+    pub line: usize,
 }
 
-/// Siblings that import from siblings: the importing one, the other one, and the first place.
-type Edges = BTreeMap<(String, String), Import>;
+/// Imports between modules: the importing one, the imported one, and the first place.
+pub type Edges = BTreeMap<(String, String), Import>;
 
 pub fn check(sources: &[Source]) -> Vec<Finding> {
     let modules = Modules::new(sources);
@@ -29,7 +22,7 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
     for source in sources {
         let Some(from) = module(&source.path) else { continue };
         for path in paths(&source.code) {
-            let Some(to) = modules.resolve(&from, path.inside, &path.names, HOPS_MAX) else { continue };
+            let Some(to) = modules.target(&from, path.inside, &path.names) else { continue };
             let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
             if let (Some(a), Some(b)) = (from.get(common), to.get(common)) {
                 let import = Import { path: source.path.clone(), line: path.line };
@@ -51,83 +44,8 @@ fn describe(level: &str, circle: &BTreeSet<String>, edges: &Edges) -> Finding {
     Finding::new(level, 0, format!("{} import each other in a circle: {}", names.join(", "), arrows.join("; ")))
 }
 
-/// The module that a file of a crate's sources holds.
-fn module(path: &str) -> Option<Module> {
-    let (package, inside) = path.split_once("/src/")?;
-    let mut module = vec![format!("{package}/src")];
-    let names = inside.strip_suffix(".rs")?.split('/');
-    module.extend(names.filter(|name| !matches!(*name, "lib" | "main" | "mod")).map(String::from));
-    Some(module)
-}
-
-/// All modules, each with the names that its file imports.
-struct Modules(HashMap<Module, HashMap<String, Vec<String>>>);
-
-impl Modules {
-    fn new(sources: &[Source]) -> Modules {
-        let mut modules: HashMap<Module, HashMap<String, Vec<String>>> = HashMap::new();
-        for source in sources {
-            let Some(module) = module(&source.path) else { continue };
-            let bound = modules.entry(module).or_default();
-            for path in paths(&source.code).into_iter().filter(|path| path.inside == 0) {
-                if let Some(name) = path.names.last() {
-                    bound.entry(name.clone()).or_insert_with(|| path.names.clone());
-                }
-            }
-        }
-        Modules(modules)
-    }
-
-    /// The module of the item that a path names, if that item is in the same crate.
-    fn resolve(&self, from: &[String], inside: usize, names: &[String], hops: usize) -> Option<Module> {
-        let mut at = from.to_vec();
-        let mut up = inside;
-        let mut names = names;
-        match names.first()?.as_str() {
-            "crate" => {
-                at.truncate(1);
-                names = &names[1..];
-            }
-            "self" | "super" => {
-                while let [first, rest @ ..] = names
-                    && matches!(first.as_str(), "self" | "super")
-                {
-                    // The first steps up leave inline modules of the file itself.
-                    match (first.as_str(), up) {
-                        ("self", _) => {}
-                        (_, 0) => drop(at.pop()),
-                        _ => up -= 1,
-                    }
-                    names = rest;
-                }
-            }
-            first => {
-                let child = [&at[..], &[first.to_string()]].concat();
-                self.0.get(&child)?;
-            }
-        }
-        self.walk(at, names, hops)
-    }
-
-    fn walk(&self, mut at: Module, names: &[String], hops: usize) -> Option<Module> {
-        for name in names {
-            at.push(name.clone());
-            if self.0.contains_key(&at) {
-                continue;
-            }
-            at.pop();
-            let bound = self.0.get(&at).and_then(|bound| bound.get(name));
-            return match bound {
-                Some(path) if hops > 0 => Some(self.resolve(&at, 0, path, hops - 1).unwrap_or(at)),
-                _ => Some(at),
-            };
-        }
-        Some(at)
-    }
-}
-
-/// The sets of siblings that reach each other.
-fn circles(edges: &Edges) -> Vec<BTreeSet<String>> {
+/// The sets of modules that reach each other.
+pub fn circles(edges: &Edges) -> Vec<BTreeSet<String>> {
     let mut next: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (from, to) in edges.keys() {
         next.entry(from).or_default().insert(to);

@@ -1,7 +1,8 @@
 //! How many packages the lock file of the root has. Each costs time in the first build of iomill, or trust.
 
-use super::Finding;
-use super::{Result, Workspace, read};
+use super::files::read;
+use super::finding::Finding;
+use crate::workspace::{Result, Workspace};
 
 /// The limit, with the packages of this repository. It may only shrink.
 const PACKAGES_MAX: usize = 60;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use proc_macro2::Delimiter;
 use serde::Deserialize;
 
+use super::finding::{EXCEPTIONS, Finding};
 use super::source::{Source, each_run, group, ident, line, punct};
-use super::{EXCEPTIONS, Finding};
 
 /// Lines of a file, tests included. The page about a room at the top of its `mod.rs` does not count.
 const FILE_MAX: usize = 600;

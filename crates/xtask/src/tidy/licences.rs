@@ -4,7 +4,7 @@
 use std::iter::Peekable;
 use std::str::SplitWhitespace;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::workspace::Package;
 
 /// Licences that a binary under MIT or Apache-2.0 may contain.

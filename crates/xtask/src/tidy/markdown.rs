@@ -1,7 +1,8 @@
-//! Markdown as our pages and comments use it: headings, paragraphs, lists, tables, fenced and indented code, code spans, links.
+//! Markdown as our pages and comments use it: headings, paragraphs, lists, tables, fenced and indented code, code
+//! spans, links.
 //!
-//! Goals: where prose is, where code is, and where links lead, each with its line. Non-goals: the rest of the language, such as HTML and
-//! nested quotes, which our pages do not use.
+//! Goals: where prose is, where code is, and where links lead, each with its line. Non-goals: the rest of the language,
+//! such as HTML and nested quotes, which our pages do not use.
 
 /// A part of a page.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ pub fn inline(text: &str) -> Vec<Inline<'_>> {
     found
 }
 
-/// The position of so many backticks and no more.
+/// The position of a run of exactly this number of backticks.
 fn closing(text: &str, ticks: usize) -> Option<usize> {
     let mut at = 0;
     while let Some(next) = text[at..].find('`').map(|next| at + next) {

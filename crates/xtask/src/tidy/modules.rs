@@ -7,7 +7,7 @@ use std::path::Path;
 use proc_macro2::{Delimiter, TokenTree};
 use serde::Deserialize;
 
-use super::Finding;
+use super::finding::Finding;
 use super::lab;
 use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
@@ -53,7 +53,7 @@ pub fn roots(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(roots)
 }
 
-/// The names of the examples of workspaces of their own, which pages there tell how to run.
+/// The names of the examples of workspaces of their own. Pages there may have commands that run them.
 pub fn examples_apart(workspace: &Workspace) -> Result<Vec<String>> {
     let examples = manifests(workspace)?.into_iter().flat_map(|(_, manifest)| manifest.example);
     Ok(examples.filter_map(|example| Some(Path::new(&example.path).file_stem()?.to_str()?.to_owned())).collect())

@@ -1,14 +1,14 @@
-//! The public interface of the library as a list, in the file [`LISTING`]: a change of the interface is a change of that file, so a
-//! review sees it. The list is made from tokens, for no compiler tells it without unstable options.
+//! The public interface of the library as a list, in the file [`LISTING`]: a change of the interface is a change of
+//! that file, so a review sees it. The list is made from tokens, for no compiler tells it without unstable options.
 //!
-//! Goals: each name that a user of the crate can write, with its fields, variants, functions and traits. Non-goals: what the feature
-//! `internals` adds, and traits that the compiler implements by itself (`api/traits.rs` checks these).
+//! Goals: each name that a user of the crate can write, with its fields, variants, functions and traits. Non-goals:
+//! what the feature `internals` adds, and traits that the compiler implements by itself (`api/traits.rs` checks these).
 
 use std::collections::BTreeMap;
 
 use proc_macro2::{Delimiter, Spacing, TokenTree};
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, group, ident, inner, paths, punct};
 
 /// The committed list.

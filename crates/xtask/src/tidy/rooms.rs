@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, each_run, ident, line, paths};
 
 const LIBRARY: &str = "crates/iomill/src/";
 /// The rooms, lowest first. A room imports from itself and from those before it.
 const ROOMS: [&str; 12] =
     ["error", "sys", "counters", "engine", "drive", "layout", "catalog", "cache", "exec", "file", "pager", "api"];
-/// Modules of std that the catalog must not use: it goes through the drive's file operations, so that it can be simulated.
+/// Modules of std that the catalog must not use: it goes through the drive's file operations, so that it can be
+/// simulated.
 const CATALOG_BANS: [&str; 3] = ["fs", "thread", "time"];
 
 pub fn check(sources: &[Source]) -> Vec<Finding> {

@@ -126,6 +126,24 @@ fn without_tests(tokens: &[TokenTree]) -> Vec<TokenTree> {
     code
 }
 
+/// The `use` items of a file that are public, and all its other tokens. Those inside of groups count as other tokens.
+pub fn reexports(tokens: &[TokenTree]) -> (Vec<TokenTree>, Vec<TokenTree>) {
+    let (mut shown, mut rest) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < tokens.len() {
+        let is_word = |at: usize, word: &str| ident(tokens.get(at)).is_some_and(|name| name == word);
+        let restricted = usize::from(group(tokens.get(at + 1), Delimiter::Parenthesis).is_some());
+        let length = match is_word(at, "pub") && is_word(at + 1 + restricted, "use") {
+            true => tokens[at..].iter().position(|t| punct(Some(t), ';')).map_or(tokens.len() - at, |end| end + 1),
+            false => 1,
+        };
+        let kind = if length > 1 { &mut shown } else { &mut rest };
+        kind.extend_from_slice(&tokens[at..at + length]);
+        at += length;
+    }
+    (shown, rest)
+}
+
 /// Calls `visit` with every run of tokens: first that of the file, then that of each group in it, outer ones first.
 pub fn each_run(tokens: &[TokenTree], visit: &mut dyn FnMut(&[TokenTree])) {
     visit(tokens);
@@ -211,6 +229,14 @@ mod tests {
             "use crate::{a::{B, c}, d}; fn f(x: std::io::Result<crate::e::F>) { g::h::<crate::i::J>(1); m!(super::k) }";
         let paths = ["crate::a::B", "crate::a::c", "crate::d", "std::io::Result", "crate::e::F", "g::h", "crate::i::J"];
         assert_eq!(named(text), [&paths[..], &["super::k"]].concat());
+    }
+
+    #[test]
+    fn tells_reexports_apart() {
+        let source = Source::parse("a.rs", "pub use a::B; use c::D; pub(crate) use e::F; pub fn f() {}").unwrap();
+        let (shown, rest) = reexports(&source.tokens);
+        let text = |tokens: Vec<TokenTree>| tokens.into_iter().collect::<TokenStream>().to_string().replace(' ', "");
+        assert_eq!((text(shown), text(rest)), ("pubusea::B;pub(crate)usee::F;".into(), "usec::D;pubfnf(){}".into()));
     }
 
     #[test]

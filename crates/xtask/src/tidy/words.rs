@@ -2,7 +2,7 @@
 
 use proc_macro2::{Delimiter, TokenTree};
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{Source, each_run, group, ident, inner, line, punct};
 
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];

@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 
 use serde::Deserialize;
 
-use super::Page;
-use crate::tidy::Finding;
+use super::page::Page;
+use crate::tidy::finding::Finding;
 use crate::tidy::lab;
 use crate::tidy::modules::examples_apart;
 use crate::workspace::{Result, Workspace, cargo};
@@ -17,6 +17,8 @@ use crate::workspace::{Result, Workspace, cargo};
 /// Subcommands of cargo itself and of rustup's components that our pages use.
 const BUILT_IN: [&str; 13] =
     ["add", "bench", "build", "check", "clippy", "doc", "fmt", "install", "metadata", "publish", "run", "test", "tree"];
+/// Subcommands of `cargo xtask`, as its `main` has them.
+const XTASK: [&str; 5] = ["forbidden", "tidy", "budget", "public", "quick"];
 /// Subcommands that are installed separately. Their arguments are not checked.
 const INSTALLED: [&str; 3] = ["audit", "deny", "fuzz"];
 
@@ -142,7 +144,8 @@ fn example(root: &str) -> Option<&str> {
     file.strip_suffix(".rs").filter(|_| directory.ends_with("/examples"))
 }
 
-/// The command that `cargo run -- ARGUMENTS` runs, where that is `iomill`, the only program of the workspace's default members.
+/// The command that `cargo run -- ARGUMENTS` runs, where that is `iomill`, the only program of the workspace's default
+/// members.
 fn run_by_cargo(words: &[String]) -> Option<Vec<String>> {
     let end = words.iter().position(|word| word == "--")?;
     let ours: Vec<&str> = words[1..end].iter().map(String::as_str).collect();
@@ -155,13 +158,13 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// What is wrong with a command of cargo.
+/// The objection to a command of cargo, if there is one.
 fn cargo_objection(words: &[String], known: &Known) -> Option<String> {
     let words: Vec<&str> = words.iter().map(String::as_str).skip_while(|word| word.starts_with('+')).collect();
     let Some((&subcommand, rest)) = words.split_first() else { return Some("cargo without a subcommand".into()) };
     if subcommand == "xtask" {
         let command = rest.first().copied().unwrap_or_default();
-        return (!crate::COMMANDS.contains(&command)).then(|| format!("`cargo xtask {command}`: no such command"));
+        return (!XTASK.contains(&command)).then(|| format!("`cargo xtask {command}`: no such command"));
     }
     if INSTALLED.contains(&subcommand) {
         return None;

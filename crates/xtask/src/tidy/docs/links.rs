@@ -1,7 +1,7 @@
 //! Relative links must lead to a file that exists and, in our own pages, to a heading that exists.
 
-use super::Page;
-use crate::tidy::Finding;
+use super::page::Page;
+use crate::tidy::finding::Finding;
 
 pub(super) fn check(pages: &[Page], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -33,7 +33,8 @@ fn objection(page: &Page, target: &str, pages: &[Page], exists: impl Fn(&str) ->
     anchor.filter(|anchor| missing(anchor)).map(|_| "no such heading")
 }
 
-/// The path that a link of a page leads to. A link with `/` at its start begins at the root, as on GitHub. `None` above the root.
+/// The path that a link of a page leads to. A link with `/` at its start begins at the root, as on GitHub. `None` above
+/// the root.
 fn resolve(page: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = if link.starts_with('/') { Vec::new() } else { page.split('/').collect() };
     parts.pop();

@@ -1,7 +1,8 @@
 //! Plain words: the subject of a sentence is a named thing, and a sentence is short.
 //!
-//! Comments, messages and pages are checked, with exceptions per file that only shrink. Comments and pages are read as Markdown,
-//! and code in them is not checked. Non-goals: grammar and style, which readers judge. A machine finds only the worst.
+//! Comments, messages and pages are checked, with exceptions per file that only shrink. Comments and pages are read as
+//! Markdown, and code in them is not checked. Non-goals: grammar and style, which readers judge. A machine finds only
+//! the worst.
 
 mod text;
 
@@ -10,8 +11,8 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 
+use super::finding::{EXCEPTIONS, Finding};
 use super::markdown::{self, Block, Inline, inline};
-use super::{EXCEPTIONS, Finding};
 use text::{Kind, stretches};
 
 /// Words that hide the thing that acts.
