@@ -2,8 +2,8 @@
 //! that shows that it finds violations.
 //!
 //! Rust files are read as tokens. So the checks see into macros, need no grammar that gets old, and ignore words in
-//! strings and comments. Only `prose` reads comments, and scans the text for them. Non-goals: formatting (rustfmt),
-//! correctness (clippy).
+//! strings and comments. Only `prose` and `docs` read comments, and scan the text for them. Non-goals: formatting
+//! (rustfmt), correctness (clippy).
 
 mod circles;
 mod crates;
@@ -65,7 +65,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     findings.extend(prose::check(&prose(workspace)?, &exceptions.prose));
     findings.extend(crates::check(workspace)?);
     findings.extend(licences::check(workspace.dependencies()));
-    findings.extend(docs::check(workspace, &files(workspace, "md")?)?);
+    findings.extend(docs::check(workspace, &files(workspace, "md")?, &sources)?);
     findings.sort();
     Ok(findings)
 }

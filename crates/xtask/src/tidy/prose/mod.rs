@@ -4,7 +4,7 @@
 //! Markdown, and code in them is not checked. Non-goals: grammar and style, which readers judge. A machine finds only
 //! the worst.
 
-mod text;
+pub mod text;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
