@@ -1,8 +1,8 @@
 //! The libaio engine: `io_submit` and `io_getevents`, by their system calls.
 //!
 //! Goals: asynchronous direct I/O where io_uring is forbidden or would hand its work to threads. Non-goals: buffered
-//! files, on which `io_submit` waits for each request; completion polling and registered memory, which libaio does not
-//! have. The engine ignores `hold`: a killed process's requests end before its descriptors close.
+//! files (`io_submit` waits for each request on them); completion polling and registered memory (libaio has neither).
+//! The engine ignores `hold`: the requests of a killed process end before its descriptors close.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -25,16 +25,17 @@ const CMD_POLL: u16 = 5;
 const CMD_PREADV: u16 = 7;
 const CMD_PWRITEV: u16 = 8;
 
-/// A flag of a control block: its end is written to the event descriptor `result_fd`.
+/// A flag of a control block: the end of its request sets the event descriptor `result_fd`.
 const FLAG_TELL: u32 = 1;
 
 /// The data of the wake's poll; slots are 32 bits.
 const WAKE: u64 = u64::MAX;
 
-/// How often a waiter looks for a wake on kernels before 4.18. They cannot watch a descriptor for the engine.
+/// The time between two looks for a wake on kernels before 4.18: these cannot watch a descriptor for the engine.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// The kernel's `struct iocb`. The order of its key and the flags of `preadv2` depends on the machine, but both stay zero.
+/// The kernel's `struct iocb`. The order of its key and its flags for `preadv2` depends on the machine; both are zero
+/// here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Control {
@@ -65,10 +66,10 @@ struct Event {
 #[derive(Debug)]
 pub struct AioEngine {
     context: libc::c_ulong,
-    /// One control block per slot, and a last one for the wake's poll. The length never changes, so blocks do not move
-    /// while `queue` points to them.
+    /// One control block per slot, and a last one for the wake's poll. The length never changes, so no block moves
+    /// while `queue` points to it.
     controls: Vec<Control>,
-    /// Pointers to the control blocks to submit, from index `submitted` on.
+    /// Pointers to control blocks. The first `submitted` of them are in the kernel.
     queue: Vec<*mut Control>,
     submitted: usize,
     events: Vec<Event>,
@@ -79,11 +80,11 @@ pub struct AioEngine {
     wake: Arc<EventWake>,
     /// Whether the kernel watches the wake's descriptor at the moment.
     armed: bool,
-    /// Whether the kernel can watch it.
+    /// Whether the kernel can watch that descriptor.
     watches: bool,
-    /// Of a shared engine: set by the kernel at each end.
+    /// The event that the kernel sets at the end of each request; a shared engine has one.
     ends: Option<EndsEvent>,
-    /// Where it says that the kernel refuses it, once.
+    /// The place for the notice that the kernel refuses the engine. Taken when the notice is given.
     notices: Option<Arc<Notices>>,
 }
 
@@ -118,7 +119,7 @@ impl AioEngine {
         })
     }
 
-    /// Whether the kernel serves the engine: a filter of system calls may let it be made, and not be used.
+    /// Tests whether the kernel serves the engine: a filter of system calls may allow making it but not using it.
     pub fn try_out(&mut self) -> io::Result<()> {
         // SAFETY: without requests the call reads no memory.
         check(unsafe { libc::syscall(libc::SYS_io_submit, self.context, 0, std::ptr::null::<*mut Control>()) })?;
@@ -143,7 +144,7 @@ impl AioEngine {
                 }
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // The kernel has no room: take completions first.
+                    // The kernel has no room until completions are taken.
                     Some(libc::EAGAIN) if self.in_kernel > 0 => self.collect(1, None, done)?,
                     Some(errno) => {
                         if let libc::EPERM | libc::EACCES | libc::ENOSYS = errno
@@ -162,8 +163,9 @@ impl AioEngine {
         Ok(())
     }
 
-    /// The kernel refuses the first control block that waits. It has not looked at the others. A request becomes a system call of its own. That
-    /// does what this kernel cannot do (before 4.18 a sync), or what a filter of system calls forbids, and else fails for the same reason.
+    /// Handles the first queued control block after the kernel refused it; the kernel has not looked at the others. Its
+    /// request becomes a plain system call. That call works where this kernel's libaio has no such operation (a sync
+    /// before 4.18) or a filter forbids libaio. Otherwise it fails for the same reason.
     fn refused(&mut self, done: &mut Vec<Completion>) {
         // SAFETY: the pointer names a control block of this engine.
         let control = unsafe { *self.queue[self.submitted] };
@@ -177,7 +179,7 @@ impl AioEngine {
         done.push(unsafe { execute(&request(&control)) });
     }
 
-    /// Takes completions: waits until there are `min`, the time is over, or a signal comes.
+    /// Takes completions. Waits for `min` of them, the end of `timeout`, or a signal.
     fn collect(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
         let min = min.min(self.events.len());
         let time = timeout.map(|timeout| libc::timespec {
@@ -192,7 +194,8 @@ impl AioEngine {
         let taken = match taken {
             Ok(taken) => taken,
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => return Ok(()),
-            // A filter of system calls forbids it. Only a wake can come, for which the caller looks.
+            // A filter of system calls forbids it, and nothing is in flight. Only a wake can come, and the caller looks
+            // for one.
             Err(_) if self.in_kernel == 0 => {
                 self.watches = false;
                 std::thread::sleep(timeout.map_or(GLANCE, |timeout| timeout.min(GLANCE)));
@@ -234,7 +237,7 @@ impl AioEngine {
     /// Queues a control block at place `index`.
     fn enqueue(&mut self, index: usize, control: Control) {
         assert!(index < self.controls.len(), "callers check their slots");
-        // SAFETY: the place is within the vector, as just checked. The kernel copied the earlier block when it took it.
+        // SAFETY: the place is within the vector, as just checked. The kernel has its own copy of the earlier block.
         let place = unsafe {
             let place = self.controls.as_mut_ptr().add(index);
             place.write(control);
@@ -287,7 +290,7 @@ impl Engine for AioEngine {
         let mut deadline = Deadline::new(timeout);
         done.append(&mut self.ended);
         if let Some(ends) = &self.ends {
-            // Before it looks for ends: a later one sets the event again.
+            // Drained before the completions are taken: a later completion sets the event again.
             ends.drain()?;
         }
         self.submit(done)?;
@@ -305,7 +308,7 @@ impl Engine for AioEngine {
             let shared = EventWake::is_shared(&self.wake);
             if shared && self.watches && !self.armed {
                 self.arm(done)?;
-                // The kernel may have refused, or completions were taken to make room. Look again.
+                // The kernel may have refused, or completions may have been taken to make room: both change `want`.
                 continue;
             }
             let sleep_for =
@@ -335,7 +338,7 @@ impl Drop for AioEngine {
     }
 }
 
-/// The request that a control block was made of.
+/// The request that a control block describes.
 fn request(control: &Control) -> IoRequest {
     let one = Memory::one(control.buf as *mut u8);
     let list = Memory::Scatter { list: control.buf as *const Segment, count: control.len as u16 };
@@ -371,7 +374,7 @@ mod tests {
     #[test]
     fn wakes_without_the_kernels_watching() {
         let config = EngineConfig { capacity: 4, poll: false, hold: Vec::new(), shared: false };
-        // There is nothing to test where the machine's limit is used up.
+        // Nothing to test on a machine that has used up its `fs.aio-max-nr`.
         let Ok(mut engine) = AioEngine::new(&config) else { return };
         engine.watches = false;
         let waker = engine.waker();

@@ -1,19 +1,19 @@
 //! The mmap engine: parts are mapped, and reads and writes are copies.
 //!
 //! Goals: no system call for bytes that are in memory, or on a device that is memory. An error of the device fails only
-//! the requests that meet it. Non-goals: the best speed for data that comes from a drive. Such data is requested ahead
-//! (`ahead`), but it goes by way of the page cache and is copied from there.
+//! the requests that meet it. Non-goals: the best speed for data from a drive. The engine announces such reads to the
+//! kernel (`ahead`), but their bytes are copied from the kernel's page cache.
 //!
-//! Requests that cannot be copied go by system calls, through a posix engine inside this one:
+//! Requests that cannot be copied become system calls, in a posix engine inside this one:
 //! - syncs,
 //! - requests beyond the mapping or the end of the file,
 //! - requests on a part that cannot be mapped, or is being mapped anew,
 //! - requests with a copy that met a missing page.
 //!
-//! So a request's error is always the kernel's own answer to a system call. Rules are in `epochs`, `parts`, `copy` and
-//! `ahead`.
+//! So a request's error is always the kernel's own answer to a system call. The rules are in `epochs`, `parts`, `copy`
+//! and `ahead`.
 //!
-//! Parts must be open without direct I/O: system calls must see what the mapping holds.
+//! Parts must be open without direct I/O: system calls must see the bytes in the mapping.
 
 mod ahead;
 mod copy;
@@ -47,20 +47,22 @@ pub struct MmapEngine {
     /// The parts that this engine has used.
     known: HashMap<u64, KnownPart>,
     ahead: Ahead,
-    /// Pushed, but not begun.
+    /// Pushed requests that have not begun.
     pending: Vec<IoRequest>,
-    /// Copied, but not handed out.
+    /// Completions of copied requests, not yet handed out.
     ended: Vec<Completion>,
-    /// Requests that go by system calls.
+    /// Requests for `below`. Empty between calls.
     rest: Vec<IoRequest>,
+    /// Makes the system calls.
     below: PosixEngine,
-    /// Requests that `below` has not completed.
+    /// The number of requests that `below` has not completed.
     below_in_flight: usize,
     /// The parts that `below` is writing to, or (on DAX) syncing, by slot.
     changing: HashMap<u32, (Op, Arc<MappedPart>)>,
-    /// Copies nothing: all requests go by system calls.
+    /// Whether all requests are system calls, and none is copied.
     only_system_calls: bool,
-    /// Copies only from and to a device that is memory: a copy from another drive waits for it, which a shared engine must not do.
+    /// Whether only parts on a device that is memory are copied. Set in a shared engine: a copy from another drive
+    /// would wait for the drive.
     only_memory: bool,
 }
 
@@ -72,8 +74,10 @@ struct KnownPart {
 }
 
 impl MmapEngine {
-    /// An engine that shares its mappings with all engines that got the same `parts`. An error if the processor or a
-    /// rule of the machine allows no copy that survives a failing drive.
+    /// Makes an engine. Engines with the same `parts` share their mappings.
+    ///
+    /// # Errors
+    /// The processor or the system allows no copy that survives a failing drive.
     pub fn new(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
         copy::install()?;
         let capacity = config.capacity as usize;
@@ -93,14 +97,15 @@ impl MmapEngine {
         })
     }
 
-    /// The same engine without copies, as on a part that cannot be mapped: for measurements and tests.
+    /// Makes an engine that copies nothing, as if no part could be mapped: for measurements and tests.
     pub fn by_system_calls(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
         let mut engine = MmapEngine::new(config, parts)?;
         engine.only_system_calls = true;
         Ok(engine)
     }
 
-    /// Copies all requests that can be copied, and hands on the rest. Says whether the engine was cold ([`Ahead`]).
+    /// Copies all pending requests that can be copied, and pushes the rest to `below`. Whether the engine was cold
+    /// ([`Ahead`]).
     fn begin(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;
@@ -141,22 +146,22 @@ impl MmapEngine {
         if !is_cold {
             ahead.end_warm(reads, read_bytes);
         }
-        // This precedes the return of any completion: a sync may follow on another thread, and that thread's fence
-        // would not count.
+        // The fence precedes the return of any completion. After it a sync may begin on another thread, and a fence of
+        // that thread would not wait for this thread's lines.
         if let Some(flush) = fence {
             flush.fence();
         }
         if !rest.is_empty() {
             self.below_in_flight += rest.len();
-            // SAFETY: the callers of `push` keep their promises until the requests come out of `wait`.
+            // SAFETY: the callers of `push` keep their promises until `wait` has returned the completions.
             unsafe { self.below.push(rest) };
             rest.clear();
         }
         is_cold
     }
 
-    /// Notes the requests that `below` has completed.
-    fn came_up(&mut self, done: &[Completion]) {
+    /// Takes in the completions of `below`.
+    fn take_in(&mut self, done: &[Completion]) {
         self.below_in_flight -= done.len();
         if self.changing.is_empty() {
             return;
@@ -172,8 +177,8 @@ impl MmapEngine {
     }
 }
 
-/// Ensures that the reads of a cold engine's batch do not wait one after the other ([`ahead`], rules 2 and 3). It
-/// announces them, or sends a single read by a system call.
+/// Keeps the reads of a cold engine's batch from waiting one after the other ([`ahead`], rules 2 and 3): announces
+/// several reads, and makes a single read a system call.
 fn ask_ahead(
     guard: &EpochGuard<'_, Mapping>,
     known: &mut HashMap<u64, KnownPart>,
@@ -183,7 +188,7 @@ fn ask_ahead(
     let is_alone = pending.len() == 1;
     let mut goes_below = false;
     for request in pending.iter().filter(|request| request.op == Op::Read) {
-        // A part that was not used yet has no mapping for which a copy could have waited.
+        // Not announced: this engine has not used the part yet, so no copy of its bytes can have waited.
         let Some(KnownPart { part, stream }) = known.get_mut(&request.file.key) else { continue };
         let is_memory = guard.current(&part.mapping).is_some_and(|mapping| mapping.flush.is_some());
         if stream.goes_on(request) || is_memory {
@@ -199,10 +204,11 @@ fn ask_ahead(
     }
 }
 
-/// The result of a sync that has nothing to do, because every write was written back before it ended.
+/// The result of a sync without work: the lines of every write were written back before the write ended. `None` if the
+/// kernel must sync.
 ///
-/// All other syncs are an `fdatasync` of the file, not an `msync`. On Linux `msync` is the same call of the file system
-/// for the mapped range. It would leave out what system calls wrote beyond that range.
+/// The kernel's sync is an `fdatasync` of the file, not an `msync`. On Linux `msync` does the same for the mapped range
+/// alone, and would leave out bytes that system calls wrote beyond it.
 fn sync(
     guard: &EpochGuard<'_, Mapping>,
     part: &Arc<MappedPart>,
@@ -217,7 +223,7 @@ fn sync(
     None
 }
 
-/// The result of a request that was copied; `None` if it must go by a system call.
+/// Copies a request and returns its result; `None` if it must become a system call.
 fn transfer(
     guard: &EpochGuard<'_, Mapping>,
     parts: &MappedParts,
@@ -260,7 +266,7 @@ fn transfer(
             }
         };
         if missing > 0 {
-            // The file was cut, or its drive fails. The system call repeats the whole request and tells which.
+            // The file was cut, or its drive fails: the system call that repeats the whole request reports which.
             mapping.distrust();
             return None;
         }
@@ -277,8 +283,8 @@ fn transfer(
     Some(i32::try_from(request.len).unwrap_or(i32::MAX))
 }
 
-/// Describes how the drive's files are mapped. An error if they cannot be mapped. `probe` is a file on the drive with
-/// at least one byte.
+/// Describes how a drive's files are mapped, or fails if they cannot be mapped. `probe` is a file on the drive with at
+/// least one byte.
 pub(super) fn examine(probe: Handle) -> io::Result<&'static str> {
     copy::install()?;
     let mapping = Mapping::new(probe, 1)?;
@@ -307,7 +313,7 @@ impl Engine for MmapEngine {
         if copied < min || copied == 0 || self.below_in_flight > 0 {
             let first = done.len();
             result = self.below.wait(min.saturating_sub(copied), timeout, done);
-            self.came_up(&done[first..]);
+            self.take_in(&done[first..]);
         }
         if was_cold {
             self.ahead.end_cold();

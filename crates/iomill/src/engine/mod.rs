@@ -107,7 +107,7 @@ use crate::sys::notices::Notices;
 
 pub use wake::Deadline;
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Read `len` bytes at `offset` into the memory.
@@ -118,40 +118,42 @@ pub enum Op {
     Sync,
 }
 
-/// Names an open part to an engine.
+/// The name of an open part, as an engine knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRef {
     /// The open file.
     pub handle: Handle,
-    /// Never used again for another file, unlike `handle`. Engines use it as the key of their tables of registered
-    /// files, unless it has [`BY_DESCRIPTOR`].
+    /// Unique in the process and never reused, unlike `handle`. Engines use it as the key of their tables of
+    /// registered files, unless it has [`BY_DESCRIPTOR`].
     pub key: u64,
 }
 
-/// A bit of a key: engines know the file by its descriptor only. An engine that registers a file holds it open until the thread that owns
-/// the engine does I/O again, which may be never. Closing such a file would not give its space back, nor let its file system be unmounted.
+/// A bit of a key: engines must not register the file, and know it by its descriptor alone.
+///
+/// A registered file stays open until the engine's thread does I/O again, perhaps for ever. Until then a close gives
+/// no space back, and the file system cannot be unmounted.
 pub const BY_DESCRIPTOR: u64 = 1 << 63;
 
 impl FileRef {
-    /// Whether no engine may hold the file between requests.
+    /// Whether the key has [`BY_DESCRIPTOR`]: no engine may hold the file open between requests.
     pub fn is_by_descriptor(self) -> bool {
         self.key & BY_DESCRIPTOR != 0
     }
 }
 
-/// No registered memory: see [`Memory::One`].
+/// The region of memory that is not registered: see [`Memory::One`].
 pub const NO_REGION: u16 = u16::MAX;
 
-/// The longest list of [`Memory::Scatter`]. Every kernel takes more.
+/// The largest number of segments in a [`Memory::Scatter`]. Every kernel takes more.
 pub const MAX_SEGMENTS: usize = 64;
 
 /// One stretch of scattered memory, laid out as the kernel's `struct iovec`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins.
+    /// Its first byte.
     pub buf: *mut u8,
-    /// Length in bytes.
+    /// Its length in bytes.
     pub len: usize,
 }
 
@@ -173,15 +175,14 @@ unsafe impl Sync for Segment {}
 pub enum Memory {
     /// In one place.
     One {
-        /// Where it begins.
+        /// The first byte.
         buf: *mut u8,
-        /// The registered memory that holds all of it, by the number that [`Engine::register`] returned, or
-        /// [`NO_REGION`].
+        /// The number from [`Engine::register`] of the registered memory that holds all of it, or [`NO_REGION`].
         region: u16,
     },
     /// In several places, in the order of the list.
     Scatter {
-        /// The list. It stays where it is, and unchanged, for as long as the memory must stay.
+        /// The list. It is neither moved nor changed while the request is in flight.
         list: *const Segment,
         /// Its length, from 1 to [`MAX_SEGMENTS`]; the segments' lengths add up to the request's.
         count: u16,
@@ -189,7 +190,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// For requests that have no memory.
+    /// No memory: for [`Op::Sync`].
     pub const NONE: Memory = Memory::One { buf: std::ptr::null_mut(), region: NO_REGION };
 
     /// Memory in one place that is not registered.
@@ -200,7 +201,7 @@ impl Memory {
     /// Memory in several places.
     ///
     /// # Panics
-    /// When the list is empty or longer than [`MAX_SEGMENTS`].
+    /// If the list is empty or longer than [`MAX_SEGMENTS`].
     pub fn scatter(list: &[Segment]) -> Memory {
         assert!(
             (1..=MAX_SEGMENTS).contains(&list.len()),
@@ -214,9 +215,9 @@ impl Memory {
 /// One I/O on one part; plain data.
 #[derive(Clone, Copy, Debug)]
 pub struct IoRequest {
-    /// Comes back in the completion. It is below the engine's capacity. At most one request per slot is in flight.
+    /// Below the engine's capacity. At most one request per slot is in flight. The completion has the same slot.
     pub slot: u32,
-    /// What to do.
+    /// The operation.
     pub op: Op,
     /// Length in bytes.
     pub len: u32,
@@ -247,7 +248,7 @@ pub trait EngineWake: Send + Sync {
     fn wake(&self);
 }
 
-/// Which engine.
+/// The kinds of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EngineKind {
@@ -278,75 +279,77 @@ impl fmt::Display for EngineKind {
     }
 }
 
-/// What a user should know of an engine that the kernel has stopped to serve.
+/// The notice that the kernel no longer serves an engine.
 fn refused_later(kind: EngineKind, error: &io::Error) -> String {
     format!(
-        "{kind} is refused to a thread that used it before ({error}), as by a filter of system calls that came later: its requests are \
-         system calls, one after the other"
+        "the kernel no longer serves {kind} to a thread that has used it ({error}); a filter of system calls may have \
+         been set meanwhile. The thread's requests are now plain system calls, one after the other"
     )
 }
 
-/// What an engine is made for.
+/// The settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The largest number of requests in flight; slots are below it.
     pub capacity: u32,
     /// Poll for completions instead of taking interrupts, where the device supports it.
     pub poll: bool,
-    /// Files to hold open as long as the kernel may still work for this engine. One is the array's lock, which must
-    /// outlive I/O in flight after a kill.
+    /// Files to hold open while the kernel may still do I/O for this engine. One is the array's lock: after a kill it
+    /// must outlive the I/O in flight.
     pub hold: Vec<Handle>,
-    /// Any thread may use it, one at a time, also to wait for what another thread has pushed. A `wait` for no completions does not wait for a
-    /// drive then. It costs the kernel more.
+    /// Whether any thread may use the engine, one at a time, also to wait for another thread's requests. A `wait` with
+    /// `min` 0 then never waits for a drive. Such an engine costs the kernel more per request.
     pub shared: bool,
 }
 
-/// Starts requests and reports their ends. One thread at a time uses it. Unless it is shared, the thread that uses it first must push all
-/// its requests and wait for all of them (io_uring's single-issuer rule).
+/// Starts requests and reports their ends. One thread at a time uses an engine. Unless the engine is shared, its first
+/// user is its only user: it pushes all requests and waits for all of them (io_uring's single-issuer rule).
 pub trait Engine: Send {
-    /// Which engine this is.
+    /// The kind of this engine.
     fn kind(&self) -> EngineKind;
 
-    /// Takes a batch of requests. They may start now. When `wait` has been called, they have started.
+    /// Takes a batch of requests. They start now or in the next `wait`.
     ///
     /// # Safety
-    /// Until a request's completion has come out of [`Engine::wait`]:
+    /// Until [`Engine::wait`] has returned a request's completion:
     /// - its memory stays valid, and for reads no other thread touches it,
-    /// - its list (if it has one) stays as it is,
+    /// - its list of segments, if any, is neither moved nor changed,
     /// - its file stays open.
     ///
     /// No more requests than the capacity are in flight.
     unsafe fn push(&mut self, requests: &[IoRequest]);
 
-    /// Starts what was pushed. Then it waits until `min` completions are there, a wake comes, or `timeout` passes
-    /// (`None` waits for ever). It appends all completions that are there to `done`. With `min` 0 it does not wait.
-    /// While at least `min` requests are in flight, it may notice a wake only when that many have ended. They will end,
-    /// and one system call for a batch is worth more.
+    /// Starts all pushed requests. Then waits for `min` completions, a wake, or the end of `timeout` (`None` is for
+    /// ever), and appends all present completions to `done`. With `min` 0 it does not wait.
     ///
-    /// An error means that this engine can report nothing more. Requests in flight may still be running.
+    /// While at least `min` requests are in flight, a wake may end the wait only after `min` completions. The requests
+    /// do end, and one system call for the whole batch is worth the delay.
+    ///
+    /// # Errors
+    /// The engine can report no more completions. Requests in flight may still be running.
     fn wait(&mut self, min: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()>;
 
     /// An object that wakes `wait` from other threads.
     fn waker(&self) -> Arc<dyn EngineWake>;
 
-    /// A descriptor that `poll` finds readable while completions are there, and perhaps until the next `wait` after they were taken. `None` of a shared engine: each `wait` reports the ends of all that was
-    /// pushed, or the engine is a simulation's.
+    /// A descriptor that is readable (for `poll`) while completions wait, and perhaps until the next `wait` after they
+    /// were taken. A shared engine without a descriptor ends all pushed requests within each `wait`, or is simulated.
     fn descriptor(&self) -> Option<RawFd> {
         None
     }
 
-    /// Names the place for what a user should know, such as that the kernel no longer serves the engine.
+    /// Sets the place for the engine's notices to the user, such as that the kernel no longer serves it.
     fn tell(&mut self, notices: &Arc<Notices>) {
         let _has_nothing_to_tell = notices;
     }
 
-    /// Drops the engine's hold on a file that is about to be closed for good. It has no requests in flight.
+    /// Drops the engine's hold on a file that is about to be closed for good. The file has no requests in flight.
     fn forget(&mut self, key: u64) {
         let _holds_none = key;
     }
 
-    /// Makes memory known to the kernel, so that requests within it skip the pinning of pages. `None` if the engine has
-    /// no such function or a limit forbids it.
+    /// Registers memory with the kernel, so that it need not pin pages for each request. Returns the number of the
+    /// region, or `None` if the engine has no such function or a limit forbids it.
     ///
     /// # Safety
     /// The memory stays mapped until `unregister`, or until the engine is dropped.
@@ -355,7 +358,7 @@ pub trait Engine: Send {
         None
     }
 
-    /// Takes a registration back.
+    /// Ends a registration. No request with this region is in flight.
     fn unregister(&mut self, region: u16) {
         let _there_is_none = region;
     }

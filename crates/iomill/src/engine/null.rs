@@ -12,7 +12,7 @@ use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest,
 /// See the module.
 #[derive(Debug)]
 pub struct NullEngine {
-    /// Ended, not yet handed out.
+    /// Completions that no `wait` has handed out yet.
     ended: Vec<Completion>,
     wake: Arc<NullWake>,
 }

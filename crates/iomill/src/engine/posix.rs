@@ -1,9 +1,9 @@
-//! The posix engine: `pread`, `pwrite`, `preadv` and `pwritev` for scattered memory, and `fdatasync`, on a few threads.
+//! The posix engine: `pread`, `pwrite`, `preadv`, `pwritev` and `fdatasync` on a few threads.
 //!
 //! Goals: works everywhere, on every file. A caller that waits serves requests itself instead of sleeping, so one
 //! request at a time costs no change of threads. A wake or timeout then waits for the end of that one request.
-//! Non-goals: the lowest cost per request; the threads share a lock. Polling: since Linux 5.19 the kernel ignores `RWF_HIPRI`
-//! in these calls, and before that such a call could hang.
+//! Non-goals: the lowest cost per request (the threads share a lock); polling (the kernel ignores `RWF_HIPRI` in these
+//! calls since Linux 5.19, and before that such a call could hang).
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,19 +24,19 @@ pub const DEFAULT_THREADS: usize = 4;
 pub struct PosixEngine {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// How many workers are wanted. They start with the first request that the caller does not serve itself. 0 if not
-    /// even one could start: then the caller serves all requests.
+    /// The most workers. They start when there are requests that the caller does not serve itself. 0 if not even one
+    /// could start: the caller then serves all requests.
     threads: usize,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<PosixState>,
-    /// Tells workers that there is a request to serve, or that it is time to stop.
+    /// Wakes workers for a pending request, or to stop.
     work: Condvar,
-    /// Tells the waiter that enough requests have ended, or that a wake came.
+    /// Wakes the waiter: `wanted` requests have ended, or `woken` is set.
     ended: Condvar,
-    /// Of a shared engine: set while `PosixState::ended` has something. Changes under the lock.
+    /// The event of a shared engine: set while `PosixState::ended` is not empty. Changes under the lock.
     ends: Option<Event>,
 }
 
@@ -44,21 +44,24 @@ struct Shared {
 struct PosixState {
     pending: VecDeque<IoRequest>,
     ended: Vec<Completion>,
-    /// The waiter sleeps until `ended` is this long.
+    /// The length of `ended` for which the waiter sleeps; `usize::MAX` while none does.
     wanted: usize,
-    /// Workers asleep.
+    /// The number of workers that sleep.
     idle: usize,
     woken: bool,
     stop: bool,
 }
 
 impl PosixEngine {
-    /// Makes an engine with [`DEFAULT_THREADS`]. An error if it is to be shared and the system gives no event descriptor.
+    /// Makes an engine with [`DEFAULT_THREADS`].
+    ///
+    /// # Errors
+    /// The engine is to be shared, and the system gives no event descriptor.
     pub fn new(config: &EngineConfig) -> io::Result<PosixEngine> {
         PosixEngine::with_threads(config, DEFAULT_THREADS)
     }
 
-    /// Makes an engine with `threads` threads, at least one, as `new`.
+    /// Makes an engine with `threads` threads, at least one. Errors are those of `new`.
     pub fn with_threads(config: &EngineConfig, threads: usize) -> io::Result<PosixEngine> {
         let capacity = config.capacity as usize;
         let state = PosixState {
@@ -74,7 +77,7 @@ impl PosixEngine {
         Ok(PosixEngine { shared: Arc::new(shared), workers: Vec::new(), threads: threads.max(1) })
     }
 
-    /// Ensures that workers serve all pending requests except `own` ones, which the caller serves.
+    /// Wakes or starts workers for all pending requests but `own` of them; the caller serves those itself.
     fn call_workers(&mut self, own: usize) {
         let (pending, idle) = {
             let state = self.shared.lock();
@@ -86,14 +89,14 @@ impl PosixEngine {
         for _ in 0..pending.min(idle) {
             self.shared.work.notify_one();
         }
-        // Busy workers come back for more by themselves. New ones start only while there are too few.
+        // A busy worker takes the next request by itself. New ones start only while there are too few.
         let missing = pending.saturating_sub(idle).min(self.threads - self.workers.len());
         for _ in 0..missing {
             let shared = Arc::clone(&self.shared);
             let started = std::thread::Builder::new().name("iomill-posix".to_owned()).spawn(move || shared.serve());
             match started {
                 Ok(worker) => self.workers.push(worker),
-                // Fewer workers are enough.
+                // The workers that did start are enough.
                 Err(_) => {
                     self.threads = self.workers.len();
                     break;
@@ -102,8 +105,8 @@ impl PosixEngine {
         }
     }
 
-    /// Takes the next request that the caller is to serve itself. Syncs take long and would delay wakes, so workers do
-    /// them, if there are workers.
+    /// Takes the next request if the caller is to serve it itself. A sync is left to the workers, if there are any: it
+    /// takes long, and would delay a wake.
     fn take_own(&self, state: &mut PosixState) -> Option<IoRequest> {
         let mine = state.pending.front().is_some_and(|request| request.op != Op::Sync || self.threads == 0);
         if mine { state.pending.pop_front() } else { None }
@@ -174,7 +177,7 @@ unsafe fn transfer(request: &IoRequest) -> io::Result<i32> {
     })
 }
 
-/// A system call's answer as a result; the kernel transfers at most 2 GiB at once.
+/// The result of a system call. The kernel transfers less than 2 GiB at once, so it fits.
 fn check(answer: libc::ssize_t) -> io::Result<i32> {
     if answer < 0 {
         return Err(io::Error::last_os_error());
@@ -238,12 +241,11 @@ impl Engine for PosixEngine {
         }
         let left_over = !state.pending.is_empty();
         drop(state);
-        // The next call must not wait for the requests that this call leaves.
+        // The pending requests go to the workers, so that they have started when this call returns.
         if left_over {
             self.call_workers(0);
         }
         if self.threads == 0 {
-            // No worker could start.
             let rest = std::mem::take(&mut shared.lock().pending);
             // SAFETY: the caller of `push` promised that file and memory stay valid until the request is done.
             done.extend(rest.iter().map(|request| unsafe { execute(request) }));
@@ -261,7 +263,7 @@ impl Engine for PosixEngine {
 }
 
 impl Drop for PosixEngine {
-    /// Waits for the requests that the threads are serving. Requests that no thread has begun are dropped.
+    /// Waits for the requests that workers have begun. All others are dropped.
     fn drop(&mut self) {
         {
             let mut state = self.shared.lock();
@@ -285,7 +287,7 @@ mod tests {
     use crate::engine::FileRef;
     use crate::sys::fs::Handle;
 
-    /// What the engine does if the system lets no thread start.
+    /// The caller serves all requests, syncs too, if the system lets no thread start.
     #[test]
     fn without_a_thread_the_caller_serves_all() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();

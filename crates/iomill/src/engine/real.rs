@@ -34,18 +34,17 @@ use crate::sys::plain_fs::{Opened, PlainFs};
 use crate::sys::real_fs::RealFs;
 use crate::sys::versions::IN_MEMORY;
 
-/// Capacity of the engines that are made only to see whether it works.
+/// The capacity of engines that are made only to test whether the kernel serves them.
 const PROBE_CAPACITY: u32 = 64;
 
-/// How long to wait for locked memory, again and again.
+/// The pauses between tries to make a ring while locked memory is short.
 const RING_PAUSES_MS: [u64; 6] = [1, 2, 5, 10, 30, 60];
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct RealPlatform {
     clock: Arc<MonotonicClock>,
-    /// The parts that mmap engines have mapped, made with the first such engine. They belong to the platform, because
-    /// keys of parts are unique in the process.
+    /// The mapped parts of all mmap engines, made with the first such engine.
     mapped: OnceLock<Arc<MappedParts>>,
     flusher: Flusher,
 }
@@ -154,7 +153,7 @@ fn choose(probe: Handle, direct: bool) -> io::Result<Choice> {
     }
 }
 
-/// The engine that was asked for, or an error that says why it is not available.
+/// The engine that the user asked for, or an error that says why it is not available.
 fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
     let why = match kind {
         EngineKind::Uring => {
@@ -175,8 +174,8 @@ fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
     Ok(Choice { kind, why })
 }
 
-/// Makes a ring, and tries again where locked memory is short. The kernel gives back the memory of this user's earlier rings,
-/// such as those of [`try_uring`], a little after they were dropped.
+/// Makes a ring, and tries again while locked memory is short: the kernel frees the memory of dropped rings, such as
+/// those of [`try_uring`], some time after the drop.
 fn patiently<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for pause_ms in RING_PAUSES_MS {
         match make() {
@@ -187,7 +186,7 @@ fn patiently<T>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
     make()
 }
 
-/// What an engine is made for to see whether it works.
+/// The configuration of an engine that is made only to test whether the kernel serves it.
 fn probing() -> EngineConfig {
     EngineConfig { capacity: PROBE_CAPACITY, poll: false, hold: Vec::new(), shared: false }
 }
@@ -204,7 +203,8 @@ fn no_simulation() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the simulated engine drives simulated drives only, not this machine's")
 }
 
-/// Where io_uring cannot serve a file without blocking, and so would use threads; `None` if it can.
+/// The place, in words, where io_uring cannot serve a file without blocking, and so would use threads. `None` if it
+/// can.
 fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
     if is_in_memory(probe)? {
         return Ok(Some("on a file system in memory"));
@@ -219,11 +219,9 @@ fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::EOPNOTSUPP) => Ok(Some("on this file system, which has no reads that do not wait")),
-        // The read would have had to wait, or the kernel does not know the flag. In the second case its io_uring is
-        // tried.
+        // The read would have waited, or the kernel does not know the flag. For the second case io_uring is tried out.
         Some(libc::EAGAIN | libc::EINTR | libc::ENOSYS | libc::EPERM) => Ok(None),
-        // Where blocks are larger than pages, one page is too little to read. But the kernel accepted the flag before
-        // it saw that.
+        // A page is too short a read where blocks are larger than pages. But the kernel has accepted the flag before.
         Some(libc::EINVAL) => Ok(None),
         _ => Err(error),
     }
@@ -233,12 +231,12 @@ fn is_in_memory(probe: Handle) -> io::Result<bool> {
     if probe.0 < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: a descriptor of the caller's, not negative, used for this one call.
+    // SAFETY: the caller's descriptor, not negative, used for this one call.
     let fd = unsafe { BorrowedFd::borrow_raw(probe.0) };
     Ok(IN_MEMORY.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32)))
 }
 
-/// An error of the same kind that has the reason in words.
+/// An error of the same kind, with the reason in words.
 fn explained(error: &io::Error, why: fn(&io::Error) -> String) -> io::Error {
     io::Error::new(error.kind(), why(error))
 }

@@ -1,8 +1,8 @@
 //! The io_uring engine.
 //!
-//! Goals: one system call that submits and waits, and none when completions are there already; registered files and
-//! memory; nothing allocated per request. Non-goals: worker threads of the kernel. Where it would hand every request to
-//! them, the platform chooses another engine.
+//! Goals: one system call that submits and waits, and none if enough completions have come already; registered files
+//! and memory; no allocation per request. Non-goals: worker threads of the kernel. Where the kernel would hand every
+//! request to them, the platform chooses another engine.
 //!
 //! With `poll` there are two rings. One polls the device for reads and writes. The other is a plain ring for syncs, for
 //! wakes, and for files on a device that cannot be polled. The thread spins only while the polling ring has requests in
@@ -35,25 +35,25 @@ pub struct UringEngine {
     wake: Arc<EventWake>,
     /// Whether the kernel watches the wake's descriptor at the moment.
     armed: bool,
-    /// Whether one poll may report many wakes (5.13).
+    /// Whether one poll may report many wakes (Linux 5.13).
     multishot: bool,
-    /// Why requests could not be handed to the kernel. If that was an errno of the kernel, the rings are entered no more, and each further
-    /// request is a system call of its own: see `refuse`. Otherwise every further `wait` answers this.
+    /// The error after which the rings are not entered again. After an errno of the kernel, each request is a system
+    /// call of its own (see `refuse`). After any other error, every `wait` returns it.
     broken: Option<io::Error>,
-    /// Ends of requests that the rings did not take.
+    /// Completions of requests that the rings did not take, not yet handed out.
     outside: Vec<Completion>,
-    /// Where it says that the rings are refused, once.
+    /// The place for the notice that the rings are refused. Taken when the notice is given, so that it is given once.
     notices: Option<Arc<Notices>>,
 }
 
 /// The polling ring.
 struct Polled {
     ring: Ring,
-    /// The requests by slot, for those that the plain ring must do after all.
+    /// The requests in flight in this ring, by slot. The plain ring repeats those that cannot be polled.
     requests: Vec<Option<IoRequest>>,
-    /// Those requests: their device cannot be polled. Used only within one call.
+    /// Requests for the plain ring, because their device cannot be polled. Empty between calls.
     unpolled: Vec<IoRequest>,
-    /// Keys of the files on a device that cannot be polled.
+    /// Keys of files on devices that cannot be polled.
     refused: HashSet<u64>,
 }
 
@@ -81,7 +81,7 @@ impl UringEngine {
         })
     }
 
-    /// Whether the kernel serves the engine at all. The calling thread is the one that uses it.
+    /// Tests whether the kernel serves the engine. The calling thread becomes its user.
     pub fn try_out(&mut self) -> io::Result<()> {
         self.main.try_out()
     }
@@ -90,6 +90,8 @@ impl UringEngine {
         self.main.in_flight + self.polled.as_ref().map_or(0, |polled| polled.ring.in_flight)
     }
 
+    /// Queues requests in the rings, and counts them in `pushed`.
+    ///
     /// # Safety
     /// As for `Engine::push`.
     unsafe fn try_push(&mut self, requests: &[IoRequest], pushed: &mut usize) -> io::Result<()> {
@@ -106,8 +108,9 @@ impl UringEngine {
         Ok(())
     }
 
-    /// The kernel does not let the rings be entered. A filter of system calls may have been set after the engine was made. What the kernel has not
-    /// taken ends with `EAGAIN`, for which it is pushed again. What it has taken goes on.
+    /// Gives up entering the rings after an error. If the error is an errno, a filter of system calls may have been set
+    /// after the engine was made. Queued requests then end with `EAGAIN`, after which the drive queue pushes them
+    /// again. Requests that the kernel has taken go on.
     fn refuse(&mut self, error: io::Error) {
         if error.raw_os_error().is_some() {
             if let Some(notices) = self.notices.take() {
@@ -125,12 +128,13 @@ impl UringEngine {
         self.broken = Some(error);
     }
 
-    /// Whether requests are system calls of their own, because the kernel does not let the rings be entered.
+    /// Whether each request is a system call of its own, because the kernel no longer serves the rings.
     fn is_outside(&self) -> bool {
         self.broken.as_ref().is_some_and(|error| error.raw_os_error().is_some())
     }
 
-    /// Waits until `done` has so many ends, without entering the rings: what the kernel has taken shows its end by itself.
+    /// Waits until `done` has `wanted` completions, without entering the rings. The kernel shows the completions of
+    /// requests that it has taken also to a thread that does not enter.
     fn wait_outside(&mut self, wanted: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
         let mut deadline = Deadline::new(timeout);
         let mut is_readable = false;
@@ -149,7 +153,7 @@ impl UringEngine {
                 return Ok(());
             }
             if is_readable && done.len() == before && self.in_flight() > 0 {
-                // The ends are there, and the ring shows them only where it is entered.
+                // The completions have come, but this kind of ring shows them only to a thread that enters it.
                 return Err(io::Error::other("the kernel shows no ends of I/O that it has taken"));
             }
             is_readable = self.main.is_readable(self.wake.event(), left)?;
@@ -196,7 +200,7 @@ impl UringEngine {
         }
     }
 
-    /// One round of the polling ring: submits, polls the device, reaps, and gives refused requests to the plain ring.
+    /// One round of the polling ring: submits, polls the device, reaps, and hands unpolled requests to the plain ring.
     fn poll_once(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         let Some(polled) = &mut self.polled else { return Ok(()) };
         polled.ring.submit()?;
@@ -249,7 +253,7 @@ impl Polled {
         })
     }
 
-    /// Whether a request goes to the polling ring. If so, the ring remembers it.
+    /// Whether the polling ring takes a request. If so, `requests` holds it from now on.
     fn takes(&mut self, request: &IoRequest) -> bool {
         if request.op == Op::Sync || self.refused.contains(&request.file.key) {
             return false;
@@ -259,7 +263,7 @@ impl Polled {
         true
     }
 
-    /// Takes the completions that are there. Requests on files that cannot be polled become `unpolled`.
+    /// Takes the ring's completions. Requests on files that cannot be polled go to `unpolled`.
     fn reap(&mut self, done: &mut Vec<Completion>) {
         let Polled { ring, requests, unpolled, refused } = self;
         let mut ended = 0;
@@ -336,7 +340,7 @@ impl Engine for UringEngine {
         // SAFETY: the caller's promise.
         let region = unsafe { self.main.register(start, len) }?;
         let Some(polled) = &mut self.polled else { return Some(region) };
-        // SAFETY: the caller's promise. Both tables take and give up places together, so their numbers agree.
+        // SAFETY: the caller's promise. Both tables take and free places together, so their numbers agree.
         match unsafe { polled.ring.register(start, len) } {
             Some(same) if same == region => Some(region),
             other => {
@@ -356,15 +360,15 @@ impl Engine for UringEngine {
 }
 
 impl Drop for UringEngine {
-    /// Waits for the requests in flight. If the ring closed at once, the kernel would go on writing to memory that may
-    /// be freed next.
+    /// Waits for the requests in flight: after a close the kernel would still write to memory that may be freed next.
     fn drop(&mut self) {
         let mut done = Vec::new();
         while self.in_flight() > 0 && self.wait(self.in_flight() as usize, None, &mut done).is_ok() {
             done.clear();
         }
-        // The kernel takes a ring down a good tenth of a second after it is closed. The files would be held until then, and so would their
-        // file system. With requests in flight the array's lock has to be held that long.
+        // The kernel takes a ring down some 100 ms after its close, and holds the files, and so their file system,
+        // until then. So the files are unregistered first. With requests in flight they stay: the array's lock must
+        // be held as long as those.
         if self.in_flight() == 0 {
             self.main.let_go();
             self.polled.iter_mut().for_each(|polled| polled.ring.let_go());
@@ -372,7 +376,7 @@ impl Drop for UringEngine {
     }
 }
 
-/// `io::Error` is not `Clone`, so this keeps the number, or else the words.
+/// A copy of an error: `io::Error` is not `Clone`. It has the same errno, or else the same kind and words.
 fn copy(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
@@ -388,7 +392,7 @@ mod tests {
     use crate::sys::fs::Handle;
     use crate::sys::memory::PageBuf;
 
-    /// Engines as on older kernels, by name.
+    /// Engines as on older kernels, with their names.
     fn lesser_engines(poll: bool) -> Vec<(&'static str, UringEngine)> {
         let config = EngineConfig { capacity: 8, poll, hold: Vec::new(), shared: false };
         let mut engines = Vec::new();
@@ -405,7 +409,7 @@ mod tests {
         engines
     }
 
-    /// A wake that comes later is lost.
+    /// A wake that has not come by then is lost.
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]
@@ -446,10 +450,10 @@ mod tests {
         }
     }
 
-    /// Requests that the kernel has are brought. Those that wait in the queue are to be pushed again, and all others are system calls. Wakes
-    /// and timeouts go on.
+    /// Requests that the kernel has taken complete. Queued requests end with `EAGAIN`, and later ones are system calls.
+    /// Wakes and timeouts still work.
     #[test]
-    fn what_the_rings_refuse_is_done_by_calls() {
+    fn requests_that_the_rings_refuse_are_system_calls() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         let file = FileRef { handle: Handle(file.as_raw_fd()), key: 1 };
         for (name, mut engine) in lesser_engines(false) {

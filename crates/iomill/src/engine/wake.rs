@@ -6,7 +6,7 @@
 //! 3. When the descriptor's event arrives, the engine drains the descriptor and then takes `pending` again. If it is
 //!    unset, an earlier `wait` has already returned for this wake, and the engine goes on sleeping.
 //!
-//! So no wake is lost: either rule 2 sees it, or its write comes after rule 2 and ends the sleep.
+//! So no wake is lost: either rule 2 sees it, or its write to the descriptor comes after rule 2 and ends the sleep.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -20,7 +20,7 @@ use crate::sys::event::Event;
 /// A wake by an event descriptor, for engines that wait inside the kernel.
 #[derive(Debug)]
 pub(super) struct EventWake {
-    /// It is readable from the write of rule 1 to the drain of rule 3.
+    /// Readable from the write of rule 1 to the drain of rule 3.
     event: Event,
     /// Set while a waker wants the engine's `wait` to return.
     pending: AtomicBool,
@@ -35,12 +35,12 @@ impl EventWake {
         self.event.as_fd().as_raw_fd()
     }
 
-    /// What a waker sets.
+    /// The event that a waker sets.
     pub(super) fn event(&self) -> &Event {
         &self.event
     }
 
-    /// Rules 2 and 3: whether a waker wanted a wake. The wake counts as delivered now.
+    /// Rules 2 and 3: takes a wake. Whether there was one.
     pub(super) fn take(&self) -> bool {
         // AcqRel: pairs with the same in `wake`.
         self.pending.swap(false, Ordering::AcqRel)
@@ -51,8 +51,8 @@ impl EventWake {
         self.event.drain()
     }
 
-    /// Whether anything but the engine itself holds `wake`. If not, no wake can come while the engine sleeps, so it may
-    /// sleep until several completions are there.
+    /// Whether the engine is not the only owner of `wake`. If it is, no wake can come while it sleeps, so it may sleep
+    /// until there are several completions.
     pub(super) fn is_shared(wake: &Arc<EventWake>) -> bool {
         let shared = Arc::strong_count(wake) > 1;
         // Acquire: pairs with the Release in the drop of the last other `Arc`. That holder's wake came before its drop,
@@ -72,7 +72,7 @@ impl EngineWake for EventWake {
     }
 }
 
-/// The end of a wait. It reads the clock only when `left` is called.
+/// The end of a wait. Only `left` reads the clock.
 #[derive(Debug)]
 pub struct Deadline {
     timeout: Option<Duration>,
@@ -80,12 +80,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// So long from the first call of `left` on. `None` is for ever.
+    /// A deadline at `timeout` after the first call of `left`. `None` is for ever.
     pub fn new(timeout: Option<Duration>) -> Deadline {
         Deadline { timeout, end: None }
     }
 
-    /// How long to sleep now: `None` is for ever, zero is not at all.
+    /// The time that is left: `None` is for ever, zero means that the wait is over.
     pub fn left(&mut self) -> Option<Duration> {
         let timeout = self.timeout?;
         if timeout.is_zero() {

@@ -1,19 +1,19 @@
-//! What to do about copies that would wait for pages which are not in memory.
+//! Detection of copies that wait for pages which are not in memory, and what to do instead.
 //!
-//! Goals: bytes that are not in memory come in by as many I/Os as there were requests. Those of a batch come at the
-//! same time. Bytes that are in memory cost no system call. Non-goals: read-ahead of our own. For reads in a row the
-//! kernel's read-ahead is as good as any.
+//! Goals: bytes that are not in memory are read by one I/O per request, and all requests of a batch at the same time.
+//! Bytes in memory cost no system call. Non-goals: an own read-ahead. For sequential reads the kernel's is as good as
+//! any.
 //!
-//! By itself the kernel reads around each page that a copy lacks, by the device's `read_ahead_kb`, and waits for one
-//! page after the other. Rules:
-//! 1. The thread's count of major faults shows that its copies wait. Reading it is a system call, so the engine reads
-//!    it once in `LOOK_PAGES` pages, and more often at first. After a fault the engine is cold for `COLD_BATCHES`
-//!    batches.
-//! 2. While it is cold, a read that is alone in its batch goes by a system call, which reads exactly what was asked
-//!    for. The ranges of several reads are announced to the kernel before the first of them is copied.
-//! 3. Reads that begin where the last read of their part ended, `STREAK` times and more, are a stream. They are copied
-//!    and not announced, so that the kernel reads ahead of them.
-//! 4. When the thread waited in a batch of a cold engine, the engine is cold for `COLD_BATCHES` batches again.
+//! By itself the kernel reads `read_ahead_kb` of the device around each missing page, and a copy waits for one page
+//! after the other. Rules:
+//! 1. The thread's count of major faults shows whether its copies wait. Reading the count is a system call, so the
+//!    engine reads it once in `LOOK_PAGES` pages, and more often at first. After a fault the engine is *cold* for
+//!    `COLD_BATCHES` batches.
+//! 2. In a cold engine, a read that is alone in its batch is a system call, which reads exactly the bytes that were
+//!    asked for. Several reads are announced to the kernel before the first of them is copied.
+//! 3. A read that begins where the last read of its part ended, for the `STREAK`th time in a row or more, belongs to a
+//!    stream. It is copied without an announcement, so that the kernel reads ahead.
+//! 4. If the thread has waited in a batch of a cold engine, the engine is cold for another `COLD_BATCHES` batches.
 //! 5. Announcements are advice. If one fails, the copy or the system call after it meets the same error. Memory (DAX)
 //!    needs none.
 
@@ -24,45 +24,46 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::engine::IoRequest;
 
-/// Pages that are copied between two looks at the count of faults, at first and later. A look costs as much as copying
+/// The number of pages between two looks at the count of faults, at first and later. A look costs as much as copying
 /// three pages.
 const LOOK_PAGES_FIRST: u64 = 1;
 const LOOK_PAGES: u64 = 256;
 
-/// An engine is no longer cold after so many batches since the last one that waited.
+/// The number of batches for which an engine stays cold after a wait.
 const COLD_BATCHES: u32 = 256;
 
-/// So many reads in a row, each beginning where the one before it ended, are a stream.
+/// The number of reads, each beginning where the last one ended, that make a stream.
 const STREAK: u32 = 8;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What one engine knows of the waits of its copies. An engine belongs to one thread at a time.
+/// One engine's knowledge of the waits of its copies. An engine belongs to one thread at a time.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// Batches for which it is still cold.
+    /// The number of batches for which the engine is still cold.
     cold: u32,
-    /// Pages copied since the last look, and the number at which the next look comes.
+    /// The number of pages copied since the last look.
     pages: u64,
+    /// The value of `pages` at which the next look is due.
     look_pages: u64,
     /// The thread's counts at the last look.
     last: Waits,
 }
 
-/// Reads of one part that may be a stream.
+/// The detector of a stream of reads in one part.
 #[derive(Debug, Default)]
 pub(super) struct PartStream {
-    /// Where the last read ended.
+    /// The offset at which the last read ended.
     end: u64,
-    /// How many reads in a row began where the one before ended.
+    /// The number of reads in a row that began where the one before ended.
     streak: u32,
 }
 
-/// How often a thread has had to wait since its start.
+/// A thread's counts of waits since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Waits {
     major_faults: i64,
-    /// Times that the thread slept, also for a page that was on its way already.
+    /// How often the thread slept, also for a page that another read was bringing already.
     sleeps: i64,
 }
 
@@ -91,7 +92,7 @@ impl Ahead {
     /// Whether the engine is cold. Called once, before a batch.
     pub(super) fn begin(&mut self) -> bool {
         if self.cold == 0 {
-            // The engine may have come to this thread since the last look.
+            // The engine may have moved to this thread since the last look.
             if self.pages == 0 && self.look_pages == LOOK_PAGES_FIRST {
                 self.last = Waits::now();
             }
@@ -105,7 +106,7 @@ impl Ahead {
         true
     }
 
-    /// Makes the engine cold, as a fault does.
+    /// Makes the engine cold, as after a fault.
     #[cfg(test)]
     pub(super) fn make_cold(&mut self) {
         self.cold = COLD_BATCHES;
@@ -119,15 +120,14 @@ impl Ahead {
         self.pages = 0;
     }
 
-    /// Called after a batch of an engine that is not cold, with the number of reads and of bytes that it copied (rule
-    /// 1).
+    /// Called after a batch of an engine that is not cold, with the numbers of its reads and of their bytes (rule 1).
     pub(super) fn end_warm(&mut self, reads: u64, bytes: u64) {
         self.pages += reads.max(bytes / PAGE_BYTES);
         if self.pages < self.look_pages {
             return;
         }
         let now = Waits::now();
-        // The thread may have slept for other reasons, so only faults count here.
+        // Only faults count here: the thread may have slept for other reasons.
         if now.major_faults != self.last.major_faults {
             self.cold = COLD_BATCHES;
         }
@@ -137,7 +137,7 @@ impl Ahead {
 }
 
 impl PartStream {
-    /// Notes a read. Says whether it belongs to a stream (rule 3).
+    /// Notes a read. Whether it belongs to a stream (rule 3).
     pub(super) fn goes_on(&mut self, request: &IoRequest) -> bool {
         self.streak = if request.offset == self.end { self.streak.saturating_add(1) } else { 0 };
         self.end = request.offset.saturating_add(request.len.into());
@@ -145,12 +145,12 @@ impl PartStream {
     }
 }
 
-/// Asks the kernel for what a read will copy, without waiting for it.
+/// Asks the kernel to bring in the bytes of a read, without waiting for them.
 pub(super) fn announce(request: &IoRequest) {
     if request.file.handle.0 < 0 {
         return;
     }
-    // SAFETY: a descriptor of a part that is open (contract of `Engine::push`), not negative, used for this one call.
+    // SAFETY: a descriptor of an open part (contract of `Engine::push`), not negative, used for this one call.
     let fd = unsafe { BorrowedFd::borrow_raw(request.file.handle.0) };
     if let Some(len) = NonZeroU64::new(request.len.into()) {
         // Rule 5.
@@ -184,11 +184,11 @@ mod tests {
         let mut ahead = Ahead::default();
         for _ in 0..5 * LOOK_PAGES {
             assert!(!ahead.begin());
-            // Leaves out the waits of this test itself.
+            // Waits of the test itself do not count.
             ahead.last = Waits::now();
             ahead.end_warm(1, 512);
         }
-        // Pretends that there was a fault. The engine sees it after so many pages, not before.
+        // Pretends that there was a fault. The engine sees it after `LOOK_PAGES` pages, and not before.
         ahead.pages = 0;
         for pages in [LOOK_PAGES - 1, 1] {
             assert!(!ahead.begin());

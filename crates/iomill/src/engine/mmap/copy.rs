@@ -1,29 +1,28 @@
 //! A copy that survives the loss of the memory it copies.
 //!
 //! Where a file is shorter than its mapping, or its device fails, access to the mapping raises SIGBUS. The copy here is
-//! one routine in assembly. The signal handler checks whether the signal interrupted that routine. If so, it makes the
-//! routine return how many bytes it had still to copy. Goals: a copy costs nothing besides the copying. Non-goals:
-//! copies of a few bytes at their fastest.
+//! one routine in assembly. If the signal interrupts that routine, its handler makes the routine return the number of
+//! bytes that are not copied. Goals: no cost besides the copying. Non-goals: the fastest copy of a few bytes.
 //!
 //! Rules:
-//! 1. The routine calls nothing and has no stack frame, so it can be left at any instruction. At each instruction that
+//! 1. The routine calls nothing and has no stack frame, so it can end at any instruction. At each instruction that
 //!    touches memory, one register holds the number of bytes that are not copied yet.
 //! 2. The handler looks only at the interrupted instruction: it needs no lock, no memory, and no data of the thread.
-//! 3. A signal that has another cause goes to the handler that was there before, as if this one did not exist.
-//! 4. A thread that blocks SIGBUS would be killed by one, so a thread unblocks it before its first copy.
+//! 3. A signal with another cause is passed to the handler that was installed before, as if this one did not exist.
+//! 4. A SIGBUS kills a thread that blocks it, so each thread unblocks the signal before its first copy.
 
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-/// What SIGBUS did before. It is set before the handler can run, and never changes.
+/// The action of SIGBUS before the installation. Set before the handler can run, and never changed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// Whether the handler is installed, or the errno with which the kernel refused it.
 static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
 
 thread_local! {
-    /// Whether this thread has done what rule 4 demands.
+    /// Whether this thread has unblocked the signal (rule 4).
     static READY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -95,12 +94,12 @@ mod routine {
         /// The first instruction that touches memory.
         #[link_name = "iomill_mmap_copy_begin"]
         static BEGIN: u8;
-        /// The first instruction after them. From there the routine returns.
+        /// The first instruction after those that touch memory. From here the routine returns.
         #[link_name = "iomill_mmap_copy_end"]
         static END: u8;
     }
 
-    /// Sends an interrupted copy to its end. Returns `false` if the signal interrupted another instruction.
+    /// Makes an interrupted copy or write-back return. `false` if the signal interrupted any other instruction.
     ///
     /// # Safety
     /// `context` is what the kernel gave to a signal handler.
@@ -139,8 +138,10 @@ mod routine {
     }
 }
 
-/// From now on a SIGBUS within a copy ends only that copy, in the whole process. An error if the system does not allow
-/// that.
+/// Installs the handler for the whole process: from now on a SIGBUS within a copy ends only that copy.
+///
+/// # Errors
+/// There is no copy for this processor, or the system refuses the handler.
 pub(super) fn install() -> io::Result<()> {
     if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         let why =
@@ -153,11 +154,11 @@ pub(super) fn install() -> io::Result<()> {
 fn install_once() -> Result<(), i32> {
     let refusal = || io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: only reads the action, into a structure that lives here.
+    // SAFETY: the call only reads the present action, into a structure that lives here.
     if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
         return Err(refusal());
     }
-    // SAFETY: the kernel filled it, and zeroes are a valid value of it anyway.
+    // SAFETY: the kernel has filled it, and zeroes are a valid value of it anyway.
     let before = BEFORE.get_or_init(|| unsafe { before.assume_init() });
     // The flags and mask of the earlier handler hold for this one, which may call it.
     let mut action = *before;
@@ -171,7 +172,7 @@ fn install_once() -> Result<(), i32> {
 }
 
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel's own arguments. A signal that another process sent is not a fault of the copy.
+    // SAFETY: the arguments are the kernel's. A signal that a process sent (code 0 or less) is no fault of the copy.
     if unsafe { (*info).si_code > 0 && routine::leave(context) } {
         return;
     }
@@ -184,8 +185,8 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
         // The kernel does not let a process ignore a fault.
         libc::SIG_DFL | libc::SIG_IGN => {
             let mut default = MaybeUninit::<libc::sigaction>::zeroed();
-            // SAFETY: zeroes are the default action without flags. Handlers may make both calls. The signal that is
-            // raised arrives when this handler returns, like the one that was interrupted.
+            // SAFETY: zeroes are the default action without flags. Handlers may make both calls. The raised signal
+            // arrives when this handler returns; so does a fault, as the interrupted instruction runs again.
             unsafe {
                 (*default.as_mut_ptr()).sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, default.as_ptr(), std::ptr::null_mut());
@@ -208,21 +209,21 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     }
 }
 
-/// Copies between memory and a mapping of a file. Returns how many bytes at the end it could not copy: 0 if it copied
-/// all. Other threads may change the bytes meanwhile. The copy is then any mixture, as with system calls.
+/// Copies between memory and a mapping of a file. Returns the number of bytes at the end that were not copied: 0 after
+/// a full copy. If other threads change the bytes meanwhile, the copy is any mixture, as with system calls.
 ///
 /// # Safety
 /// [`install`] has succeeded. The ranges do not overlap. Both are in mappings that stay during the call (their pages
-/// may fail). There is no reference to bytes that are written.
+/// may be missing). There is no reference to bytes that are written.
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
     if !READY.get() {
         unblock();
     }
-    // SAFETY: the caller's promise. Pages that fail end the copy (rule 1).
+    // SAFETY: the caller's promise. A missing page ends the copy (rule 1).
     unsafe { routine::copy(to, from, len) }
 }
 
-/// Does what rule 4 demands.
+/// Unblocks the signal in this thread (rule 4).
 #[cold]
 fn unblock() {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -247,7 +248,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// A shared mapping of so many bytes of a new file that is `len` bytes long.
+    /// A shared mapping of `bytes` bytes of a new file that is `len` bytes long.
     fn mapped(len: u64, bytes: usize) -> (File, *mut u8) {
         let file = tempfile::tempfile().unwrap();
         file.set_len(len).unwrap();
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_copied() {
+    fn a_copy_ends_at_a_missing_page() {
         install().unwrap();
         let (file, start) = mapped(2 * PAGE as u64, 4 * PAGE);
         let mut to = vec![9u8; 4 * PAGE];
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_written_back() {
+    fn a_write_back_ends_at_a_missing_page() {
         use crate::engine::mmap::flush::LineFlush;
         install().unwrap();
         let Some(flush) = LineFlush::of_this_processor() else { return };

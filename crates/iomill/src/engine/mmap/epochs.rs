@@ -1,23 +1,23 @@
-//! Replacing a value that other threads use, without making any thread wait.
+//! Replacement of a value that other threads use, without any thread waiting.
 //!
 //! WiredTiger published a protocol for the same purpose: a flag, a count of users, and a second path. Its users looked
 //! at the flag before they counted themselves in, and did not look again. Here a reader announces itself first and
 //! looks afterwards, and there is no count.
 //!
 //! Rules:
-//! 1. A reader announces the epoch in which it came in (`at`), and only then looks for the current value. Between the
-//!    two there is a fence. It withdraws the announcement (0) after its last use of any value.
-//! 2. A thread that replaces a value first takes it out of its place. Then it retires the value with the number of the
-//!    epoch that this ends.
-//! 3. A retired value is dropped when every reader is outside, or came in in a later epoch than the value's. The thread
-//!    looks at the readers after a fence that comes after rule 2.
-//! 4. A reader that has left looks, after a fence, whether anything is retired, and tries rule 3 itself. So the last
-//!    reader of a value drops it, however long all others stay away.
-//! 5. A reader is listed before it first comes in. A reader that is listed after rule 3 looked finds the new value.
+//! 1. A reader announces the epoch in which it enters (`at`), then fences, and only then loads the current value. After
+//!    its last use of any value it withdraws the announcement (0).
+//! 2. A thread that replaces a value first takes it out of its place. Then it ends the present epoch, and retires the
+//!    value with the number of that epoch.
+//! 3. A retired value is dropped once every reader is outside or has entered in a later epoch than the value's. The
+//!    thread that drops it fences after rule 2, and then looks at the readers.
+//! 4. A reader that leaves fences, looks whether any value is retired, and if so tries rule 3 itself. So the last
+//!    reader of a value drops it, even if no other thread ever comes.
+//! 5. A reader is listed before it first enters. A reader that is listed after the look of rule 3 finds the new value.
 //!
-//! The fences of 1 and 3 ensure one of two things. Either the reader sees that the value is no longer in its place, or the
-//! replacing thread sees the reader. The fences of 4 and 3 do the same for a reader that leaves. Either it sees what was retired,
-//! or the retiring thread sees that it has left.
+//! The fences of 1 and 3 ensure one of two things: the reader sees that the value is no longer in its place, or the
+//! replacing thread sees the reader. The fences of 4 and 3 do the same for a reader that leaves: it sees the retired
+//! value, or the retiring thread sees that the reader has left.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -29,24 +29,24 @@ use crate::sys::sync::{AtomicPtr, AtomicU64, AtomicUsize, Mutex, Ordering, lock}
 /// The announcement of a reader that is outside.
 const OUTSIDE: u64 = 0;
 
-/// How often, and with what pauses, a thread that replaced a value looks whether it is gone.
+/// The number of looks of a thread that waits until replaced values are dropped, and the pause between two.
 const SETTLE_LOOKS: u32 = 2000;
 const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
-/// All readers of values of one kind, and the values that wait for them.
+/// All readers of values of one kind, and the retired values.
 #[derive(Debug)]
 pub(super) struct Epochs<T> {
     /// The present epoch; never [`OUTSIDE`].
     now: AtomicU64,
     /// The readers that exist.
     readers: Mutex<Vec<Arc<Announcement>>>,
-    /// Values that were replaced, each with the last epoch in which a reader could find it.
+    /// Replaced values, each with the last epoch in which a reader could find it.
     retired: Mutex<Vec<(u64, Box<T>)>>,
-    /// The length of `retired`, or its length a moment ago. It changes while `retired` is locked.
+    /// The length of `retired`. Changed under its lock, read without it.
     waiting: AtomicUsize,
 }
 
-/// Where a reader announces itself. It has its own cache line, because it changes all the time.
+/// A reader's announcement (rule 1), in a cache line of its own, because it changes with every batch.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Announcement {
@@ -68,7 +68,7 @@ pub(super) struct Reader<T> {
     announcement: Arc<Announcement>,
 }
 
-/// While it lives, no value that its reader found is dropped.
+/// A reader that is inside. While it lives, no value that it found is dropped.
 #[derive(Debug)]
 pub(super) struct EpochGuard<'a, T> {
     reader: &'a Reader<T>,
@@ -93,7 +93,7 @@ impl<T> Epochs<T> {
         Reader { epochs: Arc::clone(epochs), announcement }
     }
 
-    /// Puts another value in a place, or none. Drops the old value as soon as no reader uses it.
+    /// Puts a new value, or none, in a place. The old value is dropped as soon as no reader uses it.
     pub(super) fn replace(&self, place: &Current<T>, new: Option<Box<T>>) {
         let new = new.map_or(std::ptr::null_mut(), Box::into_raw);
         // Rule 2. Release: pairs with the Acquire in `EpochGuard::current`, so that a reader finds a new value whole.
@@ -114,8 +114,8 @@ impl<T> Epochs<T> {
         self.reclaim();
     }
 
-    /// Waits until the values that were replaced are dropped. A reader is inside for the time of a few copies. The number of looks has a bound,
-    /// because a copy from a drive that fails takes long.
+    /// Waits until all replaced values are dropped. A reader is inside only for a few copies. The number of looks is
+    /// bounded all the same: a copy from a failing drive takes long.
     pub(super) fn settle(&self) {
         for _ in 0..SETTLE_LOOKS {
             if self.waiting.load(Ordering::Relaxed) == 0 {
@@ -126,7 +126,7 @@ impl<T> Epochs<T> {
         }
     }
 
-    /// Does what rule 3 says.
+    /// Drops retired values by rule 3.
     #[cold]
     fn reclaim(&self) {
         let mut droppable = Vec::new();
@@ -138,8 +138,8 @@ impl<T> Epochs<T> {
             barrier::heavy();
             let oldest = {
                 let readers = lock(&self.readers);
-                // Acquire: pairs with the Release in the drop of `EpochGuard`. All uses by a reader that has left precede
-                // the drop of the value.
+                // Acquire: pairs with the Release in the drop of `EpochGuard`. All uses by a reader that has left
+                // precede the drop of the value.
                 let inside = readers
                     .iter()
                     .map(|announcement| announcement.at.load(Ordering::Acquire))
@@ -156,13 +156,13 @@ impl<T> Epochs<T> {
             }
             self.waiting.store(retired.len(), Ordering::Relaxed);
         }
-        // Without the locks, because unmapping takes long.
+        // Dropped outside the locks: unmapping takes long.
         drop(droppable);
     }
 }
 
 impl<T> Reader<T> {
-    /// Announces the reader.
+    /// Lets the reader in.
     pub(super) fn enter(&mut self) -> EpochGuard<'_, T> {
         // Acquire: pairs with the Release of `now` in `replace`.
         let now = self.epochs.now.load(Ordering::Acquire);
@@ -174,7 +174,7 @@ impl<T> Reader<T> {
 }
 
 impl<T> EpochGuard<'_, T> {
-    /// What is in a place now.
+    /// The value that is in a place now.
     pub(super) fn current<'b>(&'b self, place: &'b Current<T>) -> Option<&'b T> {
         // SAFETY: a value that was in a place after this reader had announced itself is not dropped while the reader is
         // inside (rule 3). The place itself is borrowed, so it does not drop the value either. Places are used with one
@@ -251,8 +251,7 @@ mod models {
     fn read(reader: &mut Reader<Mapping>, place: &Current<Mapping>, mapped: &[Arc<AtomicU64>]) -> Option<u64> {
         let guard = reader.enter();
         let number = guard.current(place)?.number;
-        // It does not ask the mapping itself. In a model that is broken on purpose that would be a read of freed
-        // memory.
+        // Not a field of the mapping itself: in a model that is broken on purpose that would read freed memory.
         for _ in 0..2 {
             assert_eq!(mapped[number as usize].load(Ordering::Relaxed), 1, "used after it was unmapped");
         }
@@ -284,8 +283,8 @@ mod models {
         });
     }
 
-    /// Rule 4: two readers stay for different times, and the last one drops what was replaced meanwhile. No other
-    /// thread needs to come. Fails without the fence of rule 4 and without its look.
+    /// Rule 4: of two readers the last one to leave drops the value that was replaced meanwhile. No other thread needs
+    /// to come. Fails without the fence of rule 4 and without its look.
     #[test]
     fn loom_the_last_reader_unmaps() {
         model(|| {

@@ -1,16 +1,16 @@
-//! Writing cache lines back to memory that keeps its bytes without power.
+//! Write-back of cache lines to memory that keeps its bytes without power.
 //!
-//! A line may be lost between the copy to it and its write-back. So routines of the same kind as the copy write lines
-//! back, under the same rules (`super::copy`, rules 1 and 2).
+//! A page may vanish between the copy to it and the write-back of its lines. So lines are written back by routines like
+//! the copy's, under the same rules (`super::copy`, rules 1 and 2).
 //!
-//! Goals: what was stored is durable when `fence` returns, on a file that is mapped with `MAP_SYNC`. Non-goals: memory
-//! that needs none of this, because power failures do not empty its caches. There it costs little.
+//! Goals: on a file that is mapped with `MAP_SYNC`, stored bytes are durable when `fence` returns. Non-goals: machines
+//! that need no write-back, because their caches survive a power failure. There it costs little.
 
-/// The shortest line of the processors that we know. Longer lines are written back more than once.
+/// The shortest cache line of any known processor. Longer lines are written back more than once.
 const LINE_BYTES: usize = 64;
 
-/// A routine that writes lines back by one instruction. It has two symbols: its first instruction that touches memory,
-/// and the first instruction after those. From the second it returns how many lines it has not written back.
+/// Defines a routine that writes lines back by one instruction. Two symbols enclose the instructions that touch memory.
+/// A jump to the second one ends the routine: it returns the number of lines that are not written back.
 macro_rules! routine {
     ($name:ident, $begin:literal, $body:literal, $end:literal) => {
         mod $name {
@@ -39,7 +39,7 @@ macro_rules! routine {
                 static END: u8;
             }
 
-            /// Where it may be interrupted, and where it goes on afterwards.
+            /// The instructions at which a missing page may interrupt it. Its way out is the end of the range.
             pub fn range() -> std::ops::Range<usize> {
                 (run as *const () as usize)..(&raw const END).addr()
             }
@@ -61,7 +61,7 @@ routine!(
 #[cfg(target_arch = "aarch64")]
 routine!(cvap, "2: cbz x1, 3f", "sys #3, c7, c12, #1, x0\nadd x0, x0, #64\nsub x1, x1, #1\nb 2b\n3:", "mov x0, x1");
 
-/// Where a write-back goes on that was interrupted at instruction `at`; `None` if no write-back has that instruction.
+/// The way out of a write-back that was interrupted at the instruction `at`; `None` if `at` is in no write-back.
 pub(super) fn way_out(at: usize) -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
     let ranges = [clwb::range(), clflushopt::range()];
@@ -72,7 +72,7 @@ pub(super) fn way_out(at: usize) -> Option<usize> {
     ranges.into_iter().find(|range| range.contains(&at)).map(|range| range.end)
 }
 
-/// How this processor writes a line back.
+/// The instruction that writes a line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineFlush {
     /// `clwb`: the line stays in the cache.
@@ -87,16 +87,17 @@ pub(super) enum LineFlush {
 }
 
 impl LineFlush {
-    /// The best way of this processor. `None` if it has no such instruction; then the kernel must make parts durable.
+    /// The best instruction of this processor. `None` if it has none: then the kernel must make parts durable.
     pub(super) fn of_this_processor() -> Option<LineFlush> {
         #[cfg(target_arch = "x86_64")]
         {
             const FEATURES: u32 = 7;
             #[allow(
                 unused_unsafe,
-                reason = "both are safe to call in later versions of Rust than the oldest that will do"
+                reason = "newer versions of Rust have them as safe functions, the oldest supported one does not"
             )]
-            // SAFETY: every processor of this architecture has the instruction. The leaf is requested only where it is known.
+            // SAFETY: every processor of this architecture has the instruction. The leaf is requested only if the
+            // processor has it.
             let features = unsafe {
                 if std::arch::x86_64::__get_cpuid_max(0).0 < FEATURES {
                     return None;
@@ -110,7 +111,7 @@ impl LineFlush {
         }
         #[cfg(target_arch = "aarch64")]
         {
-            // SAFETY: asks for a word that the kernel passed at start.
+            // SAFETY: reads a word that the kernel passed at the start of the process.
             let features = unsafe { libc::getauxval(libc::AT_HWCAP) };
             (features & libc::HWCAP_DCPOP != 0).then_some(LineFlush::CleanToPersistence)
         }
@@ -118,17 +119,17 @@ impl LineFlush {
         None
     }
 
-    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for it. Returns `false` if some of the
-    /// lines are no longer there.
+    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for them. Returns `false` if a page of the
+    /// range is missing.
     ///
     /// # Safety
-    /// The range is mapped. Its pages may fail if [`super::copy::install`] has succeeded and this thread has copied
-    /// before.
+    /// The range is mapped. If pages in it may be missing, [`super::copy::install`] has succeeded, and this thread has
+    /// called [`super::copy::copy`] before.
     pub(super) unsafe fn write_back(self, start: *const u8, len: usize) -> bool {
         let line = start.wrapping_sub(start.addr() % LINE_BYTES);
         let lines = (start.addr() + len - line.addr()).div_ceil(LINE_BYTES) * usize::from(len > 0);
-        // SAFETY: the processor has the instruction (`of_this_processor`), which changes no byte. The lines touch the
-        // range, so they are mapped. Pages that fail end the routine.
+        // SAFETY: the processor has the instruction (`of_this_processor`), which changes no byte. The lines overlap the
+        // range, so they are mapped. A missing page ends the routine.
         let left = unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,11 @@
-//! A part that is mapped, with address space far beyond its end, so that it can grow without a new mapping.
+//! A mapped part, with address space far beyond its end, so that the part can grow without a new mapping.
 //!
-//! Goals: an address that stays while the part fits. Non-goals: which threads may use the mapping, and when
+//! Goals: an address that stays the same while the part fits. Non-goals: which threads may use the mapping, and when
 //! ([`super::epochs`]).
 //!
-//! Linux lets a mapping reach beyond the end of its file. Pages there raise SIGBUS until the file has grown over them,
-//! and again when it has been cut. So neither growth nor a cut changes the mapping. Its length is a hint that may be
-//! wrong at any time.
+//! Linux lets a mapping reach beyond the end of its file. Access to pages there raises SIGBUS until the file has grown
+//! over them, and again after it was cut. So neither growth nor a cut changes the mapping. The length that is noted
+//! here is a hint, and may be wrong at any time.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -18,33 +18,33 @@ use crate::sys::fs::Handle;
 use crate::sys::memory::page_bytes;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// The least address space for a part, and how many times the part's present size. Half of that, and so on, where the
-/// system has less.
+/// The address space for a part: `RESERVE_TIMES` its size, and at least `RESERVE_LEAST_BYTES`. Where the system has
+/// less, half of that, and so on.
 const RESERVE_LEAST_BYTES: u64 = 16 << 30;
 const RESERVE_TIMES: u64 = 4;
 
 /// One mapping of a part. A drop unmaps it.
 #[derive(Debug)]
 pub(super) struct Mapping {
-    /// Start of `reserved` bytes of address space that only this value owns. The file is mapped to all of them.
+    /// The start of `reserved` bytes of address space that this value alone owns. The file is mapped to all of them.
     base: *mut u8,
-    /// Whole pages; never 0.
+    /// In bytes: whole pages, and never 0.
     reserved: u64,
-    /// Bytes that the file had when it was last asked, in whole pages; at most `reserved`.
+    /// The file's length as the kernel last gave it, rounded down to whole pages; at most `reserved`.
     len: AtomicU64,
-    /// Whether it may be written to: the part is open for writing.
+    /// Whether the mapping may be written to: the part is open for writing.
     pub(super) is_writable: bool,
-    /// Set if the file is memory itself (DAX with `MAP_SYNC`). Then lines that were written back are durable.
+    /// Set if the file is memory itself (DAX with `MAP_SYNC`). Lines that were written back are then durable.
     pub(super) flush: Option<LineFlush>,
 }
 
 // SAFETY: the mapping belongs to no thread. Only copies that tolerate other accesses touch its bytes (`super::copy`).
 unsafe impl Send for Mapping {}
-// SAFETY: as above. The fields do not change, except an atomic one.
+// SAFETY: as above. No field changes but the atomic one.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a part that has so many bytes, with room to grow if there is address space for it.
+    /// Maps a part of `size` bytes, with room to grow if there is address space for it.
     pub(super) fn new(file: Handle, size: u64) -> io::Result<Mapping> {
         let page = page_bytes() as u64;
         let least = size.checked_next_multiple_of(page).filter(|least| *least > 0).ok_or(Errno::INVAL)?;
@@ -64,19 +64,19 @@ impl Mapping {
         }
     }
 
-    /// The address of a byte that [`Mapping::len`] covers, or covered a moment ago.
+    /// The address of the byte at `offset`, which [`Mapping::len`] covers, or covered a moment ago.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.reserved);
         self.base.wrapping_add(offset as usize)
     }
 
-    /// Bytes that are known to be there, in whole pages. A file's last, partial page would read as zeroes beyond the
-    /// file's end, while a system call reports the end.
+    /// The bytes that may be copied: the file's length as last known, in whole pages. A partial last page is left out:
+    /// beyond the file's end a copy would read zeroes, while a system call reports the end.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the part can have without a new mapping.
+    /// The largest size of the part for which this mapping is enough, in bytes.
     pub(super) fn reserved(&self) -> u64 {
         self.reserved
     }
@@ -87,7 +87,7 @@ impl Mapping {
         self.len.store(size.min(self.reserved) / page * page, Ordering::Relaxed);
     }
 
-    /// A page was missing: the next request asks for the file's length.
+    /// Forgets the length after a page was missing, so that the next request asks for the file's length.
     pub(super) fn distrust(&self) {
         self.len.store(0, Ordering::Relaxed);
     }
@@ -101,20 +101,20 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps so many bytes, for writing if the file is open for writing. It uses `MAP_SYNC` where that works, also for
-/// reading, because that tells memory from drives.
+/// Maps `len` bytes, for writing if the file is open for writing. Uses `MAP_SYNC` where it works, also for reading: it
+/// works only on memory, and so tells memory from drives.
 fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), Errno> {
     if file.0 < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: a descriptor of a part that is open (contract of `Engine::push`), not negative, used for these calls alone.
+    // SAFETY: a descriptor of an open part (contract of `Engine::push`), not negative, used for these calls alone.
     let fd = unsafe { BorrowedFd::borrow_raw(file.0) };
     // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
     let try_map = |access, flags| unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, fd, 0) };
     let both = ProtFlags::READ | ProtFlags::WRITE;
     let flush = LineFlush::of_this_processor();
     if flush.is_some() {
-        // Every other kind of file refuses this flag, in one way or another. Real errors show below.
+        // Files on drives refuse the flag by one errno or another. The mapping without it, below, shows other errors.
         let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         match try_map(both, synchronous) {
             Ok(base) => return Ok((base.cast(), true, flush)),

@@ -1,17 +1,16 @@
-//! The parts that a platform's engines have mapped, for all of them together.
+//! The mapped parts of a platform, which all its engines share.
 //!
 //! Goals: one mapping per part, however many threads use it. No thread waits for a part that is being mapped.
 //! Non-goals: copying.
 //!
 //! Rules, beside those of [`super::epochs`], which keep a mapping that is in use:
-//! 1. Only one thread at a time changes which mapping a part has (`change`). Other threads do not wait: they use system
-//!    calls.
-//! 2. A request is copied only if the mapping's length covers it. The length is the file's length when it was last
-//!    asked, and may be wrong a moment later. Then the copy is cut short, and a system call tells why.
-//! 3. So no decision outside relies on a length that must still hold inside. The length only saves faults.
-//! 4. A part that was forgotten is not mapped again.
-//! 5. After a write by a system call, the next sync must be one of the kernel. The same holds if the file's size or
-//!    allocation differs from that at the last sync. On everything but DAX each sync is one of the kernel.
+//! 1. Only one thread at a time replaces a part's mapping (`change`). Other threads do not wait: they use system calls.
+//! 2. A request is copied only if the mapping's length covers it. That is the file's length as the kernel last gave it,
+//!    and may be out of date. Then the copy stops early, and a system call reports why.
+//! 3. So no decision relies on that length: it only saves faults.
+//! 4. A forgotten part is not mapped again.
+//! 5. After a write by a system call, the next sync must be the kernel's. The same holds if the file's size or
+//!    allocation has changed since the last sync. Outside DAX every sync is the kernel's.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,7 +24,7 @@ use crate::sys::barrier;
 use crate::sys::fs::Handle;
 use crate::sys::sync::{AtomicBool, AtomicU64, Mutex, Ordering, lock};
 
-/// After a refused mapping, so many requests go by system calls before the next try.
+/// The number of requests between a refused mapping and the next try. They are system calls.
 const RETRY_REQUESTS: u32 = 4096;
 
 /// The mapped parts. Engines that share them map each part once.
@@ -33,7 +32,7 @@ const RETRY_REQUESTS: u32 = 4096;
 pub struct MappedParts {
     epochs: Arc<Epochs<Mapping>>,
     parts: Mutex<HashMap<u64, Arc<MappedPart>>>,
-    /// How often a file was asked for its length, or mapped.
+    /// The number of calls that asked for a file's length or mapped a file.
     calls: AtomicU64,
 }
 
@@ -42,42 +41,41 @@ pub struct MappedParts {
 pub(super) struct MappedPart {
     pub(super) mapping: Current<Mapping>,
     change: Mutex<Change>,
-    /// Rule 5: since the last sync began, a write went past the mapping.
+    /// Rule 5: whether a system call has written since the last sync began.
     bypassed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Change {
-    /// Rule 4: the part is forgotten.
+    /// Rule 4: whether the part is forgotten.
     is_gone: bool,
-    /// Requests that go by system calls before the next try to map.
+    /// The number of requests until the next try to map.
     refused: u32,
-    /// Size in bytes and blocks of the file when the last sync began.
+    /// The file's size in bytes and in blocks when the last sync began.
     synced: Option<(i64, i64)>,
-    /// Syncs that the kernel has not ended. Until then what they cover is not durable for other callers either.
+    /// The number of syncs in the kernel. While there are any, another sync must not report their writes as durable.
     syncing: u32,
 }
 
 impl MappedParts {
-    /// None yet.
+    /// No mapped parts.
     pub fn new() -> Arc<MappedParts> {
-        // Decided now, so that readers need no full fences later.
+        // The kernel is asked for heavy fences here, so that readers may use light ones later.
         barrier::available();
         Arc::default()
     }
 
-    /// How often the kernel was asked for a file's length or for a mapping. This is the cost of growth beside the
-    /// growing itself.
+    /// The number of calls that asked the kernel for a file's length or for a mapping: what the growth of parts costs.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// A new user of mappings.
+    /// A new reader of mappings.
     pub(super) fn reader(&self) -> Reader<Mapping> {
         Epochs::reader(&self.epochs)
     }
 
-    /// The part of a key.
+    /// The part with this key.
     pub(super) fn part(&self, key: u64) -> Arc<MappedPart> {
         Arc::clone(lock(&self.parts).entry(key).or_default())
     }
@@ -90,12 +88,12 @@ impl MappedParts {
         }
     }
 
-    /// Gives up one engine's knowledge of a part, and unmaps the part if no other engine knows it.
+    /// Drops one engine's share of a part, and unmaps the part if no other engine has one.
     pub(super) fn leave(&self, key: u64, known: Arc<MappedPart>) {
         let last = {
             let mut parts = lock(&self.parts);
-            // With a count of 2 only the table and the caller share the part. New shares are made only with the table
-            // locked.
+            // With a count of 2 only the table and the caller share the part. New shares are made only under the
+            // table's lock.
             let ours = parts.get(&key).is_some_and(|part| Arc::ptr_eq(part, &known));
             if ours && Arc::strong_count(&known) == 2 { parts.remove(&key) } else { None }
         };
@@ -105,7 +103,8 @@ impl MappedParts {
         }
     }
 
-    /// The file is not mapped any more when this returns, unless a copy takes very long: a mapping keeps a file as open as a descriptor does.
+    /// Unmaps a part, and waits until its mappings are dropped, unless a copy takes very long. A mapping keeps its file
+    /// open just as a descriptor does.
     fn unmap(&self, part: &MappedPart) {
         {
             let mut change = lock(&part.change);
@@ -115,7 +114,7 @@ impl MappedParts {
         self.epochs.settle();
     }
 
-    /// Makes the mapping cover a file's bytes up to `end`, if they exist and no wait is needed.
+    /// Makes the mapping cover a file's bytes up to `end`, if the file is that long and no other thread maps it.
     #[cold]
     pub(super) fn cover(&self, guard: &EpochGuard<'_, Mapping>, part: &MappedPart, file: FileRef, end: u64) {
         // Rule 1.
@@ -127,7 +126,7 @@ impl MappedParts {
         if change.is_gone {
             return;
         }
-        // If this fails, the system call after it reports the error.
+        // If this fails, the request's system call reports the error.
         self.calls.fetch_add(1, Ordering::Relaxed);
         let Ok(stat) = status(file.handle) else { return };
         let Ok(size) = u64::try_from(stat.st_size) else { return };
@@ -155,14 +154,14 @@ impl MappedParts {
 }
 
 impl MappedPart {
-    /// Rule 5: called before a system call writes, and after it, before its end is reported. Release: pairs with the
-    /// Acquire in `begin_sync`.
+    /// Rule 5: called before a write by a system call, and again after it, before its end is reported. Release: pairs
+    /// with the Acquire in `begin_sync`.
     pub(super) fn bypass(&self) {
         self.bypassed.store(true, Ordering::Release);
     }
 
-    /// Rule 5: whether a sync has more to do than the write-backs of lines have done. If so, [`MappedPart::end_sync`]
-    /// follows.
+    /// Rule 5: whether the kernel must sync, beyond the lines that were written back. If so, [`MappedPart::end_sync`]
+    /// must follow.
     pub(super) fn begin_sync(&self, file: Handle) -> bool {
         let mut change = lock(&self.change);
         // Acquire: pairs with the Release in `bypass`.
@@ -175,7 +174,7 @@ impl MappedPart {
         is_needed
     }
 
-    /// Ends a sync that was needed. After a failure the next sync is needed, too.
+    /// Ends a sync by the kernel. After a failure the next sync must be the kernel's, too.
     pub(super) fn end_sync(&self, is_well: bool) {
         let mut change = lock(&self.change);
         change.syncing -= 1;

@@ -44,7 +44,7 @@ fn one(engine: &mut MmapEngine, op: Op, file: &File, offset: u64, memory: &mut [
     done[0].result
 }
 
-/// How many mappings of the file this process has.
+/// The number of mappings of the file in this process.
 fn mappings(dir: &TempDir) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains(&*dir.path().to_string_lossy())).count()
@@ -63,7 +63,7 @@ fn a_part_is_mapped_once_and_while_an_engine_uses_it() {
         assert_eq!(engine.below_in_flight, 0);
         assert_eq!(mappings(&dir), 1);
     }
-    // An engine that is dropped leaves mapped what another engine uses, and unmaps what no other uses.
+    // A dropped engine unmaps exactly the parts that no other engine uses.
     drop(first);
     assert_eq!(mappings(&dir), 1);
     drop(second);
@@ -158,7 +158,8 @@ fn a_sync_covers_what_was_copied() {
     let mut engine = engine(&MappedParts::new());
     let mut memory = vec![9; 8 * PAGE];
     let path = dir.path().join("part");
-    // The kernel may count more, in larger units. It writes pages by itself, too, and when another process asks for that.
+    // The kernel may count more, in larger units. It writes pages by itself, too, and when another process asks for
+    // that.
     let is_dirty = (0..1000).any(|_| {
         assert_eq!(one(&mut engine, Op::Write, &file, PAGE as u64, &mut memory), 8 * PAGE as i32);
         dirty_kib(&path) >= 32
@@ -226,8 +227,8 @@ fn resident(file: &File, pages: usize) -> usize {
     }
 }
 
-/// In a cold engine a read brings in what it asks for and nothing around it, alone and in a batch. The reads of a batch
-/// do not wait for each other.
+/// In a cold engine a read brings in the pages that it asks for and none around them, alone and in a batch. The reads
+/// of a batch do not wait for each other.
 #[test]
 fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
     const PAGES: usize = 4096;
@@ -240,7 +241,7 @@ fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     };
     drop_cached();
-    // This part is mapped, together with what the kernel reads around it.
+    // Maps the part. The kernel reads around the page.
     assert_eq!(one(&mut engine, Op::Read, &file, 0, &mut memory), PAGE as i32);
     // The kernel may still be reading around it, and does not drop such pages. A read of each page waits for that.
     file.read_exact_at(&mut vec![0; PAGES * PAGE], 0).unwrap();

@@ -1,11 +1,12 @@
 //! [`Flusher`]: durable writes to several files at the same time.
 //!
-//! Goals: the writes and flushes of several drives overlap, without a thread of the library where io_uring may be used. Non-goals: thousands of
-//! writes. The log has up to three copies, and an opening writes a note on each drive.
+//! Goals: the writes and flushes of several drives overlap, and need no thread if io_uring may be used. Non-goals:
+//! thousands of writes. The log has up to three copies, and an opening writes a note on each drive.
 //!
-//! One operation writes and flushes (`RWF_DSYNC`). io_uring does those of all files but the first, which the caller does meanwhile. On one
-//! disk that takes about 85 us for three files with direct I/O. By the page cache and `fdatasync` it takes 115 us. Where io_uring or such
-//! writes are forbidden, up to four files are written and flushed in turn, and more of them by threads that live as long as that.
+//! One operation both writes and flushes (`RWF_DSYNC`). The caller itself does the first file's, and io_uring those of
+//! the others at the same time. For three files on one disk this takes about 85 us with direct I/O; the page cache and
+//! `fdatasync` take 115 us. Without io_uring, the other files are written one after the other, or from four on by
+//! short-lived threads.
 
 use std::io;
 use std::thread;
@@ -18,11 +19,11 @@ use crate::error::passes;
 use crate::sys::descriptor::made_above;
 use crate::sys::sync::{Mutex, give_way, lock};
 
-/// How many files the ring writes at a time, or threads. Others are written afterwards.
+/// The most files that the ring, or threads, write at a time. Others are written afterwards.
 const CAPACITY: u32 = 32;
-/// From so many files on, threads write them where the ring does not. A thread costs about as much as a tenth of a flush.
+/// The fewest files that get threads where there is no ring. A thread costs about a tenth of a flush.
 const FOR_THREADS: usize = 4;
-/// How often the kernel is asked again where it lacks memory.
+/// The number of tries of a system call for which the kernel lacks memory.
 const SUBMIT_TRIES: u32 = 1000;
 
 /// See the module.
@@ -33,7 +34,7 @@ pub struct Flusher {
 
 #[derive(Default)]
 enum Ring {
-    /// It is made when it is first needed.
+    /// Not made yet: the first write that needs it makes it.
     #[default]
     Unasked,
     Ready(Box<IoUring>),
@@ -66,7 +67,8 @@ fn write_here(write: &DurableWrite<'_>) -> io::Result<()> {
     end_of(write, if written < 0 { Err(io::Error::last_os_error()) } else { Ok(written as usize) })
 }
 
-/// Writes durably without the ring, at the same time if they are many. A file for which no thread can be started is written in this thread.
+/// Writes durably without the ring: few files one after the other, many by a thread each. If a
+/// thread cannot start, the calling thread writes its file.
 fn write_all_here(writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
     if writes.len() < FOR_THREADS {
         return writes.iter().map(write_here).collect();
@@ -84,7 +86,8 @@ fn write_all_here(writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
     })
 }
 
-/// What the end of a durable write means. One that was refused as a kind of operation has written nothing, and is done in two steps.
+/// The result of a durable write from what the kernel answered. If the kernel refuses this kind of operation, it has
+/// written nothing, and a write and a flush follow instead.
 fn end_of(write: &DurableWrite<'_>, written: io::Result<usize>) -> io::Result<()> {
     match written {
         Ok(bytes) if bytes == write.bytes.len() => Ok(()),
@@ -93,18 +96,18 @@ fn end_of(write: &DurableWrite<'_>, written: io::Result<usize>) -> io::Result<()
             write.fs.write_at(write.handle, write.bytes, write.offset)?;
             write.fs.sync_data(write.handle)
         }
-        // Some file systems can be interrupted, before they have done anything.
+        // Interrupted before anything was done, as some file systems can be.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => write_here(write),
         Err(error) => Err(error),
     }
 }
 
-/// The kernel does not know such an operation, or forbids it.
+/// Whether the kernel does not know the operation, or forbids it.
 fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES | libc::EOPNOTSUPP))
 }
 
-/// A ring that the kernel serves. A filter of system calls may let it be made, and not be used.
+/// Makes a ring, and tries it out: a filter of system calls may allow making a ring but not entering it.
 fn working_ring() -> io::Result<IoUring> {
     let mut ring = made_above(|| IoUring::new(CAPACITY))?;
     // SAFETY: the entry points to nothing.
@@ -120,7 +123,7 @@ fn working_ring() -> io::Result<IoUring> {
 }
 
 impl Ring {
-    /// Starts the first writes, and returns how many.
+    /// Starts as many of the writes as there is room for, the first ones. Returns their number.
     fn hand(&mut self, writes: &[DurableWrite<'_>]) -> usize {
         if let Ring::Unasked = self {
             *self = match working_ring() {
@@ -136,21 +139,21 @@ impl Ring {
         for write in writes {
             let operation = opcode::Write::new(Fd(write.handle.0), write.bytes.as_ptr(), write.bytes.len() as u32);
             let operation = operation.offset(write.offset).rw_flags(libc::RWF_DSYNC).build();
-            // SAFETY: the kernel only reads the memory. `collect` waits for the end of the operation, and the caller keeps memory and file
-            // until then. If the ring fails meanwhile, the kernel may read the memory later. Then wrong bytes may come to a file of which
-            // the write has failed.
+            // SAFETY: the kernel only reads the memory. `collect` waits for the end of the operation, and the caller
+            // keeps memory and file until then. If the ring fails meanwhile, the kernel may still read the memory
+            // later, and put wrong bytes where a write was reported as failed.
             if unsafe { queue.push(&operation.user_data(handed as u64)) }.is_err() {
                 break;
             }
             handed += 1;
         }
         drop(queue);
-        // What the kernel does not take now, it takes in `collect`, or `collect` reports it.
+        // Writes that the kernel does not take now, it takes in `collect`, or `collect` reports why not.
         let _ = ring.submit();
         handed
     }
 
-    /// Waits for the writes that were handed over. A write of which no end is known has failed, and is not tried again.
+    /// Waits for the started writes. A write without a known end counts as failed, and is not tried again.
     fn collect(&mut self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let mut ends: Vec<Option<io::Result<usize>>> = writes.iter().map(|_| None).collect();
         let Ring::Ready(ring) = self else { return Vec::new() };
@@ -176,7 +179,7 @@ impl Ring {
             }
         }
         if failure.is_some() {
-            // Its queues may hold writes of this call.
+            // Never used again: its queues may hold writes of this call.
             *self = Ring::Refused;
         }
         let unknown = || {
@@ -218,7 +221,7 @@ mod tests {
     fn all_files_are_written_and_flushed() {
         let dir = tempfile::tempdir().unwrap();
         let fs = RealFs::attach(dir.path(), true).unwrap();
-        // More than the ring takes, too.
+        // The last count is more than the ring takes.
         for count in [0, 1, 2, 3, CAPACITY as usize + 3] {
             for flusher in flushers() {
                 let path = |at: usize| dir.path().join(at.to_string());
@@ -238,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Each file has its own result: one that is full, and one that takes no write, in any place.
+    /// Each file has its own result: one is full, and one takes no write, at any place in the list.
     #[test]
     fn failures_are_those_of_their_files() {
         let dir = tempfile::tempdir().unwrap();
@@ -260,7 +263,7 @@ mod tests {
         result.as_ref().err().map(|error| error.raw_os_error().unwrap_or(-1))
     }
 
-    /// A ring that is lost in the middle fails what it was asked for. Later files are flushed in turn.
+    /// A ring that fails in the middle fails the writes that it has. Later writes go without it.
     #[test]
     fn a_ring_that_fails_costs_its_flushes() {
         let dir = tempfile::tempdir().unwrap();
@@ -268,7 +271,7 @@ mod tests {
         let files: Vec<File> = (0..3).map(|at| File::create(dir.path().join(at.to_string())).unwrap()).collect();
         let writes: Vec<_> = files.iter().map(|file| write_to(&fs, file, b"bytes")).collect();
         let Ok(ring) = IoUring::new(CAPACITY) else { return };
-        // The ring's descriptor now is that of another file.
+        // From here on the ring's descriptor is that of another file.
         let other = File::open("/dev/null").unwrap();
         // SAFETY: both descriptors are open. The ring stays the owner of its number.
         assert!(unsafe { libc::dup2(other.as_raw_fd(), ring.as_raw_fd()) } >= 0);

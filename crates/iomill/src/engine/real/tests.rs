@@ -11,7 +11,7 @@ use super::*;
 #[path = "../../../tests/forbid/mod.rs"]
 mod seccomp;
 
-/// Tells the test binary, which the test starts again, the errno that the kernel is to answer.
+/// The variable that tells a child, the test program started again, which errno the kernel is to answer.
 const CHILD: &str = "IOMILL_TEST_FORBIDDEN";
 
 fn direct_file() -> (tempfile::TempDir, File) {
@@ -23,7 +23,7 @@ fn direct_file() -> (tempfile::TempDir, File) {
     (dir, file)
 }
 
-/// From now on this process's `forbidden` system calls fail with `errno`.
+/// Makes this process's `forbidden` system calls fail with `errno` from now on.
 fn forbid(forbidden: &[libc::c_long], errno: i32) {
     seccomp::install(&seccomp::filter(forbidden, errno)).unwrap();
 }
@@ -107,8 +107,8 @@ fn the_choice_here_can_be_made() {
     assert!(choose(Handle(-1), true).is_err());
 }
 
-/// Four drives are tried with a ring each. The fifth ring meets the limit of locked memory while the kernel takes the first four
-/// down.
+/// The rings that tried out four drives are dropped. A fifth ring meets the limit of locked memory while the kernel
+/// still takes the others down.
 #[test]
 fn locked_memory_that_comes_back_is_waited_for() {
     let error = |errno| io::Error::from_raw_os_error(errno);

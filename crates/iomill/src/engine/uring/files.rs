@@ -1,4 +1,4 @@
-//! The table of files that a ring has registered, so that the kernel need not look up each request's descriptor.
+//! The table of a ring's registered files. With it the kernel need not look up each request's descriptor.
 //!
 //! Goals: at most one cheap look-up per request, however many files there are. Non-goals: registering every file. A
 //! file without an entry uses its plain descriptor, which always works and is a little slower.
@@ -15,8 +15,8 @@ use crate::sys::fs::Handle;
 /// Entries in the table.
 pub(super) const TABLE_FILES: u32 = 256;
 
-/// A file keeps its entry for at least this many requests after its last use. So work on more files than entries does
-/// not change the table, by a system call, for every request.
+/// A file keeps its entry for at least this many requests after its last use. Each change of the table is a system
+/// call. So work on more files than there are entries must not change the table for every request.
 const KEEP_REQUESTS: u64 = 4096;
 
 /// How a request names its file.
@@ -28,12 +28,12 @@ pub(super) enum Target {
     Plain(i32),
 }
 
-/// What is at one entry of the table.
+/// One entry of the table.
 #[derive(Clone, Copy, Debug)]
 struct TableEntry {
-    /// The file, or `None` for a free entry. `by_key` maps exactly this key to this entry.
+    /// The key of the file, or `None` for a free entry. `by_key` maps exactly this key to this entry.
     key: Option<u64>,
-    /// The number of the request that used it last.
+    /// The number of the last request that used it. `u64::MAX` for an entry that is never used again.
     used: u64,
 }
 
@@ -41,23 +41,24 @@ struct TableEntry {
 #[derive(Debug)]
 pub(super) struct FileTable {
     by_key: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
-    /// The entries behind those of the `hold` handles, which are never given up.
+    /// The entries that change. In the kernel's table they come after the `held` entries.
     entries: Vec<TableEntry>,
-    /// Entries with nothing in them, as indices into `entries`.
+    /// Free entries, as indices into `entries`.
     free: Vec<u32>,
-    /// The number of entries for `hold` handles.
+    /// The number of entries for `hold` handles. These entries never change.
     held: u32,
-    /// The file of the last look-up: most batches stay with one file.
+    /// The key and index of the last look-up: most batches stay with one file.
     last: Option<(u64, u32)>,
     /// Requests so far.
     requests: u64,
-    /// No further change is tried before this request, since the kernel refused the last change.
+    /// The number of the request from which on the table may change again. Set when all entries were in use, or when
+    /// the kernel refused a change.
     retry_at: u64,
 }
 
 impl FileTable {
-    /// Registers an empty table, and `hold` in its first entries. If the limits allow no table, there is none. That is
-    /// an error only if `hold` is not empty.
+    /// Registers a table with `hold` in its first entries, and the others empty. If the limits allow no table, there is
+    /// none. That is an error only if `hold` is not empty.
     pub(super) fn new(submitter: &Submitter<'_>, hold: &[Handle]) -> io::Result<FileTable> {
         let held = u32::try_from(hold.len()).ok().filter(|held| *held <= TABLE_FILES);
         let held = held.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "too many files to hold"))?;
@@ -89,8 +90,8 @@ impl FileTable {
         })
     }
 
-    /// How a request for `file` names it. `None` if the queued requests must reach the kernel first, since one of them
-    /// may use the entry that is to be given up.
+    /// How a request names `file`. `None` if the `queued` requests must be submitted first, because one of them may use
+    /// the entry that `file` would take.
     pub(super) fn resolve(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
         if file.is_by_descriptor() {
             return Some(Target::Plain(file.handle.0));
@@ -111,7 +112,7 @@ impl FileTable {
         self.admit(submitter, file, queued)
     }
 
-    /// Finds an entry for a file that has no entry.
+    /// Gives a file an entry: a free one, or the entry that was idle longest.
     fn admit(&mut self, submitter: &Submitter<'_>, file: FileRef, queued: bool) -> Option<Target> {
         let plain = Some(Target::Plain(file.handle.0));
         let index = match self.free.last() {
@@ -155,7 +156,7 @@ impl FileTable {
         let Some(index) = self.by_key.remove(&key) else { return };
         self.last = self.last.filter(|(last, _)| *last != key);
         self.entries[index as usize] = TableEntry { key: None, used: u64::MAX };
-        // An entry that the kernel does not clear is never used again: `u64::MAX` keeps it from being the oldest.
+        // If the kernel does not clear the entry, it is never used again: with `u64::MAX` it is never the oldest.
         if submitter.register_files_update(self.held + index, &[-1]).is_ok() {
             self.free.push(index);
         }
@@ -202,13 +203,13 @@ mod tests {
 
     #[test]
     fn a_full_table_keeps_what_is_in_use_and_gives_up_what_is_idle() {
-        // There is nothing to test on machines that forbid io_uring; the fallback has its own tests.
+        // Machines that forbid io_uring have nothing to test here.
         let Ok(ring) = IoUring::new(8) else { return };
         let submitter = ring.submitter();
         let file = File::open("/proc/self/exe").unwrap();
         let handle = Handle(file.as_raw_fd());
         let mut table = FileTable::new(&submitter, &[handle]).unwrap();
-        // Less, where few files may be open.
+        // Fewer entries than asked for if the limit of open files is low.
         let count = table.entries.len();
         assert!(count > 1 && count <= TABLE_FILES as usize);
         let mut resolve = |key, queued| table.resolve(&submitter, FileRef { handle, key }, queued);

@@ -1,7 +1,7 @@
 //! One ring with its registered files and memory.
 //!
 //! Goals: the fewest system calls, and a handful of functions for both old and new kernels. Non-goals: wakes, deadlines
-//! and a second ring, which are the engine's.
+//! and a second ring; the engine has these.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -21,14 +21,14 @@ use crate::sys::fs::Handle;
 /// The largest number of entries in the submission queue. A larger queue would only touch more memory.
 const MAX_QUEUED: u32 = 4096;
 
-/// The kernel's own bound on completions, less some room for wakes.
+/// The kernel's bound on completions, less some room for wakes.
 pub(super) const MAX_CAPACITY: u32 = 65_536 - 8;
 
-/// Places for registered memory: enough for 256 GiB of frames in chunks of 64 MiB. The kernel allows 16,384. An empty
-/// place costs it 8 to 16 bytes.
+/// Places for registered memory: enough for 256 GiB of frames in chunks of 64 MiB. The kernel allows 16,384 places. An
+/// empty one costs it 8 to 16 bytes.
 const TABLE_REGIONS: u32 = 4096;
 
-/// How often a call is repeated after a temporary refusal (no memory for a request), 100 us apart: ten seconds.
+/// The most repetitions of a call after temporary refusals (no memory for a request), 100 us apart: ten seconds.
 const MAX_REFUSALS: u32 = 100_000;
 
 /// See the module.
@@ -36,29 +36,30 @@ pub(super) struct Ring {
     ring: IoUring,
     files: FileTable,
     regions: RegionTable,
-    /// Whether the kernel does not know yet which thread serves the ring. Until then any thread may own the ring.
-    /// Afterwards only that thread may submit.
+    /// Whether the ring has no thread yet. While it is set, the ring may move to any thread. Once `awaken` has cleared
+    /// it, only the thread that called `awaken` may submit.
     asleep: bool,
-    /// Whether completions become visible only when this thread asks the kernel for them.
+    /// Whether the kernel shows completions only to a thread that enters it for them.
     deferred: bool,
-    /// Whether a wait takes a timeout (5.11).
+    /// Whether the kernel's wait takes a timeout (Linux 5.11).
     pub(super) timed: bool,
     /// Temporary refusals since the last call that succeeded.
     refusals: u32,
     /// Requests that were pushed and not yet reaped.
     pub(super) in_flight: u32,
-    /// The user data of the entries that were pushed since the queue was empty. The last ones may wait in the queue.
+    /// The user data of all entries that were pushed since the queue was last empty. Its end matches what is in the
+    /// queue still.
     queued: Vec<u64>,
 }
 
-/// Which places for registered memory are free.
+/// The places for registered memory.
 #[derive(Debug)]
 enum RegionTable {
     /// No table has been requested yet.
     Unasked,
-    /// Free places.
+    /// There is a table, with these free places.
     Free(Vec<u16>),
-    /// The kernel or a limit refuses.
+    /// The kernel or a limit refuses a table.
     Refused,
 }
 
@@ -89,7 +90,7 @@ impl Ring {
         })
     }
 
-    /// Its descriptor, which is readable while completions are there.
+    /// The ring's descriptor. It is readable while completions wait.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
@@ -99,7 +100,7 @@ impl Ring {
         unsafe { BorrowedFd::borrow_raw(self.raw_fd()) }
     }
 
-    /// Makes the calling thread the one that serves the ring. Called before every other use.
+    /// Makes the calling thread the ring's only user, at its first call. Called before every other use.
     pub(super) fn awaken(&mut self) -> io::Result<()> {
         if self.asleep {
             self.ring.submitter().register_enable_rings()?;
@@ -108,7 +109,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Has the kernel do nothing once: where a filter of system calls lets rings be made, and not be used, this is the error.
+    /// Submits one entry that does nothing. A filter of system calls may allow making a ring but not entering it: then
+    /// this is the error.
     pub(super) fn try_out(&mut self) -> io::Result<()> {
         self.awaken()?;
         // SAFETY: the entry points to nothing.
@@ -121,7 +123,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Queues requests, and counts them in `pushed`. It submits in between when the queue is full.
+    /// Queues requests, and counts them in `pushed`. Submits whenever the queue is full.
     ///
     /// # Safety
     /// As for [`crate::engine::Engine::push`].
@@ -172,31 +174,30 @@ impl Ring {
         Ok(())
     }
 
-    /// The user data of the entries that the kernel has not taken. The kernel never takes them, because the caller does not enter the ring again.
+    /// The user data of the queued entries. The caller must not enter the ring again, so the kernel never takes them.
     pub(super) fn take_back(&mut self) -> Vec<u64> {
         let left = self.ring.submission().len();
         self.queued.split_off(self.queued.len().saturating_sub(left))
     }
 
-    /// Passes every completion that is there to `each`.
+    /// Passes every completion that the kernel shows to `each`.
     pub(super) fn reap(&mut self, mut each: impl FnMut(cqueue::Entry)) {
         for completion in self.ring.completion() {
             each(completion);
         }
     }
 
-    /// Whether the next system call has anything to do: requests to submit, or completions that the kernel could not
-    /// show yet.
+    /// Whether a system call would have work: entries to submit, or completions that the kernel does not show yet.
     pub(super) fn has_business(&mut self) -> bool {
         let queue = self.ring.submission();
         !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Submits all queued entries, and lets the kernel show what is complete, without waiting.
+    /// Submits all queued entries, and has the kernel show all completions, without waiting.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         loop {
             let queued = self.ring.submission().len() as u32;
-            // A polled ring looks at the device only when asked for events. A deferred ring does its work only then.
+            // Only a call that asks for events polls the device, or does the work of a deferred ring.
             let flags = if self.deferred || self.ring.params().is_setup_iopoll() || self.has_overflow() {
                 EnterFlags::GETEVENTS
             } else {
@@ -216,7 +217,7 @@ impl Ring {
         }
     }
 
-    /// Submits. Then waits for `want` completions or until the time is over. It may return earlier.
+    /// Submits, then waits for `want` completions, at most for `timeout`. May return earlier.
     pub(super) fn submit_and_wait(&mut self, want: u32, timeout: Option<Duration>) -> io::Result<()> {
         let queued = self.ring.submission().len() as u32;
         let submitter = self.ring.submitter();
@@ -243,7 +244,7 @@ impl Ring {
         }
     }
 
-    /// Waiting with a timeout on kernels before 5.11.
+    /// Submits, then waits with a timeout on kernels before 5.11.
     fn submit_and_poll(&mut self, timeout: Duration) -> io::Result<()> {
         self.submit()?;
         let fd = self.fd();
@@ -254,7 +255,7 @@ impl Ring {
         }
     }
 
-    /// Sleeps until completions are there, the event is set, or the time is over. Whether completions are there.
+    /// Sleeps until a completion comes, `event` is set, or `timeout` is over. Whether there are completions.
     pub(super) fn is_readable(&self, event: &Event, timeout: Option<Duration>) -> io::Result<bool> {
         let time =
             timeout.map(rustix::event::Timespec::try_from).transpose().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -272,7 +273,8 @@ impl Ring {
         self.ring.submission().cq_overflow()
     }
 
-    /// Returns `Ok` for errors after which the caller repeats the call.
+    /// `Ok` after an error for which the caller repeats the call, else the error. Sleeps a little after a temporary
+    /// refusal.
     fn judge(&mut self, error: io::Error) -> io::Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR) => Ok(()),
@@ -289,9 +291,9 @@ impl Ring {
         }
     }
 
-    /// Gives up all registered files. Nothing is in flight, and nothing comes any more.
+    /// Unregisters all files before the ring is dropped. Nothing is in flight.
     pub(super) fn let_go(&mut self) {
-        // The kernel refuses this to a thread that is not the ring's. It then lets go of the files some time after it has closed the ring.
+        // Refused to a thread that is not the ring's. The kernel then releases the files some time after the close.
         let _done_at_once = self.ring.submitter().unregister_files();
     }
 
@@ -322,19 +324,19 @@ impl Ring {
         let RegionTable::Free(free) = &mut self.regions else { return };
         // SAFETY: an empty place points to no memory.
         let cleared = unsafe { update_region(&self.ring.submitter(), region, std::ptr::null_mut(), 0) };
-        // A place that could not be cleared is not used again, so no request reaches the old memory.
+        // A place that the kernel did not clear is never used again, so no request reaches the old memory.
         if cleared.is_ok() {
             free.push(region);
         }
     }
 }
 
-/// Kinds of rings, by the kernel's age.
+/// The kinds of rings, each for a range of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// One thread submits. It does the ring's work when it asks for completions (6.1).
+    /// One thread submits. It does the ring's work when it asks for completions (Linux 6.1).
     Deferred,
-    /// The thread does the ring's work whenever it next enters the kernel (5.19).
+    /// The thread does the ring's work when it next enters the kernel (Linux 5.19).
     Cooperative,
     /// The ring's work interrupts the thread.
     Interrupting,
@@ -344,13 +346,14 @@ impl Kind {
     /// All kinds, the best first.
     pub(super) const ALL: [Kind; 3] = [Kind::Deferred, Kind::Cooperative, Kind::Interrupting];
 
-    /// Those that any thread may use. With the others the work waits for the thread that submitted, which may not enter the kernel soon.
+    /// The kinds that any thread may use. In the others the work waits until the thread that submitted enters the
+    /// kernel, perhaps much later.
     pub(super) const SHAREABLE: [Kind; 1] = [Kind::Interrupting];
 }
 
 fn build(capacity: u32, poll: bool, kinds: &[Kind]) -> io::Result<(IoUring, Kind)> {
     let entries = (capacity + 2).next_power_of_two().min(MAX_QUEUED);
-    // Room for every request and for wakes, so that the queue of completions never overflows.
+    // The queue of completions has room for every request and for wakes, so it never overflows.
     let completions = (capacity + 8).next_power_of_two().max(entries);
     let mut refused = None;
     for &kind in kinds {
@@ -383,7 +386,7 @@ fn too_old() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old, iomill needs 5.6 or newer")
 }
 
-/// Puts memory at a place of the table of registered memory.
+/// Registers memory at a place of the table.
 ///
 /// # Safety
 /// The memory stays mapped until the place changes again or the ring is gone.
