@@ -1,7 +1,7 @@
-//! The directory of the cache: which page is in which frame. It owns the sets, their policy and their number, which may
+//! The directory of the cache: which page is in which frame. It owns the sets and their policy. The number of sets may
 //! change during look-ups.
 //!
-//! It knows nothing of memory or I/O. So a simulation runs the same code ([`Directory::touch`]).
+//! The directory knows nothing of memory or I/O, so a simulation of policies runs the same code ([`Directory::touch`]).
 
 use super::feeder::{DRAIN_LEN, Feeder};
 use super::key::{self, Key, KeyHash};
@@ -11,23 +11,23 @@ use super::words::Words;
 use crate::error::{Error, Result};
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// What a directory is made from.
+/// The settings of a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectoryConfig {
-    /// Sets at the beginning: 1 at least.
+    /// The number of sets at the beginning, at least 1.
     pub sets: u32,
-    /// The most sets there may ever be.
+    /// The most sets after a resize.
     pub sets_max: u32,
     /// Ways of a set: a multiple of 4 from 4 to 32.
     pub ways: usize,
     /// The policy.
     pub policy: PolicyKind,
-    /// Bits of the hash that count: all of them, except in tests that want a bad hash.
+    /// The bits of a hash that are used: all of them, except in tests that want a bad hash.
     pub hash_mask: u64,
 }
 
 impl DirectoryConfig {
-    /// A directory of a fixed number of pages, rounded up to whole sets.
+    /// The settings for a fixed number of pages, rounded up to whole sets.
     pub fn fixed(pages: u64, ways: usize, policy: PolicyKind) -> DirectoryConfig {
         let sets = pages.div_ceil(ways.max(1) as u64).clamp(1, u64::from(u32::MAX / 4)) as u32;
         DirectoryConfig { sets, sets_max: sets, ways, policy, hash_mask: u64::MAX }
@@ -42,11 +42,11 @@ pub struct Directory {
     hash_mask: u64,
     first_sets: u32,
     sets_max: u32,
-    /// Low 32 bits: the number of sets now. High half: the bits by which all sets have been split, with [`UNEVEN`] as
-    /// its highest bit.
+    /// Low half: the number of sets now. High half: the bits by which all sets have been split, and [`UNEVEN`] as the
+    /// highest bit.
     ///
-    /// Only a thread that holds the locks of a set and of its origin splits or joins the set and changes this. So a
-    /// page's set is right if it is the same before and after its set is locked.
+    /// Changes only under the locks of the set that is split off or joined and of its origin. So a page's set is right
+    /// if this gives the same set before and after the set is locked.
     size: AtomicU64,
     hit_rule: HitRule,
     wants_feed: bool,
@@ -92,12 +92,13 @@ impl Directory {
         self.words.bind(node, policy)
     }
 
-    /// Sets now.
+    /// The number of sets now.
     pub fn sets(&self) -> u32 {
         self.size.load(Ordering::Relaxed) as u32
     }
 
-    /// Changes the number of sets by one. The caller holds the locks of the last set, which comes or goes, and of its origin.
+    /// Changes the number of sets by one. The caller holds the locks of the set that is added or removed, the last one,
+    /// and of its origin.
     pub(super) fn set_sets(&self, sets: u32) {
         debug_assert!((1..=self.sets_max).contains(&sets) && sets.abs_diff(self.sets()) == 1);
         // Release: pairs with the Acquire in `set_index`.
@@ -109,7 +110,7 @@ impl Directory {
         SetIndex(hash.set(self.first_sets, sets, key::split_mask(self.first_sets, sets)))
     }
 
-    /// The set from which `set` is split, and with which it is joined. `set` is not set 0.
+    /// The origin of a set other than set 0: the set from which it is split, and with which it is joined.
     pub(super) fn origin(&self, set: u32) -> SetIndex {
         SetIndex(key::origin(self.first_sets, set))
     }
@@ -119,7 +120,7 @@ impl Directory {
         key::even_sets(self.first_sets, sets)
     }
 
-    /// The most sets there may be.
+    /// The most sets after a resize.
     pub fn sets_max(&self) -> u32 {
         self.sets_max
     }
@@ -129,7 +130,7 @@ impl Directory {
         self.shape.ways
     }
 
-    /// Pages that fit now.
+    /// The number of pages that fit now.
     pub fn pages(&self) -> u64 {
         u64::from(self.sets()) * self.shape.ways as u64
     }
@@ -139,7 +140,7 @@ impl Directory {
         &*self.policy
     }
 
-    /// Whether the policy wants to learn which pages are asked for.
+    /// Whether the policy wants the hashes of the pages that are asked for.
     pub fn wants_feed(&self) -> bool {
         self.wants_feed
     }
@@ -177,7 +178,8 @@ impl Directory {
     #[inline(always)]
     pub fn set(&self, set_index: SetIndex) -> Set<'_> {
         let start = set_index.0 as usize * self.shape.stride;
-        // SAFETY: set numbers come from `set_index` and from counting below `sets`, both below `sets_max`, for which there are words.
+        // SAFETY: numbers of sets come from `set_index` and from counting below `sets`. Both are below `sets_max`, the
+        // number of sets for which there are words.
         Set::new(&self.shape, unsafe { self.words.all().get_unchecked(start..start + self.shape.stride) })
     }
 
@@ -198,14 +200,14 @@ impl Directory {
         loop {
             let set_index = self.set_index(hash);
             let locked = self.set(set_index).lock();
-            // The set may have been split while this thread waited for its lock.
+            // The set may have been split or joined while this thread waited for its lock.
             if self.set_index(hash) == set_index {
                 return (set_index, locked);
             }
         }
     }
 
-    /// Tells the policy of a page that is not there and is about to come in.
+    /// Tells the policy of a miss. The page is about to be admitted.
     pub fn missed(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, hash: KeyHash) {
         if self.wants_feed {
             self.policy.feed(&[hash]);
@@ -213,19 +215,20 @@ impl Directory {
         self.policy.missed(index, set, hash);
     }
 
-    /// Whether a page that was missed should go past its set. Only pages of a full set do.
+    /// Whether a missed page should go past its set. Only a page of a full set does.
     #[inline]
     pub fn passes(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, hash: KeyHash) -> bool {
         set.free() == 0 && self.policy.passes(index, set, hash)
     }
 
-    /// Tells the policy of the hits that a simulated thread has noted. A page that has gone meanwhile counts as asked for, and no more.
+    /// Tells the policy of the noted hits of a simulated thread. A page that was evicted meanwhile counts as asked for,
+    /// but not as hit.
     pub fn take_hits(&self, feeder: &mut Feeder) {
         self.unseen(feeder.lost());
         feeder.drain(|keys| self.hits(keys));
     }
 
-    /// Tells the policy of `hits` hits of unknown pages, before those that it learns next.
+    /// Tells the policy of `hits` hits of unknown pages, older than the hits that it is told next.
     #[inline]
     pub fn unseen(&self, hits: u64) {
         if hits > 0 {
@@ -233,7 +236,7 @@ impl Directory {
         }
     }
 
-    /// The same for a few hits.
+    /// Tells the policy of at most [`DRAIN_LEN`] hits.
     pub fn hits(&self, keys: &[Key]) {
         let mut hashes = [KeyHash(0); DRAIN_LEN];
         let hashes = &mut hashes[..keys.len()];
@@ -252,8 +255,8 @@ impl Directory {
         }
     }
 
-    /// One access of a simulation. Says whether the page was there; afterwards it is there, unless the policy let it go past. `feeder` belongs to the
-    /// thread, as in the real cache.
+    /// One access of a simulation. Whether it was a hit. After a miss the page is in the directory, unless the policy
+    /// kept it out. `feeder` is the simulated thread's, as in the real cache.
     pub fn touch(&self, feeder: &mut Feeder, key: Key) -> bool {
         self.touch_hashed(feeder, key, self.hash(key))
     }
@@ -265,7 +268,7 @@ impl Directory {
         (0..self.shape.stride / 8).for_each(|line| super::prefetch(set.line(line)));
     }
 
-    /// [`Directory::touch`] with the hash that the caller has computed already.
+    /// [`Directory::touch`] for a caller that has the hash already.
     pub fn touch_hashed(&self, feeder: &mut Feeder, key: Key, hash: KeyHash) -> bool {
         if self.find(key, hash).is_some() {
             feeder.push(key);
@@ -290,9 +293,9 @@ impl Directory {
     }
 }
 
-/// A bit in a directory's size: not all sets have been split by the same bits. Then the number of sets is not the
-/// number of first sets, doubled some times. A new cache is even (`key::even_sets`). A resize makes it uneven, and it
-/// may stay so afterwards.
+/// A bit of [`Directory::size`], set if the sets have not all been split by the same bits. The number of sets is then
+/// not a power of two times the first sets. A new cache is even (`key::even_sets`). A resize makes it uneven, and may
+/// leave it so.
 const UNEVEN: u64 = 1 << 63;
 
 fn size_word(first_sets: u32, sets: u32) -> u64 {
@@ -306,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_come_and_the_least_recently_used_goes() {
+    fn the_least_recently_used_page_is_evicted() {
         for ways in [4, 8, 12, 16, 20, 32] {
             let directory = Directory::new(DirectoryConfig::fixed(ways as u64, ways, PolicyKind::Lru)).unwrap();
             let (key, mut feeder) = (|page| Key::new(1, page).unwrap(), Feeder::default());
@@ -332,7 +335,7 @@ mod tests {
         }
     }
 
-    /// When everything fits, hits soon store nothing, under any policy.
+    /// If all pages fit, hits soon store nothing, under any policy.
     #[test]
     fn a_warm_cache_is_only_read() {
         for kind in PolicyKind::ALL {
@@ -373,7 +376,7 @@ mod models {
         }
     }
 
-    /// A thread that has locked a page's set finds the page in it, although the set was split meanwhile.
+    /// A thread that locks a page's set finds the page in it, although the set is split meanwhile.
     ///
     /// Seen to fail without the second look of `lock`.
     #[test]

@@ -1,10 +1,10 @@
-//! Which sets have pages that are dirty or being flushed: a bit for each set.
+//! The sets with pages that are dirty or being flushed, as a bit for each set.
 //!
-//! Goals: a sync of a file looks at the sets that have such pages, and not at all sets. Non-goals: which pages those
-//! are, and of which files (the set's header says it).
+//! Goals: a sync of a file looks at these sets, and at no others. Non-goals: the pages and their files (the set's
+//! header has them).
 //!
-//! Rule: the bit of a set changes under the set's lock only, after the set's masks have changed. So after a write the bit
-//! of the page's set is there, until a flush has cleaned the set.
+//! Rule: the bit of a set changes only under the set's lock, after a change of the set's masks. So the bit is set from
+//! a write until a flush has cleaned the set.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use super::set::Locked;
 use super::words::Words;
 use crate::sys::sync::Ordering;
 
-/// Sets of a word.
+/// The number of sets in a word.
 const BITS: u32 = u64::BITS;
 
 /// A bit for each set.
@@ -21,16 +21,16 @@ const BITS: u32 = u64::BITS;
 pub struct DirtySets(Words);
 
 impl DirtySets {
-    /// For so many sets, all of them clean.
+    /// The bits of `sets_max` clean sets.
     pub fn new(sets_max: u32) -> io::Result<DirtySets> {
         Ok(DirtySets(Words::new(sets_max.div_ceil(BITS) as usize)?))
     }
 
-    /// Takes over what the masks of a locked set say.
+    /// Notes whether a locked set has such pages.
     pub fn note(&self, SetIndex(index): SetIndex, set: &Locked<'_>) {
         let (word, bit) = (&self.0.all()[(index / BITS) as usize], 1 << (index % BITS));
         let is_dirty = set.dirty() | set.flushing() != 0;
-        // The bit is this lock's, so the other bits' changes do not matter to the look.
+        // The set's lock protects this bit, so a change of the others does not matter to the load.
         match (word.load(Ordering::Relaxed) & bit != 0, is_dirty) {
             (false, true) => _ = word.fetch_or(bit, Ordering::Relaxed),
             // Release: pairs with the Acquire in `all`.
@@ -39,8 +39,8 @@ impl DirtySets {
         }
     }
 
-    /// The dirty ones of the first so many sets. A caller that misses a set sees all that the threads that cleaned it
-    /// had seen.
+    /// The sets below number `sets`, rounded up to a word, that have their bit. If a set is not among them, the caller
+    /// sees everything that the threads that cleaned it had seen.
     pub fn all(&self, sets: u32) -> impl Iterator<Item = SetIndex> {
         let words = self.0.all()[..sets.div_ceil(BITS) as usize].iter().zip(0..);
         words.flat_map(move |(word, at)| {
@@ -63,7 +63,7 @@ mod tests {
     use crate::cache::{Cache, CacheConfig, Flush, Wrote};
     use crate::drive::PAGE_BYTES;
 
-    /// A sync looks at no clean set, and at each dirty one, until its pages have arrived on the drives.
+    /// A sync looks at no clean set, and at each dirty one until its pages are on their drives.
     #[test]
     fn exactly_the_dirty_sets_are_looked_at() {
         let bytes = 4000 * PAGE_BYTES as u64;

@@ -1,20 +1,20 @@
-//! The last hits of a thread. The policy learns of them when a page needs room.
+//! The last hits of a thread, of which the policy learns at the next miss.
 //!
-//! Hits must not store to anything that threads share. So each thread notes its hits in a ring of its own. It hands
-//! them over at a miss, when it has to take a lock anyway. Hits that are overwritten between two misses are lost. A
-//! policy that compares ages and frequencies hardly notices that. A warm cache has no misses, so it loses nothing.
+//! A hit must not store to memory that threads share. So each thread notes its hits in a ring of its own, and hands
+//! them over at a miss, when it takes a lock anyway. Hits that are overwritten between two misses are lost. This hardly
+//! matters to a policy, which compares ages and frequencies. A warm cache has no misses, and so needs no policy.
 
 use std::cell::Cell;
 
 use super::key::Key;
 
-/// Hits that a feeder remembers.
+/// The number of hits in a ring.
 pub const FEEDER_LEN: usize = 64;
 
-/// Hits that the policy learns of at a time: a cache line of keys. Between two misses there are mostly few.
+/// The most hits that the policy is told at a time: a cache line of keys. Mostly there are few between two misses.
 pub const DRAIN_LEN: usize = 8;
 
-/// The keys of a thread's last hits. The owner counts the hits, because it does so anyway.
+/// The ring of a thread's last hits. Its owner counts the hits, as it does anyway, and passes its count to each call.
 #[derive(Clone, Debug)]
 pub struct RecentHits {
     keys: [Cell<Key>; FEEDER_LEN],
@@ -23,12 +23,12 @@ pub struct RecentHits {
 }
 
 impl RecentHits {
-    /// No hits, for an owner that has counted `count` until now.
+    /// An empty ring, for an owner with the count `count`.
     pub fn new(count: u64) -> RecentHits {
         RecentHits { keys: [const { Cell::new(Key::NOTHING) }; FEEDER_LEN], drained: Cell::new(count) }
     }
 
-    /// Notes a hit of an owner that had counted `count` before it. Returns `true` once in [`FEEDER_LEN`] hits.
+    /// Notes a hit. `count` is the owner's count before it. Returns `true` once in [`FEEDER_LEN`] hits.
     #[inline(always)]
     pub fn push(&self, count: u64, key: Key) -> bool {
         let at = count as u32 % FEEDER_LEN as u32;
@@ -36,13 +36,14 @@ impl RecentHits {
         at == FEEDER_LEN as u32 - 1
     }
 
-    /// Hits since the last drain that are not remembered. The owner has counted `count`.
+    /// The number of hits since the last drain that were overwritten. The owner's count is `count`.
     #[inline]
     pub fn lost(&self, count: u64) -> u64 {
         (count - self.drained.get()).saturating_sub(FEEDER_LEN as u64)
     }
 
-    /// Hands out the hits that are remembered, in order and several at a time, and forgets them. The owner has counted `count`.
+    /// Passes the noted hits to `hits`, in order and up to [`DRAIN_LEN`] at a time, and empties the ring. The owner's
+    /// count is `count`.
     pub fn drain(&self, count: u64, mut hits: impl FnMut(&[Key])) {
         let mut next = self.drained.replace(count).max(count.saturating_sub(FEEDER_LEN as u64));
         while next < count {
@@ -57,7 +58,7 @@ impl RecentHits {
     }
 }
 
-/// The same with a count of its own, for simulations.
+/// A ring with a count of its own, for simulations.
 #[derive(Clone, Debug)]
 pub struct Feeder {
     recent: RecentHits,

@@ -1,4 +1,4 @@
-//! Dropping pages that are no longer needed, and ending read-ahead that failed.
+//! Dropping of pages that are no longer needed, and the end of failed read-ahead.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ use super::set::Locked;
 use super::{Cache, Fill};
 
 impl Cache {
-    /// Drops clean pages of a file and returns how many. Pages stay that are dirty, pinned, being filled or being
-    /// flushed.
+    /// Drops the clean pages of a file in a range, and returns their number. Pages that are dirty, pinned, being filled
+    /// or being flushed stay.
     pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
         if pages.end.saturating_sub(pages.start) < self.directory().pages() {
             return pages.filter(|&page| self.forget_page(file, page)).count() as u64;
@@ -32,8 +32,8 @@ impl Cache {
         gone
     }
 
-    /// Ends a failed fill that no call asked for. A waiter is told to look again, and its own read then tells it what
-    /// is wrong with the page. The failure may have been a neighbour's.
+    /// Ends a failed fill that no call asked for. Threads that wait for the page are told to look again, and a read of
+    /// their own then reports the page's error. The failure may have been a neighbour's.
     pub fn abandon_fill(&self, fill: Fill) {
         let hash = fill.hash;
         let (_, mut set) = self.directory().lock(hash);
@@ -54,7 +54,7 @@ impl Cache {
         way.is_some_and(|way| self.forget_way(&mut set, way))
     }
 
-    /// The same for a present way of a locked set.
+    /// Drops the page of a present way of a locked set, if it may go.
     fn forget_way(&self, set: &mut Locked<'_>, way: usize) -> bool {
         if Locked::has(set.dirty() | set.flushing(), way) {
             return false;

@@ -1,4 +1,5 @@
-//! The frames of one cache: a range of the numbers that all caches share. Some are free, and some wait until a pin ends.
+//! The frames of one cache, a range of the numbers that all caches share: which are free, and which wait for the end of
+//! a pin.
 //!
 //! A free frame counts as changing (rule 2 of `occupants`).
 
@@ -17,7 +18,7 @@ use crate::sys::sync::{Mutex, lock};
 #[derive(Debug)]
 pub struct Frames {
     memory: Arc<Memory>,
-    /// The first number is not used, so that no frame has number 0.
+    /// The numbers. The first one is not used, so that no frame has number 0.
     range: Range<u32>,
     state: Mutex<FreeFrames>,
 }
@@ -26,19 +27,19 @@ pub struct Frames {
 struct FreeFrames {
     /// Only frames below this number may be taken.
     limit: u32,
-    /// Frames from here on have never been used, or their memory was given back since. So memory that is not needed is
-    /// not touched.
+    /// The first frame of those at the end that are free and have no memory: they were never used, or their memory was
+    /// released. They are taken last, so that memory is not touched without need.
     fresh: u32,
-    /// Free frames below `fresh`. All are below `limit`.
+    /// Free frames below `fresh`, all below `limit`.
     free: Vec<u32>,
-    /// Free frames at or above `limit`, which are not taken.
+    /// Free frames below `fresh` that are at or above `limit`. They are not taken.
     retired: Vec<u32>,
-    /// Frames that left their set while a pin may have held them.
+    /// Frames that left their set while they may have been pinned.
     limbo: Vec<u32>,
 }
 
 impl Frames {
-    /// The frames in this range of numbers. Those below `limit` may be taken now.
+    /// The frames of this range of numbers. Those below `limit` may be taken.
     pub fn new(memory: &Arc<Memory>, range: Range<u32>, limit: u32) -> Frames {
         let fresh = range.start + 1;
         memory.pins.change_max(0, (limit - range.start) / PIN_SHARE);
@@ -46,17 +47,17 @@ impl Frames {
         Frames { memory: Arc::clone(memory), range, state: Mutex::new(state) }
     }
 
-    /// The number from which the frames are counted.
+    /// The first number of the range.
     pub fn start(&self) -> u32 {
         self.range.start
     }
 
-    /// Where the frames are: start and length in bytes.
+    /// The memory of all frames: start and length in bytes.
     pub fn span(&self) -> (*mut u8, usize) {
         (self.at(self.range.start), self.range.len() * PAGE_BYTES)
     }
 
-    /// Binds memory that is untouched so far to a node.
+    /// Binds the frames' memory, untouched so far, to a node.
     pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
         self.memory.bytes.bind(self.range.clone(), node, policy)
     }
@@ -67,7 +68,7 @@ impl Frames {
         self.memory.bytes.at(frame)
     }
 
-    /// A free frame. It is changing until a page is published in it.
+    /// Takes a free frame, if there is one. It is changing until a page is published in it.
     pub fn take(&self) -> Option<u32> {
         let mut state = lock(&self.state);
         if let Some(frame) = state.free.pop() {
@@ -87,7 +88,7 @@ impl Frames {
         state.free.pop()
     }
 
-    /// Frees the frames in limbo that no pin holds any more.
+    /// Frees the frames in limbo that are no longer pinned.
     fn end_limbo(&self, state: &mut FreeFrames) {
         let mut waiting = std::mem::take(&mut state.limbo);
         let pinned = self.memory.pins.pinned();
@@ -109,12 +110,12 @@ impl Frames {
         }
     }
 
-    /// Frames that may be taken: those below it.
+    /// The number below which frames may be taken.
     pub fn limit(&self) -> u32 {
         lock(&self.state).limit
     }
 
-    /// Changes that. A frame at or above it stays where it is in use, and is not taken again once it is free.
+    /// Changes the limit. A frame at or above it may stay in use, but once free it is not taken again.
     pub fn set_limit(&self, limit: u32) {
         debug_assert!(self.range.contains(&limit) || limit == self.range.end);
         let mut state = lock(&self.state);
@@ -126,10 +127,10 @@ impl Frames {
         (state.free, state.retired) = all.into_iter().partition(|frame| *frame < limit);
     }
 
-    /// Gives the memory of frames above the limit back to the system. It releases whole chunks in which all frames are
-    /// above the limit, and returns the number of bytes.
-    /// It calls `let_go` with each range, in bytes from the start of `span`, before it releases the range. `let_go` ensures that no ring begins
-    /// to use the range any more. The limit does not change meanwhile.
+    /// Returns the memory of retired frames to the system, in whole chunks, and returns the number of bytes.
+    ///
+    /// Before it releases a range, it calls `let_go` with it, in bytes from the start of `span`. `let_go` ensures that
+    /// no engine begins I/O by its registration of the range any more. The limit does not change meanwhile.
     pub fn release(&self, chunk_bytes: usize, let_go: impl Fn(Range<usize>)) -> io::Result<u64> {
         let ranges = self.idle_chunks((chunk_bytes / PAGE_BYTES) as u32);
         let mut released = 0;
@@ -139,17 +140,16 @@ impl Frames {
             let_go(bytes.start - before..bytes.end - before);
             released += bytes.len() as u64;
             // SAFETY: the frames are above the limit and free. So they are in no set, not pinned, not being filled, and
-            // no thread takes them. They are changing. A reader that looked at one before copies by `copy_racing`, and
-            // does not believe what it copied (rule 1 of `occupants`). No ring uses its registration of the range for an I/O that begins from now on
-            // (`let_go`). Every I/O that began in these frames has ended.
+            // no thread takes them. They are changing: a reader that looked at one before copies by `copy_racing`, and
+            // does not believe its copy (rule 1 of `occupants`). Every I/O in these frames has ended, and no engine
+            // begins another by its registration of the range (`let_go`).
             unsafe { self.memory.bytes.release(bytes) }?;
         }
         Ok(released)
     }
 
-    /// Ends what limbo it can. Then it finds the chunks with only retired frames, and joins chunks that are next to
-    /// each other into one range. The last frames count as fresh from now on if they are retired. The range of the cache
-    /// begins with a chunk.
+    /// The chunks with only retired frames; adjacent chunks form one range. Frees the frames in limbo first, if it can.
+    /// Retired frames at the end count as fresh from now on. The cache's range begins with a chunk.
     fn idle_chunks(&self, chunk: u32) -> Vec<Range<u32>> {
         let mut state = lock(&self.state);
         self.end_limbo(&mut state);
@@ -175,25 +175,25 @@ impl Frames {
         ranges
     }
 
-    /// Takes back a frame that is changing, and that no thread can reach any more.
+    /// Frees a frame that is changing and not pinned.
     pub fn give(&self, frame: u32) {
         let mut state = lock(&self.state);
         self.put(&mut state, frame);
     }
 
-    /// Takes back a frame that is changing, and that may still be pinned.
+    /// Frees a frame that is changing, once its pins have ended.
     pub fn give_marked(&self, frame: u32) {
         lock(&self.state).limbo.push(frame);
     }
 
-    /// Copies out of a frame that may be changing (see [`copy_racing`]).
+    /// Copies out of a frame that may be changing (see `sys::copy::copy_racing`).
     ///
     /// # Safety
     /// `within + len` is at most a page. `to` is writable for `len` bytes, and no other thread uses it.
     #[inline(always)]
     pub unsafe fn copy_out(&self, frame: u32, within: usize, to: *mut u8, len: usize) {
         debug_assert!(self.range.contains(&frame) && within + len <= PAGE_BYTES);
-        // SAFETY: the caller's promise; frames are changed by `copy_in` and the kernel only.
+        // SAFETY: the caller's promise. Only `copy_in` and the kernel change frames.
         unsafe { self.memory.bytes.copy_out(Hint::of(frame), within, to, len) };
     }
 
@@ -233,7 +233,8 @@ mod tests {
     use crate::cache::memory::FrameBytes;
     use crate::sys::memory::Slab;
 
-    /// The last chunk ends with the last frame, in the midst of a page where the kernel's pages are larger than a frame.
+    /// The last chunk ends with the last frame. Where the kernel's pages are larger than a frame, that is within a
+    /// page.
     #[test]
     fn the_last_chunk_goes_whatever_the_kernels_pages() {
         const FRAMES: u32 = 1001;

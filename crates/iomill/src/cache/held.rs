@@ -1,4 +1,4 @@
-//! Pinning pages (the rules are in `pins`).
+//! Pinned pages (the rules are in `pins`).
 
 use std::mem::ManuallyDrop;
 
@@ -18,7 +18,8 @@ pub struct Held<'a> {
     pub(super) page: *const u8,
 }
 
-// SAFETY: the page's bytes belong to no thread, and do not change while the slot is full. Any thread may empty the slot (rule 3).
+// SAFETY: the page's bytes belong to no thread, and do not change while the slot is full. Any thread may empty the slot
+// (rule 3).
 unsafe impl Send for Held<'_> {}
 // SAFETY: as above; a shared reference gives read access only.
 unsafe impl Sync for Held<'_> {}
@@ -26,19 +27,19 @@ unsafe impl Sync for Held<'_> {}
 /// A [`Held`] taken apart: its slot and its page.
 pub type HeldParts<'a> = (&'a AtomicU32, *const u8);
 
-/// The block of slots was taken away from its thread, which needs another one.
+/// The error of a pin in a block that was taken away: the thread needs another block.
 #[derive(Clone, Copy, Debug)]
 pub struct Gone;
 
 impl<'a> Held<'a> {
-    /// Takes the pin apart. It ends only after [`Held::from_parts`] has put it together again.
+    /// Takes the pin apart without ending it. [`Held::from_parts`] puts it together again.
     #[inline(always)]
     pub fn into_parts(self) -> HeldParts<'a> {
         let held = ManuallyDrop::new(self);
         (held.slot, held.page)
     }
 
-    /// Puts a pin together that was taken apart.
+    /// Puts the parts of a pin together.
     #[inline(always)]
     pub fn from_parts((slot, page): HeldParts<'a>) -> Held<'a> {
         Held { slot, page }
@@ -62,8 +63,10 @@ impl Drop for Held<'_> {
 }
 
 impl Cache {
-    /// Pins a page, if it is there, in an empty slot of a block of the calling thread (rules of `pins`).
-    /// An error means that the block was taken away.
+    /// Pins a page, if it is in the cache, in an empty slot of a block of the calling thread (rules of `pins`).
+    ///
+    /// # Errors
+    /// The block was taken away.
     ///
     /// # Safety
     /// As for [`Memory::pin`].
@@ -76,7 +79,7 @@ impl Cache {
         loop {
             let Some(seen) = self.directory.find(key, hash) else { return Ok(None) };
             match self.memory.occupants.look(Hint::of(seen.frame), key) {
-                // A call that asks for the page under its set's lock learns what it is.
+                // The frame is changing, or holds another page by now. The caller's miss asks under the set's lock.
                 None => return Ok(None),
                 Some(proof) if !proof.is_marked() => {
                     self.mark(key, hash);
@@ -109,10 +112,11 @@ impl Cache {
 }
 
 impl Memory {
-    /// Pins a page that is marked already, if its hint is right.
+    /// Pins a page by its hint, if the hint is right and the page's frame is marked already.
     ///
     /// # Safety
-    /// [`Memory::pin_block`] gave the block to the calling thread, and the slot is in it, and empty. `barrier::available` has said yes.
+    /// The block comes from [`Memory::pin_block`] and is the calling thread's. The slot is an empty one of the block.
+    /// `barrier::available` has returned `true`.
     #[inline(always)]
     pub unsafe fn pin<'a>(
         &'a self,
@@ -124,7 +128,7 @@ impl Memory {
         unsafe { self.pin_hinted(self.hints.get(base, page), key, slot, barrier::light_by_kernel) }
     }
 
-    /// Pins a page in this frame, if it is there, and marked.
+    /// Pins a page in the frame of a hint, if the frame holds the page and is marked.
     ///
     /// # Safety
     /// As for [`Memory::pin`].
@@ -142,8 +146,8 @@ impl Memory {
             pins::end(slot);
             return None;
         }
-        // SAFETY: `Pins` keeps a block, gone or not, as long as a slot in it is full (rule 6). The pin does not use the slot
-        // after it has emptied it. `Pins` is the cache's, which is borrowed for 'a.
+        // SAFETY: `Pins` keeps a block, gone or not, while a slot in it is full (rule 6), and a pin does not use its
+        // slot after it has emptied it. `Pins` lives as long as the memory, which is borrowed for 'a.
         let slot = unsafe { &*std::ptr::from_ref(slot) };
         Some(Held { slot, page: self.bytes.hinted(hint) })
     }

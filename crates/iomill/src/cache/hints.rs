@@ -1,9 +1,10 @@
-//! Hints: where a page probably is. A hit looks here first, and does without a hash, a set and a policy.
+//! Hints: the frame in which a page probably is. A hit begins here, and needs no hash, no set and no policy.
 //!
-//! One table for all caches, as long as two to four times their pages. A file's pages have adjacent entries, from a place on that the file's
-//! number gives. So neighbours share cache lines, and a file of up to twice the cache meets no entry of its own twice. Where pages
-//! share an entry, the last page that was found has it, and the others are found in their sets. An entry is never a proof
-//! (`occupants` has that), so it may be lost, old, or another page's.
+//! All caches share one table, with two to four entries per page. The pages of a file have adjacent entries, from a
+//! place that depends on the file's number. So neighbours share cache lines, and the pages of a file of up to twice the
+//! cache's size share no entry with each other. Pages that do share an entry take it from each other: the entry is the
+//! last found page's, and the others are found in their sets. A hint is never a proof (`occupants` has that), so it may
+//! be lost, out of date, or another page's.
 
 use std::io;
 
@@ -11,9 +12,9 @@ use super::key::Key;
 use super::words::Words;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// Entries per page of the cache, before rounding down to a power of two.
+/// The number of entries per page of the cache, before rounding down to a power of two.
 const SHARE: u64 = 4;
-/// The fewest entries, as a power of two.
+/// The base-2 logarithm of the fewest entries.
 const LEAST_BITS: u32 = 6;
 
 /// The table.
@@ -21,17 +22,17 @@ const LEAST_BITS: u32 = 6;
 pub struct Hints {
     /// Each holds a [`Hint`].
     entries: Words<AtomicU32>,
-    /// The present length less 1. The length is a power of two, and at most that of `entries`.
+    /// The length of the table now, minus 1. The length is a power of two, and at most that of `entries`.
     mask: AtomicU32,
 }
 
-/// What an entry says: a frame's number, doubled, or 0. Doubled, it is the index of the frame's key among the words of `occupants`, so that
-/// a hit computes less.
+/// The value of an entry: a frame's number, doubled, or 0. The doubled number is the index of the frame's key among the
+/// words of `occupants`, so that a hit computes less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint(u32);
 
 impl Hint {
-    /// The entry of a page that is nowhere.
+    /// The hint that names no frame.
     pub const NOWHERE: Hint = Hint(0);
 
     /// The hint that names a frame.
@@ -54,11 +55,11 @@ impl Hint {
     }
 }
 
-/// Where a file's entries begin. The present length masks it.
+/// The index of a file's first entry, before it is masked by the length.
 #[derive(Clone, Copy, Debug)]
 pub struct HintBase(u32);
 
-/// The length of a table for so many pages, as a power of two.
+/// The base-2 logarithm of the length of a table for `pages` pages.
 fn bits_of(pages: u64) -> u32 {
     (pages * SHARE).max(1).ilog2().clamp(LEAST_BITS, 31)
 }
@@ -70,15 +71,15 @@ impl Hints {
         Ok(Hints { entries, mask: AtomicU32::new((1 << bits_of(pages)) - 1) })
     }
 
-    /// Where the hints of a file begin. Files with successive numbers lie far apart in a table of the greatest length (Fibonacci hashing,
-    /// Knuth 1973).
+    /// The place of a file's first hint. Files with successive numbers are far apart in a table of the greatest length
+    /// (Fibonacci hashing, Knuth 1973).
     pub fn base(&self, file: u32) -> HintBase {
         let bits = self.entries.all().len().ilog2();
         HintBase(file.wrapping_mul(0x9E37_79B9) >> (32 - bits))
     }
 
-    /// Changes the number of pages, at most to `pages_max`. Most hints are lost when that changes the length. Memory of entries that are not
-    /// used any more goes back to the system.
+    /// Changes the number of pages, to at most `pages_max`. If the length changes, most hints are lost. The memory of
+    /// entries that are no longer used returns to the system.
     pub fn resize(&self, pages: u64) -> io::Result<()> {
         let len = 1usize << bits_of(pages);
         assert!(len <= self.entries.all().len(), "the table is too short");
@@ -107,7 +108,7 @@ impl Hints {
     #[inline]
     pub fn set(&self, key: Key, frame: u32) {
         let entry = self.entry(self.base(key.file()), key.page());
-        // A store to a line that others read costs more than a look.
+        // Loaded first: a store to a line that other processors read costs more than a load.
         let Hint(hint) = Hint::of(frame);
         if entry.load(Ordering::Relaxed) != hint {
             entry.store(hint, Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl Hints {
 mod tests {
     use super::*;
 
-    /// Files have places of their own, and a file of up to the table's length meets no entry twice.
+    /// Files have places of their own, and the pages of a file of up to the table's length share no entry.
     #[test]
     fn pages_have_entries_of_their_own() {
         for (pages, pages_max) in
@@ -136,7 +137,8 @@ mod tests {
                 all.len() as u64
             };
             assert_eq!(different(&mut (0..len.min(5000)).map(|page| (7, page))), len.min(5000));
-            // Eight files that fill the cache together do not meet, or hardly where the table is shorter than it may become.
+            // Eight files that together fill the cache share no entry, and few if the table is shorter than it may
+            // become.
             let each = pages / 8;
             let shared = 8 * each - different(&mut (1..=8).flat_map(|file| (0..each).map(move |page| (file, page))));
             assert!(
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_changes_loses_hints_and_nothing_else() {
+    fn a_change_of_the_length_only_loses_hints() {
         let hints = Hints::new(1000, 100_000).unwrap();
         let key = Key::new(3, 77).unwrap();
         hints.set(key, 9);

@@ -2,26 +2,27 @@
 
 use std::hint::select_unpredictable;
 
-/// Bits of a key that hold the page's number; the rest hold the file's.
+/// The number of bits of a key that hold the page's number. The other bits hold the file's number.
 const PAGE_BITS: u32 = 40;
 
-/// Pages that are next to each other and on one node, as a power of two: 64 KiB. So neighbours are still read and
-/// written by one I/O, and a call that spans a few pages involves few nodes.
+/// The base-2 logarithm of the number of adjacent pages that share a node: 64 KiB of pages. So one I/O still reads or
+/// writes neighbours, and a call for a few pages involves few nodes.
 const GROUP_BITS: u32 = 4;
 
-/// Pages with places in one even sequence, as a power of two: 64 GiB.
+/// The base-2 logarithm of the number of pages in a stretch: 64 GiB of pages. Their places form one even
+/// sequence.
 const STRETCH_BITS: u32 = 24;
 
 /// The bits of a hash that choose the split set.
 const SPLIT_MASK: u64 = (1 << 24) - 1;
 
-/// The golden ratio's fraction, in units of 2^-64, and odd.
+/// The fraction of the golden ratio, in units of 2^-64, rounded to an odd number.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// There are at least two to this power first sets, if the cache has as many sets.
+/// The base-2 logarithm of the least number of first sets. A cache with fewer sets has fewer.
 const FIRST_BITS: u32 = 8;
 
-/// The highest number that a file may have in the cache. File numbers begin at 1, so that no key is 0.
+/// The highest number of a file in the cache. Numbers begin at 1, so that no key is 0.
 pub const FILE_MAX: u32 = (1 << (u64::BITS - PAGE_BITS)) - 1;
 
 /// A page of a file, as one word.
@@ -45,7 +46,7 @@ impl Key {
         Key(u64::from(file) << PAGE_BITS)
     }
 
-    /// The key of a page of the same file, from that of page 0. No file is so long that its last page has no key
+    /// The key of a page of the same file; `self` is the key of page 0. Every page of the longest file has a key
     /// (`file::MAX_FILE_BYTES`).
     #[inline(always)]
     pub fn page_after(self, page: u64) -> Key {
@@ -53,7 +54,7 @@ impl Key {
         Key(self.0 | page)
     }
 
-    /// The key that a word holds, as [`Key::word`] gave it.
+    /// The key from its word, as returned by [`Key::word`].
     #[inline]
     pub fn from_word(word: u64) -> Key {
         Key(word)
@@ -75,17 +76,17 @@ impl Key {
         self.0 & ((1 << PAGE_BITS) - 1)
     }
 
-    /// The node to which the page belongs, of so many nodes. It depends on nothing else, so a resize does not change
-    /// it. It shares nothing with the page's own hash, so each node's pages spread evenly over its sets.
+    /// The node to which the page belongs, of `nodes` nodes. It depends on nothing else, so a resize does not change
+    /// it. It is independent of the page's hash, so each node's pages spread evenly over its sets.
     #[inline]
     pub fn node(self, nodes: usize) -> usize {
         (((Key(self.0 >> GROUP_BITS).mixed() >> 32) * nodes as u64) >> 32) as usize
     }
 
-    /// The key's hash. Pages of one stretch of 64 GiB have even places: the base set by multiples of the golden ratio (Knuth, The Art of
-    /// Computer Programming 3, section 6.4), the split set by turns. So a file of 85% of the cache stays in it. With
-    /// random places, 6% of its pages would find their set full. Each stretch begins at a place of its own, so no stride meets the same
-    /// sets in all of them.
+    /// The key's hash. It places the pages of one stretch of 64 GiB evenly: multiples of the golden ratio choose the
+    /// base set (Knuth, The Art of Computer Programming 3, section 6.4), and pages take the split sets in turn. So a
+    /// file of 85% of the cache's size stays in the cache. With random places, 6% of its pages would find their set
+    /// full. Each stretch begins at a place of its own, so no stride meets the same sets in all of them.
     #[inline(always)]
     pub fn hash(self) -> KeyHash {
         let (start, page) = (Key(self.0 >> STRETCH_BITS).mixed(), self.0 & ((1 << STRETCH_BITS) - 1));
@@ -94,7 +95,7 @@ impl Key {
         KeyHash(base | self.mixed() & !SPLIT_MASK & u64::from(u32::MAX) | split)
     }
 
-    /// A hash with bits that look random: a multiplication folded on itself, twice.
+    /// A hash of the key with bits that look random: two rounds of a multiplication folded on itself.
     #[inline(always)]
     fn mixed(self) -> u64 {
         let fold = |word: u64, by: u64| {
@@ -111,13 +112,14 @@ impl Key {
 pub struct KeyHash(pub u64);
 
 impl KeyHash {
-    /// The hash with only some of its bits, for tests that want a bad one.
+    /// The bits of the hash that `mask` selects, for tests that want a bad hash.
     #[inline]
     pub fn masked(self, mask: u64) -> KeyHash {
         KeyHash(self.0 & mask)
     }
 
-    /// Bits that differ between pages of a set, the highest first: pages that follow each other there differ in few bits of the hash.
+    /// Bits that differ between the pages of a set, the best at the top. Successive pages of a set differ in few bits
+    /// of the hash itself.
     #[inline]
     pub fn mixed(self) -> u64 {
         self.0.wrapping_mul(GOLDEN)
@@ -130,16 +132,16 @@ impl KeyHash {
     }
 
     /// The set of the page in a directory of `sets` sets, by linear hashing (Litwin 1980). Hashes spread evenly over
-    /// the first `first_sets` sets.
-    /// More sets come from splitting sets 0, 1, 2... in order. Each round of splits uses one more bit of the hash.
-    /// `mask` has the bits by which all sets have been split ([`split_mask`]).
-    /// Where there are fewer sets than the first, each missing set is joined with another. That set's number is the
-    /// missing set's without its highest bit.
+    /// the first `first_sets` sets. Sets 0, 1, 2... are then split in order, and each round of splits uses one more bit
+    /// of the hash. `mask` has the bits by which all sets have been split ([`split_mask`]).
+    ///
+    /// With fewer than `first_sets` sets, each missing set is joined with another. Its number without
+    /// its highest bit is the other's.
     #[inline(always)]
     pub fn set(self, first_sets: u32, sets: u32, mask: u32) -> u32 {
         let not_yet = self.even_set(first_sets, mask);
         let split_already = not_yet + first_sets * (self.0 as u32 & (mask + 1));
-        // Either is equally likely, so a branch would be guessed wrong half of the time.
+        // Both are equally likely, so half of the branches would be mispredicted.
         let mut set = select_unpredictable(split_already < sets, split_already, not_yet);
         while set >= sets {
             set ^= (1 << 31) >> set.leading_zeros();
@@ -147,15 +149,15 @@ impl KeyHash {
         set
     }
 
-    /// [`KeyHash::set`] where all sets have been split by the bits of `mask`, and none by one more.
+    /// [`KeyHash::set`] if all sets have been split by the bits of `mask`, and none by one more.
     #[inline(always)]
     pub fn even_set(self, first_sets: u32, mask: u32) -> u32 {
         let base = (((self.0 >> 32) * u64::from(first_sets)) >> 32) as u32;
         base + first_sets * (self.0 as u32 & mask)
     }
 
-    /// The hash's position from 0 to 2^32. The hashes of any set form an interval of positions, whatever the number of
-    /// sets. `inverse` is [`inverse_of`] the first sets, which saves a division per call.
+    /// The hash's position, from 0 to 2^32. The positions of a set's hashes form an interval, whatever the number of
+    /// sets. `inverse` is [`inverse_of`] `first_sets`; it saves a division per call.
     #[inline]
     pub fn position(self, first_sets: u32, inverse: u64) -> u32 {
         let base = ((self.0 >> 32) * u64::from(first_sets)) >> 32;
@@ -164,30 +166,30 @@ impl KeyHash {
     }
 }
 
-/// How many of so many sets are the first ones. They are few, so that the directory can shrink far by halving. `sets`
-/// is at most a 256th more than this number doubled some times, so that all sets are about equally full.
+/// The number of first sets of a directory of `sets` sets. It is small, so that the directory can shrink far by
+/// halving. Times a power of two it is `sets`, or up to a 256th less, so that all sets are about equally full.
 pub fn first_sets(sets: u32) -> u32 {
     sets >> sets.max(1).ilog2().saturating_sub(FIRST_BITS)
 }
 
-/// The number of sets, or up to a 256th fewer if that is `first_sets` doubled some times. Then a page's place is found
-/// sooner.
+/// `sets` rounded down to a power of two times `first_sets`, if that is at most a 256th less; else `sets`. With a
+/// rounded number a page's set is found faster.
 pub fn even_sets(first_sets: u32, sets: u32) -> u32 {
     let even = first_sets.saturating_mul(split_mask(first_sets, sets) + 1);
     if even <= sets && sets - even <= sets / 256 { even } else { sets }
 }
 
-/// The factor that replaces a division by the first sets, in units of 2^-64. It is rounded down.
+/// The factor that replaces a division by `first_sets`, in units of 2^-64, rounded down.
 pub fn inverse_of(first_sets: u32) -> u64 {
     u64::MAX / u64::from(first_sets.max(1))
 }
 
-/// The bits of a hash by which all sets have been split when there are `sets` sets.
+/// The bits of a hash by which all sets have been split if there are `sets` sets.
 pub fn split_mask(first_sets: u32, sets: u32) -> u32 {
     (1 << (sets / first_sets).max(1).ilog2()) - 1
 }
 
-/// The set from which a set is split, and with which it is joined again. `set` is not 0.
+/// The origin of a set: the set from which it is split, and with which it is joined again. `set` is not 0.
 pub fn origin(first_sets: u32, set: u32) -> u32 {
     if set < first_sets { set - (1 << set.ilog2()) } else { set - (first_sets << (set / first_sets).ilog2()) }
 }
@@ -222,7 +224,8 @@ mod tests {
         }
     }
 
-    /// A file of 85% of the pages fills no set beyond its 12 ways, and one of 90% nearly none. Random places would lack 6% and 7% of the pages.
+    /// A file of 85% of the pages overfills hardly any set of 12 ways, and a file of 90% few. With random places, 6%
+    /// and 7% of the pages would find no way.
     #[test]
     fn a_file_that_is_smaller_than_the_cache_fits() {
         for (sets, file, start) in [(300, 1, 0), (1000, 2, 77), (4096, 3, 1 << 23), (20_000, 9, 5), (100_000, 1, 0)] {
@@ -279,8 +282,8 @@ mod tests {
         }
     }
 
-    /// Where the first sets were doubled some times, all sets are about equally full, and each has an interval of
-    /// positions.
+    /// If the number of sets is a power of two times the first sets, all sets are about equally full, and each has an
+    /// interval of positions.
     #[test]
     fn all_sets_are_as_full() {
         for (sets, pages) in [(300, 60_000), (1000, 200_000), (4096, 800_000)] {

@@ -1,7 +1,6 @@
-//! Work on many ways of a set at a time. A miss asks several times which of a set's bytes is the lowest.
+//! Operations on many ways of a set at a time. A miss searches several times for the lowest byte of a set.
 
-/// The lowest of those of 16 bytes that the mask `among` selects; 255 if it selects none. Byte 0 is the lowest byte of
-/// `low`.
+/// The lowest of the bytes that the mask `among` selects of 16; 255 if it selects none. Byte 0 is the lowest of `low`.
 #[inline(always)]
 pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
     #[cfg(target_arch = "x86_64")]
@@ -10,7 +9,7 @@ pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
         use core::arch::x86_64::*;
         const EACH: u64 = 0x0101_0101_0101_0101;
         const BITS: i64 = 0x8040_2010_0804_0201_u64 as i64;
-        // Each byte of `spread` has eight bits of the mask, of which `own` selects the byte's own bit.
+        // Each byte of `spread` has eight bits of the mask, and `own` selects one of them: the byte's own bit.
         let (of_low, of_high) = (u64::from(among & 0xFF) * EACH, u64::from(among >> 8 & 0xFF) * EACH);
         let (spread, own) = (_mm_set_epi64x(of_high as i64, of_low as i64), _mm_set1_epi64x(BITS));
         let is_among = _mm_cmpeq_epi8(_mm_and_si128(spread, own), own);
@@ -19,7 +18,7 @@ pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
         let least = _mm_min_epu8(least, _mm_srli_si128::<8>(least));
         let least = _mm_min_epu8(least, _mm_srli_si128::<4>(least));
         let least = _mm_min_epu8(least, _mm_srli_si128::<2>(least));
-        // The shifts brought in zero bytes. They lie above the bytes that are still compared.
+        // The shifts filled in zero bytes, above the bytes that are still compared.
         let least = _mm_cvtsi128_si32(least) as u32;
         (least as u8).min((least >> 8) as u8)
     }
@@ -31,7 +30,7 @@ pub(super) fn lowest_byte(low: u64, high: u64, among: u32) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-/// Bit i: byte i of the two words is `byte`.
+/// A mask of the bytes of two words that equal `byte`.
 #[inline(always)]
 pub(super) fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -45,13 +44,13 @@ pub(super) fn equal_bytes(low: u64, high: u64, byte: u8) -> u32 {
     (0..16).map(|i| u32::from((if i < 8 { low } else { high } >> (i % 8 * 8)) as u8 == byte) << i).sum()
 }
 
-/// Which 16 bits of a word, the lowest first, are `lane`.
+/// The first of a word's four 16-bit lanes, from the lowest, that equals `lane`.
 #[inline]
 pub(super) fn lane_of(word: u64, lane: u16) -> Option<usize> {
     const ONES: u64 = 0x0001_0001_0001_0001;
     const TOPS: u64 = ONES << 15;
     let apart = word ^ (ONES * u64::from(lane));
-    // The lowest lane that is zero has its top bit set here. In the lanes above it the borrow may set wrong bits.
+    // The lowest lane of `apart` that is zero has its top bit set here. Above it the borrow may set wrong bits.
     let found = apart.wrapping_sub(ONES) & !apart & TOPS;
     (found != 0).then(|| found.trailing_zeros() as usize / 16)
 }

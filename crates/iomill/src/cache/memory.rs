@@ -1,9 +1,9 @@
-//! [`Memory`]: what the caches of all nodes share. The frames' bytes, which page occupies each frame, hints, and pins.
+//! [`Memory`], which the caches of all nodes share: the bytes of frames, their occupants, hints, and pins.
 //!
-//! Goals: a reader that finds a page by its hint needs no set, no policy and no node. Non-goals: which frames are free (`frames`), and
-//! which page is where (`directory`).
+//! Goals: a reader that finds a page by its hint needs no set, no policy and no node. Non-goals: which frames are free
+//! (`frames`), and which page is where (`directory`).
 //!
-//! Frames have one numbering over all caches. Number 0 is no frame: hints and empty slots mean by it that there is none.
+//! Frames have one numbering over all caches. No frame has number 0: in hints and slots it stands for none.
 
 use std::io;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::sys::memory::NodePolicy;
 use crate::sys::sync::AtomicU64;
 pub use bytes::FrameBytes;
 
-/// The instance of no pager, and of no thread's state for one: no thread may read by hints alone.
+/// The number that is the instance of no pager: no thread may read by hints alone.
 pub const NO_READERS: u64 = u64::MAX - 1;
 
 /// See the head of this file.
@@ -27,14 +27,14 @@ pub const NO_READERS: u64 = u64::MAX - 1;
 pub struct Memory {
     pub(super) bytes: FrameBytes,
     pub(super) occupants: Occupants,
-    /// The instance of a pager: its threads may read by hints alone. Or `NO_READERS`.
+    /// The instance of the pager that lets its threads read by hints alone, or `NO_READERS`.
     pub readers: Arc<AtomicU64>,
     pub(super) hints: Hints,
     pub(super) pins: Pins,
 }
 
 impl Memory {
-    /// Memory for the frames below `frames`, and hints for `pages` pages now and `pages_max` ever.
+    /// Memory for the frames with numbers below `frames`, and hints for `pages` pages now and at most `pages_max`.
     pub fn new(frames: u32, pages: u64, pages_max: u64) -> io::Result<Memory> {
         Memory::over(FrameBytes::new(frames)?, frames, pages, pages_max)
     }
@@ -44,17 +44,17 @@ impl Memory {
         Ok(Memory { bytes, occupants, readers: Arc::new(AtomicU64::new(NO_READERS)), hints, pins: Pins::new() })
     }
 
-    /// Notes the number of pages that fit into all caches now.
+    /// Notes the number of pages that now fit into all caches together.
     pub fn set_pages(&self, pages: u64) -> io::Result<()> {
         self.hints.resize(pages)
     }
 
-    /// Where the hints of a file begin.
+    /// The place of a file's first hint.
     pub fn hint_base(&self, file: u32) -> HintBase {
         self.hints.base(file)
     }
 
-    /// Copies bytes of a page out, if its hint is right. A page that is there may not be found: `Cache::read` finds it.
+    /// Copies bytes of a page out, if its hint is right. If the hint is wrong, `Cache::read` may still find the page.
     ///
     /// # Safety
     /// `within + len` is at most a page. `to` is writable for `len` bytes, and no other thread uses it.
@@ -64,7 +64,7 @@ impl Memory {
         unsafe { self.read_hinted(self.hints.get(base, page), key, within, to, len) }
     }
 
-    /// Copies out of a frame if it holds the page (rule 1 of `occupants`).
+    /// Copies bytes out of a frame, if it holds the page (rule 1 of `occupants`).
     ///
     /// # Safety
     /// As for [`Memory::read`].
@@ -83,7 +83,7 @@ impl Memory {
         prefetch(std::ptr::from_ref(self.hints.entry(base, page)).cast());
     }
 
-    /// Prefetches the bytes of a page, and their proof, where its hint says that it is. Returns the hint.
+    /// Prefetches bytes and occupant of the frame that a page's hint names. Returns the hint.
     #[inline(always)]
     pub fn prefetch_hinted(&self, base: HintBase, page: u64, within: usize, len: usize) -> Hint {
         let hint = self.hints.get(base, page);
@@ -98,7 +98,7 @@ impl Memory {
         hint
     }
 
-    /// A block of pin slots for the calling thread. `None` if the most pages that may be pinned are pinned.
+    /// A block of pin slots for the calling thread. `None` if the most pages are pinned.
     pub fn pin_block(&self) -> Option<Arc<PinBlock>> {
         self.pins.block()
     }
@@ -108,7 +108,7 @@ impl Memory {
         self.pins.give(block);
     }
 
-    /// Pages that may be pinned at a time.
+    /// The most pins at a time.
     pub fn pins_max(&self) -> u32 {
         self.pins.max()
     }
@@ -133,12 +133,12 @@ mod bytes {
     impl FrameBytes {
         pub fn new(most: u32) -> io::Result<FrameBytes> {
             let slab = Slab::new(most as usize * PAGE_BYTES)?;
-            // Without huge pages it works as well, only slower.
+            // Huge pages only make it faster.
             let _advised = slab.advise_huge();
             Ok(FrameBytes(slab))
         }
 
-        /// The same with a slab of the caller's.
+        /// The bytes of frames in the caller's slab.
         #[cfg(test)]
         pub fn of(slab: Slab) -> FrameBytes {
             FrameBytes(slab)
@@ -190,8 +190,7 @@ mod bytes {
     }
 }
 
-/// For models: the first two words of each page, copied one by one, which loom watches. A frame's address is its
-/// number.
+/// For models: a frame has two words, which are copied one by one under loom's watch. Its address is its number.
 #[cfg(iomill_models)]
 mod bytes {
     use super::{Hint, NodePolicy, Range, io};
@@ -246,7 +245,7 @@ mod bytes {
             (0..2).for_each(|index| self.0[to as usize][index].store(self.word(from, index), Relaxed));
         }
 
-        /// The words that lie in a range completely.
+        /// The words that lie wholly in a range.
         fn words(within: usize, len: usize) -> impl Iterator<Item = usize> {
             (0..2).filter(move |index| within <= index * 8 && index * 8 + 8 <= within + len)
         }

@@ -142,34 +142,36 @@ use policy::PolicyKind;
 use set::Locked;
 use wait::Waiters;
 
-/// For each so many pages there is one frame more than the sets have ways. A write to a pinned page takes such a frame.
+/// The number of pages per spare frame. A write to a pinned page takes a spare frame.
 const SPARE_SHARE: u32 = 128;
 
-/// Dirty pages that should go are written once they are this share of a set's ways, so that one write takes several.
+/// Dirty pages that block an eviction are flushed once a set's dirty ways are this fraction of its ways (a quarter), so
+/// that one I/O takes several pages.
 const BATCH_SHARE: usize = 4;
 
-/// The frames of each cache begin at a multiple of this number: with a chunk of memory, however large chunks are.
+/// The number of each cache's first frame is a multiple of this: its memory begins with a chunk, however large chunks
+/// are.
 const FRAMES_ALIGN: u64 = (64 << 20) / PAGE_BYTES as u64;
 
-/// One frame in so many may be pinned.
+/// The number of frames per pin: an eighth of the frames may be pinned.
 const PIN_SHARE: u32 = 8;
 
-/// What a cache is made from.
+/// The settings of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
     /// Memory for pages in bytes.
     pub bytes: u64,
-    /// The largest size to which it may be resized, in bytes.
+    /// The largest size after a resize, in bytes.
     pub bytes_max: u64,
     /// Ways of a set: a multiple of 4 from 4 to 32.
     pub set_size: usize,
-    /// Decides which page goes.
+    /// The eviction policy.
     pub policy: PolicyKind,
-    /// Bits of the hash that count; all of them, except in tests.
+    /// The bits of a hash that are used; all of them, except in tests.
     pub hash_mask: u64,
 }
 
-/// A page that the caller is to fill. Every fill ends in [`Cache::end_fill`].
+/// The duty to fill a page. Every fill ends in [`Cache::end_fill`] or [`Cache::abandon_fill`].
 #[must_use = "a fill that does not end blocks its page for all threads"]
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
@@ -177,63 +179,63 @@ pub struct Fill {
     pub key: Key,
     /// Its hash.
     pub hash: KeyHash,
-    /// Its frame, which belongs to the owner until the end.
+    /// Its frame. The owner of the fill alone writes to it until the end.
     pub frame: u32,
-    /// How it came in.
+    /// How the page got its frame.
     pub came: Came,
-    /// Whether it is in no set: the page goes past its set, and is in transit until the end.
+    /// Whether the page goes past its set: it has no way, and is in transit until the end.
     pub is_passing: bool,
 }
 
-/// How a page came in.
+/// How a page got its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
-    /// Whether another page had to go for it.
+    /// Whether another page was evicted for it.
     pub evicted: bool,
-    /// The policy chose a dirty page, and a clean page went in its place. The dirty page is not the only one: the set
-    /// wants a flush.
+    /// Whether the set wants a flush: the policy chose a dirty page, a clean one was evicted instead, and the set has
+    /// enough dirty pages for a batch.
     pub is_pressed: bool,
 }
 
 /// The result of asking for a page.
 #[derive(Debug)]
 pub enum Begun {
-    /// It is there.
+    /// The page is in the cache.
     Present,
-    /// Another thread works on it: [`Cache::waiter`].
+    /// Another thread works on it: [`Cache::waiter`] tells the end.
     Busy,
-    /// It is the caller's to fill.
+    /// The caller fills it.
     Yours(Fill),
-    /// Its set is full of pages that cannot go now.
+    /// No page of its set can be evicted now.
     Full,
 }
 
 /// The result of taking a dirty page for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flush {
-    /// The caller writes it, and ends the flush by [`Cache::end_flush`].
+    /// The caller writes the page to its drive, and ends the flush by [`Cache::end_flush`].
     Begun,
-    /// There is nothing to flush.
+    /// The page is clean, or not in the cache.
     Clean,
-    /// Another thread is flushing it, with its present bytes or with earlier ones.
+    /// Another thread is flushing the page, with its present bytes or with earlier ones.
     Busy,
 }
 
 /// The result of a write to a page.
 #[derive(Debug)]
 pub enum Wrote {
-    /// It is in the cache.
+    /// The bytes are in the cache.
     Done {
-        /// Dirty pages in its set now.
+        /// The number of dirty pages in the set now.
         dirty: u32,
-        /// How the page has just come in; `None` if it was there.
+        /// How the page got its frame; `None` if it was in the cache before.
         came: Option<Came>,
     },
     /// Another thread works on the page.
     Busy,
-    /// The caller has to fill the page first.
+    /// The caller fills the page first.
     Yours(Fill),
-    /// Its set is full of pages that cannot go now.
+    /// No page of its set can be evicted now, or pins leave no frame.
     Full,
 }
 
@@ -244,15 +246,15 @@ pub struct Cache {
     directory: Directory,
     frames: Frames,
     waiters: Waiters,
-    /// Pages that are dirty or flushing. `end_flush` counts down with Release, after it has noted the flush for a sync;
-    /// pairs with the Acquire in `dirty`.
+    /// The number of pages that are dirty or flushing. `end_flush` and `drop_page` count down with Release, which pairs
+    /// with the Acquire in `dirty`.
     dirty: AtomicU64,
     /// The sets that have such pages.
     dirty_sets: DirtySets,
-    /// A resize holds this.
+    /// Held by a resize, so that there is one at a time.
     resizing: Mutex<()>,
-    /// A thread that moves pages between sets holds this for writing. A thread that goes through all sets holds it for
-    /// reading, so that no page moves past it.
+    /// Held for writing by a thread that moves pages between sets, and for reading by a thread that goes through all
+    /// sets, so that no page moves past it.
     moves: RwLock<()>,
     /// See [`Cache::number`].
     number: usize,
@@ -265,7 +267,7 @@ impl Cache {
         Ok(caches.remove(0))
     }
 
-    /// Empty caches, for the pages of one node each, over one memory.
+    /// Empty caches over one memory, each for the pages of one node.
     pub fn several(configs: &[CacheConfig]) -> Result<Vec<Cache>> {
         let directories = configs.iter().map(directory).collect::<Result<Vec<Directory>>>()?;
         let mut ranges = Vec::new();
@@ -305,18 +307,18 @@ impl Cache {
         .collect()
     }
 
-    /// The memory that it shares with the caches of other nodes.
+    /// The memory that the caches of all nodes share.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// The number of this cache among those that pages are divided among. It is 0 for the only one.
+    /// The number of this cache among the caches of all nodes: 0 for the only one.
     #[inline(always)]
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Binds its memory, which is unused so far, to a node. An error costs only speed.
+    /// Binds the cache's memory, which must be unused so far, to a node. An error costs only speed.
     pub fn bind(&self, node: u32, policy: crate::sys::memory::NodePolicy) -> std::io::Result<()> {
         self.frames.bind(node, policy)?;
         self.directory.bind(node, policy)
@@ -332,19 +334,19 @@ impl Cache {
         self.frames.span()
     }
 
-    /// Pages that are dirty or on their way to a drive. A thread that reads 0 sees everything that the flushing threads
-    /// had seen.
+    /// The number of pages that are dirty or being flushed. A thread that reads 0 sees everything that the flushing
+    /// threads had seen.
     pub fn dirty(&self) -> u64 {
         // Acquire: pairs with the Release in `end_flush` and `drop_page`.
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Copies bytes of a page out, if it is there.
+    /// Copies bytes of a page out, if the page is in the cache.
     ///
     /// # Safety
     /// As for [`Memory::read`].
     pub unsafe fn read(&self, key: Key, hash: KeyHash, within: usize, to: *mut u8, len: usize) -> bool {
-        // A page that is written to at this moment is there.
+        // A page that is being written to fails the proof, although it is in the cache: a few more tries.
         for _ in 0..4 {
             let Some(seen) = self.directory.find(key, hash) else { return false };
             // SAFETY: the caller's promise, and sets hold numbers of frames.
@@ -367,7 +369,8 @@ impl Cache {
         self.begin(key, hash, false)
     }
 
-    /// The same for a caller that only copies bytes out before it ends the fill. So the policy may keep the page out of its set.
+    /// Asks for a page of which the caller only copies bytes before it ends the fill. The policy may then keep the page
+    /// out of its set.
     pub fn begin_read(&self, key: Key, hash: KeyHash) -> Begun {
         self.begin(key, hash, true)
     }
@@ -397,8 +400,8 @@ impl Cache {
         Fill { key, hash, frame: set.frame(room.way), came: room.came, is_passing: false }
     }
 
-    /// The fill of a page that goes past its full set, if the policy wants that. Its frame belongs to no set, so no page goes for it. If no
-    /// frame is free, the page comes in as others do.
+    /// The fill of a page that goes past its full set, if the policy wants that. Its frame belongs to no set, so no
+    /// page is evicted for it. `None` also if no frame is free: then the page gets a way as any other.
     fn pass(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, key: Key, hash: KeyHash) -> Option<Fill> {
         if !self.directory.passes(SetIndex(index), set, hash) {
             return None;
@@ -418,8 +421,8 @@ impl Cache {
         self.waiters.end_transit(set, fill.key, outcome);
     }
 
-    /// A way, with a frame, for a page that comes in. The set is locked. The page is neither in the set nor in transit, and the policy knows that
-    /// it was missed.
+    /// A way, with a frame, for a new page. The set is locked. The page is neither in the set nor in transit, and the
+    /// policy knows of the miss.
     fn room(&self, set_index: SetIndex, set: &mut Locked<'_>, incoming: KeyHash) -> Option<Room> {
         let free = set.free();
         if free != 0
@@ -433,11 +436,10 @@ impl Cache {
         Some(Room { way, came: Came { evicted: true, is_pressed } })
     }
 
-    /// Frees one of the ways `among`, which holds a clean page. The way keeps its frame, which the caller owns then, and which is
-    /// changing from now on.
-    /// Also says whether the policy chose a dirty page.
+    /// Evicts a clean page from one of the ways `among`. The way keeps its frame, which the caller owns now, and which
+    /// is changing. Also whether the set is pressed ([`Came::is_pressed`]).
     ///
-    /// The policy is asked about dirty pages, too. Otherwise, where few pages are written to, dirty ones would stay for
+    /// The policy chooses among dirty pages, too. Otherwise, where few pages are written to, dirty pages would stay for
     /// ever in the place of others.
     fn evict(
         &self,
@@ -468,7 +470,8 @@ impl Cache {
         Some((way, is_pressed))
     }
 
-    /// Unmarks those of the marked ways that no pin holds, and returns them (rule 2 of `pins`, rule 4 of `occupants`).
+    /// Unmarks the marked ways `among` that are not pinned, and returns them (rule 2 of `pins`, rule 4 of `occupants`).
+    /// Their frames are not changing any more: the caller begins the change that it wants.
     fn unmark(&self, set: &mut Locked<'_>, among: u32) -> u32 {
         let marked = among & set.marked();
         if marked == 0 {
@@ -491,8 +494,8 @@ impl Cache {
         unmarked
     }
 
-    /// Ends a fill. After a success the page is there for all threads, unless it went past its set. After a failure it is not, and the waiters are
-    /// told why.
+    /// Ends a fill, and tells the page's waiters the outcome. After a success the page is in the cache, unless it went
+    /// past its set. Returns the number of dirty pages in the set.
     pub fn end_fill(&self, fill: Fill, outcome: Outcome, dirty: bool) -> u32 {
         let hash = fill.hash;
         let (set_index, mut set) = self.directory.lock(hash);
@@ -520,13 +523,13 @@ impl Cache {
         set.dirty().count_ones()
     }
 
-    /// The memory of a frame that is being filled, for the kernel to write to and for the owner to read. Other threads
-    /// may still read the frame's earlier bytes. So the owner writes by [`Cache::put`].
+    /// The frame of a fill, for the kernel to write to and for the owner to read. Other threads may still read its
+    /// earlier bytes, so the owner writes by [`Cache::put`].
     pub fn filling(&self, fill: &Fill) -> *mut u8 {
         self.frames.at(fill.frame)
     }
 
-    /// Puts bytes into a frame that is being filled.
+    /// Copies bytes into the frame of a fill.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
@@ -535,15 +538,15 @@ impl Cache {
         unsafe { self.frames.copy_in(fill.frame, within, from, len) };
     }
 
-    /// Zeroes a frame that is being filled from `from` on, in bytes.
+    /// Zeroes the frame of a fill from byte `from` on.
     pub fn put_zeroes(&self, fill: &Fill, from: usize) {
         let from = from.min(PAGE_BYTES);
         // SAFETY: as for `put`.
         unsafe { self.frames.zero(fill.frame, from, PAGE_BYTES - from) };
     }
 
-    /// What to wait on while another thread works on a page; `None` if no thread does. A page that is being flushed is
-    /// busy only for a caller that wants to flush it.
+    /// The waiter of a page on which another thread works; `None` if no thread does. A flush makes a page busy only for
+    /// a caller that wants to flush it.
     pub fn waiter(&self, key: Key, hash: KeyHash, to_flush: bool) -> Option<Arc<Waiter>> {
         let (_, mut set) = self.directory.lock(hash);
         let busy = match set.find(key, hash) {
@@ -553,8 +556,8 @@ impl Cache {
         busy.then(|| self.waiters.enter(&mut set, key))
     }
 
-    /// Begins to read a page past its full set. Returns `false` if the page is there by now, or another thread works on
-    /// it.
+    /// Begins a bypass: a read or write of a page past its full set. `false` if the page is in the cache by now, or
+    /// another thread works on it.
     pub fn begin_bypass(&self, key: Key, hash: KeyHash) -> bool {
         let (_, mut set) = self.directory.lock(hash);
         set.find(key, hash).is_none()
@@ -562,7 +565,7 @@ impl Cache {
             && self.waiters.begin_transit(&mut set, key)
     }
 
-    /// Ends such a read.
+    /// Ends a bypass.
     pub fn end_bypass(&self, key: Key, hash: KeyHash, outcome: Outcome) {
         let (_, mut set) = self.directory.lock(hash);
         self.waiters.end_transit(&mut set, key, outcome);
@@ -588,12 +591,12 @@ fn directory(config: &CacheConfig) -> Result<Directory> {
     })
 }
 
-/// The number of sets that fit in so much memory.
+/// The number of sets that fit in `bytes` bytes.
 fn sets_of(bytes: u64, ways: u64) -> u64 {
     (bytes / PAGE_BYTES as u64 / ways).max(1)
 }
 
-/// The same for the size that a cache may ever have; an error where that is more frames than have numbers.
+/// The number of sets at a cache's largest size, or an error if there are not enough numbers for its frames.
 fn most_sets(bytes: u64, ways: u64) -> Result<u64> {
     let most = sets_of(bytes, ways);
     let pages_max = set::FRAMES_MAX / u64::from(SPARE_SHARE + 1) * u64::from(SPARE_SHARE);
@@ -604,7 +607,7 @@ fn most_sets(bytes: u64, ways: u64) -> Result<u64> {
     Ok(most)
 }
 
-/// The end of the frames for so many pages: the first has number 1.
+/// The end of the numbers of frames for `pages` pages, with spare frames. The first has number 1.
 fn with_spare(pages: u64) -> u32 {
     let pages = pages as u32;
     1 + pages + (pages / SPARE_SHARE).max(4)
@@ -612,13 +615,13 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Prefetching.
 impl Cache {
-    /// Prefetches the line with the tags and frames, for which the look-up of the page will wait.
+    /// Prefetches the line with the tags and frames, which the look-up of the page reads first.
     #[inline(always)]
     pub fn prefetch(&self, hash: KeyHash) {
         prefetch(self.directory.set_of(hash).line(0));
     }
 
-    /// Prefetches what filling the page will read and write.
+    /// Prefetches the lines that a fill of the page reads and writes.
     #[inline]
     pub fn prefetch_to_fill(&self, key: Key, hash: KeyHash) {
         let set = self.directory.set_of(hash);
@@ -632,7 +635,7 @@ impl Cache {
 #[inline]
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which may name any address.
+    // SAFETY: a prefetch is a hint, and may name any address.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }

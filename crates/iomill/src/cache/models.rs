@@ -1,8 +1,8 @@
 //! Models of the cache's protocols. Loom runs every interleaving, up to a number of preemptions, and tries every value
-//! that a relaxed load may see.
+//! that a relaxed load may return.
 //!
-//! A frame has only two words here. Loom may separate their copies, so a test sees a mixture. Each model names its
-//! rules, and the change that made it fail.
+//! A frame has only two words here. Loom may separate the copies of the two, so that a test sees a mixture. Each model
+//! names its rules, and the changes that made it fail.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ impl Cache {
         unsafe { self.put(fill, 0, Words::of(value).bytes(), PAGE_BYTES) };
     }
 
-    /// Takes a page in.
+    /// Fills a page.
     fn m_fill(&self, number: u64, value: u64) {
         let (key, hash) = page(number);
         let Begun::Yours(fill) = self.begin_fill(key, hash) else { panic!("page {number} is not ours") };
@@ -85,7 +85,7 @@ impl Cache {
         self.end_fill(fill, Ok(()), false);
     }
 
-    /// Begins a flush. Returns what was copied, if a flush began.
+    /// Begins a flush. Returns the copied value, or `None` if no flush began.
     fn m_begin_flush(&self, number: u64) -> Option<u64> {
         let mut words = Words::of(u64::MAX);
         // SAFETY: as above.
@@ -94,8 +94,8 @@ impl Cache {
     }
 }
 
-/// What eviction does to a clean page.
 impl Cache {
+    /// Evicts a page, if it is clean.
     fn m_drop_clean(&self, number: u64) {
         let (key, hash) = page(number);
         let (set_index, mut set) = self.directory.lock(hash);
@@ -111,11 +111,12 @@ fn failure() -> Failure {
     Failure { op: Op::Read, key: 0, offset: 0, fault: Fault::Errno(5) }
 }
 
-/// Rules 1, 2 and 5 of `occupants`, rule 1 of the cache. A reader that believes what it copied, by its hint or by its set, has a page's
-/// own bytes, whole. Meanwhile the page's frame is given to another page, and a thread without a lock fills it.
+/// Rules 1, 2 and 5 of `occupants`, rule 1 of the cache. A reader that believes its copy, made by hint or by set, has
+/// the page's own bytes, whole. Meanwhile another page gets the page's frame, and a thread fills it without a lock.
 ///
-/// Seen to fail without the fence of `Proof::holds`, and without that of `begin_change`. Seen to fail when a version was loaded or stored
-/// with Relaxed, and when a version came twice. Seen to fail when a reader did not look at the key, or at whether the frame is changing.
+/// Seen to fail without the fence of `Proof::holds`, and without that of `begin_change`. Seen to fail when a version
+/// was loaded or stored with Relaxed, and when a version was used twice. Seen to fail when a reader did not check the
+/// key, or whether the frame is changing.
 #[test]
 fn loom_cache_look_up_against_refill() {
     model(|| {
@@ -135,8 +136,8 @@ fn loom_cache_look_up_against_refill() {
     });
 }
 
-/// The same against a write to the page: the reader gets its bytes before or after, never some of each. Seen to fail as
-/// above.
+/// The same against a write to the page: the reader gets the bytes from before or after the write, never some of each.
+/// Seen to fail as above.
 #[test]
 fn loom_cache_look_up_against_write() {
     model(|| {
@@ -154,7 +155,7 @@ fn loom_cache_look_up_against_write() {
 }
 
 /// Rules 1 and 2 of `wait`, rule 3 of the cache. Of two threads that ask for a page, one fills it. The other is told
-/// the outcome, also a failure, and none hangs (loom reports it).
+/// the outcome, also a failure, and neither hangs (loom would report it).
 ///
 /// Seen to fail when one hold of the set's lock found the page busy and a later hold entered the waiter.
 #[test]
@@ -219,8 +220,8 @@ fn loom_cache_bypass_and_follower() {
     });
 }
 
-/// Rule 2 of the cache. A page that is written to during its flush stays dirty. The drive's bytes and the dirty page
-/// together are everything that was written.
+/// Rule 2 of the cache. A page that is written to during its flush is dirty afterwards, unless the flush wrote the new
+/// bytes.
 ///
 /// Seen to fail when the end of the flush cleared the dirty bit.
 #[test]
@@ -247,10 +248,10 @@ fn loom_cache_write_against_flush() {
     }
 }
 
-/// A sync that finds nothing dirty sees what the flusher noted before: that the drives must make something durable.
+/// A sync that finds no dirty page sees the flusher's earlier note that a drive must make bytes durable.
 ///
-/// Seen to fail when the count of dirty pages or the list of dirty sets was read with Relaxed, and when a set's masks were read
-/// without its version.
+/// Seen to fail when the count of dirty pages or the list of dirty sets was read with Relaxed, and when a set's masks
+/// were read without its version.
 #[test]
 fn loom_cache_sync_sees_the_flush() {
     model(|| {
@@ -272,8 +273,8 @@ fn loom_cache_sync_sees_the_flush() {
     });
 }
 
-/// Two threads sync. Each finds at its end that the drive has the page, whichever of them flushed it. Seen to fail as
-/// the two tests above.
+/// Two threads sync. At the end of each the drive has the page, whichever of them flushed it. Seen to fail as the two
+/// tests above.
 #[test]
 fn loom_cache_two_flushers() {
     model(|| {
@@ -312,8 +313,8 @@ fn loom_cache_two_flushers() {
     });
 }
 
-/// A page that was never on its drive, and two threads that each write one of its words. The page leaves the cache
-/// between the two writes. The second thread does not take it for zeroes.
+/// Two threads each write a word of a page that was never on its drive. The page leaves the cache between the two
+/// writes. The second thread does not take its other word for zeroes.
 ///
 /// Seen to fail when `fresh` was asked before the lock.
 #[test]
@@ -349,7 +350,7 @@ fn loom_cache_fresh_page_of_two_writers() {
             let (cache, fresh, drive) = (Arc::clone(&cache), Arc::clone(&fresh), Arc::clone(&drive));
             move || {
                 write(&cache, &fresh, &drive, 0);
-                // It is flushed and goes.
+                // The page is flushed and evicted.
                 let mut words = Words::of(0);
                 // SAFETY: two words are all that is copied.
                 if unsafe { cache.begin_flush(page(3).0, words.0.as_mut_ptr().cast()) } == Flush::Begun {
@@ -371,7 +372,7 @@ fn loom_cache_fresh_page_of_two_writers() {
     });
 }
 
-/// Rules 1 and 2 of `pins`: a pinned page's bytes stay as they are when the page is written to.
+/// Rules 1 and 2 of `pins`: the bytes of a pin stay the same when the page is written to.
 ///
 /// Seen to fail without the light fence, without the heavy one, and when ways were unmarked without a look at the
 /// slots.
@@ -380,8 +381,8 @@ fn loom_cache_pin_against_write() {
     pin_against(|cache| assert!(matches!(cache.m_write(0, 2), Wrote::Done { dirty: 4, .. })));
 }
 
-/// The same when room is needed. The set's other ways are dirty, so only the page that may be pinned can go. Seen to
-/// fail as above.
+/// The same when room is needed. The set's other pages are dirty, so only the page that may be pinned can be evicted.
+/// Seen to fail as above.
 #[test]
 fn loom_cache_pin_against_eviction() {
     pin_against(|cache| {
@@ -421,10 +422,10 @@ fn pin_against(what: fn(&Cache)) {
     });
 }
 
-/// Rule 5 of `pins`: a thread pins a page in a block that another thread takes away, and then changes the page. The pin's frame stays
-/// as it is, or there is no pin.
+/// Rule 5 of `pins`: one thread pins a page in its block, while another takes the block away and then changes the page.
+/// The pin's frame stays the same, or there is no pin.
 ///
-/// Seen to fail when a pin did not look whether its block was gone, and without the heavy fence of `take_away`.
+/// Seen to fail when a pin did not check whether its block was gone, and without the heavy fence of `take_away`.
 #[test]
 fn loom_cache_pin_against_taking_away() {
     model(|| {
@@ -439,7 +440,7 @@ fn loom_cache_pin_against_taking_away() {
             let cache = Arc::clone(&cache);
             move || {
                 let taken = cache.memory.pin_block();
-                // Its own slot is empty, so all that it finds pinned is in the block that it took away.
+                // The new block is empty, so a pinned frame can only be in the block that was taken away.
                 assert!(matches!(cache.m_write(0, 2), Wrote::Done { .. } | Wrote::Full));
                 drop(taken);
             }
@@ -456,7 +457,8 @@ fn loom_cache_pin_against_taking_away() {
     });
 }
 
-/// A page is written to while its pin ends, and no frame is free. Its own frame is not taken for another page's.
+/// A page is written to while its pin ends, and no frame is free. The write does not take the page's own frame for
+/// another page's.
 ///
 /// Seen to fail when `evict_for_frame` looked among all ways.
 #[test]
@@ -478,7 +480,7 @@ fn loom_cache_write_while_a_pin_ends() {
         });
         super::pins::end(slot);
         let wrote = writer.join().unwrap();
-        // If the pin had its frame, the page left the cache, so the write goes past the cache. The frame comes back
+        // If the frame was pinned, the page has left the cache, and the write goes past the cache. The frame is freed
         // once.
         assert_eq!(cache.m_read(0), wrote.then_some(2));
         assert_eq!(cache.frames.take().is_some(), !wrote, "a frame is in a set and free");

@@ -1,19 +1,23 @@
-//! Which page occupies each frame: a key and a version per frame. A reader without a lock proves by them what it copied.
+//! The occupant of each frame: the key of its page, and a version. A reader without a lock proves its copy by them.
 //!
 //! Non-goals: finding the frame. A hint (`hints`) or a set (`set`) proposes it, and may be wrong.
 //!
 //! Rules, a sequence lock per frame (Lameter 2005; Boehm 2012 has the fences):
-//! 1. A reader loads the version (Acquire). The frame is not *changing*, and its key is the page's. The reader copies, fences
-//!    (Acquire), and loads the version again. It believes the copy if both versions are equal.
-//! 2. A thread that changes a frame owns it: by the lock of its set, by its fill, or by the list of free frames. The thread marks
-//!    the frame as changing, fences (Release), and changes bytes or key. Then it stores the next version (Release). A frame is
-//!    changing from its eviction to the end of its next fill, and while it is free, above the limit, or in limbo.
-//! 3. A hint is stored, relaxed, only by a thread that has just seen that the frame holds the page: by rule 1, or under the lock of
-//!    the page's set. No thread needs to clear a hint.
-//! 4. Pins (`pins`) need a frame that is *marked* here. Only the holder of the set's lock marks and unmarks. Before it changes a
-//!    marked frame, it marks the frame as changing and looks for pins. If there is one, the same version comes back.
-//! 5. A reader that found the frame in its set proves the copy by rule 1, too. So the set's own version protects no bytes.
-//! 6. Neither key nor version is ever given back to the system: a late reader may still look at them.
+//! 1. A reader loads the version (Acquire), and checks that the frame is not *changing* and that its key is the page's.
+//!    The reader copies, fences (Acquire), and loads the version again. It believes the copy if both versions are
+//!    equal.
+//! 2. A thread that changes a frame owns it: by the lock of its set, by its fill, or by the list of free frames. The
+//!    thread makes the frame changing, fences (Release), and changes bytes or key. Then it stores the next version
+//!    (Release). A frame is changing from its eviction to the end of its next fill, and while it is free, above the
+//!    limit, or in limbo.
+//! 3. A hint is stored, relaxed, only by a thread that has just seen the page in the frame: by rule 1, or under the
+//!    lock of the page's set. No thread needs to clear a hint.
+//! 4. Pins (`pins`) need a frame that is *marked* here. Only the holder of the set's lock marks and unmarks. Before a
+//!    change of a marked frame, it makes the frame changing, and looks for pins. If there is one, it restores the
+//!    version.
+//! 5. A reader that found the frame by its set proves the copy by rule 1, too. So the set's own version protects no
+//!    bytes.
+//! 6. The memory of keys and versions never returns to the system: a late reader may still load them.
 
 use std::io;
 
@@ -33,7 +37,7 @@ const STEP: u64 = 4;
 #[derive(Debug)]
 pub struct Occupants(Words);
 
-/// What a reader has seen of a frame.
+/// The version that a reader saw before its copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof<'a> {
     version: &'a AtomicU64,
@@ -41,7 +45,7 @@ pub struct Proof<'a> {
 }
 
 impl Proof<'_> {
-    /// Whether the frame has not changed since (rule 1).
+    /// Whether the frame has not changed since the version was loaded (rule 1).
     #[inline(always)]
     pub fn holds(&self) -> bool {
         // Acquire: pairs with the Release fence in `begin_change`.
@@ -56,7 +60,7 @@ impl Proof<'_> {
 }
 
 impl Occupants {
-    /// No page is in any of `frames` frames.
+    /// The occupants of `frames` empty frames.
     pub fn new(frames: u32) -> io::Result<Occupants> {
         Ok(Occupants(Words::new(2 * frames as usize)?))
     }
@@ -66,8 +70,8 @@ impl Occupants {
     fn at(&self, hint: Hint) -> (&AtomicU64, &AtomicU64) {
         let all = self.0.all();
         debug_assert!(hint.doubled() + 1 < all.len());
-        // SAFETY: every frame's number is below the number of frames, for which there are two words each (`new`). Hints and sets
-        // hold only such numbers. An array of two has the layout of two words side by side.
+        // SAFETY: hints and sets hold only numbers below the number of frames, and there are two words per frame
+        // (`new`). An array of two has the layout of two adjacent words.
         let [holds, version] = unsafe { &*all.as_ptr().add(hint.doubled()).cast::<[AtomicU64; 2]>() };
         (holds, version)
     }
@@ -76,42 +80,42 @@ impl Occupants {
         self.at(Hint::of(frame))
     }
 
-    /// Begins to read a frame: `None` if it does not hold the page, or is changing (rule 1).
+    /// Begins a read of a frame (rule 1). `None` if the frame does not hold the page, or is changing.
     #[inline(always)]
     pub fn look(&self, hint: Hint, key: Key) -> Option<Proof<'_>> {
         self.look_if(hint, key, CHANGING, 0)
     }
 
-    /// The same for a frame that may be pinned.
+    /// Begins a read of a frame that is marked; else `None`.
     #[inline(always)]
     pub fn look_marked(&self, hint: Hint, key: Key) -> Option<Proof<'_>> {
         self.look_if(hint, key, CHANGING | MARKED, MARKED)
     }
 
-    /// The same for a frame with a version in which these `bits` are the `wanted` ones.
+    /// Begins a read of a frame if the `bits` of its version have the values in `wanted`.
     #[inline(always)]
     fn look_if(&self, hint: Hint, key: Key, bits: u64, wanted: u64) -> Option<Proof<'_>> {
         let (holds, version) = self.at(hint);
         // Acquire: pairs with the Release in `publish` and `restore`.
         let seen = version.load(Ordering::Acquire);
-        // Two branches: as one condition it takes more instructions and registers.
+        // Two branches take fewer instructions and registers than one condition.
         if seen & bits != wanted {
             return None;
         }
         (holds.load(Ordering::Relaxed) == key.word()).then_some(Proof { version, seen })
     }
 
-    /// Begins to change a frame (rule 2).
+    /// Makes a frame changing (rule 2).
     #[inline]
     pub fn begin_change(&self, frame: u32) {
         let (_, version) = self.of(frame);
-        // Relaxed: only this thread stores to it now.
+        // Relaxed: only this thread stores to the version now.
         version.store(version.load(Ordering::Relaxed) | CHANGING, Ordering::Relaxed);
         // Release: pairs with the Acquire fence in `Proof::holds`.
         fence(Ordering::Release);
     }
 
-    /// Ends a change: the frame holds this page from now on, and is not marked.
+    /// Ends a change: the frame now holds the page of `key`, and is not marked.
     #[inline]
     pub fn publish(&self, frame: u32, key: Key) {
         let (holds, version) = self.of(frame);
@@ -122,7 +126,7 @@ impl Occupants {
         version.store((seen & !(CHANGING | MARKED)).wrapping_add(STEP), Ordering::Release);
     }
 
-    /// Ends a change that did not take place: the same version comes back (rule 4).
+    /// Ends a change that did not take place, and restores the version (rule 4).
     #[inline]
     pub fn restore(&self, frame: u32) {
         let (_, version) = self.of(frame);
@@ -130,7 +134,7 @@ impl Occupants {
         version.store(version.load(Ordering::Relaxed) & !CHANGING, Ordering::Release);
     }
 
-    /// Marks a frame, or unmarks it and ends its change (rule 4). The caller holds the lock of its set.
+    /// Marks a frame, or unmarks it and ends its change (rule 4). The caller holds the lock of the frame's set.
     #[inline]
     pub fn set_marked(&self, frame: u32, on: bool) {
         let (_, version) = self.of(frame);
@@ -181,7 +185,7 @@ mod tests {
         assert!(matches!(wrote, Wrote::Done { .. }));
     }
 
-    /// What a reader gets by its hint.
+    /// The value that a reader gets by a page's hint.
     fn hinted(cache: &Cache, number: u64) -> Option<u8> {
         let mut bytes = [0; 8];
         // SAFETY: 8 bytes.
@@ -201,7 +205,8 @@ mod tests {
         cache.memory().hints.get(cache.memory().hint_base(1), number).frame()
     }
 
-    /// A hint that is stored late names a frame that the page has left. Whatever became of the page, the reader gets nothing.
+    /// A hint that is stored late names a frame that the page has left. Whatever became of the page, the reader gets
+    /// nothing.
     #[test]
     fn a_late_hint_never_gives_old_bytes() {
         type Change = fn(&Cache);
@@ -231,7 +236,7 @@ mod tests {
         }
     }
 
-    /// A page that leaves and returns to its frame deceives no reader that began before.
+    /// A page that leaves its frame and returns to it does not deceive a reader that began before.
     #[test]
     fn a_page_that_returns_to_its_frame_has_another_version() {
         let cache = cache();

@@ -1,19 +1,21 @@
-//! Resizing: sets are split and joined one at a time, while other threads read and write. Pages leave the frames that
-//! are to go.
+//! Resizes: sets are split and joined one at a time, while other threads read and write. Pages then move out of the
+//! frames that are to be released.
 //!
 //! Goals: every page stays findable with its bytes and its state, dirty or being filled. Steps are so small that no
-//! call waits noticeably. Non-goals: I/O (a step that meets dirty pages names them, and the caller flushes them), and
-//! registrations of memory.
+//! call waits noticeably. Non-goals: I/O (a step names the dirty pages that are in its way, and the caller flushes
+//! them), and registrations of memory.
 //!
 //! Rules:
 //! 1. A set is split or joined under its own lock and its origin's lock, the origin's first. The number of sets changes
-//!    before either lock is given up. A reader that looks without a lock may not find the page: a frame that it finds
-//!    proves itself (`occupants`). When it then takes the lock, it finds the page's set changed, and looks there (`Directory::lock`).
-//! 2. A thread that works on a page (a fill, a flush) finds it again by its key. A frame that is being filled stays the
-//!    page's frame.
-//! 3. The limit of frames goes up before sets come, and down after sets have gone. So there are always more frames
-//!    below the limit than pages. A page's frame above the limit is exchanged under the lock of the page's set. A frame
-//!    that may be pinned stays as it is until its pins end. The page goes on without it (rule 2 of the cache).
+//!    before either lock is released. A reader without a lock may miss a page that moves; a frame that it finds proves
+//!    itself (`occupants`). When it then locks the set, it finds that the page has another set, and goes there
+//!    (`Directory::lock`).
+//! 2. A thread that works on a page (a fill, a flush) finds the page again by its key. A frame that is being filled
+//!    stays the page's frame.
+//! 3. The limit of frames is raised before sets are added, and lowered after sets were removed. So there are always
+//!    more frames below the limit than pages. A page's frame above the limit is exchanged under the lock of the page's
+//!    set. A frame that may be pinned stays as it is until its pins end, and the page gets another one (rule 2 of the
+//!    cache).
 
 use super::directory::SetIndex;
 use super::key::Key;
@@ -23,32 +25,32 @@ use super::{Cache, sets_of, with_spare};
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::{MutexGuard, lock, write};
 
-/// How far a resize has come.
+/// The progress of a resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The resize is done.
     Done,
     /// There is more to do.
     More,
-    /// Something is in the way: dirty pages, which the caller is to flush, or work that another thread is to end.
+    /// The resize cannot go on until the caller has flushed dirty pages, or other threads have ended fills or flushes.
     Blocked,
 }
 
-/// A resize under way. There is one at a time. A drop leaves the cache at the size that it has reached.
+/// A resize under way. There is one at a time. A drop leaves the cache at the size that it has by then.
 #[derive(Debug)]
 pub struct CacheResize<'a> {
     cache: &'a Cache,
+    /// The number of sets at the end.
     target: u32,
-    /// The set to look through next for frames above the limit, once the number of sets is right.
+    /// The next set to search for frames above the limit, once there are `target` sets.
     cursor: u32,
-    /// Whether this round over all sets has left a frame above the limit.
+    /// Whether the present round over all sets has left a page in a frame above the limit.
     left: bool,
     _one: MutexGuard<'a, ()>,
 }
 
 impl Cache {
-    /// Begins to resize to so many bytes, after resizes that began earlier have ended. At most the size that the cache
-    /// was planned for.
+    /// Begins a resize to `bytes` bytes, at most to `CacheConfig::bytes_max`. Waits for the end of an earlier resize.
     pub fn begin_resize(&self, bytes: u64) -> CacheResize<'_> {
         let one = lock(&self.resizing);
         let ways = self.directory.ways() as u64;
@@ -60,19 +62,19 @@ impl Cache {
         CacheResize { cache: self, target, cursor: 0, left: false, _one: one }
     }
 
-    /// Bytes from the first to the last frame that may be in use.
+    /// The bytes from the first frame to the last one that may be in use.
     pub fn used_bytes(&self) -> usize {
         (self.frames.limit() - self.frames.start()) as usize * PAGE_BYTES
     }
 
-    /// Bytes of the pages that fit now.
+    /// The size of the cache now: the bytes of all pages that fit.
     pub fn bytes(&self) -> u64 {
         self.directory.pages() * PAGE_BYTES as u64
     }
 }
 
 impl CacheResize<'_> {
-    /// Goes on by at most so many sets. It appends dirty pages that are in the way to `dirty`.
+    /// Changes at most `sets` more sets. Appends the dirty pages that are in the way to `dirty`.
     pub fn go_on(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Progress {
         let cache = self.cache;
         for _ in 0..sets {
@@ -92,7 +94,7 @@ impl CacheResize<'_> {
         Progress::More
     }
 
-    /// Goes through sets for frames above the limit, once the number of sets is right.
+    /// Moves the pages of at most `sets` sets out of frames above the limit, once there are `target` sets.
     fn settle(&mut self, sets: u32, dirty: &mut Vec<Key>) -> Progress {
         let cache = self.cache;
         if self.cursor == 0 {
@@ -112,8 +114,8 @@ impl CacheResize<'_> {
         }
     }
 
-    /// Gives back the memory of chunks that have no frame in use (`Frames::release`). Memory that pins keep in use
-    /// stays until another resize ends.
+    /// Returns the memory of unused chunks to the system (`Frames::release`). Memory in use by pins stays until the
+    /// next resize.
     pub fn release(&self, chunk_bytes: usize, let_go: impl Fn(std::ops::Range<usize>)) -> std::io::Result<u64> {
         self.cache.frames.release(chunk_bytes, let_go)
     }
@@ -132,7 +134,7 @@ fn taken(set: &Locked<'_>) -> u32 {
 }
 
 impl Cache {
-    /// Adds a set. The pages of its origin that belong there move there.
+    /// Adds the set `new`, and moves the pages that belong there out of its origin.
     fn split(&self, new: u32) {
         let _moves = write(&self.moves);
         let directory = &self.directory;
@@ -140,7 +142,7 @@ impl Cache {
         let mut from = directory.set(origin).lock();
         let mut to = directory.set(SetIndex(new)).lock();
         debug_assert!(taken(&to) == 0 && to.waiters() == 0 && to.transit() == 0);
-        // It may have been a set before, with other pages.
+        // The header may have notes from an earlier life, before the cache shrank.
         to.set_clock(0);
         to.set_hand(0);
         to.set_scratch(0);
@@ -161,8 +163,8 @@ impl Cache {
         directory.set_sets(new + 1);
     }
 
-    /// Takes the last set away. Its pages go to its origin, and pages that do not fit there leave the cache. Returns
-    /// `false` and changes no set if too few pages can go; `dirty` gets the pages to flush first.
+    /// Removes the last set. Its pages move to its origin, and pages for which there is no room are dropped. If too few
+    /// pages can be dropped, no set changes, `dirty` gets the pages to flush first, and the result is `false`.
     fn join(&self, last: u32, dirty: &mut Vec<Key>) -> bool {
         let _moves = write(&self.moves);
         let origin = self.directory.origin(last);
@@ -203,7 +205,8 @@ impl Cache {
         true
     }
 
-    /// Drops one of the candidates, which are clean, as the policy chooses. It prefers a page that no pin can hold.
+    /// Drops the page that the policy chooses among the `candidates`, which are clean. A page that cannot be pinned is
+    /// preferred.
     fn let_go(&self, SetIndex(index): SetIndex, set: &mut Locked<'_>, candidates: u32) {
         let unmarked = candidates & !set.marked();
         let candidates = if unmarked != 0 { unmarked } else { candidates };
@@ -230,7 +233,7 @@ impl Cache {
         from.set_free(way);
     }
 
-    /// Gives the pages of a set frames below the limit (rule 3). Says whether all pages have such frames now.
+    /// Moves the pages of a set to frames below the limit (rule 3). Whether all of them have such frames now.
     fn vacate(&self, set_index: SetIndex, dirty: &mut Vec<Key>) -> bool {
         let mut set = self.directory.set(set_index).lock();
         let limit = self.frames.limit();

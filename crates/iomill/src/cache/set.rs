@@ -1,20 +1,21 @@
 //! One page set: a header in memory, which readers search without a lock, and which changes under a lock.
 //!
-//! A header is an array of words. Its first cache line has what a look-up begins with. For sets of 12 it is four lines in all:
+//! A header is an array of words. A look-up begins with its first cache line. A set of 12 ways has four lines:
 //!
 //! ```text
-//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      what a look-up reads,
-//! line 1-2  12 keys (64 bits each)                                                  and one of these
-//! line 2-3  masks: filling, dirty, flushing, marked; clock, hand, waiters, transit; metadata of the policy, 2 bytes a way; ghosts
+//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      a look-up reads this line
+//! line 1-2  12 keys (64 bits each)                                                  and one key
+//! line 2-3  masks: filling, dirty, flushing, marked; clock, hand, waiters, transit;
+//!           metadata of the policy, 2 bytes a way; ghosts
 //! ```
 //!
 //! Rules:
-//! 1. The version is odd while the set is locked, and changes with every unlock. A reader that asks without the lock
-//!    whether anything here is dirty believes the answer only if the version is still the same and even. A reader that
-//!    looks for a page needs no version: the frame's occupant proves what it found (`occupants`).
-//! 2. Under the lock only the lock's holder writes. The exception is the policy's hit metadata (`META`). Hits change it
-//!    by compare-and-exchange without the lock, and the holder's stores overwrite it. It is advice and never decides
-//!    what is correct.
+//! 1. The version is odd while the set is locked, and changes with every unlock. A reader that looks for dirty pages
+//!    without the lock believes what it saw only if the version is unchanged and even. A reader that looks for a page
+//!    needs no version: the frame's occupant proves what it found (`occupants`).
+//! 2. Under the lock only its holder writes. The exception is the hit metadata ([`Locked::meta`]): hits change it by
+//!    compare-and-exchange without the lock, and the holder's stores may overwrite hits. It is advice, and no
+//!    correctness depends on it.
 //! 3. A way is free (no tag, not filling), filling (no tag, its key set and its bit in `filling`) or present (tag and
 //!    key set). Look-ups go by tags, so they find only present ways.
 //! 4. Dirty, flushing and marked ways are present.
@@ -29,13 +30,14 @@ pub use super::shape::{Shape, WAYS_DEFAULT, WAYS_MAX, WAYS_MIN};
 
 pub(super) const LOCKED: u64 = 1;
 
-/// How many frames there may be.
+/// The most frames, in all caches over one memory.
 pub const FRAMES_MAX: u64 = 1 << 31;
 
-/// Adding this to a locked word unlocks it and increments the version, within the low 32 bits.
+/// The mask of the version in word 0. Its lowest bit is [`LOCKED`], so an increment unlocks.
 const VERSION: u64 = 0xFFFF_FFFF;
 
-/// What a look-up without the lock has found. It is a proposal: the caller proves it by the frame's occupant (rule 5 of `occupants`).
+/// What a look-up without the lock has found. It is a proposal: the frame's occupant proves it (rule 5 of
+/// `occupants`).
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// The way.
@@ -51,14 +53,14 @@ pub struct Set<'a> {
     words: &'a [AtomicU64],
 }
 
-/// What a hit without the lock does to the way's byte of metadata.
+/// How a hit changes the way's byte of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HitRule {
-    /// Nothing.
+    /// Not at all.
     Nothing,
-    /// Notes the set's clock (recency, as coarse as the clock), and in the lowest bit that there was a hit.
+    /// The byte becomes the set's clock (recency, as coarse as the clock), with a flag for "hit" in its lowest bit.
     Stamp,
-    /// Counts up to this.
+    /// The byte counts hits up to this number.
     Count(u8),
 }
 
@@ -76,8 +78,8 @@ impl<'a> Set<'a> {
         unsafe { self.words.get_unchecked(index) }
     }
 
-    /// A way's frame. Only this function accesses frames, by 32 bits, so that no access overlaps one of
-    /// another size.
+    /// The word of a way's frame. All accesses to frames go through it, by 32 bits, so that no two accesses of
+    /// different sizes overlap.
     #[cfg(not(iomill_models))]
     #[inline(always)]
     fn frame_word(&self, way: usize) -> &'a AtomicU32 {
@@ -99,7 +101,7 @@ impl<'a> Set<'a> {
         self.frame_word(way).store(to, Ordering::Relaxed);
     }
 
-    /// Models cannot cut a header's words in two.
+    /// In a model a header's words cannot be cut in two.
     #[cfg(iomill_models)]
     fn frame(&self, way: usize) -> u32 {
         (self.word(self.shape.frames + way / 2).load(Ordering::Relaxed) >> (way % 2 * 32)) as u32
@@ -112,8 +114,8 @@ impl<'a> Set<'a> {
         word.store(before & !(0xFFFF_FFFF << shift) | u64::from(to) << shift, Ordering::Relaxed);
     }
 
-    /// Looks a page up without the lock. While the set changes it may miss a page that is there, or propose a frame that is not the
-    /// page's.
+    /// Looks a page up without the lock. While the set changes, it may miss a page that is there, or propose the frame
+    /// of another page.
     #[inline(always)]
     pub fn find(&self, key: Key, hash: KeyHash) -> Option<Seen> {
         let mut matches = self.tag_matches(hash.tag());
@@ -127,11 +129,11 @@ impl<'a> Set<'a> {
         None
     }
 
-    /// The ways that have the tag `tag`.
+    /// The ways with the tag `tag`.
     #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
     #[inline(always)]
     fn tag_matches(&self, tag: u8) -> u32 {
-        // Sets of up to 12 ways have their tags in two words. In smaller sets a mask removes the bits beyond the tags.
+        // Sets of up to 12 ways have their tags in two words. In smaller sets the mask clears the bits beyond the tags.
         let mut matches = self.equal_bytes(0, tag) >> 4;
         if self.shape.frames > 2 {
             for index in 2..self.shape.frames {
@@ -146,18 +148,18 @@ impl<'a> Set<'a> {
         tag_matches_by_words(self.shape, tag, |index| self.word(index).load(Ordering::Relaxed))
     }
 
-    /// Bit i says that byte i of two words is `byte`. The words are read one by one, which rule 1 allows.
+    /// A mask of the bytes of two words that equal `byte`. The words are read one by one, which rule 1 allows.
     #[cfg(all(target_arch = "x86_64", not(any(miri, iomill_models))))]
     #[inline(always)]
     fn equal_bytes(&self, index: usize, byte: u8) -> u32 {
         debug_assert!(index + 1 < self.shape.stride);
-        // SAFETY: SSE2 is part of x86-64, and AVX is used only where the build demands it of the processor. The
-        // assembly reads two words of the header. To the language it is opaque code that does what relaxed loads of the
-        // tags would do: where the second word has frames, its bits are dropped.
+        // SAFETY: SSE2 is part of x86-64, and AVX is used only if the build demands it of the processor. The assembly
+        // reads two words of the header. To the language it is opaque code with the effect of relaxed loads of the
+        // tags: where the second word has frames, its bits are dropped.
         unsafe {
             use core::arch::x86_64::*;
             let mut equal = _mm_set1_epi8(byte as i8);
-            // As in `copy`: the older instructions would wait for the last load into the register.
+            // The older instructions would wait for the register's last load, as in `copy`.
             #[cfg(target_feature = "avx")]
             core::arch::asm!("vpcmpeqb {equal}, {equal}, [{at}]",
                 at = in(reg) self.words.as_ptr().add(index), equal = inout(xmm_reg) equal,
@@ -170,7 +172,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Notes a hit on a way (rule 2). It stores nothing unless the byte changes.
+    /// Notes a hit on a way (rule 2). Stores only if the byte changes.
     #[inline]
     pub fn hit(&self, way: usize, rule: HitRule) {
         let HitRule::Stamp = rule else { return self.count(way, rule) };
@@ -194,12 +196,12 @@ impl<'a> Set<'a> {
         let shift = way % 8 * 8;
         let after = before & !(0xFF << shift) | u64::from(to) << shift;
         if before != after {
-            // Another change of the word at this moment wins: the byte is advice.
+            // If another thread changes the word at this moment, its change wins: the byte is advice.
             let _ = word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Locks the set; `None` if it is locked. Acquire: pairs with the Release in the drop of `Locked`.
+    /// Locks the set; `None` if it is locked already. Acquire: pairs with the Release in the drop of `Locked`.
     pub fn try_lock(&self) -> Option<Locked<'a>> {
         let head = self.word(0).load(Ordering::Relaxed);
         if head & LOCKED != 0 {
@@ -213,7 +215,8 @@ impl<'a> Set<'a> {
         Some(Locked { set: *self })
     }
 
-    /// Locks the set. A thread holds a lock for less than a microsecond, except while a caller's memory is paged in.
+    /// Locks the set, and spins until that succeeds. A thread holds the lock for less than a microsecond, except while
+    /// a caller's memory is paged in.
     pub fn lock(&self) -> Locked<'a> {
         let mut tries = 0;
         loop {
@@ -231,8 +234,8 @@ impl<'a> Set<'a> {
     }
 }
 
-/// The ways that have a tag, where `load` loads a word of the header. It loads the words of tags alone: those behind them have frames, which are
-/// accessed by 32 bits.
+/// The ways with the tag `tag`, from words of the header that `load` loads. These are the words of tags alone: the
+/// words behind them hold frames, which are accessed by 32 bits.
 #[cfg(any(test, not(all(target_arch = "x86_64", not(any(miri, iomill_models))))))]
 fn tag_matches_by_words(shape: &Shape, tag: u8, load: impl Fn(usize) -> u64) -> u32 {
     let mut matches = 0;
@@ -331,7 +334,7 @@ impl<'a> Locked<'a> {
         self.set.tag_matches(0) & !self.filling()
     }
 
-    /// The page of a way that is not free.
+    /// The key of the page in a way that is not free.
     pub fn key(&self, way: usize) -> Key {
         Key::from_word(self.get(self.set.shape.keys + way))
     }
@@ -341,31 +344,31 @@ impl<'a> Locked<'a> {
         self.set.frame(way)
     }
 
-    /// Gives a way that is not marked another frame.
+    /// Sets the frame of a way that is not marked.
     pub fn set_frame(&mut self, way: usize, frame: u32) {
         debug_assert!(!Locked::has(self.marked(), way));
         self.set.set_frame(way, frame);
     }
 
     fn set_tag(&mut self, way: usize, tag: u8) {
-        // Bytes 4 to 7 of word 0, then words 1 and on.
+        // Tags are bytes 4 to 7 of word 0, then those of the words after it.
         self.put_byte(0, way + 4, tag);
     }
 
-    /// Makes a way that is free or filling present.
+    /// Makes a free or filling way present.
     pub fn set_present(&mut self, way: usize, key: Key, hash: KeyHash) {
         self.put(self.set.shape.keys + way, key.word());
         self.set_filling(way, false);
         self.set_tag(way, hash.tag());
     }
 
-    /// Makes a free way filling. A thread that looks for the page under the lock finds it, and waits.
+    /// Makes a free way filling. A thread that looks the page up under the lock now finds it busy.
     pub fn begin_filling(&mut self, way: usize, key: Key) {
         self.put(self.set.shape.keys + way, key.word());
         self.set_filling(way, true);
     }
 
-    /// Makes a way free, whatever it was.
+    /// Frees a way, whatever its state.
     pub fn set_free(&mut self, way: usize) {
         self.set_tag(way, 0);
         self.set_filling(way, false);
@@ -374,12 +377,12 @@ impl<'a> Locked<'a> {
         self.set_marked(way, false);
     }
 
-    /// The set's clock, which the policy moves: 7 bits.
+    /// The set's clock, of 7 bits. The policy advances it.
     pub fn clock(&self) -> u8 {
         self.byte(self.set.shape.state + 2, 0)
     }
 
-    /// Sets the clock: below 128.
+    /// Sets the clock, to a value below 128.
     pub fn set_clock(&mut self, clock: u8) {
         debug_assert!(clock < 128);
         self.put_byte(self.set.shape.state + 2, 0, clock);
@@ -395,33 +398,33 @@ impl<'a> Locked<'a> {
         self.put_byte(self.set.shape.state + 2, 1, hand);
     }
 
-    /// How many pages of this set threads wait for.
+    /// The number of pages of this set for which threads wait.
     pub fn waiters(&self) -> u16 {
         (self.get(self.set.shape.state + 2) >> 16) as u16
     }
 
-    /// Stores their number.
+    /// Sets the number of pages for which threads wait.
     pub fn set_waiters(&mut self, count: u16) {
         let word = self.get(self.set.shape.state + 2) & !0xFFFF_0000;
         self.put(self.set.shape.state + 2, word | u64::from(count) << 16);
     }
 
-    /// Pages of this set that are in the transit table.
+    /// The number of pages of this set in the transit table.
     pub fn transit(&self) -> u8 {
         self.byte(self.set.shape.state + 2, 4)
     }
 
-    /// Stores their number.
+    /// Sets the number of pages in the transit table.
     pub fn set_transit(&mut self, count: u8) {
         self.put_byte(self.set.shape.state + 2, 4, count);
     }
 
-    /// 24 bits for the policy.
+    /// The policy's scratch, of 24 bits.
     pub fn scratch(&self) -> u32 {
         (self.get(self.set.shape.state + 2) >> 40) as u32
     }
 
-    /// Sets them.
+    /// Sets the scratch, to a value below 2^24.
     pub fn set_scratch(&mut self, to: u32) {
         debug_assert!(to < 1 << 24);
         let word = self.get(self.set.shape.state + 2) & !(0xFF_FFFF << 40);
@@ -434,14 +437,14 @@ impl<'a> Locked<'a> {
         mask >> way & 1 == 1
     }
 
-    /// The byte of a way that hits change (see [`HitRule`]).
+    /// The way's byte of metadata that hits change (see [`HitRule`]).
     pub fn meta(&self, way: usize) -> u8 {
         self.byte(self.set.shape.meta, way)
     }
 
-    /// Sets it. A hit at the same moment loses.
+    /// Sets the byte that hits change. A hit at the same moment is lost.
     pub fn set_meta(&mut self, way: usize, to: u8) {
-        // A hit on any way of the word, between the load and the store, is lost: it is advice (rule 2).
+        // Hits on all ways of the word are lost between the load and the store: they are advice (rule 2).
         self.put_byte(self.set.shape.meta, way, to);
     }
 
@@ -463,23 +466,23 @@ impl<'a> Locked<'a> {
         bytes
     }
 
-    /// A byte of a way that only lock holders change.
+    /// The way's byte of metadata that only the holder of the lock changes.
     pub fn aux(&self, way: usize) -> u8 {
         self.byte(self.set.shape.aux, way)
     }
 
-    /// Sets this byte.
+    /// Sets the byte that only the holder of the lock changes.
     pub fn set_aux(&mut self, way: usize, to: u8) {
         self.put_byte(self.set.shape.aux, way, to);
     }
 
-    /// The index of a ghost. There are as many ghosts as ways, of 16 bits each.
+    /// The index of a ghost. There are as many ghosts as ways, with 16 bits each.
     pub fn find_ghost(&self, ghost: u16) -> Option<usize> {
         let words = 0..self.ways() / 4;
         words.into_iter().find_map(|at| Some(4 * at + lane_of(self.get(self.set.shape.ghosts + at), ghost)?))
     }
 
-    /// The index and the value of a ghost that is `ghost` apart from some bits.
+    /// The index and the value of a ghost that equals `ghost` in all but the bits `bits`.
     pub fn find_ghost_but(&self, ghost: u16, bits: u16) -> Option<(usize, u16)> {
         let mask = u64::from(!bits) * 0x0001_0001_0001_0001;
         (0..self.ways() / 4).find_map(|at| {
@@ -489,20 +492,20 @@ impl<'a> Locked<'a> {
         })
     }
 
-    /// How many ghosts are even numbers, without those that are 0, and how many are odd.
+    /// The number of ghosts that are even and not 0, and the number of odd ones.
     pub fn count_ghosts(&self) -> (u32, u32) {
         const LOW: u64 = 0x0001_0001_0001_0001;
         const REST: u64 = 0x7FFF * LOW;
         let words = (0..self.ways() / 4).map(|at| self.get(self.set.shape.ghosts + at));
         let (any, odd) = words.fold((0, 0), |(any, odd), word| {
-            // Adding all ones to the upper 15 bits of a lane carries into its top bit if one of them is set.
+            // All ones, added to the upper 15 bits of a lane, carry into its top bit if any of these bits is set.
             let is_any = (((word >> 1 & REST) + REST) >> 15 & LOW).count_ones();
             (any + is_any, odd + (word & LOW).count_ones())
         });
         (any - odd, odd)
     }
 
-    /// Takes over the pages and notes of a set that holds no frames and has as many ways. The lock stays.
+    /// Copies the pages and notes of a set of the same shape that has no frames. The lock stays.
     pub fn copy_from(&mut self, other: &Locked<'_>) {
         self.put(0, self.get(0) & VERSION | other.get(0) & !VERSION);
         (1..self.set.shape.stride).for_each(|word| self.put(word, other.get(word)));
@@ -538,7 +541,7 @@ macro_rules! mask {
 }
 
 mask! {
-    /// The ways that are being filled. Their frames belong to the threads that fill them.
+    /// The ways that are being filled. The threads that fill them own their frames.
     filling, set_filling, 0, 0
 }
 mask! {
@@ -546,11 +549,11 @@ mask! {
     dirty, set_dirty, 0, 1
 }
 mask! {
-    /// The ways with a copy on its way to a drive. They stay findable until it has arrived.
+    /// The ways with a copy that is being written to a drive. They stay findable until the write has ended.
     flushing, set_flushing, 1, 0
 }
 mask! {
-    /// The ways with frames that may be pinned. They are not written to and not reused before a look at the pins.
+    /// The ways with frames that may be pinned. Before a change or reuse of such a frame, the pins are looked through.
     marked, set_marked, 1, 1
 }
 
@@ -560,7 +563,7 @@ mod tests {
 
     use super::*;
 
-    /// Sets of 4 ways, and of over 12, loaded words that have frames by 64 bits.
+    /// A search for tags loads no word that holds frames. Sets of 4 ways, and of more than 12, once did.
     #[test]
     fn tags_are_found_in_their_own_words() {
         let mut random = fastrand::Rng::with_seed(1);

@@ -1,14 +1,13 @@
-//! Where things are in the headers of page sets; `set` explains them.
+//! The layout of the headers of page sets; `set` explains it.
 
-/// The fewest and the most ways of a set; a multiple of 4.
+/// The fewest ways of a set. All numbers of ways are multiples of 4.
 pub const WAYS_MIN: usize = 4;
-/// See [`WAYS_MIN`].
+/// The most ways of a set.
 pub const WAYS_MAX: usize = 32;
-/// Default number of ways of a set: headers are then four whole cache lines.
-/// `docs/cache.md` has the figures.
+/// The default number of ways of a set: a header is then four whole cache lines. `docs/cache.md` has the figures.
 pub const WAYS_DEFAULT: usize = 12;
 
-/// Where things are in a header, in words from its start.
+/// The layout of a header. Places are indices of words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Ways of a set.
@@ -26,7 +25,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of headers of sets of `ways`; `None` if that is not a multiple of 4 from 4 to 32.
+    /// The shape of a set of `ways` ways; `None` if that is not a multiple of 4 from 4 to 32.
     pub fn new(ways: usize) -> Option<Shape> {
         (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
     }

@@ -1,15 +1,13 @@
-//! Waiting for a page that another thread works on, and the table of the pages that are read past a full set.
+//! Waiters for pages on which another thread works, and the table of pages in transit past a full set.
 //!
 //! Rules:
-//! 1. A waiter is entered while its page's set is locked and the page is seen to be worked on. The thread that ends the
-//!    work looks for waiters under the same lock. So it misses no waiter.
-//! 2. A waiter is told the outcome, and a failure is the waiter's failure, too: it does not repeat what has just failed
-//!    for another thread. A fill that failed before any call had asked for its page fails no call. A waiter for it
-//!    tries by itself.
-//! 3. All threads that wait for a page share one waiter. So a set has at most as many waiters as it has ways and pages in
-//!    transit. Its count never overflows, however many threads wait.
-//! 4. While a page is in transit it has no way in its set. A fill or a new page of that name waits until the transit
-//!    has ended.
+//! 1. A waiter is entered under the lock of its page's set, after a look that finds the page busy. The thread that ends
+//!    the work looks for a waiter under the same lock. So it misses none.
+//! 2. A waiter is told the outcome. A failure is the failure of all that wait: they do not repeat what has just failed.
+//!    A fill that failed before any call asked for its page fails no call, and those that wait try by themselves.
+//! 3. All threads that wait for a page share one waiter. So a set has at most as many waiters as ways and pages in
+//!    transit, and its count never overflows, however many threads wait.
+//! 4. A page in transit has no way in its set. A fill or a write of this page waits until the transit has ended.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,13 +22,13 @@ const STRIPES: usize = 64;
 #[cfg(iomill_models)]
 const STRIPES: usize = 1;
 
-/// The largest number of pages in transit at a time, per stripe.
+/// The most pages in transit at a time, per stripe.
 const TRANSIT_MAX: usize = 64;
 
-/// How the work on a page ended.
+/// The result of the work on a page.
 pub type Outcome = std::result::Result<(), Failure>;
 
-/// What all operations that wait for a page share.
+/// The waiter of a page, which all operations that wait for the page share.
 #[derive(Debug, Default)]
 pub struct Waiter {
     state: Mutex<WaiterState>,
@@ -39,10 +37,11 @@ pub struct Waiter {
 
 #[derive(Default)]
 struct WaiterState {
+    /// `None` until the work has ended.
     outcome: Option<Outcome>,
-    /// A thread sleeps until there is one. A notification is a system call, also where no thread sleeps.
+    /// Whether a thread sleeps on `ended`. Noted because a notification is a system call, also without sleepers.
     has_sleepers: bool,
-    /// Called at the end. The set is locked then, so each only hands work to another thread.
+    /// Called when the work ends, under the set's lock. So each call only hands work to another thread.
     calls: Vec<Call>,
 }
 
@@ -55,12 +54,12 @@ impl fmt::Debug for WaiterState {
 }
 
 impl Waiter {
-    /// How the work ended, if it has ended.
+    /// The outcome of the work, if it has ended.
     pub fn outcome(&self) -> Option<Outcome> {
         lock(&self.state).outcome
     }
 
-    /// How the work ended; or `call` is called when it ends, with locks held.
+    /// The outcome of the work, if it has ended. Otherwise `call` is called at its end, under locks.
     pub fn outcome_or_call(&self, call: Call) -> Option<Outcome> {
         let mut state = lock(&self.state);
         if state.outcome.is_none() {
@@ -69,7 +68,7 @@ impl Waiter {
         state.outcome
     }
 
-    /// Blocks until the work has ended.
+    /// Blocks until the work has ended, and returns its outcome.
     pub fn wait(&self) -> Outcome {
         let mut state = lock(&self.state);
         loop {
@@ -100,7 +99,7 @@ struct Stripe {
     transit: Vec<Key>,
 }
 
-/// All waiters of a cache, and the pages in transit, by key.
+/// All waiters of a cache, and its pages in transit, by key.
 #[derive(Debug)]
 pub struct Waiters {
     stripes: Box<[Mutex<Stripe>]>,
@@ -113,12 +112,12 @@ impl Default for Waiters {
 }
 
 impl Waiters {
-    /// The stripe depends on the key, not on the set, so that a set may be split meanwhile.
+    /// The stripe of a key. It does not depend on the set, because a set may be split while threads wait.
     fn stripe(&self, key: Key) -> &Mutex<Stripe> {
         &self.stripes[(key.hash().0 >> 32) as usize % STRIPES]
     }
 
-    /// The waiter for a page that another thread works on (rules 1 and 3).
+    /// The waiter for a page on which another thread works (rules 1 and 3).
     pub fn enter(&self, set: &mut Locked<'_>, key: Key) -> Arc<Waiter> {
         let mut stripe = lock(self.stripe(key));
         if set.waiters() > 0
@@ -150,7 +149,7 @@ impl Waiters {
         set.transit() > 0 && lock(self.stripe(key)).transit.contains(&key)
     }
 
-    /// Counts the waiters, and the pages in transit, of pages that `chosen` picks. It picks only pages of locked sets.
+    /// Counts the waiters and the pages in transit among the pages that `chosen` picks, all of them of locked sets.
     pub fn count(&self, chosen: impl Fn(Key) -> bool) -> (u16, u8) {
         let (mut waiters, mut transit) = (0, 0);
         for stripe in &self.stripes {
@@ -158,12 +157,11 @@ impl Waiters {
             waiters += stripe.waiters.iter().filter(|(key, _)| chosen(*key)).count();
             transit += stripe.transit.iter().filter(|key| chosen(**key)).count();
         }
-        // One set has no more than that (rule 3).
+        // They fit: the pages are all of one set (rule 3).
         (waiters as u16, transit as u8)
     }
 
-    /// Begins a transit of a page that is neither in the set nor in transit. Returns `false` if there are too many
-    /// transits.
+    /// Begins the transit of a page that is neither in the set nor in transit. `false` if there are too many already.
     pub fn begin_transit(&self, set: &mut Locked<'_>, key: Key) -> bool {
         let mut stripe = lock(self.stripe(key));
         if stripe.transit.len() >= TRANSIT_MAX || set.transit() == u8::MAX {
@@ -174,7 +172,7 @@ impl Waiters {
         true
     }
 
-    /// Ends a transit.
+    /// Ends a transit, and tells the page's waiter.
     pub fn end_transit(&self, set: &mut Locked<'_>, key: Key, outcome: Outcome) {
         lock(self.stripe(key)).transit.retain(|theirs| *theirs != key);
         set.set_transit(set.transit() - 1);
@@ -189,7 +187,8 @@ mod tests {
     use crate::cache::{Begun, Cache, CacheConfig, Fill};
     use crate::drive::PAGE_BYTES;
 
-    /// Reads all pages in a new order each time, until the policy holds on and lets a page go past its set. Returns that page's fill.
+    /// Reads all pages, each time in a new order, until the policy holds on and lets a page go past its set. Returns
+    /// that page's fill.
     fn passing_fill(cache: &Cache) -> Fill {
         let mut random = fastrand::Rng::with_seed(3);
         for _ in 0..50 {
@@ -210,7 +209,8 @@ mod tests {
         panic!("no page goes past its set")
     }
 
-    /// A page that goes past its set is busy for others until the end. Then they are told, its frame is free, and it has no way.
+    /// A page that goes past its set is busy for other threads until its fill ends. Then they are told, its frame is
+    /// free, and it has no way.
     #[test]
     fn a_page_that_goes_past_its_set_leaves_nothing_behind() {
         let bytes = 96 * PAGE_BYTES as u64;
@@ -232,7 +232,8 @@ mod tests {
             let free = frames();
             assert!(free.contains(&fill.frame), "{free:?}");
             free.into_iter().for_each(|frame| cache.frames.give(frame));
-            // Asked for again at once, it comes in; a caller that keeps it is never told to let it pass.
+            // A page that is asked for again at once is admitted. A caller that keeps its page never gets one that
+            // passes.
             let Begun::Yours(again) = cache.begin_read(key, hash) else { panic!("no fill") };
             assert!(!again.is_passing);
             cache.end_fill(again, Ok(()), false);
@@ -246,9 +247,9 @@ mod tests {
         }
     }
 
-    /// More waiters of a page than a 16-bit count holds, and one of another page of the set.
+    /// A page has more waiting threads than a 16-bit count holds, and another page of the set has one.
     #[test]
-    fn more_waiters_than_a_set_can_count_all_hear_of_the_end() {
+    fn more_threads_than_a_set_can_count_all_hear_of_the_end() {
         let bytes = 4 * PAGE_BYTES as u64;
         let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(config).unwrap();

@@ -1,12 +1,12 @@
-//! [`Words`]: the memory of headers, keys and hints. Zeroed words, for as many as there may ever be. Words that are never touched take no
-//! memory.
+//! [`Words`]: the memory of headers, keys and hints. It is zeroed, and long enough for the largest cache: words that
+//! are never touched take no memory.
 
 use std::io;
 
 use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{AtomicU32, AtomicU64};
 
-/// What words are: atomics that are valid as zeroes.
+/// The types of words: atomics for which zero is valid.
 ///
 /// # Safety
 /// Memory of zeroes is a valid value. It is changed by atomic operations only.
@@ -25,7 +25,7 @@ mod memory {
     /// Zeroed words.
     #[derive(Debug)]
     pub struct Words<W = AtomicU64> {
-        /// Only `all` looks at it.
+        /// The mapping. Its bytes are accessed through `all` only.
         memory: PageBuf,
         start: *const W,
         len: usize,
@@ -45,13 +45,13 @@ mod memory {
             Ok(Words { memory, start, len })
         }
 
-        /// Binds memory that is untouched so far to a node.
+        /// Binds the memory, untouched so far, to a node.
         pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
             self.memory.bind(node, policy)
         }
 
-        /// Gives the memory of the words from `first` on back to the system, in whole pages. They become 0 at some time, and may be
-        /// used meanwhile.
+        /// Returns the memory of the words from `first` on to the system, in whole pages. The words become 0 at some
+        /// moment during the call, and may be used meanwhile.
         pub fn release_from(&self, first: usize) -> io::Result<()> {
             // SAFETY: all accesses are atomic (`all`).
             unsafe { self.memory.release_from(first * size_of::<W>()) }
@@ -71,7 +71,7 @@ mod memory {
 mod memory {
     use super::*;
 
-    /// Words that loom watches in a model.
+    /// Words in a model, where loom watches them.
     #[derive(Debug)]
     pub struct Words<W = AtomicU64>(Vec<W>);
 

@@ -1,4 +1,4 @@
-//! Writing to cached pages, and the later life of the pages that were written to (rules 2 and 3 of the cache).
+//! Writes to cached pages, and the flushes that follow (rules 2 and 3 of the cache).
 
 use super::key::{Key, KeyHash};
 use super::lanes::ways_of;
@@ -8,10 +8,11 @@ use crate::drive::PAGE_BYTES;
 use crate::sys::sync::{Ordering, fence, read};
 
 impl Cache {
-    /// Writes to a page. `fresh` says whether the drive holds nothing of the page yet but zeroes. Then the page need
-    /// not be read first.
-    /// It is asked under the set's lock when the page is not here. So it knows of every earlier write: that write's
-    /// bytes are on the drive, or `fresh` says `false`.
+    /// Writes to a page.
+    ///
+    /// `fresh` returns whether the drive holds only zeroes of the page. If so, the page need not be read first. It is
+    /// called under the set's lock if the page is not in the cache. So it knows of every earlier write to the page: if
+    /// there was one, it returns `false`.
     ///
     /// # Safety
     /// `within + len` is at most a page, and `from` is readable for `len` bytes.
@@ -31,7 +32,7 @@ impl Cache {
                 return Wrote::Busy;
             }
             let Some(frame) = self.writable(set_index, &mut set, way, hash) else {
-                // Pins hold all frames. Once the page is clean it leaves the cache, and the write goes past the cache
+                // Pins leave no frame. Once the page is clean, it leaves the cache, and the write goes past the cache
                 // (rule 2).
                 if !Locked::has(set.dirty() | set.flushing(), way) {
                     self.drop_page(&mut set, way);
@@ -66,8 +67,8 @@ impl Cache {
         Wrote::Done { dirty: set.dirty().count_ones(), came: Some(room.came) }
     }
 
-    /// Zeroes a page from `within` on, if it is here. It does not become dirty: the caller has its drive zero the same bytes. No fill and
-    /// no flush is in flight. Returns `false` if pins leave no frame for that.
+    /// Zeroes a page from byte `within` on, if it is in the cache. The page does not become dirty, because the caller
+    /// has the drive zero the same bytes. No fill or flush of it is in flight. `false` if pins leave no frame for it.
     pub fn zero_end(&self, key: Key, within: usize) -> bool {
         let hash = self.directory.hash(key);
         let (set_index, mut set) = self.directory.lock(hash);
@@ -79,7 +80,8 @@ impl Cache {
         true
     }
 
-    /// The frame of a present way, for a write: it is changing from now on. A pinned page gets another frame (rule 2).
+    /// The frame of a present way, made changing for a write. A pinned page gets another frame (rule 2). `None` if
+    /// there is none.
     fn writable(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: KeyHash) -> Option<u32> {
         let old = set.frame(way);
         if !Locked::has(set.marked(), way) || self.unmark(set, 1 << way) != 0 {
@@ -96,8 +98,8 @@ impl Cache {
         Some(new)
     }
 
-    /// A frame of another page, of this set or of any set. Never the frame of `way` itself, because its pin may have
-    /// ended by now.
+    /// The frame of another page, evicted from this set or from any set. Never that of `way` itself, although its pin
+    /// may have ended by now.
     fn evict_for_frame(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize, hash: KeyHash) -> Option<u32> {
         if let Some((victim, _)) = self.evict(set_index, set, set.all() & !(1 << way), hash) {
             return Some(set.frame(victim));
@@ -113,7 +115,7 @@ impl Cache {
         })
     }
 
-    /// Notes that a present page differs from what the drives hold.
+    /// Makes a present page dirty.
     pub(super) fn soil(&self, set_index: SetIndex, set: &mut Locked<'_>, way: usize) {
         if !Locked::has(set.dirty() | set.flushing(), way) {
             self.dirty.fetch_add(1, Ordering::Relaxed);
@@ -122,8 +124,9 @@ impl Cache {
         self.dirty_sets.note(set_index, set);
     }
 
-    /// Copies a dirty page, for the caller to flush. Copies nothing if the page is clean, or on its way already (rules
-    /// 2 and 3). The page stops being dirty here, not at the end of the flush: a later write is not in the copy.
+    /// Begins a flush: copies a dirty page for the caller to write. Copies nothing if the page is clean, or is being
+    /// flushed already (rules 2 and 3). The page is clean from here on, not from the end of the flush: a later write is
+    /// not in the copy, and makes it dirty again.
     ///
     /// # Safety
     /// `to` is writable for a page, and no other thread uses it.
@@ -144,7 +147,7 @@ impl Cache {
         Flush::Begun
     }
 
-    /// Ends a flush. If the page was written to meanwhile, or the flush failed, it is still dirty.
+    /// Ends a flush. If the page was written to meanwhile, or if the flush failed, the page is dirty.
     pub fn end_flush(&self, key: Key, outcome: Outcome) {
         let hash = self.directory.hash(key);
         let (set_index, mut set) = self.directory.lock(hash);
@@ -161,14 +164,14 @@ impl Cache {
         self.waiters.tell(&mut set, key, outcome);
     }
 
-    /// Whether a page is dirty and not being flushed. Looks without a lock, so the answer may be old.
+    /// Whether a page is dirty. Looks without a lock, so the answer may be out of date.
     pub fn is_dirty(&self, key: Key) -> bool {
         let hash = self.directory.hash(key);
         let set = self.directory.set_of(hash);
         set.find(key, hash).is_some_and(|seen| set.is_dirty(seen))
     }
 
-    /// Appends the dirty pages of one set; with `flushing_too` also those that are being flushed.
+    /// Appends the dirty pages of one set to `keys`, and with `flushing_too` also those that are being flushed.
     pub fn dirty_in(&self, set_index: SetIndex, flushing_too: bool, keys: &mut Vec<Key>) {
         let set = self.directory.set(set_index);
         if !set.is_any_dirty() {
@@ -194,13 +197,12 @@ impl Cache {
         keys
     }
 
-    /// Forgets the pages of a file from `page` on, also dirty ones. No other thread works on them.
+    /// Drops the pages of a file from `page` on, dirty ones too. No other thread works on them.
     pub fn discard(&self, file: u32, page: u64) {
         let _all = read(&self.moves);
         for index in 0..self.directory.sets() {
             let set = self.directory.set(SetIndex(index));
-            // No other thread works on these pages, so every page that is here was here before. A look without the lock
-            // finds it.
+            // A look without the lock finds every page, because no other thread works on these pages now.
             if !set.may_hold(file) {
                 continue;
             }
@@ -215,7 +217,8 @@ impl Cache {
         }
     }
 
-    /// Frees the way of a present page. If the page may be dirty, the caller notes the set in `dirty_sets` afterwards.
+    /// Drops a present page: frees its way and its frame. If the page may be dirty, the caller then notes the set in
+    /// `dirty_sets`.
     pub(super) fn drop_page(&self, set: &mut Locked<'_>, way: usize) {
         if Locked::has(set.dirty() | set.flushing(), way) {
             // Release: pairs with the Acquire in `dirty`.
@@ -228,16 +231,17 @@ impl Cache {
     }
 }
 
-/// What a look without the lock can tell of dirty pages.
+/// Looks without the lock for dirty pages.
 impl Set<'_> {
-    /// Whether a way that was seen is dirty. It is read without the lock, so it may be old, or of another page.
+    /// Whether the way in which a page was seen is dirty. Read without the lock, so the answer may be out of date, or
+    /// another page's.
     pub fn is_dirty(&self, seen: Seen) -> bool {
         self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
     }
 
-    /// Whether any way may be dirty or flushing. It reads as rule 1 says, so after `false` the caller sees everything
-    /// that the cleaning threads had seen. For a set that is being changed it says `true`. Acquire: pairs with the
-    /// Release in the drop of `Locked`.
+    /// Whether any way may be dirty or flushing; `true` also while the set is locked. It reads as rule 1 says: after
+    /// `false` the caller sees everything that the cleaning threads had seen. Acquire: pairs with the Release in the
+    /// drop of `Locked`.
     pub fn is_any_dirty(&self) -> bool {
         let head = self.word(0).load(Ordering::Acquire);
         let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
@@ -247,8 +251,8 @@ impl Set<'_> {
         states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
     }
 
-    /// Whether there may be a page of a file here. It reads without the lock. So it may miss a page that comes in at
-    /// this moment, and may see a page that has gone.
+    /// Whether the set may have a page of a file. Read without the lock: a page that is admitted at this moment may be
+    /// missed, and an evicted page may be seen.
     pub fn may_hold(&self, file: u32) -> bool {
         let keys = self.shape.keys..self.shape.keys + self.shape.ways;
         keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
@@ -289,8 +293,7 @@ mod tests {
         cache.directory.find(key, hash).is_some()
     }
 
-    /// When all frames are pinned or dirty, a write to a pinned page goes past the cache, and its pins keep their
-    /// bytes.
+    /// If all frames are pinned or dirty, a write to a pinned page goes past the cache, and pins keep their bytes.
     #[test]
     fn a_write_never_waits_for_pins() {
         let bytes = 64 * PAGE_BYTES as u64;
@@ -324,7 +327,8 @@ mod tests {
         assert!(held.iter().all(|held| held.bytes() == BYTES));
     }
 
-    /// A dirty page that should go lets a clean one go in its place, and asks for a flush. After the flush it goes.
+    /// If the policy chooses a dirty page, a clean one is evicted in its place, and a flush is asked for. After the
+    /// flush the page itself is evicted.
     #[test]
     fn dirty_pages_stay_until_they_are_flushed_and_no_longer() {
         let bytes = 4 * PAGE_BYTES as u64;
@@ -343,7 +347,7 @@ mod tests {
         // SAFETY: a whole page, and ours.
         assert_eq!(unsafe { cache.begin_flush(page(0).0, copy.as_mut_ptr()) }, Flush::Begun);
         assert_eq!(copy, BYTES);
-        // On its way to the drive it neither goes nor asks for another flush.
+        // While it is being flushed, it is not evicted, and no other flush is asked for.
         assert_eq!(fill(&cache, 5), Came { evicted: true, is_pressed: false });
         assert!(is_there(&cache, 0) && !is_there(&cache, 2));
         cache.end_flush(page(0).0, Ok(()));

@@ -1,14 +1,14 @@
-//! CLOCK (Corbató 1968) and GCLOCK (Smith 1978). A hand goes round the ways. It takes the first page without a hit, and
-//! takes one hit off each page that it passes. CLOCK notes one hit, GCLOCK several.
+//! CLOCK (Corbató 1968) and GCLOCK (Smith 1978). A hand goes round the ways. The first page without a hit is evicted,
+//! and each page that the hand passes loses one hit. CLOCK notes one hit per page, GCLOCK several.
 
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
-/// The hits' byte counts. The hand is the way that is looked at next.
+/// The hits' byte counts hits. The hand is the next way to look at.
 #[derive(Debug)]
 pub struct ClockPolicy {
-    /// The largest number of hits that is noted.
+    /// The most hits that are noted per page.
     pub most: u8,
 }
 
@@ -20,7 +20,7 @@ impl Policy for ClockPolicy {
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         let ways = set.ways();
         let mut way = usize::from(set.hand()) % ways;
-        // After so many turns no page has a hit left, unless new hits come in meanwhile.
+        // After these steps no page has a hit left, unless new hits come meanwhile.
         for _ in 0..=ways * usize::from(self.most) + ways {
             let next = (way + 1) % ways;
             if candidates >> way & 1 == 1 {

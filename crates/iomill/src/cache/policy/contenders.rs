@@ -1,15 +1,18 @@
-//! The contenders of the duel: rules that choose from the same notes of a set. So a set can change its rule at any moment.
+//! The contenders of the duel: rules that all choose by the same notes of a set. So a set can change its rule at any
+//! moment.
 //!
 //! Each fits one kind of load:
 //! - [`Contender::Recent`] is LRU. It follows a load that turns.
-//! - [`Contender::Adaptive`] is ARC (Megiddo, Modha, FAST 2003). Ghosts tell how many pages a set should have that were asked for once.
-//!   All sets share that number.
-//! - [`Contender::Frequent`] is W-TinyLFU (Einziger, Friedman, Manes, ACM Transactions on Storage 2017) with a window of one page, and
-//!   [`Contender::Mixed`] is the same with a window of a quarter. They keep what is asked for often while a scan goes by.
-//! - [`Contender::Holding`] keeps what it has, as the insertion at the end of the order does in DIP (Qureshi et al., ISCA 2007). Where every
-//!   page is as likely to come next, a change of pages gains nothing, and a cache that holds on hits its share.
+//! - [`Contender::Adaptive`] is ARC (Megiddo, Modha, FAST 2003). It learns from ghosts how many pages of a set should
+//!   be pages that were asked for once. All sets share that number.
+//! - [`Contender::Frequent`] is W-TinyLFU (Einziger, Friedman, Manes, ACM Transactions on Storage 2017) with a window
+//!   of one page, and [`Contender::Mixed`] is the same with a window of a quarter. Both keep pages that are asked for
+//!   often through a scan.
+//! - [`Contender::Holding`] keeps its pages, as the insertion at the old end of the order does in DIP (Qureshi et al.,
+//!   ISCA 2007). If every page is as likely to be the next, an exchange of pages gains nothing, and a cache that holds
+//!   on hits its share.
 //!
-//! Non-goals: which of them is right (`shadows`).
+//! Non-goals: the choice between them (`shadows`).
 
 use std::io;
 
@@ -21,15 +24,15 @@ use crate::cache::key::{Key, KeyHash};
 use crate::cache::lanes::ways_of;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// One page of each set, in units of [`Contenders::once`].
+/// One page per set, in units of [`Contenders::once`].
 const PAGE: u32 = 1 << 16;
 
-/// A held page goes if it was not hit while the clock of its set ticked this many times the ways. All pages of an epoch are hit within twice the
-/// ways.
+/// The time without a hit after which a held page is evicted: in ticks of its set's clock, as a multiple of the ways.
+/// In a load of epochs each page is hit within twice the ways.
 const IDLE: u8 = 3;
 
-/// Places for pages that went past the cache. A page that is asked for again while its place names it comes in, so reads of neighbours in one
-/// page miss twice at most.
+/// The number of places that remember pages which went past the cache. A remembered page is admitted at its next miss.
+/// So reads of neighbours in one page miss at most twice.
 const PASSED: usize = 16;
 
 /// See the head of this file.
@@ -43,7 +46,7 @@ pub enum Contender {
     Frequent,
     /// W-TinyLFU with a window of a quarter.
     Mixed,
-    /// The pages that are there.
+    /// Holding on to the present pages.
     Holding,
 }
 
@@ -56,12 +59,12 @@ impl Contender {
         [Contender::Recent, Contender::Adaptive, Contender::Frequent, Contender::Mixed, Contender::Holding];
 }
 
-/// What the keys of a set are.
+/// The meaning of a set's keys.
 #[derive(Clone, Copy, Debug)]
 pub enum Names {
-    /// Pages. The mask selects the bits of their hashes that count.
+    /// Keys of pages, in a set of the cache. The mask selects the bits of a hash that are used.
     Pages(u64),
-    /// The hashes of pages.
+    /// Hashes of pages, in a shadow set.
     Hashes,
 }
 
@@ -74,42 +77,44 @@ impl Names {
     }
 }
 
-/// What all sets share.
+/// The state of the contenders that all sets share.
 #[derive(Debug)]
 pub struct Contenders {
     sketch: Sketch,
     frequent: Segmented,
     mixed: Segmented,
-    /// Pages asked for once that a set should have under `Adaptive`. Two changes at the same moment may count as one.
+    /// The number of pages per set that should be pages asked for once, under `Adaptive`, in units of 1 / [`PAGE`]. Two
+    /// changes at the same moment may count as one.
     once: AtomicU32,
-    /// Bits of the hashes of pages that went past the cache, each at a place that goes by the hash.
+    /// Bits of the hashes of pages that went past the cache. The hash also chooses the place.
     passed: [AtomicU32; PASSED],
 }
 
-/// What a ghost remembers of a page: 15 bits of its hash, and whether it was hit. It is never 0.
+/// The ghost of a page: 15 bits of its hash, and the flag [`WAS_HIT`]. It is never 0.
 fn ghost_of(hash: KeyHash, flag: u8) -> u16 {
     ((hash.mixed() >> 48) as u16 & !1).max(2) | u16::from(flag)
 }
 
-/// The index of a page's ghost, and whether the page was hit.
+/// The index of a page's ghost, and its flag.
 fn find_ghost(set: &Locked<'_>, hash: KeyHash) -> Option<(usize, u8)> {
     let (index, ghost) = set.find_ghost_but(ghost_of(hash, 0), u16::from(WAS_HIT))?;
     Some((index, ghost as u8 & WAS_HIT))
 }
 
-/// The pages that were hit since they came, or came back while a ghost remembered them.
+/// The ways of pages that were asked for again: they were hit, or admitted while they had a ghost.
 fn asked_again(set: &Locked<'_>) -> u32 {
     ways_flagged(&set.auxes()) | ways_flagged(&set.metas())
 }
 
-/// The page that was not hit for long while others of its set were, if there is one.
+/// The way of a page that was not hit for long while others of its set were, if there is one.
 fn idle(set: &Locked<'_>) -> Option<usize> {
     let oldest = Field::Meta.oldest(set, set.present());
     let age = set.clock().saturating_sub(set.meta(oldest) >> 1);
     (age > IDLE * set.ways() as u8).then_some(oldest)
 }
 
-/// Whether a full set that holds on lets a page go past. Its clock then ticks if pages were hit meanwhile: no page comes in that would move it.
+/// Whether a full set that holds on lets a page go past. If so, and if pages were hit meanwhile, its clock ticks: there
+/// is no new page to advance it.
 pub fn holds(set: &mut Locked<'_>) -> bool {
     if idle(set).is_some() {
         return false;
@@ -117,7 +122,7 @@ pub fn holds(set: &mut Locked<'_>) -> bool {
     let metas = set.metas();
     let were_hit = set.present() & ways_flagged(&metas);
     if were_hit != 0 {
-        // Hits say little here. If another contender leads some time, these pages are as good as any to it.
+        // The flags are not needed here. To a contender that leads later, these pages are as good as any.
         ways_of(were_hit).for_each(|way| set.set_meta(way, metas[way] & !1));
         Field::Meta.tick(set);
     }
@@ -125,7 +130,7 @@ pub fn holds(set: &mut Locked<'_>) -> bool {
 }
 
 impl Contenders {
-    /// Nothing is known yet.
+    /// Contenders that know nothing yet.
     pub fn new(scale: Scale) -> io::Result<Contenders> {
         let sketch = Sketch::new(scale.pages_max, scale.first_sets)?;
         sketch.resize(u64::from(scale.sets) * scale.ways as u64);
@@ -134,7 +139,7 @@ impl Contenders {
         Ok(Contenders { sketch, frequent, mixed, once: AtomicU32::new(0), passed })
     }
 
-    /// Follows a new size of the cache, in pages.
+    /// Follows a resize of the cache to `pages` pages.
     pub fn resize(&self, pages: u64) {
         self.sketch.resize(pages);
     }
@@ -144,8 +149,8 @@ impl Contenders {
         self.sketch.add(hash);
     }
 
-    /// Learns from a miss under `Adaptive` how many pages asked for once a set should have. As in ARC the number changes by one page of all `sets`
-    /// together, and by more if there are more ghosts of the other kind.
+    /// Learns from a miss under `Adaptive` how many pages of a set should be pages asked for once. As in ARC, the
+    /// number changes by one page of all `sets` sets together, and by more if there are more ghosts of the other kind.
     pub fn adapt(&self, set: &Locked<'_>, incoming: KeyHash, sets: u32) {
         let Some((_, flag)) = find_ghost(set, incoming) else { return };
         let (of_once, of_again) = set.count_ghosts();
@@ -159,7 +164,7 @@ impl Contenders {
         self.once.store(now, Ordering::Relaxed);
     }
 
-    /// Remembers a page that may go past the cache. Says whether it did so lately.
+    /// Remembers a page that may go past the cache. Whether it went past lately.
     pub fn passed_lately(&self, hash: KeyHash) -> bool {
         let mixed = hash.mixed();
         let (place, bits) = (&self.passed[mixed as usize % PASSED], (mixed >> 32) as u32);
@@ -180,7 +185,7 @@ impl Contenders {
             Contender::Mixed => self.mixed.victim(set, among, count),
             Contender::Holding => match idle(set) {
                 Some(way) if Locked::has(among, way) => way,
-                // The last that came or was hit.
+                // The page that was admitted or hit last.
                 _ => lowest(&set.metas().map(|meta| !meta ^ 1), among),
             },
         }
@@ -190,7 +195,7 @@ impl Contenders {
         let (present, again) = (set.present(), asked_again(set));
         let (once, again) = (present & !again, present & again);
         let (have, want) = (once.count_ones(), self.once.load(Ordering::Relaxed) / PAGE);
-        // Where there are just as many as there should be, a page that comes back among those asked for again is one more of them.
+        // With exactly as many as wanted, one of them is evicted if the new page will count as asked for again.
         let is_enough = have > want || have == want && matches!(find_ghost(set, incoming), Some((_, WAS_HIT)));
         let (first, second) = if is_enough { (once, again) } else { (again, once) };
         let from = if first & among != 0 { first } else { second };

@@ -1,5 +1,5 @@
-//! A duel of five contenders ([`Contender`]). All sets of the cache follow the one that misses least in shadow
-//! sets (`shadows`).
+//! A duel of five contenders ([`Contender`]). All sets of the cache follow the one that misses least in shadow sets
+//! (`shadows`).
 
 use std::io;
 
@@ -9,7 +9,8 @@ use super::stamps::Field;
 use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::KeyHash;
 
-/// The hits' byte has the stamp and whether there was a hit. `aux` has the segment. The scratch says where the next ghost goes.
+/// The hits' byte has the stamp and the flag for "hit". `aux` has the segment. The scratch is the place of the next
+/// ghost.
 #[derive(Debug)]
 pub struct Duel {
     contenders: Contenders,

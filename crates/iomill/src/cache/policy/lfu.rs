@@ -1,17 +1,17 @@
-//! Least frequently used, with ageing as in LFU-Aging (Arlitt, Friedrich, Jin 1999), but by halving. Pages count their
-//! hits. All counts of a set are halved whenever a few sets full of pages have come in. Otherwise pages that were
-//! popular once would never go.
+//! Least frequently used, with ageing as in LFU-Aging (Arlitt, Friedrich, Jin 1999), but by halving. Each page has a
+//! count of its hits. All counts of a set are halved after as many new pages as fill the set `PERIOD` times. Otherwise
+//! pages that were popular once would never be evicted.
 
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
-/// So many sets full of pages come in from one halving to the next.
+/// The number of new pages between two halvings, as a multiple of the ways.
 const PERIOD: u32 = 4;
 
-/// The hits' byte counts. `aux` says when the page came in, which decides between equal counts. The scratch counts the
-/// pages that have come in since the last halving.
+/// The hits' byte counts hits. `aux` is the stamp of the page's admission, which decides between equal counts. The
+/// scratch is the number of new pages since the last halving.
 #[derive(Debug)]
 pub struct Lfu;
 

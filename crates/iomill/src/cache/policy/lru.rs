@@ -1,6 +1,6 @@
-//! Least recently used, as coarse as the set's clock. The clock ticks with every page that comes in. A hit notes the
-//! clock only if the page's stamp differs. So a page is stored to at most once between two misses of its set, however
-//! often it is hit. When everything fits, hits store nothing.
+//! Least recently used, as coarse as the set's clock. The clock ticks at each admission of a page. A hit stores the
+//! clock only if the page's stamp differs. So a page's stamp is stored at most once between two misses of its set,
+//! however often the page is hit. If all pages fit, hits store nothing.
 
 use super::stamps::Field;
 use super::{HitRule, Locked, Policy};

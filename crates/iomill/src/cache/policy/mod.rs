@@ -1,9 +1,9 @@
-//! Eviction policies: which page of a set makes room for another.
+//! Eviction policies: which page of a set is evicted for another.
 //!
 //! A policy is a small type that reads and writes a locked set's metadata. Each way has one byte that hits change
-//! without the lock ([`HitRule`]), and one that only the policy changes (`aux`). Each set has a clock, a hand, 32 bits
-//! of scratch, and the ghosts. Non-goals: the caller chooses the candidates. It lets clean pages go before dirty ones,
-//! and keeps pages in use.
+//! without the lock ([`HitRule`]), and one that only the policy changes (`aux`). Each set has a clock, a hand, 24 bits
+//! of scratch, and the ghosts. Non-goals: the choice of the candidates. The caller evicts clean pages before dirty
+//! ones, and keeps pages in use.
 
 mod clock;
 mod contenders;
@@ -25,7 +25,7 @@ use super::key::KeyHash;
 use super::set::{HitRule, Locked};
 use crate::error::Error;
 
-/// Hits that GCLOCK notes.
+/// The most hits that GCLOCK counts.
 const GCLOCK_HITS: u8 = 7;
 
 /// A policy's name.
@@ -46,7 +46,8 @@ pub enum PolicyKind {
     S3Fifo,
     /// W-TinyLFU.
     WTinyLfu,
-    /// LRU, ARC, W-TinyLFU with either of two windows, or holding on: the one that misses least in shadows of some sets.
+    /// Always the best of five rules: LRU, ARC, W-TinyLFU with either of two windows, and holding on. The best is the
+    /// one that misses least in shadows of some sets.
     #[default]
     Duel,
 }
@@ -97,63 +98,65 @@ impl FromStr for PolicyKind {
     }
 }
 
-/// What a policy is made for.
+/// The size of the directory for which a policy is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Sets at the beginning.
+    /// The number of sets at the beginning.
     pub sets: u32,
-    /// How many of them are the first sets of linear hashing (`key::first_sets`).
+    /// The number of first sets of linear hashing (`key::first_sets`).
     pub first_sets: u32,
     /// Ways of a set.
     pub ways: usize,
-    /// The largest number of pages that there may ever be.
+    /// The most pages after a resize.
     pub pages_max: u64,
-    /// Bits of hashes that count, as in the directory's plan.
+    /// The bits of a hash that are used, as in `DirectoryConfig::hash_mask`.
     pub hash_mask: u64,
 }
 
-/// Decides which page goes. All calls are made with the set locked. So a policy synchronises only what sets share.
+/// Chooses the page to evict. Calls with a set are made under the set's lock, so a policy synchronises only the state
+/// that sets share. `index` is the number of the set.
 pub trait Policy: fmt::Debug + Send + Sync {
-    /// What a hit notes.
+    /// How a hit changes the way's metadata.
     fn on_hit(&self) -> HitRule;
 
-    /// Whether the policy wants the hits and misses by `feed`.
+    /// Whether the policy wants `feed`.
     fn wants_feed(&self) -> bool {
         false
     }
 
-    /// Takes in the hashes of some pages that were asked for, hits and misses, in their order.
+    /// Takes in the hashes of pages that were asked for, hits and misses, in their order.
     fn feed(&self, _hashes: &[KeyHash]) {}
 
-    /// Learns of `hits` hits before those that `feed` brings next. Their pages are not known: the notes were overwritten.
+    /// Takes in a number of hits, older than those that `feed` brings next. Their pages are not known, because the
+    /// notes were overwritten.
     fn unseen(&self, _hits: u64) {}
 
-    /// The directory was resized and has so many sets now. The call may come late.
+    /// Follows a resize of the directory to `sets` sets. The call may come late.
     fn resized(&self, _sets: u32, _ways: usize) {}
 
-    /// A page that is not in the set is asked for and about to be filled. Called once per miss, before `victim` and
-    /// `insert`.
+    /// Notes a miss: the page `incoming` is about to be filled. Called once per miss, before `victim` and `inserted`.
     fn missed(&self, _index: u32, _set: &mut Locked<'_>, _incoming: KeyHash) {}
 
-    /// Whether the page about to be filled should go past its set, which is full. Called once per miss, before `victim`, where
-    /// the caller needs the page for one read only.
+    /// Whether the page about to be filled should go past its set, which is full. Called at most once per miss, before
+    /// `victim`, if the caller needs the page for one read only.
     fn passes(&self, _index: u32, _set: &mut Locked<'_>, _incoming: KeyHash) -> bool {
         false
     }
 
-    /// The way that goes, among `candidates`: a mask, not empty, of ways that are present. A call changes what is noted
-    /// of other pages, for example because a hand moves on. So the cache calls it once for each page that goes.
+    /// Chooses the way to evict among `candidates`, a mask of present ways that is not empty. A call may change the
+    /// notes of other pages, for example by moving the hand. So it is made once for each page that is evicted, and
+    /// again only if the choice was a dirty page.
     fn victim(&self, index: u32, set: &mut Locked<'_>, candidates: u32, incoming: KeyHash) -> usize;
 
-    /// The page of a way goes to make room (it is still there). The policy does not learn of pages that are dropped
-    /// because their file is cut off or removed.
+    /// Notes that the page of a way is evicted; the way still has it. Not called for pages that are dropped because
+    /// their file is cut or removed.
     fn evicted(&self, _index: u32, _set: &mut Locked<'_>, _way: usize) {}
 
-    /// A page has come into a way. The way's metadata still describes the page before it.
+    /// Notes a new page in a way. The way's metadata still describes the page before it.
     fn inserted(&self, index: u32, set: &mut Locked<'_>, way: usize, incoming: KeyHash);
 
-    /// A page moves from a way of one set to a way of another, because the directory is resized. What is noted of the
-    /// page moves along. The call comes before or after the move itself. Ghosts stay where they are.
+    /// Moves the notes of a page from a way of one set to a way of another, during a resize. The call comes before or
+    /// after the move of the page itself. Ghosts are not moved.
     fn moved(&self, from: &mut Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         let (meta, aux) = (from.meta(from_way), from.aux(from_way));
         to.set_meta(to_way, meta);
@@ -161,7 +164,10 @@ pub trait Policy: fmt::Debug + Send + Sync {
     }
 }
 
-/// Makes a policy. The only error is that the system has no memory.
+/// Makes a policy.
+///
+/// # Errors
+/// The system has no memory for it.
 pub fn new(kind: PolicyKind, scale: Scale) -> io::Result<Box<dyn Policy>> {
     Ok(match kind {
         PolicyKind::Lru => Box::new(lru::Lru),

@@ -1,29 +1,29 @@
-//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023), within a set. New pages pass through a small queue, and only
-//! pages that were hit go on to the main queue. Ghosts remember pages that left the small queue. A page that comes back
-//! in time goes to the main queue at once.
+//! S3-FIFO (Yang, Zhang, Qiu, Yue, Rashmi, SOSP 2023), within a set. New pages enter a small queue, and only pages that
+//! were hit move on to the main queue. Ghosts remember pages that were evicted from the small queue. A page with a
+//! ghost enters the main queue at once.
 
 use super::stamps::{Field, lowest, ways_flagged};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 
-/// The largest number of hits that is noted.
+/// The most hits that are noted per page.
 const HITS_MAX: u8 = 3;
 /// The flag of `aux`, its lowest bit: the page is in the main queue.
 const MAIN: u8 = 1;
 
-/// The hits' byte counts. `aux` has the queue and the place in it. The scratch says where the next ghost goes.
+/// The hits' byte counts hits. `aux` has the queue and the place in it. The scratch is the place of the next ghost.
 #[derive(Debug)]
 pub struct S3Fifo {
     /// See [`super::Scale::hash_mask`].
     pub hash_mask: u64,
 }
 
-/// What a ghost remembers of a page. It is never 0.
+/// The ghost of a page: 16 bits of its hash, and never 0.
 fn ghost_of(hash: KeyHash) -> u16 {
     ((hash.mixed() >> 48) as u16).max(1)
 }
 
-/// Ways for the small queue: a fifth. The paper's tenth loses more on pages that are used again soon.
+/// The number of ways for the small queue: a fifth. The paper's tenth loses more on pages that are used again soon.
 fn small_ways(ways: usize) -> u32 {
     (ways / 5).max(1) as u32
 }
@@ -34,7 +34,7 @@ fn remember(set: &mut Locked<'_>, hash: KeyHash) {
     set.set_scratch(next as u32 + 1);
 }
 
-/// Removes the ghost of a page. Says whether there was one.
+/// Removes the ghost of a page. Whether there was one.
 fn recall(set: &mut Locked<'_>, hash: KeyHash) -> bool {
     let found = set.find_ghost(ghost_of(hash));
     if let Some(index) = found {
@@ -43,7 +43,7 @@ fn recall(set: &mut Locked<'_>, hash: KeyHash) -> bool {
     found.is_some()
 }
 
-/// Puts a way at the end of a queue, with a number of hits.
+/// Puts a page at the end of a queue, with `hits` hits.
 fn enqueue(set: &mut Locked<'_>, way: usize, queue: u8, hits: u8) {
     let clock = Field::Aux.tick(set);
     set.set_aux(way, clock << 1 | queue);
@@ -56,8 +56,8 @@ impl Policy for S3Fifo {
     }
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
-        // Each turn moves a page to the main queue, or takes a hit off a page there. So this number of turns is enough,
-        // unless new hits come in meanwhile.
+        // Each turn moves a page to the main queue, or takes one hit from a page there. So these turns are enough,
+        // unless new hits come meanwhile.
         for _ in 0..set.ways() * usize::from(HITS_MAX + 1) {
             let stamps = set.auxes();
             let small = set.present() & !ways_flagged(&stamps);
@@ -89,7 +89,7 @@ impl Policy for S3Fifo {
     }
 
     fn inserted(&self, _index: u32, set: &mut Locked<'_>, way: usize, incoming: KeyHash) {
-        // While the set fills up, pages beyond the small queue's share need no hit to go to the main queue.
+        // While the set fills up, pages beyond the small queue's share enter the main queue without a hit.
         let others = set.present() & !(1 << way);
         let small = others & !ways_flagged(&set.auxes());
         let fills_up = others.count_ones() as usize + 1 < set.ways() && small.count_ones() >= small_ways(set.ways());

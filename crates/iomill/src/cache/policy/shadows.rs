@@ -1,22 +1,25 @@
-//! Which contender leads: all of them run in shadow sets, which have names of pages and no pages.
+//! The choice of the leading contender. All contenders run in shadow sets, which have names of pages and no pages.
 //!
-//! A shadow set is what a set of the cache would be if one contender had it alone. Some of the cache's sets have such shadows, one for each
-//! contender. All contenders see the same accesses, so neither the number of leaders nor the luck of a set decides between them, as it does
-//! where sets of the cache lead (Qureshi et al., ISCA 2007). No page of the cache is spent on a contender that loses. The idea is that of
-//! miniature simulations (Waldspurger, Saemundson, Ahmad, Park, USENIX ATC 2017).
+//! A shadow set is a set of the cache as it would be if one contender alone had always ruled it. Some of the cache's
+//! sets have such shadows, one for each contender. All contenders see the same accesses, so no luck decides between
+//! them. Where some sets of the cache itself follow a contender (Qureshi et al., ISCA 2007), their number and their
+//! luck do. And no page of the cache is spent on a contender that loses. The idea is that of miniature simulations
+//! (Waldspurger, Saemundson, Ahmad, Park, USENIX ATC 2017).
 //!
 //! Rules:
-//! 1. Each contender has a debt: its misses beyond those of the best one. Debts are bounded, so what was long ago does not count (a cumulative
-//!    sum test, Page 1954). Where all contenders hit or miss alike, nothing changes, however long that lasts.
-//! 2. A leader with too large a debt is replaced by the contender with the least debt; of equal ones by the last.
-//! 3. While the cache holds on, the debt of LRU is bounded more tightly, so the cache lets go soon when the load turns. Those of the others may
-//!    be as many as there are pages. Of a loop each holds a part of its own, so each is better for a while.
-//! 4. The shadows that hold on begin anew with what those of LRU have, whenever their debt reaches its bound. Pages that are held from long ago
-//!    say nothing about holding on to those of now.
-//! 5. Of a long run of hits the policy learns the last ones only (`feeder`). While the cache holds on, the others count as hits of the
-//!    pages that are held, one after the other. Otherwise a contender would look good because it never saw the pages that it lacks.
+//! 1. Each contender has a debt: its misses beyond those of the best one. Debts are bounded, so the distant past does
+//!    not count (a cumulative sum test, Page 1954). While all contenders hit or miss alike, no debt changes.
+//! 2. A leader with too large a debt is replaced by the contender with the least debt, the last of equal ones.
+//! 3. While the cache holds on, the debt of LRU has a tighter bound, so that the cache lets go soon when the load
+//!    turns. The debts of the others may be as large as the number of pages: in a loop each of them holds another part,
+//!    and is better for a while.
+//! 4. Whenever the debt of the shadows that hold on reaches its bound, they begin anew with the pages of LRU's shadows.
+//!    Old pages prove nothing about the value of holding on to the present ones.
+//! 5. Of a long run of hits the policy learns only the last ones (`feeder`). While the cache holds on, the others count
+//!    as hits of the held pages, one after the other. Otherwise a contender would look good because it never saw
+//!    accesses to the pages that it lacks.
 //!
-//! Non-goals: what a contender does (`contenders`).
+//! Non-goals: the contenders' own rules (`contenders`).
 
 use std::io;
 
@@ -27,24 +30,26 @@ use crate::cache::set::{Set, Shape};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// One of this many sets of the cache has shadows. With fewer shadows luck decides more often. In a small cache each costs most, because most
-/// misses are in sets with shadows.
+/// The number of the cache's sets per set with shadows. Fewer shadows leave more to luck. More would cost a small cache
+/// much, where most misses are in sets with shadows.
 const SHADOWED_SHARE: u32 = 64;
-/// The least number of sets with shadows, in a cache that has that many sets.
+/// The fewest sets with shadows, in a cache of at least as many sets.
 const SHADOWED_MIN: u32 = 12;
-/// The largest number of sets with shadows.
+/// The most sets with shadows.
 const SHADOWED_MAX: u32 = 64;
 
-/// The largest debt, and the debt beyond which a leader is replaced: shares of the pages of one contender's shadows.
+/// A debt is bounded by the number of pages in one contender's shadows, divided by this.
 const DEBT_MAX: u32 = 4;
+/// A leader is replaced when its debt is above that number of pages, divided by this.
 const DEBT_LOST: u32 = 16;
-/// The same while the cache holds on (rule 3).
+/// The divisor for the bound of LRU's debt while the cache holds on (rule 3).
 const HELD_DEBT_MAX: u32 = 12;
+/// The divisor for the debt above which the cache no longer holds on.
 const HELD_DEBT_LOST: u32 = 24;
-/// What they are at least.
+/// The least value of each of these bounds.
 const DEBT_MIN: u32 = 4;
 
-/// Bits of a debt in [`Shadows::standing`].
+/// The number of bits of a debt in [`Shadows::standing`].
 const DEBT_BITS: usize = 12;
 const DEBT_MASK: u64 = (1 << DEBT_BITS) - 1;
 
@@ -52,19 +57,22 @@ const DEBT_MASK: u64 = (1 << DEBT_BITS) - 1;
 #[derive(Debug)]
 pub struct Shadows {
     shape: Shape,
-    /// The sets of the first place, one for each contender, then those of the next place. The lock of a place's first set is that of the place.
+    /// The shadow sets: those of the first place, one for each contender, then those of the next place. The lock of a
+    /// place's first set locks the place.
     words: Words,
+    /// The number of places in a cache of the largest size.
     places_max: u32,
     /// The directory's first sets, and the factor that replaces a division by them.
     first_sets: u32,
     inverse: u64,
-    /// Low half and one bit more: the share of a place's pages that are seen, in units of 2^-32. Above [`PLACES_SHIFT`]: the number of places.
+    /// From bit [`PLACES_SHIFT`] on: the number of places, which are the sets with shadows. Below it: the share of all
+    /// pages that is seen, in units of 2^-32; it takes 33 bits.
     plan: AtomicU64,
     /// The debts, and above them the number of the leader. Two misses at the same moment may count as one.
     standing: AtomicU64,
-    /// Hits that still count as hits of held pages (rule 5), in units of 2^-32 hits in shadows.
+    /// The fraction of a hit that rule 5 has left over, in units of 2^-32 hits in shadows.
     unseen: AtomicU64,
-    /// The held page that the next of them counts for.
+    /// The number of the held page for which the next such hit counts.
     next_held: AtomicU64,
 }
 
@@ -89,7 +97,7 @@ impl Shadows {
         Ok(shadows)
     }
 
-    /// Follows a new size of the directory, in sets.
+    /// Follows a resize of the directory to `sets` sets.
     pub fn resize(&self, sets: u32) {
         let places = shadowed(sets.max(1)).min(self.places_max);
         let seen = (u64::from(places) << 32) / u64::from(sets.max(1));
@@ -100,7 +108,7 @@ impl Shadows {
         (self.plan.load(Ordering::Relaxed) >> PLACES_SHIFT) as u32
     }
 
-    /// The pages of one contender's shadows.
+    /// The number of pages in one contender's shadows.
     fn pages(&self) -> u32 {
         self.places() * self.shape.ways as u32
     }
@@ -116,8 +124,8 @@ impl Shadows {
         Set::new(&self.shape, &self.words.all()[start..start + self.shape.stride])
     }
 
-    /// The place of a page, if its set has shadows. Pages of a set have an interval of positions, so those that are seen fill a shadow as the
-    /// others fill a set.
+    /// The place of a page, if its set has shadows. The positions of a set's pages form an interval, so the pages of a
+    /// place fill a shadow as those of a set fill the set.
     #[inline]
     fn place(&self, hash: KeyHash) -> Option<u32> {
         let plan = self.plan.load(Ordering::Relaxed);
@@ -126,7 +134,7 @@ impl Shadows {
         is_seen.then_some((at >> 32) as u32)
     }
 
-    /// Takes in an access to a page, hit or miss. Most pages are of sets without shadows.
+    /// Takes in an access to a page, a hit or a miss. Most pages are of sets without shadows.
     #[inline]
     pub fn access(&self, contenders: &Contenders, hash: KeyHash) {
         if let Some(place) = self.place(hash) {
@@ -136,7 +144,7 @@ impl Shadows {
 
     #[inline(never)]
     fn access_at(&self, contenders: &Contenders, place: u32, hash: KeyHash) {
-        // An access at the same moment as another one is left out.
+        // An access at the same moment as another one does not count.
         let Some(mut first) = self.set(place, 0).try_lock() else { return };
         let mut missed = 0;
         for (number, by) in Contender::ALL.into_iter().enumerate() {
@@ -152,7 +160,7 @@ impl Shadows {
         }
     }
 
-    /// One access to a shadow set. Says whether the page was there.
+    /// One access to a shadow set. Whether the page was there.
     fn touch(&self, contenders: &Contenders, by: Contender, set: &mut Locked<'_>, hash: KeyHash) -> bool {
         let key = Key::from_word(hash.0);
         if let Some(way) = set.find(key, hash) {
@@ -186,13 +194,13 @@ impl Shadows {
         false
     }
 
-    /// Rule 5. The policy does not learn which pages these hits were of.
+    /// Takes in hits of unknown pages (rule 5).
     pub fn unseen(&self, contenders: &Contenders, hits: u64) {
         if self.leader() != Contender::Holding {
             return;
         }
         let (pages, seen) = (u64::from(self.pages()), self.plan.load(Ordering::Relaxed) & ((1 << PLACES_SHIFT) - 1));
-        // More than a round of all that is held would say nothing new.
+        // More than one hit of each held page would prove nothing new.
         let due = (self.unseen.load(Ordering::Relaxed) + hits.min(1 << 31) * seen).min(pages << 32);
         self.unseen.store(due & u64::from(u32::MAX), Ordering::Relaxed);
         let from = self.next_held.load(Ordering::Relaxed);
@@ -209,7 +217,7 @@ impl Shadows {
         }
     }
 
-    /// Adds to the debts of those that missed, by the bits of their numbers (rules 1 to 4).
+    /// Counts an access that some contenders missed, given as a mask of their numbers (rules 1 to 4).
     fn count(&self, missed: u32) {
         let standing = self.standing.load(Ordering::Relaxed);
         let mut debts: [u32; COUNT] = std::array::from_fn(|number| {
@@ -242,7 +250,7 @@ impl Shadows {
         }
     }
 
-    /// Rule 4.
+    /// Copies the shadows of LRU to those that hold on (rule 4).
     #[cold]
     fn hold_anew(&self) {
         for place in 0..self.places() {

@@ -1,13 +1,13 @@
-//! SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi, NSDI 2024). Pages stand in the order in which they came. A hand goes
-//! from the oldest to the newest. It takes the first page that was not visited, and makes the visited pages that it
-//! passes unvisited. Unlike CLOCK's hand it reaches new pages late. So pages of one use go quickly, and visited pages
-//! stay.
+//! SIEVE (Zhang, Yang, Yue, Vigfusson, Rashmi, NSDI 2024). Pages are ordered by the time of their admission. A hand
+//! goes from the oldest to the newest. The first page that was not visited is evicted, and the visited pages that the
+//! hand passes become unvisited. Unlike CLOCK's hand it reaches new pages late. So pages of one use are evicted
+//! quickly, and visited pages stay.
 
 use super::stamps::{Field, lowest};
 use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 
-/// The hits' byte says "visited". `aux` says when the page came in. The hand is the stamp that it looks at next.
+/// The hits' byte means "visited". `aux` is the stamp of the page's admission. The hand is the next stamp to look at.
 #[derive(Debug)]
 pub struct Sieve;
 
@@ -18,7 +18,7 @@ impl Policy for Sieve {
 
     fn victim(&self, _index: u32, set: &mut Locked<'_>, candidates: u32, _incoming: KeyHash) -> usize {
         let stamps = set.auxes();
-        // Two rounds are enough: the first leaves no page visited.
+        // Two rounds are enough: after the first no page is visited.
         let mut left = candidates;
         for _ in 0..=2 * set.ways() {
             let hand = set.hand() << 1;

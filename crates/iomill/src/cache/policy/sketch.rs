@@ -1,12 +1,13 @@
-//! How often pages were asked for lately: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that age.
+//! Frequencies of recent accesses to pages: a count-min sketch (Cormode, Muthukrishnan 2005) of 4-bit counters that
+//! age.
 //!
-//! A block of the sketch is one cache line, chosen by the hash's position ([`KeyHash::position`]). So the pages of a set
-//! are counted in the same block and age together, and only their counts are ever compared. A block halves its counts
-//! after so many accesses of its own, which its first row tells.
+//! A block of the sketch is one cache line, chosen by the hash's position ([`KeyHash::position`]). So the pages of a
+//! set are counted in the same block and age together, and only their counts are ever compared. A block halves its
+//! counts after a number of its own accesses, which is the sum of its first row.
 //!
-//! So there is no lock and no count that all threads share. At no moment a thread goes through the whole sketch.
-//! Counting is relaxed loads and stores, and some counts are lost when two threads meet in a word: counts are advice. A
-//! page with saturated counts is not counted further.
+//! So there is no lock, no count that all threads share, and no pass over the whole sketch. Counts are relaxed loads
+//! and stores. Some are lost if two threads change a word at the same time: counts are advice. A page with counts that
+//! are all saturated is not counted further.
 
 use std::io;
 
@@ -14,34 +15,34 @@ use crate::cache::key::{self, KeyHash};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// Words of a block. Two words are a row of 32 counters.
+/// The number of words in a block. Two words are a row of 32 counters.
 const BLOCK_WORDS: usize = 8;
 const ROWS: usize = 4;
-/// Pages of the cache per block, when the cache is as large as it may become. A smaller cache has up to twice as many.
+/// The number of pages per block, in a cache of the largest size. A smaller cache has up to twice as many.
 const BLOCK_PAGES: u64 = 8;
-/// Accesses per page of the cache before the first halving. Later halvings come after half as many.
+/// The number of accesses per page of the cache before the first halving. Later halvings come after half as many.
 const PERIOD: u64 = 10;
 const COUNT_MAX: u8 = 15;
-/// Clears the upper bit of each counter after a shift, which would otherwise come from its neighbour.
+/// The mask that clears the top bit of each counter after a shift: the bit comes from the counter's neighbour.
 const HALVES: u64 = 0x7777_7777_7777_7777;
 
 /// See the head of this file.
 #[derive(Debug)]
 pub struct Sketch {
     words: Words,
-    /// Blocks when the cache is as large as it may become.
+    /// The number of blocks in a cache of the largest size.
     blocks: u64,
     /// The directory's first sets, and the factor that replaces a division by them.
     first_sets: u32,
     inverse: u64,
-    /// Low 8 bits: how many bits of a block's number are left out, because the cache is smaller than it may become. The
-    /// bits above: the sum of a block's first row at which the block is halved.
+    /// Low 8 bits: the number of low bits of a block's number that are dropped, because the cache is smaller than its
+    /// largest size. The bits above: the sum of a block's first row at which the block is halved.
     now: AtomicU64,
 }
 
 impl Sketch {
-    /// A sketch for at most `pages_max` pages of a directory with so many first sets. It has 8 bytes for each page.
-    /// Memory that is not used yet is not taken.
+    /// A sketch for at most `pages_max` pages of a directory with `first_sets` first sets. It has 8 bytes per page.
+    /// Untouched words take no memory.
     pub fn new(pages_max: u64, first_sets: u32) -> io::Result<Sketch> {
         let blocks = pages_max.div_ceil(BLOCK_PAGES).max(1);
         let words = Words::new(blocks as usize * BLOCK_WORDS)?;
@@ -51,8 +52,8 @@ impl Sketch {
         Ok(sketch)
     }
 
-    /// The cache has so many pages now. Blocks may now share counters, or part. Counts are not moved: new ones come
-    /// soon.
+    /// Follows a resize of the cache to `pages` pages. Pages that shared a block may now have several, or the other way
+    /// round. Counts are not moved: new ones come soon.
     pub fn resize(&self, pages: u64) {
         let needed = pages.div_ceil(BLOCK_PAGES).clamp(1, self.blocks);
         let shift = (self.blocks / needed).ilog2();
@@ -66,9 +67,9 @@ impl Sketch {
         self.words.all()[start..].first_chunk().expect("there are words for all blocks")
     }
 
-    /// The counter of a page in each row: the word of the block, and the distance from the word's lowest bit.
+    /// The counter of a page in each row: the index of its word in the block, and its lowest bit in the word.
     fn counters(hash: KeyHash) -> [(usize, u32); ROWS] {
-        // Bits of both halves chose the block, so all bits are mixed.
+        // Mixed, because bits of both halves of the hash have chosen the block.
         let mixed = hash.mixed();
         std::array::from_fn(|row| {
             let bits = (mixed >> (44 + 5 * row)) as u32;
@@ -98,7 +99,7 @@ impl Sketch {
         }
     }
 
-    /// How often a page was asked for lately: 0 to 15. It is more often too high than too low.
+    /// The number of recent accesses to a page: 0 to 15. It is more often too high than too low.
     pub fn count(&self, hash: KeyHash) -> u8 {
         least(self.block(hash, self.now.load(Ordering::Relaxed)), Sketch::counters(hash))
     }
@@ -150,7 +151,7 @@ mod tests {
         assert!(never < 500, "{never}");
     }
 
-    /// A page that is not asked for any more is forgotten as other pages of its block are asked for.
+    /// A page that is no longer asked for is forgotten while other pages of its block are.
     #[test]
     fn counts_grow_old() {
         let sketch = Sketch::new(BLOCK_PAGES, 7).unwrap();
@@ -181,7 +182,8 @@ mod tests {
         assert_eq!(words(&sketch), before);
     }
 
-    /// A cache that may grow far uses only as many blocks as it needs now. Each lasts for some accesses per page.
+    /// A cache that is far below its largest size uses only the blocks that it needs now. Their counts last for some
+    /// accesses per page.
     #[test]
     fn a_small_cache_uses_few_blocks() {
         let sketch = Sketch::new(1 << 20, 7).unwrap();

@@ -1,7 +1,8 @@
-//! Order within a set, as 7-bit stamps from the set's clock. Each stamp is in a byte, with a flag in its lowest bit.
+//! The order of pages in a set, by 7-bit stamps from the set's clock. A stamp shares a byte with a flag, the lowest
+//! bit.
 //!
-//! The stamps of pages that were used or came in later are higher. No page has stamp 0. Two ways may have the same
-//! stamp, and nothing depends on that.
+//! A page that was used later, or admitted later, has a higher stamp. No page has stamp 0. Two ways may have the same
+//! stamp.
 
 use super::Locked;
 use crate::cache::lanes::{equal_bytes, lowest_byte};
@@ -10,12 +11,12 @@ use crate::cache::set::WAYS_MAX;
 /// The clock's last value. After it all stamps are renumbered from 1.
 const CLOCK_LAST: u8 = 127;
 
-/// Which byte of a way holds its stamp.
+/// The byte of a way that holds its stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The byte that hits change. The stamp says when the page was used, and the flag says that it was hit.
+    /// The byte that hits change. The stamp is the time of the last use, and the flag means "hit".
     Meta,
-    /// The byte that only the policy changes. The stamp says when the page came in.
+    /// The byte that only the policy changes. The stamp is the time of the page's admission.
     Aux,
 }
 
@@ -44,7 +45,7 @@ impl Field {
         }
     }
 
-    /// Moves the clock on and returns it: 1 to 127. After 127 all stamps and the hand are renumbered from 1, in the
+    /// Advances the clock and returns it: 1 to 127. After 127 all stamps and the hand are renumbered from 1, in the
     /// same order.
     pub fn tick(self, set: &mut Locked<'_>) -> u8 {
         let clock = set.clock();
@@ -66,13 +67,13 @@ impl Field {
         clock
     }
 
-    /// The way with the lowest byte among `candidates`, a mask that is not empty: the oldest stamp. Of equal stamps,
-    /// one without the flag comes first.
+    /// The way with the oldest stamp among `candidates`, a mask that is not empty. Of equal stamps, one without the
+    /// flag counts as older.
     pub fn oldest(self, set: &Locked<'_>, candidates: u32) -> usize {
         lowest(&self.all(set), candidates)
     }
 
-    /// The byte that holds no stamp.
+    /// The byte without the stamp.
     fn other(self) -> Field {
         match self {
             Field::Meta => Field::Aux,
@@ -80,8 +81,8 @@ impl Field {
         }
     }
 
-    /// Gives a page that has moved the age that it had in its old set, and its other byte unchanged. If the new set's
-    /// clock has ticked less often, it moves on for that.
+    /// Copies the bytes of a page that moves, with a stamp for the same age by the new set's clock. If that clock has
+    /// ticked less often than the age, it is advanced.
     pub fn carry(self, from: &Locked<'_>, from_way: usize, to: &mut Locked<'_>, to_way: usize) {
         self.other().set(to, to_way, self.other().get(from, from_way));
         let byte = self.get(from, from_way);
@@ -105,9 +106,9 @@ impl Field {
     }
 }
 
-/// The way with the lowest byte among `candidates`, a mask that is not empty. Of equal ones the first.
+/// The way with the lowest byte among `candidates`, a mask that is not empty; the first of equal ones.
 ///
-/// This is most of the cost of a miss, so it compares 16 bytes at a time.
+/// It is most of the policy's work at a miss, so it compares 16 bytes at a time.
 #[inline]
 pub fn lowest(bytes: &[u8; WAYS_MAX], candidates: u32) -> usize {
     let words = words_of(bytes);
@@ -118,15 +119,15 @@ pub fn lowest(bytes: &[u8; WAYS_MAX], candidates: u32) -> usize {
     (ways_with(bytes, least) & candidates).trailing_zeros() as usize % WAYS_MAX
 }
 
-/// The ways that have the byte `byte`.
+/// The ways with the byte `byte`.
 pub fn ways_with(bytes: &[u8; WAYS_MAX], byte: u8) -> u32 {
     let words = words_of(bytes);
     equal_bytes(words[0], words[1], byte) | equal_bytes(words[2], words[3], byte) << 16
 }
 
-/// The ways that have the lowest bit of their byte set.
+/// The ways with the flag, the lowest bit of their byte.
 pub fn ways_flagged(bytes: &[u8; WAYS_MAX]) -> u32 {
-    // The product brings the lowest bit of byte i to bit 56 + i, and no other bit there.
+    // The product moves the lowest bit of byte i to bit 56 + i, and no other bit to there.
     let flags = |word: u64| (word & 0x0101_0101_0101_0101).wrapping_mul(0x0102_0408_1020_4080) >> 56;
     words_of(bytes).into_iter().rev().fold(0, |mask, word| mask << 8 | flags(word) as u32)
 }
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
     use crate::cache::lanes::ways_of;
 
-    /// The quick functions give the same results as plain ones.
+    /// The fast functions return what plain ones do.
     #[test]
     fn many_ways_at_once_are_as_one_by_one() {
         let mut random = fastrand::Rng::with_seed(4);

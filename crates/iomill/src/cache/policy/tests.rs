@@ -1,4 +1,4 @@
-//! What policies are known for, and what all of them must guarantee.
+//! The strengths of each policy, and the guarantees of all.
 
 // Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -58,8 +58,8 @@ fn a_scan_does_not_flush_hot_pages() {
     assert!(hits_beside_a_scan(PolicyKind::Gclock) > lru + 0.05);
 }
 
-/// A set of four: pages 0 to 3 come in and get so many hits each. Then another page comes in. Returns the page that
-/// gives up its place.
+/// Fills a set of four with pages 0 to 3, gives each its number of hits, and inserts another page. Returns the evicted
+/// page.
 fn page_that_goes(kind: PolicyKind, hits: [usize; 4]) -> u64 {
     let mut cache = Cache::new(1, 4, kind);
     (0..4).for_each(|page| assert!(!cache.touch(page)));
@@ -89,15 +89,15 @@ fn each_takes_the_page_that_it_should() {
     assert_eq!(page_that_goes(PolicyKind::S3Fifo, [1, 0, 1, 1]), 1);
 }
 
-/// SIEVE's hand stays where it was, so it comes to new pages only after all older ones. CLOCK puts a new page where the
-/// old one was. Its hand comes to new pages a round later, too, but also to old pages that were hit once more.
+/// SIEVE's hand stays where it was, so it reaches new pages only after all older ones. CLOCK puts a new page in the
+/// place of the old one. Its hand reaches new pages a round later, too, but also old pages that were hit again.
 #[test]
 fn sieve_looks_at_new_pages_last() {
     let mut cache = Cache::new(1, 4, PolicyKind::Sieve);
     (0..4).for_each(|page| assert!(!cache.touch(page)));
     assert!(cache.touch(0) && cache.touch(1));
-    // Pages 0 and 1 become unvisited, and 2 goes. Then 3 goes, then 10, the next in order, though 0 and 1 are older and
-    // unvisited.
+    // Pages 0 and 1 become unvisited, and 2 is evicted. Then 3 is evicted, then 10, the next in order, though 0 and 1
+    // are older and unvisited.
     for (incoming, gone) in [(10, 2), (11, 3), (12, 10), (13, 11)] {
         cache.touch(incoming);
         assert!(cache.directory.find(key(gone), key(gone).hash()).is_none(), "{gone} stays");
@@ -109,16 +109,17 @@ fn sieve_looks_at_new_pages_last() {
 fn s3_fifo_remembers_pages_that_left() {
     let mut cache = Cache::new(1, 12, PolicyKind::S3Fifo);
     (0..13).for_each(|page| assert!(!cache.touch(page)));
-    // Page 0 leaves, comes back to the main queue, and outlives pages of one use.
+    // Page 0 is evicted, is admitted again to the main queue, and outlives pages of one use.
     assert!(!cache.touch(0));
     (100..150).for_each(|page| assert!(!cache.touch(page)));
     assert!(cache.touch(0));
-    // Page 5 came while the set filled up and the small queue had its share: to the main queue. Page 11 was the last, and small.
+    // Page 5 entered the main queue, because it came while the set filled up and the small queue had its share. Page
+    // 11, the last, entered the small queue.
     assert!(cache.touch(5));
     assert!(!cache.touch(11));
 }
 
-/// Two sets of a policy, as the cache has them.
+/// Two sets under a policy, as in the cache.
 struct World {
     shape: Shape,
     words: Words,
@@ -140,7 +141,7 @@ impl World {
     }
 
     fn miss(&mut self, index: u32, mask: u32) {
-        // Some pages come again.
+        // Some pages are asked for again.
         self.next += 1;
         let key = key(if mask & 1 == 1 { self.next } else { self.next.saturating_sub(u64::from(mask % 64)) });
         self.policy.feed(&[key.hash()]);
@@ -211,7 +212,7 @@ fn victims_are_candidates_and_notes_stay_in_range() {
     });
 }
 
-/// Pages that move to an empty set leave it in the order in which they would have left the old one.
+/// Pages that move to an empty set are evicted in the same order as in the old set.
 #[test]
 fn order_survives_a_move() {
     for kind in [PolicyKind::Lru, PolicyKind::Lfu, PolicyKind::Sieve, PolicyKind::WTinyLfu, PolicyKind::Duel] {

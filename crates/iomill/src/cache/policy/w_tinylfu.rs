@@ -1,9 +1,9 @@
 //! W-TinyLFU (Einziger, Friedman, Manes, ACM Transactions on Storage 2017), within a set. New pages come into a window.
-//! A page that leaves the window competes with a page of the main part. It takes that page's place only if it was asked
-//! for more often lately. A sketch that all sets share counts that. The main part is a segmented LRU: pages that were
-//! hit on probation become protected.
+//! A page that leaves the window competes with a page of the main part, and takes its place only if its recent accesses
+//! are more. A sketch that all sets share counts accesses. The main part is a segmented LRU: pages that were hit on
+//! probation become protected.
 //!
-//! Hits leave only a stamp and a flag. Pages become protected later, when a page has to go.
+//! A hit notes only a stamp and a flag. The page becomes protected later, at the next eviction.
 
 use std::io;
 
@@ -13,14 +13,14 @@ use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 
-/// The lowest bit of `aux`: a hit of the page was noted, and the note was cleared since. The rule itself has no use for it.
+/// The lowest bit of `aux`: the page was hit, and the flag of `meta` that said so was cleared. Only ARC reads it.
 pub const WAS_HIT: u8 = 1;
-/// Where a page is, in `aux` above the lowest bit.
+/// The segments of pages, as in `aux` above the lowest bit.
 const WINDOW: u8 = 0;
 const PROBATION: u8 = 1 << 1;
 const PROTECTED: u8 = 2 << 1;
 
-/// The rule, for sets of a size and windows of a size.
+/// The rule, for a size of sets and of windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Segmented {
     window_ways: u32,
@@ -40,7 +40,7 @@ fn segments(set: &Locked<'_>) -> Segments {
     Segments { window, probation, protected: present & !window & !probation }
 }
 
-/// Moves a page to a segment. Only hits from now on count there, but its stamp stays.
+/// Moves a page to a segment. Earlier hits do not count there, but the page keeps its stamp.
 fn enter(set: &mut Locked<'_>, way: usize, segment: u8) {
     let (meta, aux) = (set.meta(way), set.aux(way));
     set.set_meta(way, meta & !1);
@@ -48,21 +48,21 @@ fn enter(set: &mut Locked<'_>, way: usize, segment: u8) {
 }
 
 impl Segmented {
-    /// The rule for sets of `ways` ways, with a window of `window_ways` of them.
+    /// The rule for sets of `ways` ways, of which `window_ways` are the window.
     pub fn new(ways: usize, window_ways: usize) -> Segmented {
         let protected_ways = (ways - window_ways) * 4 / 5;
         Segmented { window_ways: window_ways as u32, protected_ways: protected_ways as u32 }
     }
 
-    /// The window of the policy by itself. The paper's hundredth is less than one page of a set. A quarter gains more on pages that are used
-    /// again soon than it loses elsewhere.
+    /// The rule with the window of the policy `w-tinylfu`, a quarter. The paper's hundredth is less than one page of a
+    /// set. A quarter gains more on pages that are used again soon than it loses on others.
     pub fn usual(ways: usize) -> Segmented {
         Segmented::new(ways, (ways / 4).max(1))
     }
 
-    /// Brings the segments to their sizes. Pages that were hit on probation become protected. If too many are, the least recently used ones go
-    /// back to probation. Pages came into the window without a limit while the set filled up, or while another rule chose: the oldest of them
-    /// leave it, and need not win against others.
+    /// Brings the segments to their sizes. Pages that were hit on probation become protected. If too many are
+    /// protected, the least recently used of them go back to probation. The window may be too large, because the set
+    /// has just been filled, or another rule has ruled it: its oldest pages then leave it without a competition.
     fn settle(self, set: &mut Locked<'_>) -> Segments {
         let mut masks = segments(set);
         let were_hit = masks.probation & ways_flagged(&set.metas());
@@ -84,7 +84,7 @@ impl Segmented {
         masks
     }
 
-    /// As [`Policy::victim`]. `count` says how often the page of a way was asked for lately.
+    /// As [`Policy::victim`]. `count` returns the number of recent accesses to the page of a way.
     pub fn victim(self, set: &mut Locked<'_>, candidates: u32, count: impl Fn(&Locked<'_>, usize) -> u8) -> usize {
         let segments = self.settle(set);
         let metas = set.metas();
@@ -109,14 +109,14 @@ impl Segmented {
     }
 }
 
-/// As [`Policy::inserted`], with the page's flag.
+/// As [`Policy::inserted`]; `flag` is [`WAS_HIT`] or 0.
 pub fn inserted(set: &mut Locked<'_>, way: usize, flag: u8) {
     let clock = Field::Meta.tick(set);
     set.set_meta(way, clock << 1);
     set.set_aux(way, WINDOW | flag);
 }
 
-/// The hits' byte has the stamp and whether there was a hit. `aux` has the segment.
+/// The hits' byte has the stamp and the flag for "hit". `aux` has the segment.
 #[derive(Debug)]
 pub struct WTinyLfu {
     sketch: Sketch,

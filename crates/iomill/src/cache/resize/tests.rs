@@ -1,4 +1,4 @@
-//! Pages through splits and joins, and frames that pages leave.
+//! Pages during splits and joins, and the frames that they leave.
 
 #![allow(clippy::unwrap_used)]
 
@@ -48,7 +48,7 @@ fn write_clean(cache: &Cache, page: u64) {
     flush(cache, key(page).0);
 }
 
-/// Whether a page is there. Checks its bytes if it is.
+/// Whether a page is in the cache. Checks its bytes if it is.
 fn is_there(cache: &Cache, page: u64) -> bool {
     let (key, hash) = key(page);
     let mut to = [0; PAGE_BYTES];
@@ -73,7 +73,7 @@ fn resize(cache: &Cache, sets: u64) {
     assert_eq!(u64::from(cache.directory.sets()), sets);
 }
 
-/// Every page that is there has a frame below the limit and lies in its place. No two have the same frame.
+/// Each cached page has a frame below the limit, and is in its place. No two pages have the same frame.
 fn check_frames(cache: &Cache) -> usize {
     let mut frames = Vec::new();
     for index in 0..cache.directory.sets_max() {
@@ -136,7 +136,7 @@ fn dirty_pages_are_not_lost() {
     assert_eq!((dirty(&cache), cache.dirty()), (written.clone(), written.len() as u64));
     resize(&cache, 173);
     assert_eq!((dirty(&cache), cache.dirty()), (written.clone(), written.len() as u64));
-    // `resize` flushes what is in the way, and no more.
+    // `resize` flushes only the pages that are in its way.
     resize(&cache, 20);
     let left = dirty(&cache);
     assert!(!left.is_empty() && left.len() < written.len());
@@ -199,7 +199,7 @@ fn work_under_way_ends_well() {
     }
 }
 
-/// A pin keeps its bytes, also when the page's frame goes. The frame comes back when the pin has ended.
+/// A pin keeps its bytes, also when its page moves to another frame. The old frame is free once the pin has ended.
 #[test]
 fn pinned_pages_leave_their_frames() {
     const CHUNK: usize = 16 * PAGE_BYTES;
@@ -231,7 +231,7 @@ fn pinned_pages_leave_their_frames() {
     assert!(check_frames(&cache) > 250);
 }
 
-/// The numbers of frames fit their words, and the frames to spare count too.
+/// The numbers of all frames fit their words, those of spare frames too.
 #[test]
 fn frames_have_numbers_of_31_bits() {
     for ways in [4, 12, 32] {

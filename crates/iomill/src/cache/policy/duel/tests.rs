@@ -1,5 +1,5 @@
-//! What the default policy promises on made-up loads: where reuse is uniform it holds on, it follows a load that turns, and it is nowhere far
-//! below its contenders.
+//! The promises of the default policy, on synthetic loads: it holds on if reuse is uniform, it follows a load that
+//! turns, and it is nowhere far below its contenders.
 
 // Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -40,17 +40,17 @@ fn epoch(random: &mut fastrand::Rng, pages: u64) -> impl Iterator<Item = u64> + 
     order.into_iter()
 }
 
-/// Pages of which few are asked for often: the page's rank is a power of a random number.
+/// Skewed accesses, of which most go to few pages: a page's rank is a power of a random number.
 fn skewed(random: &mut fastrand::Rng, pages: u64) -> u64 {
     1_000_000 + (pages as f64).powf(random.f64()) as u64 * 7919 % 1_000_003
 }
 
-/// Pages that are asked for again a few times soon, and then never more.
+/// Pages that are asked for a few times again soon, and then never again.
 fn recent(random: &mut fastrand::Rng, at: u64, span: u64) -> u64 {
     at / 4 + random.u64(..span)
 }
 
-/// A cache of a share of the pages hits nearly that share in each round from the third on.
+/// A cache for a share of the pages hits nearly that share in each round from the third on.
 fn hits_its_share(name: &str, mut round: impl FnMut(u64) -> Box<dyn Iterator<Item = u64>>) {
     for pages in [1_200, 6_000] {
         for share in [10, 25, 33, 50, 66, 75, 80, 90] {
@@ -70,13 +70,13 @@ fn epochs_hit_their_share() {
     hits_its_share("epochs", |pages| Box::new(epoch(&mut random, pages)));
 }
 
-/// Of a long run of hits the policy learns of the last 64, and a loop has long runs.
+/// A loop has long runs of hits, and the policy learns only the last 64 of a run.
 #[test]
 fn loops_hit_their_share() {
     hits_its_share("loops", |pages| Box::new(0..pages));
 }
 
-/// Pages of the load before do not stay for ever where the cache holds on.
+/// Pages of an earlier load do not stay for ever in a cache that holds on.
 #[test]
 fn epochs_after_another_load_hit_their_share() {
     for share in [25, 50, 75] {
@@ -91,13 +91,13 @@ fn epochs_after_another_load_hit_their_share() {
     }
 }
 
-/// Neighbours in one page are read one after the other: a page that is asked for again at once comes in, although the cache holds on.
+/// A page that is asked for again at once, by reads of neighbours in it, is admitted although the cache holds on.
 #[test]
 fn a_page_that_is_asked_for_twice_comes_in() {
     let mut random = fastrand::Rng::with_seed(13);
     let mut cache = Cache::new(50, PolicyKind::Duel);
     (0..4).for_each(|_| _ = cache.rate(epoch(&mut random, 2_400)));
-    // So few pages that no contender gains on the one that leads.
+    // Too few pages for any contender to gain on the leader.
     let new = 10_000..10_040;
     let rates = [cache.rate(new.clone()), cache.rate(new)];
     assert!(rates[1] < 0.05, "the cache holds on: {rates:?}");
@@ -113,7 +113,7 @@ fn after(first: &[u64], second: &[u64], sets: u64, skipped: u64) -> f64 {
     cache.rate(counted.iter().copied())
 }
 
-/// One cache-full after a turn of the load, three cache-fulls hit nearly as often as if there had been no other load.
+/// One cache-full after a turn of the load, the next three hit nearly as often as if there had been no other load.
 #[test]
 fn a_turn_is_followed_within_one_cache_full() {
     for sets in [16, 64, 500] {
@@ -135,13 +135,14 @@ fn a_turn_is_followed_within_one_cache_full() {
             let (turned, alone) = (after(first, second, sets, 1), after(&[], second, sets, 1));
             assert!(turned >= least * alone, "{sets} sets, {name}: {turned:.3}, alone {alone:.3}");
         }
-        // No page of a loop comes again before its second round. The shadows learn that holding on helps in the third. The share is two thirds.
+        // No page of a loop is asked for again before the second round, and in the third the shadows learn that holding
+        // on helps. The share is two thirds.
         let turned = after(&recent, &looped, sets, 5);
         assert!(turned >= 0.5, "{sets} sets, recent, a loop: {turned:.3}");
     }
 }
 
-/// The hit rate in percent of a load's second half, after the first.
+/// The hit rate of a load's second half, in percent.
 fn warm_rate(sets: u64, kind: PolicyKind, load: &[u64]) -> f64 {
     let mut cache = Cache::new(sets, kind);
     let (warm, counted) = load.split_at(load.len() / 2);
@@ -149,7 +150,7 @@ fn warm_rate(sets: u64, kind: PolicyKind, load: &[u64]) -> f64 {
     100.0 * cache.rate(counted.iter().copied())
 }
 
-/// Pages become popular and unpopular again. That fits neither LRU nor W-TinyLFU.
+/// Pages become popular and unpopular again: a load that fits neither LRU nor W-TinyLFU.
 #[test]
 fn a_drift_is_followed_better_than_by_lru_and_by_frequency() {
     for sets in [16, 33, 127] {
@@ -163,7 +164,7 @@ fn a_drift_is_followed_better_than_by_lru_and_by_frequency() {
     }
 }
 
-/// Skewed pages, and between them pages that are asked for once more soon, and then never again.
+/// Skewed accesses, and between them pages that are asked for once more soon, and then never again.
 fn skewed_and_twice(random: &mut fastrand::Rng, sets: u64, len: u64) -> Vec<u64> {
     let (mut load, mut again) = (Vec::new(), std::collections::BTreeMap::<u64, Vec<u64>>::new());
     for at in 0..len {
@@ -180,8 +181,8 @@ fn skewed_and_twice(random: &mut fastrand::Rng, sets: u64, len: u64) -> Vec<u64>
     load
 }
 
-/// The duel is nowhere far below the better of LRU and W-TinyLFU, with few sets, many, and odd numbers of them. Once those of one policy were
-/// more than those of the other, and luckier.
+/// The duel is nowhere far below the better of LRU and W-TinyLFU, with few sets, many, and odd numbers of them. Once
+/// one policy had more sets than the other, and luckier ones.
 #[test]
 fn the_duel_follows_the_better() {
     for sets in [8, 10, 16, 33, 127] {

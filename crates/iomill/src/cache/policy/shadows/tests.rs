@@ -1,4 +1,4 @@
-//! Contenders by themselves: each has its own shadows, whatever the others do.
+//! Each contender alone: its shadows depend on no other contender.
 
 // Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ const SETS: u32 = SHADOWED_MIN;
 const WAYS: usize = 12;
 const PAGES: u64 = SETS as u64 * WAYS as u64;
 
-/// The share of hits that a contender has in the second half of a load, where all sets are its shadows.
+/// A contender's share of hits in the second half of a load, in a cache that consists of its shadows.
 fn rate(by: Contender, load: &[u64]) -> f64 {
     let (first_sets, hash_mask) = (SETS, u64::MAX);
     let scale = Scale { sets: SETS, first_sets, ways: WAYS, pages_max: PAGES, hash_mask };
@@ -25,8 +25,9 @@ fn rate(by: Contender, load: &[u64]) -> f64 {
     f64::from(hits) / (load.len() - load.len() / 2) as f64
 }
 
-/// ARC learns how many pages of a set should be pages that were asked for once. Where each page comes again once, these are most of the set:
-/// seven of twelve. Beside a scan they are few: the pages that stay in use need ten. No fixed number fits both loads.
+/// ARC learns how many pages of a set should be pages that were asked for once. If each page comes again exactly once,
+/// these are most of the set: seven of twelve. Beside a scan they are few: the pages in use need ten. No fixed number
+/// fits both loads.
 #[test]
 fn the_adaptive_contender_learns_from_ghosts() {
     let mut random = fastrand::Rng::with_seed(2);
