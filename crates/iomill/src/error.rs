@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what, where, and what to do.
+//! The errors of this crate. Each names what failed and where, and says what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,25 +6,25 @@ use std::path::PathBuf;
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Every way in which iomill fails.
+/// An error of iomill.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused or failed an operation.
     #[error("cannot {action} {}{}: {source}{}", path.display(), at(*offset), advice(source))]
     Io {
-        /// What was tried, as a verb: `read`, `write`, `create`.
+        /// The operation, as a verb: `read`, `write`, `create`.
         action: &'static str,
-        /// The file or directory, drive included.
+        /// The whole path of the file or directory.
         path: PathBuf,
-        /// Offset within that file in bytes, where there is one.
+        /// The offset in that file in bytes, if the operation has one.
         offset: Option<u64>,
         /// The kernel's answer.
         source: io::Error,
     },
 
-    /// A read ended inside the known size of a part. Another program cut the part, or the drive is gone (a removed NVMe drive
-    /// answers so).
+    /// A read ended before the known end of a part. Another program cut the part, or the drive is gone (a removed NVMe
+    /// drive answers so).
     #[error(
         "{} ended at offset {offset}, {missing} bytes before its known end: the drive failed or the file was cut; \
          run `iomill check`", path.display()
@@ -32,13 +32,13 @@ pub enum Error {
     PartCut {
         /// The part.
         path: PathBuf,
-        /// Where the read ended, in bytes.
+        /// The offset at which the read ended, in bytes.
         offset: u64,
-        /// How many bytes were missing.
+        /// The number of missing bytes.
         missing: u64,
     },
 
-    /// A read ended inside the length that a plain file had when it was opened: another program cut it.
+    /// A read ended before the end that a plain file had when it was opened: another program cut the file.
     #[error(
         "{} ended at offset {offset}, {missing} bytes before the end that it had when it was opened: another program cut it; \
          open it again", path.display()
@@ -46,20 +46,20 @@ pub enum Error {
     FileCut {
         /// The file.
         path: PathBuf,
-        /// Where the read ended, in bytes.
+        /// The offset at which the read ended, in bytes.
         offset: u64,
-        /// How many bytes were missing.
+        /// The number of missing bytes.
         missing: u64,
     },
 
-    /// There is no directory where a drive was named.
+    /// The path of a drive names no directory.
     #[error("drive {}: there is no such directory; check the path, or make the directory and mount the drive there", path.display())]
     NoDirectory {
-        /// What was named.
+        /// The path.
         path: PathBuf,
     },
 
-    /// The directory is there, and no array has a drive in it: no array has been made yet, or the drive is not mounted.
+    /// The directory exists, but has no drive of an array: no array was created there, or the drive is not mounted.
     #[error("drive {}: {why}", path.display())]
     NoArray {
         /// The directory.
@@ -68,18 +68,18 @@ pub enum Error {
         why: String,
     },
 
-    /// The array is there, and one of its drives is not: it has failed, or is not mounted.
+    /// The array was found, but one of its drives was not: the drive has failed, or is not mounted.
     #[error("drive {}: {why}", path.display())]
     DriveMissing {
-        /// Where the drive was last seen.
+        /// The path at which the drive was last seen.
         path: PathBuf,
         /// Its index in the array.
         index: u16,
-        /// What is in its place and what to do.
+        /// What is at that path instead, and what to do.
         why: String,
     },
 
-    /// A drive is not a drive of this array, or cannot be used as it is.
+    /// A drive does not belong to this array, or cannot be used as it is.
     #[error("drive {}: {why}", path.display())]
     Drive {
         /// The drive's directory.
@@ -88,7 +88,7 @@ pub enum Error {
         why: String,
     },
 
-    /// A label, record or length does not hold what it should.
+    /// A label, record or length is damaged.
     #[error("{}: {why}", path.display())]
     Corrupt {
         /// The file.
@@ -102,14 +102,14 @@ pub enum Error {
     Locked {
         /// The drive that the other process has locked.
         path: PathBuf,
-        /// A process that has locked it, by its number, where the kernel says so. It may be this process.
+        /// The number of the process that has locked it, if the kernel shows it. It may be this process.
         holder: Option<u32>,
-        /// What was wanted: `opened for writing`.
+        /// The refused use, such as `it was to be opened for writing`.
         wanted: &'static str,
     },
 
-    /// No file of that name.
-    #[error("no file named {name:?} in the array; `iomill ls` lists what there is")]
+    /// The array has no file of that name.
+    #[error("no file named {name:?} in the array; `iomill ls` lists the files")]
     NotFound {
         /// The name.
         name: String,
@@ -122,17 +122,17 @@ pub enum Error {
         name: String,
     },
 
-    /// A file was to be replaced if it has a certain version, and it has not.
+    /// A file was to be opened or replaced only at a certain version, and it has another one.
     #[error(
-        "file {name:?} {}, and version {expected} was to be replaced: read what is there, and decide again",
+        "file {name:?} {}, but version {expected} was expected: read what is there, then decide again",
         found.map_or_else(|| "does not exist".to_owned(), |found| format!("has version {found}"))
     )]
     Conflict {
         /// The name.
         name: String,
-        /// The version that it was to have.
+        /// The expected version.
         expected: u64,
-        /// The version that it has. `None` if there is no such file.
+        /// The present version. `None` if there is no such file.
         found: Option<u64>,
     },
 
@@ -146,21 +146,21 @@ pub enum Error {
     /// An argument makes no sense.
     #[error("{what}: {why}")]
     Invalid {
-        /// Which argument, with its value.
+        /// The argument, with its value.
         what: String,
-        /// Why not, and what would be right.
+        /// Why it makes no sense, and what would.
         why: String,
     },
 
-    /// The array or file does not take changes.
+    /// The array or file takes no changes.
     #[error("read-only: {why}")]
     ReadOnly {
         /// Why, and what to do.
         why: String,
     },
 
-    /// An earlier sync failed: the contents of the drives are no longer known.
-    #[error("file {name:?} takes no more writes since an earlier error ({why}); close it and open it again")]
+    /// An earlier sync failed, so it is not known which bytes of the file are on its drives.
+    #[error("file {name:?} takes no more writes after an earlier error ({why}); close it and open it again")]
     Poisoned {
         /// The file.
         name: String,
@@ -168,8 +168,8 @@ pub enum Error {
         why: String,
     },
 
-    /// A change of the catalog failed on some drives and could not be taken back: after the next open it is either
-    /// done or not.
+    /// A change of the catalog failed on some drives and could not be undone: the next open finds it either done or not
+    /// done.
     #[error("the outcome of {what} is not known: {source}; open the array again to see it")]
     OutcomeUnknown {
         /// The change.
@@ -187,38 +187,38 @@ pub enum Error {
         call: &'static str,
     },
 
-    /// The array has been closed.
-    #[error("the array is closed")]
+    /// The array was closed.
+    #[error("the array is closed; open it again")]
     Closed,
 
-    /// The array or plain file belongs to the process that this one was forked from, which has it open for writing. Or the call is of
-    /// the array or runtime as a whole.
+    /// The parent process opened the array or plain file for writing, and this process was forked from it. Or the call
+    /// concerns the parent's array or runtime as a whole.
     #[error(
-        "it was opened before this process was forked, and only files that are open for reading are opened again by themselves; \
-         open it again after the fork"
+        "the array, runtime or file was opened before this process was forked: open it again in this process; only a \
+         file that is open for reading reopens by itself"
     )]
     Forked,
 
     /// The machine gives no memory, or no address space.
     #[error("no memory for {what} of {len_bytes} bytes: {source}; ask for less, or let the process use more memory")]
     Memory {
-        /// What was to be made: `a buffer`, `a cache`.
+        /// The purpose of the memory, such as `a buffer` or `a cache`.
         what: &'static str,
-        /// How much was asked for.
+        /// The size in bytes.
         len_bytes: u64,
         /// The kernel's answer.
         source: io::Error,
     },
 
-    /// The memory of a cache that has shrunk does not go back to the system.
-    #[error("cannot give back the memory of a cache that has shrunk: {source}; the cache uses it again when it grows")]
+    /// The system does not take back the memory of a cache that has shrunk.
+    #[error("cannot return memory of a cache that has shrunk: {source}; the cache uses it again when it grows")]
     MemoryKept {
         /// The kernel's answer.
         source: io::Error,
     },
 
     /// The machine gives no random bytes.
-    #[error("no random bytes: {source}; ids, keys and temporary files need getrandom(2)")]
+    #[error("no random bytes: {source}; allow getrandom(2), which ids, keys and names of temporary files need")]
     Random {
         /// The kernel's answer.
         source: io::Error,
@@ -230,15 +230,15 @@ pub enum Error {
         if drive.is_some() { " or do without drive threads" } else { "" }
     )]
     Thread {
-        /// Its name.
+        /// The thread's name.
         name: String,
-        /// The drive that it was to serve, by its index.
+        /// The index of the drive for which it was meant, if it was for one.
         drive: Option<u16>,
         /// The kernel's answer.
         source: io::Error,
     },
 
-    /// A thread has no engine, or its engine fails.
+    /// A thread gets no engine, or its engine has failed.
     #[error(
         "the engine of {thread}{}: {source}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`), \
          or choose another engine",
@@ -247,36 +247,37 @@ pub enum Error {
     Engine {
         /// The thread.
         thread: String,
-        /// The drive, by its index, if the engine serves one only.
+        /// The index of the drive, if the engine serves only one.
         drive: Option<u16>,
         /// The kernel's answer.
         source: io::Error,
     },
 
-    /// The thread of a NUMA node has not done what a call sent to it.
-    #[error("the thread of a node: {why}; the call may be done in part, so repeat it")]
+    /// The thread of a NUMA node has not done its share of a call.
+    #[error("the thread of a NUMA node has failed: {why}; the call may be done in part, so repeat it")]
     NodeThread {
-        /// Why not.
+        /// The reason.
         why: String,
     },
 
     /// The machine's NUMA nodes cannot be listed.
-    #[error("the machine's nodes: {source}; the topology `one` does without them")]
+    #[error("cannot list the machine's NUMA nodes: {source}; choose the topology `one`, which needs no list")]
     Topology {
         /// The kernel's answer.
         source: io::Error,
     },
 
-    /// As many pages are pinned as may be.
+    /// The most pages that may be pinned at a time are pinned.
     #[error(
-        "{most} pages may be pinned at a time, and are; drop some pins first, or open the array with a larger cache"
+        "cannot pin a page: {most} pages are pinned, the most for this cache; drop some pins first, or open the array \
+         with a larger cache"
     )]
     Pins {
-        /// How many pages may be pinned at a time.
+        /// The most pages that may be pinned at a time.
         most: u32,
     },
 
-    /// No page of a page set can leave it, so a page of the set cannot come in to be pinned.
+    /// No page of a page set can be evicted, so no further page of the set can be pinned.
     #[error(
         "page {page} of {file:?} cannot be pinned: all {set_pages} pages of its set are pinned, or cannot be written back{}; \
          drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_size`)",
@@ -285,11 +286,11 @@ pub enum Error {
     PinnedSet {
         /// The file.
         file: String,
-        /// The page, by its number in the file.
+        /// The number of the page in the file.
         page: u64,
-        /// How many pages the set has.
+        /// The number of pages in the set.
         set_pages: usize,
-        /// Why pages of the set cannot be written back, where that is known.
+        /// Why pages of the set cannot be written back, if that is the cause.
         source: Option<Box<Error>>,
     },
 
@@ -297,13 +298,13 @@ pub enum Error {
     #[error("the operation panicked; the message of the panic says where")]
     Panicked,
 
-    /// A tool failed in a way of its own: the library makes no such error.
+    /// An error of a tool. The library itself does not return it.
     #[cfg(feature = "internals")]
     #[error("{what}: {why}")]
     Tool {
-        /// What the tool needed.
+        /// The thing that the tool needed.
         what: String,
-        /// Why it did not get it, and what to do.
+        /// Why it was not available, and what to do.
         why: String,
     },
 }
@@ -324,13 +325,13 @@ impl Error {
         move |source| Error::Memory { what, len_bytes, source }
     }
 
-    /// Whether the process or the machine lacks something at this moment, so that a later try may succeed.
+    /// Whether the cause is a lack of memory or descriptors that may pass, so that a later try may succeed.
     pub(crate) fn passes(&self) -> bool {
         self.errno().is_some_and(passes)
     }
 
-    /// The kernel's error number behind this error, where there is one. What is missing of an array has a number of its own: ENOENT is no
-    /// directory, ENODATA no array, and ENODEV a drive that is missing.
+    /// The kernel's error number behind this error, if there is one. An open that finds no array has a number, too:
+    /// ENOENT for a missing directory, ENODATA for a directory without an array, ENODEV for a missing drive.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Error::NoDirectory { .. } => Some(libc::ENOENT),
@@ -349,7 +350,7 @@ impl Error {
     }
 }
 
-/// An answer in words, with the number of the kernel's answer in such a case.
+/// An error in words, with the errno that the kernel has for such a case.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 struct Told {
@@ -357,12 +358,12 @@ struct Told {
     why: String,
 }
 
-/// An error in words that has a number, too ([`Error::errno`]).
+/// Makes an error in words that also has an errno ([`Error::errno`]).
 pub(crate) fn told(errno: i32, why: impl Into<String>) -> io::Error {
     io::Error::new(io::Error::from_raw_os_error(errno).kind(), Told { errno, why: why.into() })
 }
 
-/// The number of an error of the kernel, or of one in words.
+/// The errno of an error of the kernel, or of [`told`].
 fn number(error: &io::Error) -> Option<i32> {
     let told = || Some(error.get_ref()?.downcast_ref::<Told>()?.errno);
     error.raw_os_error().or_else(told)
@@ -390,7 +391,7 @@ fn at(offset: Option<u64>) -> String {
     offset.map_or_else(String::new, |o| format!(" at offset {o}"))
 }
 
-/// What uses an array. A process that has just ended has no name any more.
+/// The user of an array, in words. A process that has just ended has no name any more.
 fn user(holder: &Option<u32>) -> String {
     match holder {
         None => "another process".to_owned(),
@@ -402,7 +403,7 @@ fn user(holder: &Option<u32>) -> String {
     }
 }
 
-/// What to do about errors that have an answer.
+/// What to do about an error, where there is an answer.
 fn advice(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::ENOSPC) => "; free space on that drive, then try again",
@@ -419,8 +420,8 @@ fn advice(source: &io::Error) -> &'static str {
     }
 }
 
-/// Whether an errno says that this process or the machine lacks something at this moment: descriptors or memory. So it is no fault of a
-/// drive, and a later try may succeed.
+/// Whether an errno means that the process or the machine lacks descriptors or memory at this moment. That is no fault
+/// of a drive, and a later try may succeed.
 pub(crate) fn passes(errno: i32) -> bool {
     matches!(errno, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS | libc::EAGAIN)
 }

@@ -1,25 +1,26 @@
-//! Fences of unequal cost, for protocols in which one side runs all the time and the other hardly ever.
+//! Fences of unequal cost, for protocols with a frequent side and a rare one.
 //!
-//! In such a protocol each side writes one word and then reads the other's. A reader announces what it uses, and then
-//! looks whether it may use it. A writer forbids the use, and then looks for users. At least one of the two must see
-//! the other's write. Processors let a read overtake an earlier write, so each side needs a full fence between the two.
-//! A full fence costs the frequent side tens of cycles each time. Instead the kernel can make every running thread of
-//! the process execute one (`membarrier`), so that the rare side pays for both.
+//! In such a protocol each side writes one word and then reads the other's. A reader announces a use, and then looks
+//! whether it is allowed. A writer forbids the use, and then looks for users. At least one of the two must see the
+//! other's write. Processors let a read overtake an earlier write, so each side needs a full fence between its write
+//! and its read. A full fence costs the frequent side tens of cycles each time. Instead the kernel can make every
+//! running thread of the process execute one (`membarrier`), so that the rare side pays for both.
 //!
 //! Rules:
 //! 1. Either both sides use full fences, or the frequent side uses [`light`] and the rare side [`heavy`]. Two light
 //!    fences order nothing.
-//! 2. The process decides once whether it uses `membarrier`, before the first heavy fence, and never changes that. A
-//!    light fence may be a fence for the compiler only, and only the kernel's heavy fence makes up for that. Until the
-//!    decision light fences are full.
-//! 3. For every pair of a light and a heavy fence one of two things holds. What came before the light fence is seen by
-//!    what comes after the heavy one, or the reverse. The kernel ensures that. A thread that runs at some moment within
-//!    `membarrier` executes a full fence then. A thread that does not run passes through the scheduler, which is a full
-//!    fence. The compiler's fence keeps the compiler from moving accesses past that point.
-//! 4. It holds within one process only. Memory that is shared with another process needs full fences on both sides.
+//! 2. The process decides once, before the first heavy fence, whether it uses `membarrier`. If it does, light fences
+//!    become fences for the compiler only, which work only together with the kernel's heavy ones. Until the decision
+//!    light fences are full.
+//! 3. For every pair of a light and a heavy fence one of two things holds. Accesses after the heavy fence see the
+//!    writes before the light one, or accesses after the light fence see the writes before the heavy one. The kernel
+//!    ensures that: a thread that runs at some moment during `membarrier` executes a full fence then. A thread that
+//!    does not run passes through the scheduler, which is a full fence. The compiler's fence keeps the compiler from
+//!    moving accesses past that point.
+//! 4. All this holds within one process. Memory that is shared with another process needs full fences on both sides.
 //!
-//! Under models (`--cfg iomill_models`) both are full fences, which loom knows. So a model checks that fences are where
-//! they must be, and readers check rule 1.
+//! In models (`--cfg iomill_models`) both are full fences, which loom knows. So a model checks the places of fences,
+//! and readers check rule 1.
 
 pub use imp::{available, heavy, light, light_by_kernel};
 
@@ -31,13 +32,13 @@ mod imp {
     use rustix::io::Errno;
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    /// Whether `membarrier` is used, once it is decided (rule 2).
+    /// Whether `membarrier` is used; empty until the decision (rule 2).
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    /// Set once `AVAILABLE` is true. `light` reads this copy, because it has no instruction to spare.
+    /// A copy of `AVAILABLE`, `false` until the decision. `light` reads it, because it takes fewer instructions.
     static KERNEL_FENCES: AtomicBool = AtomicBool::new(false);
 
-    /// Whether the kernel's barrier is used. The first call asks the kernel and registers the process. Until then light
-    /// fences cost more.
+    /// Whether `membarrier` is used. The first call asks the kernel and registers the process. Until then light fences
+    /// are full ones.
     pub fn available() -> bool {
         *AVAILABLE.get_or_init(|| {
             let available = register();
@@ -46,9 +47,9 @@ mod imp {
         })
     }
 
-    /// For a registered process the barrier is an interrupt on the CPUs that run it, which takes microseconds.
-    /// Otherwise the kernel would wait until all CPUs have passed through their schedulers. Kernels before 4.14, and
-    /// sandboxes, refuse.
+    /// Registers the process, and tries a barrier. For a registered process a barrier is an interrupt on the CPUs that
+    /// run it, which takes microseconds. Otherwise the kernel would wait until all CPUs have passed through their
+    /// schedulers. Kernels before 4.14, and sandboxes, refuse.
     #[cold]
     fn register() -> bool {
         membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok() && barrier().is_ok()
@@ -57,14 +58,14 @@ mod imp {
     fn barrier() -> Result<(), Errno> {
         loop {
             match membarrier(MembarrierCommand::PrivateExpedited) {
-                // On machines with very many CPUs the kernel allocates a mask for the call.
+                // On machines with very many CPUs the call allocates a mask.
                 Err(Errno::NOMEM) => std::thread::yield_now(),
                 result => return result,
             }
         }
     }
 
-    /// The frequent side's fence. It is almost free if the kernel does the work, else it is a full fence.
+    /// The frequent side's fence: almost free if `membarrier` is used, else a full fence.
     #[inline(always)]
     pub fn light() {
         if KERNEL_FENCES.load(Ordering::Relaxed) {
@@ -74,23 +75,23 @@ mod imp {
         }
     }
 
-    /// [`light`] where `available` has said yes: a fence for the compiler only.
+    /// [`light`] for a caller to which `available` has returned `true`: a fence for the compiler only.
     #[inline(always)]
     pub fn light_by_kernel() {
         debug_assert!(KERNEL_FENCES.load(Ordering::Relaxed));
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// The rare side's fence, which takes microseconds. It pairs with every [`light`] of every thread of the process,
+    /// The rare side's fence, which takes microseconds. It pairs with every [`light`] of all threads of the process,
     /// and with full fences.
     pub fn heavy() {
-        // The kernel interrupts only the other CPUs. Its own path is a full fence for this CPU, and the compiler cannot
-        // look into the call. This fence says so explicitly, and costs nothing beside a system call.
+        // The kernel interrupts only the other CPUs. For this CPU the system call itself is a full fence, and the
+        // compiler cannot look into it. This fence makes that explicit, and its cost is small beside a system call's.
         fence(Ordering::SeqCst);
         if available() {
             let done = barrier();
-            // Other threads have relied on light fences, so there is no other way to go on. The known cause is a filter
-            // of system calls that was installed after the first barrier.
+            // Other threads have relied on light fences already, so the process cannot go on. The known cause is a
+            // filter of system calls that was installed after the first barrier.
             assert!(
                 done.is_ok(),
                 "iomill: membarrier worked before and now fails (was a seccomp filter installed meanwhile?): {done:?}"
@@ -104,7 +105,7 @@ mod imp {
 mod imp {
     use loom::sync::atomic::{Ordering, fence};
 
-    /// A model knows full fences only.
+    /// Never: a model has full fences only.
     pub fn available() -> bool {
         false
     }
@@ -139,7 +140,7 @@ mod tests {
         assert!((0..3).all(|_| available() == first));
     }
 
-    /// Waits until both sides have come `times` times. It spins, because sides that sleep would not leave at the same
+    /// Waits until both sides have arrived `times` times. Spins, because sides that sleep would not go on at the same
     /// moment.
     fn meet(arrived: &AtomicU32, times: u32) {
         arrived.fetch_add(1, AcqRel);
@@ -153,8 +154,8 @@ mod tests {
         }
     }
 
-    /// Both sides write their word and read the other's. At least one must read the other's new word. Returns how often
-    /// neither did.
+    /// Both sides write their word and read the other's. At least one must read the other's new word. Returns the
+    /// number of rounds in which neither did.
     fn misses(rounds: u32, left: fn(), right: fn()) -> u32 {
         let arrived = AtomicU32::new(0);
         let words = [AtomicU32::new(0), AtomicU32::new(0)];

@@ -1,6 +1,6 @@
-//! What a file system does with an open file, by its handle: the calls that the drives of arrays and plain files have in common.
+//! System calls on open files, by their handles, for both the drives of arrays and plain files.
 //!
-//! Non-goals: paths (`real_fs`, `plain_fs`), and what tells a content from another one (`versions`).
+//! Non-goals: paths (`real_fs`, `plain_fs`), and the detection of changed contents (`versions`).
 
 use std::fs;
 use std::io;
@@ -19,16 +19,16 @@ use super::memory::PageBuf;
 /// The unit of direct I/O: iomill moves whole pages.
 pub const PAGE_BYTES: u32 = 4096;
 
-/// The mode of each file of an array.
+/// The mode of every file of an array.
 pub const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR).union(Mode::SVTX);
 
-/// What [`write_zeroes`] writes at once.
+/// The number of bytes that [`write_zeroes`] writes at a time.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// Makes a hole in a file.
+/// The flags that make a hole in a file.
 const PUNCH: FallocateFlags = FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE);
 
-/// Length of an open file in bytes.
+/// The length of an open file in bytes.
 pub fn len(handle: Handle) -> io::Result<u64> {
     let stat = sys::fstat(borrow(handle))?;
     u64::try_from(stat.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))
@@ -55,7 +55,7 @@ pub fn zero(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
     if len == 0 {
         return Ok(());
     }
-    // Punching also returns the space, and zeroes pages that it covers only in part.
+    // A hole also frees the space. Pages that the range covers only in part are zeroed.
     match retry(|| sys::fallocate(borrow(handle), PUNCH, offset, len)) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeroes(handle, offset, len),
         result => Ok(result?),
@@ -67,14 +67,14 @@ pub fn punch(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
     Ok(retry(|| sys::fallocate(borrow(handle), PUNCH, offset, len))?)
 }
 
-/// Bytes of the drive that an open file takes.
+/// The space that an open file takes on its drive, in bytes.
 pub fn allocated(handle: Handle) -> io::Result<u64> {
     // The unit of this count is 512 bytes, whatever the file system.
     Ok(u64::try_from(sys::fstat(borrow(handle))?.st_blocks).unwrap_or(0).saturating_mul(512))
 }
 
-/// The first range at or after an offset that may hold data: its start and its end. What is beyond the end of the file counts as data. The
-/// offset of the descriptor moves, which no other call uses.
+/// The start and end of the first range at or after an offset that may hold data. Bytes beyond the end of the file
+/// count as data. The call moves the descriptor's offset, which no other call uses.
 pub fn next_data(handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
     let start = match sys::seek(borrow(handle), sys::SeekFrom::Data(offset)) {
         Ok(start) => start,
@@ -82,14 +82,14 @@ pub fn next_data(handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
             let len = u64::try_from(sys::fstat(borrow(handle))?.st_size).unwrap_or(0);
             return Ok((offset.max(len), u64::MAX));
         }
-        // A file system that knows no holes.
+        // The file system knows no holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((offset, u64::MAX)),
         Err(errno) => return Err(errno.into()),
     };
     Ok((start, sys::seek(borrow(handle), sys::SeekFrom::Hole(start))?))
 }
 
-/// Whether an open file has the mode of one of an array.
+/// Whether an open file has the mode of an array's files.
 pub fn is_of_array(handle: Handle) -> io::Result<bool> {
     Ok(Mode::from_raw_mode(sys::fstat(borrow(handle))?.st_mode) == FILE_MODE)
 }
@@ -100,7 +100,7 @@ pub fn sync_data(handle: Handle) -> io::Result<()> {
     Ok(sys::fdatasync(borrow(handle))?)
 }
 
-/// What I/O on an open file demands.
+/// The alignment that I/O on an open file needs.
 pub fn alignment(handle: Handle, demands: &Demands) -> io::Result<Alignment> {
     let file = borrow(handle);
     if !sys::fcntl_getfl(file)?.contains(OFlags::DIRECT) {
@@ -120,7 +120,7 @@ pub fn ground(file: BorrowedFd<'_>) -> io::Result<Ground> {
     let mount = mount_id(file).and_then(|id| mounts::all(&tree).into_iter().find(|mount| mount.id == id));
     let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
     if number.0 == 0 {
-        // btrfs and others put files on virtual devices. The mount's source is the real device.
+        // Files of btrfs and others are on virtual devices. The mount's source is the real device.
         if let Some(Ok(source)) = mount.as_ref().map(|mount| fs::metadata(&mount.source)) {
             number = (sys::major(source.rdev()), sys::minor(source.rdev()));
         }
@@ -129,7 +129,7 @@ pub fn ground(file: BorrowedFd<'_>) -> io::Result<Ground> {
     let whole = device.number.map_or(stat.st_dev, |(major, minor)| sys::makedev(major, minor));
     let file_system = match mount {
         Some(mount) => mount.kind,
-        // Within a chroot the table lacks mounts that begin outside, and there may be no table.
+        // In a chroot the table lacks mounts that begin outside of it, or there is no table.
         None => mounts::kind(retry(|| sys::fstatfs(file))?.f_type as u32),
     };
     Ok(Ground {
@@ -148,9 +148,9 @@ pub fn into_handle(file: OwnedFd) -> Handle {
 }
 
 pub fn borrow<'a>(handle: Handle) -> BorrowedFd<'a> {
-    // SAFETY: the handle came out of `open`, and stays open until its owner is dropped, which the callers here outlive.
-    // Only system calls use the descriptor, so one that is not open would only give EBADF. It is never -1, since `open`
-    // hands out descriptors that the kernel opened.
+    // SAFETY: the handle comes from `open`, so it is a descriptor of the kernel and never -1. It stays open until its
+    // owner is dropped, which is after the callers' use. Only system calls use the descriptor, so a closed one would
+    // only give EBADF.
     unsafe { BorrowedFd::borrow_raw(handle.0) }
 }
 
@@ -164,7 +164,8 @@ pub fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> 
     }
 }
 
-/// What direct I/O on an open file demands: the alignment of offsets and of memory. `None` if the kernel does not say.
+/// The alignment of offsets and of memory that direct I/O on an open file needs. `None` if the kernel does not report
+/// it.
 fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
     match retry(|| sys::statx(file, "", AtFlags::EMPTY_PATH, sys::StatxFlags::DIOALIGN)) {
         Ok(stat) if stat.stx_mask & sys::StatxFlags::DIOALIGN.bits() != 0 => {
@@ -177,13 +178,13 @@ fn direct_demands(file: BorrowedFd<'_>) -> io::Result<Option<(u32, u32)>> {
 
 /// Whether a file that is open for direct I/O can do it by pages.
 pub fn can_be_direct(file: BorrowedFd<'_>) -> io::Result<bool> {
-    // Zero means that this file cannot do direct I/O (it may be encrypted). A unit larger than a page does not fit ours.
+    // Zero means that the file takes no direct I/O (it may be encrypted). A unit larger than a page does not fit ours.
     Ok(direct_demands(file)?.is_none_or(|(offset, _)| (1..=PAGE_BYTES).contains(&offset)))
 }
 
-/// What devices demand of direct I/O's memory. Each device is looked up in sysfs once, because a look takes some ten
-/// system calls, and every part of a file asks. The drive's directory is open, so its file system stays mounted, and no
-/// other device gets the number.
+/// The demands of devices on the memory of direct I/O. Each device is looked up in sysfs once: a look-up takes some ten
+/// system calls, and every part of a file needs it. The drive's directory is open, so its file system stays mounted,
+/// and no other device gets the number.
 #[derive(Debug, Default)]
 pub struct Demands {
     known: Mutex<Vec<((u32, u32), Demand)>>,
@@ -191,22 +192,23 @@ pub struct Demands {
 
 #[derive(Clone, Copy, Debug)]
 struct Demand {
-    /// The device's logical block; a page if the device does not show its block.
+    /// The device's logical block in bytes; a page if the device does not show its block.
     block: u32,
-    /// What the device demands whatever the kernel says.
+    /// The least alignment, whatever the kernel reports.
     least: u32,
 }
 
 impl Demands {
-    /// The alignment of memory that direct I/O on a device needs; `kernel_says` is what the kernel says. If the kernel does
-    /// not say (before Linux 6.1), it is the device's logical block: Linux before 6.0 demands that much, and no version
-    /// demands more. If the device does not show its block, as under btrfs, it is a page.
+    /// The alignment of memory that direct I/O on a device needs. `kernel_says` is the kernel's report. Without one
+    /// (before Linux 6.1) the alignment is the device's logical block: Linux before 6.0 needs that much, and no version
+    /// needs more. If the device does not show its block, as under btrfs, the alignment is a page.
     pub fn memory(&self, tree: impl FnOnce() -> Tree, number: (u32, u32), kernel_says: Option<u32>) -> u32 {
         let Demand { block, least } = self.of(tree, number);
         kernel_says.unwrap_or(block).max(least)
     }
 
-    /// Makes the tree only for a device that is not known yet: every open of a file asks.
+    /// The demand of a device. Calls `tree` only for a device that is not known yet, because every open of a file comes
+    /// here.
     fn of(&self, tree: impl FnOnce() -> Tree, number: (u32, u32)) -> Demand {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&(_, demand)) = known.iter().find(|(known, _)| *known == number) {
@@ -216,8 +218,9 @@ impl Demands {
         let device = devices::find(&tree, number).unwrap_or_default();
         let block = devices::logical_block_bytes(&tree, &device.name).filter(|bytes| bytes.is_power_of_two());
         // zram fills whole pages of memory, from the page's start. If the memory starts within a page, zram overwrites
-        // what lies before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18). So does a RAID or a mapped device above
-        // zram, whatever the kernel says of it (seen on 6.1). Their blocks are pages, or are not shown.
+        // the bytes before it (Linux, drivers/block/zram/zram_drv.c, `is_partial_io`; seen on 6.18). So does a RAID or
+        // a mapped device above zram, whatever the kernel reports (seen on 6.1). Their blocks are pages, or are not
+        // shown.
         let is_by_pages = device.name.starts_with("zram") || block.is_none_or(|bytes| bytes >= PAGE_BYTES);
         let least = if is_by_pages { PAGE_BYTES } else { 1 };
         let demand = Demand { block: block.unwrap_or(PAGE_BYTES), least };
@@ -232,8 +235,8 @@ fn mount_id(directory: BorrowedFd<'_>) -> Option<u64> {
     (stat.stx_mask & flags.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// Writes zeroes by whole pages from whole pages of memory, because the file may be open for direct I/O. First it reads
-/// the other bytes of the first and the last page.
+/// Zeroes a range by writes of whole pages from aligned memory, because the file may be open for direct I/O. The other
+/// bytes of the first and the last page are read first.
 pub fn write_zeroes(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
     let (file, page) = (borrow(handle), u64::from(PAGE_BYTES));
     let file_len = u64::try_from(sys::fstat(file)?.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))?;
@@ -253,7 +256,7 @@ pub fn write_zeroes(handle: Handle, offset: u64, len: u64) -> io::Result<()> {
         write_at(file, bytes, start)?;
         at = to;
     }
-    // The last page may have gone beyond the end.
+    // The last write may have gone beyond the end of the file.
     if sys::fstat(file)?.st_size as u64 > file_len {
         retry(|| sys::ftruncate(file, file_len))?;
     }

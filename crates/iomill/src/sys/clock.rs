@@ -1,13 +1,13 @@
-//! Time, as a trait, so that a simulation can run under a virtual clock.
+//! Time, as a trait, so that a simulation can have a virtual clock.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 /// A clock that never goes back.
 pub trait Clock: Send + Sync + fmt::Debug {
-    /// Nanoseconds since some fixed moment.
+    /// Nanoseconds since a fixed moment.
     fn now_ns(&self) -> u64;
-    /// Lets time pass.
+    /// Returns after `time`.
     fn sleep(&self, time: Duration);
 }
 

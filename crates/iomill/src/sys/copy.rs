@@ -1,13 +1,14 @@
-//! Copies of bytes: the only place where a thread copies what other threads may be changing (rule 1 of the cache), and how pages are copied
-//! to memory of users, wherever in its pages that begins.
+//! Copies of bytes. [`copy_racing`] is the only copy of bytes that other threads may be changing (rule 1 of the cache).
+//! [`copy_bytes`] copies pages to memory of users, at any alignment.
 
-// Models copy by words that loom watches (`cache::frames`).
+// Models copy by words that loom watches (`cache::memory`).
 #![cfg_attr(iomill_models, allow(dead_code))]
 
-/// As `ptr::copy_nonoverlapping`, but quick wherever both begin (`is_slow_by_string`).
+/// As `ptr::copy_nonoverlapping`, but fast for all alignments of the two (`is_slow_by_string`).
 ///
 /// # Safety
-/// `len` bytes are readable at `from` and writable at `to`, no other thread changes them meanwhile, and the two do not overlap.
+/// `len` bytes are readable at `from` and writable at `to`, no other thread changes them meanwhile, and the two do not
+/// overlap.
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if len >= STRING_FROM_BYTES && is_slow_by_string(from, to) {
@@ -18,14 +19,14 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
-/// From this length on the string instruction is faster than moves by registers.
+/// The length from which on the string instruction is faster than moves by registers.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING_FROM_BYTES: usize = 768;
 
-/// Whether the string instruction may take six times as long as moves by registers. Processors of AMD's Zen 3 take so long if the source's
-/// place in its page is 1 to 31 bytes before the destination's. The C library's `memcpy` uses the instruction, too, from some size on. The C library's
-/// allocator begins large vectors 16 bytes behind a page's edge. So a copy of a whole page to such a vector would be slow.
-/// `cargo bench --bench page_copies` shows it.
+/// Whether the string instruction may be slow: it takes AMD's Zen 3 six times as long as moves by registers if the
+/// source is at an offset in its page 1 to 31 bytes before the destination's offset. The C library's `memcpy` uses the
+/// instruction for long copies, too. Its allocator begins large vectors 16 bytes after a page's start, so copies of
+/// whole pages to them would be slow. `cargo bench --bench page_copies` shows it.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn is_slow_by_string(from: *const u8, to: *const u8) -> bool {
@@ -33,13 +34,13 @@ fn is_slow_by_string(from: *const u8, to: *const u8) -> bool {
     (1..32).contains(&behind)
 }
 
-/// Copies `len` bytes between memory that other threads may read or write at the same time, on either side.
-/// The other threads use this function, too. The copy may be a mixture of old and new bytes. The caller finds that out
-/// by the frame's version (rule 1 of `occupants`). A race is not undefined behaviour here.
+/// Copies `len` bytes that other threads may read or write at the same time, by this function, too. A race is not
+/// undefined behaviour here, but the copy may be a mixture of old and new bytes. The caller detects that by the frame's
+/// version (rule 1 of `occupants`).
 ///
 /// # Safety
-/// `len` bytes are readable at `from` and writable at `to`, and the two do not overlap. All accesses to them by other
-/// threads that may happen at the same time are made by this function or by the kernel.
+/// `len` bytes are readable at `from` and writable at `to`, and the two do not overlap. Only this function and the
+/// kernel access them at the same time.
 #[inline(always)]
 pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -54,9 +55,9 @@ pub unsafe fn copy_racing(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The instruction that moves 16 bytes. Where the compiler may use AVX, it leaves the upper halves of registers in use.
-/// The older form of the instruction keeps those halves, so it waits for the last load into the register. Copies would
-/// no longer overlap.
+/// The instruction that moves 16 bytes. If the compiler may use AVX, it leaves values in the upper halves of registers.
+/// The older form of the instruction keeps those halves, so it would wait for the register's last load, and copies
+/// would no longer overlap.
 #[cfg(all(target_arch = "x86_64", not(miri), target_feature = "avx"))]
 macro_rules! move_16 {
     ($operands:literal) => {
@@ -70,9 +71,9 @@ macro_rules! move_16 {
     };
 }
 
-/// To the language, an assembly block is opaque code, which may do whatever Rust code could do. These blocks do what
-/// relaxed atomic loads and stores of single bytes would do, in some order. On this architecture every access is at
-/// least that strong.
+/// Copies by assembly. To the language, an assembly block is opaque code with the effect of some Rust code. These
+/// blocks have the effect of relaxed atomic loads and stores of single bytes, in some order: every access of this
+/// architecture is at least that strong.
 ///
 /// # Safety
 /// As for [`copy_racing`].
@@ -98,7 +99,7 @@ unsafe fn copy_by_machine(from: *const u8, to: *mut u8, len: usize) {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn copy_by_registers(from: *const u8, to: *mut u8, len: usize) {
-    // By pointers: an index would take a register and an instruction even where the length is known.
+    // Pointers, because an index would take a register and an instruction even if the length is known.
     let (mut from, mut to, mut left) = (from, to, len);
     while left >= 128 {
         // SAFETY: `left` bytes from `from` and `to` on are within the caller's `len`.
@@ -118,12 +119,12 @@ unsafe fn copy_by_registers(from: *const u8, to: *mut u8, len: usize) {
         left -= 64;
     }
     if left > 0 {
-        // SAFETY: what is left is within the caller's `len`.
+        // SAFETY: the last `left` bytes are within the caller's `len`.
         unsafe { copy_less_than_64(from, to, left) };
     }
 }
 
-/// Copies 64 bytes, `AT` bytes behind both places.
+/// Copies 64 bytes, from `AT` bytes after `from` to `AT` bytes after `to`.
 ///
 /// # Safety
 /// As for [`copy_racing`], for these bytes.
@@ -185,6 +186,8 @@ unsafe fn copy_less_than_64(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Copies by atomic bytes.
+///
 /// # Safety
 /// As for [`copy_racing`].
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -205,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_what_it_should_and_no_more() {
+    fn exactly_the_given_bytes_are_copied() {
         let from: Vec<u8> = (0..6000).map(|i| (i % 251) as u8).collect();
         for len in (0..200).chain([255, 256, 767, 768, 769, 4096]) {
             for shift in [0, 1, 7, 16] {
@@ -219,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_the_same_wherever_both_begin() {
+    fn copies_are_right_at_all_alignments() {
         let from: Vec<u8> = (0..20_000).map(|i| (i % 251) as u8).collect();
         let page = from.as_ptr().align_offset(4096);
         let mut to = vec![0xEE; 20_000];

@@ -1,7 +1,7 @@
 //! The CPUs of the calling thread.
 //!
-//! Goals: binding the thread, and listing the CPUs on which it may run. Non-goals: deciding which thread runs where; the
-//! machine's CPUs and nodes, which `iomill-platform` reads.
+//! Goals: to bind the thread, and to list the CPUs on which it may run. Non-goals: deciding which thread runs where;
+//! the machine's CPUs and nodes, which `iomill-platform` reads.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
         set.set(cpu);
     }
     if cpus.is_empty() {
-        return Err(invalid("cannot bind a thread to no CPU: give one at least".to_owned()));
+        return Err(invalid("cannot bind a thread to no CPU: give at least one".to_owned()));
     }
     sched_setaffinity(None, &set).map_err(|error| {
         let source = io::Error::from(error);
@@ -28,8 +28,8 @@ pub fn bind_current_thread(cpus: &[usize]) -> io::Result<()> {
     })
 }
 
-/// The CPUs on which the calling thread may run. Where a filter of system calls forbids to ask, `/proc` says it. Without that these are all CPUs
-/// that work.
+/// The CPUs on which the calling thread may run. If a filter forbids the system call, they come from `/proc`, and
+/// without `/proc` they are all CPUs that are online.
 pub fn allowed() -> io::Result<Vec<usize>> {
     match sched_getaffinity(None) {
         Ok(set) => Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()),
@@ -38,13 +38,13 @@ pub fn allowed() -> io::Result<Vec<usize>> {
     }
 }
 
-/// The same by the files of the kernel.
+/// The CPUs on which the calling thread may run, by files of the kernel.
 fn listed(tree: &Tree) -> Vec<usize> {
     let status = tree.get("proc/thread-self/status").unwrap_or_default();
     let own = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let own = own.and_then(|list| cpus::parse(list).ok());
     let named = own.or_else(|| tree.cpus("sys/devices/system/cpu/online")).unwrap_or_default();
-    // SAFETY: the call asks for a number.
+    // SAFETY: the call only returns a number.
     let count = || unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize;
     if named.is_empty() { (0..count()).collect() } else { named }
 }
@@ -57,7 +57,7 @@ fn invalid(why: String) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Seen to fail when the call was the only way to ask.
+    /// Seen to fail when the system call was the only source.
     #[test]
     fn a_forbidden_call_is_answered_by_files() {
         let machine = Tree::machine();

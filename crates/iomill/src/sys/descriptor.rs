@@ -1,8 +1,8 @@
-//! Descriptors of this library are above 2. A program may have closed its standard input, output or error. If a file of ours got such a
-//! number, a line that the program or a C library prints would overwrite the file.
+//! Descriptors above 2 for this library. A program may have closed its standard input, output or error. If a file of
+//! ours got such a number, a line that the program or a C library prints would overwrite the file.
 //!
-//! Every descriptor that outlives a call comes from here, or goes through [`raised`]. Non-goals: files of the kernel that are opened for
-//! reading only, read, and closed at once.
+//! Every descriptor that outlives a call comes from here, or goes through [`raised`]. Non-goals: files of the kernel
+//! that are opened for reading only, read, and closed at once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,13 +12,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{self, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
-/// The standard error's descriptor, the last one that is not ours to use.
+/// The descriptor of the standard error, the last one that is not ours to use.
 const LAST_STANDARD: i32 = 2;
 
-/// So often [`made_above`] tries again. Each try takes one of the three numbers, unless another thread gives one back meanwhile.
+/// The most tries of [`made_above`]. Each try takes one of the three numbers, unless another thread closes one
+/// meanwhile.
 const TRIES: usize = 64;
 
-/// The same open file by a number above 2.
+/// The same open file, with a number above 2.
 pub fn raised(descriptor: OwnedFd) -> Result<OwnedFd, Errno> {
     if descriptor.as_raw_fd() > LAST_STANDARD {
         return Ok(descriptor);
@@ -47,7 +48,8 @@ pub fn event() -> Result<OwnedFd, Errno> {
     raised(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// What `make` makes, with a descriptor that cannot be changed afterwards. While low numbers are free, event descriptors take them.
+/// A value from `make`, with a descriptor above 2, for values that do not let their descriptor be changed. While low
+/// numbers are free, event descriptors occupy them.
 pub fn made_above<T: AsRawFd>(make: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let mut low = Vec::new();
     for _ in 0..TRIES {

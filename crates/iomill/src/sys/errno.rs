@@ -1,9 +1,9 @@
-//! What an errno of an I/O means for the code that must act on it.
+//! The meaning of an I/O's errno for the code that must act on it.
 //!
-//! Goals: one table, so that the results of all engines are judged alike. Non-goals: retrying; the drive queue does
-//! that.
+//! Goals: one table, so that the results of all engines are judged alike. Non-goals: retries; the drive queue makes
+//! them.
 
-/// What to do about a failed I/O.
+/// The classes of failed I/O, by what to do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrnoClass {
     /// Temporary: the same request may succeed at once or soon.
@@ -14,7 +14,7 @@ pub enum ErrnoClass {
     Drive,
     /// iomill asked for something invalid: a bad descriptor, address or alignment.
     Bug,
-    /// Not known to come from reads, writes and syncs.
+    /// An errno that reads, writes and syncs are not known to return.
     Unexpected,
 }
 
@@ -22,7 +22,7 @@ pub enum ErrnoClass {
 pub fn classify(errno: i32) -> ErrnoClass {
     match errno {
         libc::EINTR | libc::EAGAIN => ErrnoClass::Retry,
-        // ENOBUFS and ENOMEM: the kernel was short of memory for this one request.
+        // The kernel was short of memory for this one request.
         libc::ENOBUFS | libc::ENOMEM => ErrnoClass::Retry,
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG | libc::EROFS => ErrnoClass::Caller,
         libc::EACCES | libc::EPERM | libc::ETXTBSY => ErrnoClass::Caller,

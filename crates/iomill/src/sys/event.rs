@@ -1,5 +1,5 @@
-//! [`Event`]: what ends the sleep of a thread that waits for descriptors. Non-goals: which wakes are worth a system call (`parker`,
-//! `engine::wake`).
+//! [`Event`]: ends the sleep of a thread that waits for descriptors. Non-goals: which wakes are worth a system call
+//! (`parker`, `engine::wake`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,24 +10,24 @@ use rustix::io::{Errno, read, retry_on_intr, write};
 
 use super::descriptor;
 
-/// An event descriptor. It does not block.
+/// An event descriptor that does not block.
 #[derive(Debug)]
 pub struct Event(OwnedFd);
 
 impl Event {
-    /// One that is not set.
+    /// An event that is not set.
     pub fn new() -> io::Result<Event> {
         Ok(Event(descriptor::event()?))
     }
 
-    /// Makes it readable.
+    /// Makes the descriptor readable.
     pub fn set(&self) {
         let written = retry_on_intr(|| write(&self.0, &1u64.to_ne_bytes()));
-        // EAGAIN means that the counter is full. Then the descriptor is readable, which is enough.
+        // EAGAIN means that the counter is full: the descriptor is readable, which is enough.
         debug_assert!(matches!(written, Ok(8) | Err(Errno::AGAIN)), "writing to an event descriptor: {written:?}");
     }
 
-    /// Makes it unreadable until it is set again.
+    /// Makes the descriptor unreadable until it is set again.
     pub fn drain(&self) -> io::Result<()> {
         let mut count = [0u8; 8];
         match retry_on_intr(|| read(&self.0, &mut count)) {
@@ -36,7 +36,7 @@ impl Event {
         }
     }
 
-    /// Sleeps until it is set, or one of the others is readable, or the time is over, or a signal comes.
+    /// Sleeps until the event is set, one of the descriptors is readable, `timeout` is over, or a signal comes.
     pub fn wait(&self, readable: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
         let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(readable.len() + 1);
         polled.push(PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN));
@@ -56,7 +56,7 @@ impl AsFd for Event {
     }
 }
 
-/// What a model has in the place of an event descriptor.
+/// A model's event descriptor.
 #[cfg(iomill_models)]
 pub mod model {
     use std::io;

@@ -1,9 +1,9 @@
-//! Events for the feature `tracing`, with the target `iomill`. Without the feature they are nothing. Non-goals: events of single reads and
-//! writes, which [`Counters`](crate::Counters) count.
+//! Events for the feature `tracing`, with the target `iomill`. Without the feature these functions do nothing.
+//! Non-goals: events of single reads and writes, which [`Counters`](crate::Counters) count.
 
 use std::fmt::Display;
 
-/// Something that a user should know (`info().notices`).
+/// A notice to the user (`info().notices`).
 pub fn notice(text: &str) {
     #[cfg(feature = "tracing")]
     tracing::warn!(target: "iomill", "{text}");
@@ -11,7 +11,7 @@ pub fn notice(text: &str) {
     let _ = text;
 }
 
-/// An array was opened or made.
+/// An array was opened or created.
 pub fn opened(drives: usize, files: usize) {
     #[cfg(feature = "tracing")]
     tracing::info!(target: "iomill", drives, files, "array opened");

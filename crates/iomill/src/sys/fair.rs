@@ -1,17 +1,19 @@
 //! [`Fair`]: a mutex that threads get in the order in which they asked, for locks that are held during I/O.
 //!
-//! A thread that releases std's mutex may take it again before the thread that it woke. With I/O under the lock, a thread that does so in a
-//! loop keeps the others out for ever. Non-goals: speed without contention; each lock takes two mutexes.
+//! A thread that releases std's mutex may take it again before the thread that it woke. If it holds the mutex during
+//! I/O and does so in a loop, it keeps the others out for ever. Non-goals: speed without contention; each lock takes
+//! two mutexes.
 //!
 //! Rules:
-//! 1. A thread that asks draws a ticket, and waits until its ticket has the turn. The holder passes the turn on when it releases.
-//! 2. The turn is passed before the value's mutex is released. So the next thread may wait there for a moment, but no other thread may.
+//! 1. A thread that asks draws a ticket, and waits for its ticket's turn. The holder passes the turn on at its release.
+//! 2. The turn is passed before the value's mutex is released. So the next thread may wait there for a moment, but no
+//!    other thread does.
 
 use std::ops::{Deref, DerefMut};
 
 use super::sync::{Condvar, Mutex, MutexGuard, lock, wait};
 
-/// A mutex that serves in order.
+/// A mutex that serves threads in order.
 #[derive(Debug, Default)]
 pub struct Fair<T> {
     turns: Mutex<Turns>,
@@ -41,7 +43,7 @@ impl<T> Fair<T> {
         Fair { turns: Mutex::default(), passed: Condvar::new(), value: Mutex::new(value) }
     }
 
-    /// Waits until all threads that asked before have had it.
+    /// Locks the mutex, after all threads that asked before.
     pub fn lock(&self) -> FairGuard<'_, T> {
         let mut turns = lock(&self.turns);
         let ticket = turns.next;
@@ -53,7 +55,7 @@ impl<T> Fair<T> {
         FairGuard { fair: self, value: lock(&self.value) }
     }
 
-    /// How many threads hold it or wait for it.
+    /// The number of threads that hold the mutex or wait for it.
     #[cfg(test)]
     pub fn asked(&self) -> u64 {
         let turns = lock(&self.turns);
@@ -79,7 +81,8 @@ impl<T> Drop for FairGuard<'_, T> {
     fn drop(&mut self) {
         let mut turns = lock(&self.fair.turns);
         turns.now += 1;
-        // All, because a waiting thread knows only its own ticket. A notification is a system call, also where no thread sleeps.
+        // Wakes all, because a waiting thread knows only its own ticket; and none if no thread waits, because a
+        // notification is a system call in any case.
         if turns.now != turns.next {
             self.fair.passed.notify_all();
         }
@@ -90,7 +93,8 @@ impl<T> Drop for FairGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// A thread that takes the lock again as soon as it has released it. With std's mutex it passed the thread that waited.
+    /// A thread that locks again right after its release does not overtake a thread that waits. With std's mutex it
+    /// did.
     #[test]
     fn a_thread_that_waits_is_not_overtaken() {
         let fair = Fair::new(Vec::new());

@@ -1,13 +1,15 @@
-//! [`Flushes`]: which flush of a file covers a write, where many callers write to one file. [`FlushFailures`]: which writes a failed flush of a
-//! drive may have lost. Non-goals: flushing, and turns.
+//! [`Flushes`]: the flushes of a file to which many callers write, and the writes that each covers. [`FlushFailures`]:
+//! the failed flushes of a drive, which may have lost writes of any file. Non-goals: flushing, and turns.
 //!
 //! Rules:
-//! 1. A flush covers each write that had ended when it began. So a caller takes a stamp after its write: how many flushes had begun.
-//! 2. The write is durable when a flush with a higher number has ended well. That may be a flush of another caller.
-//! 3. One flush runs at a time. So they end in the order in which they begin.
-//! 4. A flush that fails concerns the drive. The drive may have lost what any file wrote to it since that file's own last flush, and the next
-//!    flush may still end well. So a file notes how many flushes of the drive had failed when its first unflushed write ended. If its own
-//!    flush finds more of them, that has failed, too.
+//! 1. A flush covers each write that ended before the flush began. So a caller takes a stamp after its write: the
+//!    number of flushes that have begun.
+//! 2. The write is durable once a flush with a higher number has succeeded. It may be another caller's.
+//! 3. One flush runs at a time. So flushes end in the order in which they began.
+//! 4. A failed flush concerns the whole drive. The drive may have lost any file's writes since that file's own last
+//!    flush, and that file's next flush may succeed all the same. So a file notes the drive's number of failed flushes
+//!    when its first unflushed write ends. If the number is higher after the file's own flush, that flush counts as
+//!    failed, too.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64 as Counter;
@@ -17,15 +19,15 @@ use super::errno::{ErrnoClass, classify};
 use super::process::PerProcess;
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// How many flushes of a drive have failed since this process attached to it (rule 4).
+/// The number of a drive's flushes that have failed since this process attached to it (rule 4).
 #[derive(Debug, Default)]
 pub struct FlushFailures(Counter);
 
-/// Those of each device that is attached to, by its number.
+/// The failures of each device in use, by the device's number.
 static OF_DEVICES: PerProcess<Mutex<BTreeMap<u64, Weak<FlushFailures>>>> = PerProcess::empty();
 
 impl FlushFailures {
-    /// Those of the device of a file system. All directories on it have the same.
+    /// The failures of a device. All directories on the device share them.
     pub fn of_device(device: u64) -> Arc<FlushFailures> {
         let mut known = OF_DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(failures) = known.get(&device).and_then(Weak::upgrade) {
@@ -37,20 +39,21 @@ impl FlushFailures {
         failures
     }
 
-    /// How many.
+    /// The number of failed flushes.
     pub fn count(&self) -> u64 {
         // Acquire: pairs with the Release in `note`.
         self.0.load(Ordering::Acquire)
     }
 
-    /// Notes the errno of a flush that failed. Lack of space or memory is no fault of the drive.
+    /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive.
+    /// Release: pairs with the Acquire in `count`.
     pub fn note(&self, errno: Option<i32>) {
         if !matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug)) {
             self.0.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Passes the result of a flush on, and notes a failure.
+    /// Returns the result of a flush, and counts a failure.
     pub fn watch<T>(&self, flushed: std::io::Result<T>) -> std::io::Result<T> {
         flushed.inspect_err(|error| self.note(error.raw_os_error()))
     }
@@ -59,15 +62,16 @@ impl FlushFailures {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Flushes {
+    /// The number of flushes that have begun.
     begun: AtomicU64,
-    /// The number of the last one that ended well.
+    /// The number of the last flush that has succeeded.
     ended: AtomicU64,
 }
 
 impl Flushes {
     /// The stamp of a write that has ended (rule 1).
     pub fn stamp(&self) -> u64 {
-        // SeqCst: pairs with the fence in `run`. A flush that the load does not see begins after the write.
+        // SeqCst: pairs with the fence in `run`. A flush that this load does not count begins after the write.
         fence(Ordering::SeqCst);
         self.begun.load(Ordering::Relaxed)
     }
@@ -78,7 +82,7 @@ impl Flushes {
         self.ended.load(Ordering::Acquire) > stamp
     }
 
-    /// Flushes, unless another flush has made durable what is asked for. Rule 3 is the caller's.
+    /// Flushes, unless a flush has covered the stamp already. The caller keeps rule 3.
     pub fn run<E>(&self, stamp: u64, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         if self.cover(stamp) {
             return Ok(());
@@ -87,6 +91,7 @@ impl Flushes {
         // SeqCst: pairs with the fence in `stamp`.
         fence(Ordering::SeqCst);
         flush()?;
+        // Release: pairs with the Acquire in `cover`.
         self.ended.store(number, Ordering::Release);
         Ok(())
     }
@@ -107,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_ended_before_it() {
+    fn a_flush_covers_the_writes_that_ended_before_it() {
         let (flushes, mut runs) = (Flushes::default(), 0);
         let mut run = |stamp, result: Result<(), ()>| {
             let before = runs;
@@ -136,7 +141,7 @@ mod models {
     use super::{AtomicU64, Flushes, Ordering};
     use crate::sys::sync::{Arc, Mutex, lock, model};
 
-    /// A drive with a cache of its own. A bit is a write.
+    /// A drive with a cache of its own. Each bit is a write.
     #[derive(Default)]
     struct Drive {
         holds: AtomicU64,
@@ -164,9 +169,10 @@ mod models {
         assert!(part.drive.durable.load(Ordering::Relaxed) & bit != 0, "write {bit} is said to be durable");
     }
 
-    /// No write counts as durable that no flush has covered.
+    /// Only a write that a flush has covered counts as durable.
     ///
-    /// Seen to fail when `cover` took a flush with the stamp's own number, and when the flush was counted as begun after it had ended.
+    /// Seen to fail when `cover` took a flush with the stamp's own number, and when the flush was counted as begun only
+    /// after its end.
     #[test]
     fn loom_flushes_cover_what_they_say() {
         model(|| {

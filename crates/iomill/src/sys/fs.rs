@@ -1,9 +1,9 @@
-//! The file operations that the catalog and the parts need of one drive, as a trait. So a simulated drive
+//! The file operations of one drive that the catalog and the parts need, as a trait. So a simulated drive
 //! (`iomill-sim`) can replace a real one.
 //!
 //! Goals: few operations, each with the meaning of its system call. Every path is relative to `<drive>/iomill` and
-//! never leaves it. Non-goals: the data path. Reads and writes of parts go through an engine. `read_at` and `write_at`
-//! here serve labels, records and lengths.
+//! never leaves it. Non-goals: the data path. Engines read and write parts; `read_at` and `write_at` here serve labels,
+//! records and lengths.
 
 use std::fmt;
 use std::io;
@@ -20,11 +20,11 @@ pub struct Handle(pub i32);
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Access {
-    /// Create the file (mode 1600). It is an error if it exists.
+    /// Create the file (mode 1600). An error if it exists.
     pub create: bool,
-    /// Open for writing, too.
+    /// Open the file for writing, too.
     pub write: bool,
-    /// Ask for direct I/O. If the file system refuses, the file opens buffered, and `alignment` says so.
+    /// Ask for direct I/O. If the file system refuses it, the file is opened buffered, and `alignment` shows that.
     pub direct: bool,
 }
 
@@ -36,13 +36,13 @@ impl Access {
     /// A new file, for reading and writing.
     pub const CREATE: Access = Access { create: true, write: true, direct: false };
 
-    /// The same access with direct I/O asked for.
+    /// The same access with direct I/O.
     pub const fn direct(self) -> Access {
         Access { direct: true, ..self }
     }
 }
 
-/// What direct I/O on a file demands, in bytes. `1` and `1` if the file is open buffered.
+/// The alignment that I/O on a file needs, in bytes. Both are 1 if the file is open buffered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Offsets and lengths are multiples of this.
@@ -61,7 +61,7 @@ impl Alignment {
     }
 }
 
-/// Which lock to take.
+/// A kind of lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     /// One of many readers.
@@ -70,31 +70,32 @@ pub enum Lock {
     Exclusive,
 }
 
-/// Tells directories apart. For drives without inode numbers the location does that.
+/// The identity of a file or directory, whatever its path. A drive without inode numbers hashes its location instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
-    /// Number of the file system's device.
+    /// The number of the file system's device.
     pub device: u64,
-    /// Inode number on it.
+    /// The inode number on that device.
     pub inode: u64,
 }
 
-/// What tells an open file and its contents apart from others, as far as the file system notes it.
+/// The version of an open file's contents, as far as the file system notes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which file it is.
+    /// The file.
     pub identity: Identity,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: u64,
-    /// When its bytes were last changed, in nanoseconds since 1970.
+    /// The time of the last change of its bytes, in nanoseconds since 1970.
     pub modified_ns: i128,
-    /// When its bytes or its entry were last changed. No program can set it.
+    /// The time of the last change of its bytes or its inode, in nanoseconds since 1970. No program can set it.
     pub changed_ns: i128,
     /// Whether a change from now on gets another time.
     pub is_settled: bool,
-    /// The mount, by a number that no other mount gets. 0 if it is not known.
+    /// The number of the mount, which no other mount ever gets. 0 if it is not known.
     pub mount: u64,
-    /// Why pages of the file go with its last handle: a later change might not show in the times. `None` if they may be used again.
+    /// Why cached pages must not outlive the file's last handle: a later change might not show in the times. `None` if
+    /// they may.
     pub drops: Option<&'static str>,
 }
 
@@ -102,20 +103,20 @@ pub struct Stamp {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Ground {
-    /// File system type, such as `ext4`. Where the table of mounts does not show it, the name that `statfs` gives, such as
-    /// `ext2/3/4`.
+    /// The type of the file system, such as `ext4`. If the table of mounts does not show it, a name by `statfs`, such
+    /// as `ext2/3/4`.
     pub file_system: String,
-    /// Block device, such as `nvme0n1`; empty if it is not known.
+    /// The block device, such as `nvme0n1`; empty if it is not known.
     pub device: String,
-    /// Identity of the device. Directories with equal ids share its limits.
+    /// The number of the device. Directories with equal numbers share its limits.
     pub device_id: u64,
-    /// NUMA node of the device, if it has one.
+    /// The NUMA node of the device, if it has one.
     pub node: Option<u32>,
-    /// CPUs near the device; empty means any.
+    /// The CPUs near the device; empty means any.
     pub cpus: Vec<usize>,
-    /// Size of the file system in bytes.
+    /// The size of the file system in bytes.
     pub total_bytes: u64,
-    /// Bytes still free for this user.
+    /// The bytes that are free for this user.
     pub free_bytes: u64,
 }
 
@@ -123,21 +124,22 @@ pub struct Ground {
 ///
 /// Errors are plain `io::Error`; callers add the drive and the path. No operation follows a symbolic link.
 pub trait DriveFs: Send + Sync + fmt::Debug {
-    /// The drive as its user named it, as an absolute path, without `/iomill`.
+    /// The drive's path as the user gave it, made absolute, without `/iomill`.
     fn location(&self) -> &Path;
-    /// The directory that paths are relative to.
+    /// The directory to which paths are relative.
     fn root(&self) -> PathBuf {
         self.location().join("iomill")
     }
-    /// Identifies the directory, whatever its path. The same directory reached in two ways (a bind mount, a symbolic
-    /// link) has one identity. A copy of it has another.
+    /// The identity of the directory, whatever its path. Two ways to the same directory (a bind mount, a symbolic link)
+    /// give one identity. A copy of the directory has another.
     fn identity(&self) -> io::Result<Identity> {
         let inode = xxhash_rust::xxh3::xxh3_64(self.location().as_os_str().as_encoded_bytes());
         Ok(Identity { device: u64::MAX, inode })
     }
-    /// Makes one directory (mode 0700). If it exists already, that is not an error.
+    /// Makes one directory (mode 0700). No error if it exists already.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
-    /// Whether [`Platform::attach`](crate::engine::platform::Platform::attach) has made the directory `<drive>/iomill` for this value.
+    /// Whether [`Platform::attach`](crate::engine::platform::Platform::attach) has created the directory
+    /// `<drive>/iomill` for this value.
     fn is_new(&self) -> bool {
         false
     }
@@ -145,64 +147,65 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn remove_dir(&self, dir: &str) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, format!("this drive keeps its directories ({dir:?})")))
     }
-    /// The names in a directory, without `.` and `..`, in no order.
+    /// The names in a directory, in no order, without `.` and `..`.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
     /// Opens a file.
     fn open(&self, path: &str, access: Access) -> io::Result<Handle>;
-    /// Closes a file. I/O in flight on it continues unharmed.
+    /// Closes a file. I/O in flight on it goes on.
     fn close(&self, handle: Handle);
-    /// Reads at an offset. It returns fewer bytes than asked for only at the end of the file.
+    /// Reads at an offset. Returns the number of bytes: fewer than `buf` has only at the end of the file.
     fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all bytes at an offset.
     fn write_at(&self, handle: Handle, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Length of an open file in bytes.
+    /// The length of an open file in bytes.
     fn len(&self, handle: Handle) -> io::Result<u64>;
     /// Cuts or extends (with a hole) an open file.
     fn set_len(&self, handle: Handle, len: u64) -> io::Result<()>;
-    /// Gives the range real space, and makes the file at least that long. Bytes that were never written read as zero.
-    /// If the file system cannot do that, it extends the file with a hole.
+    /// Allocates space for a range, and makes the file at least that long. Bytes that were never written read as zero.
+    /// If the file system cannot allocate, the file is extended with a hole.
     fn allocate(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// Makes a range within the file read as zero, whatever its alignment. The length stays. No other code writes to its pages
-    /// meanwhile.
+    /// Makes a range within the file read as zero, whatever its alignment. The length stays the same. No other code
+    /// writes to the range's pages meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// The flushes of the drive that have failed. [`DriveFs::sync_data`] notes its own failures there.
+    /// The count of the drive's failed flushes. [`DriveFs::sync_data`] notes its own failures there.
     fn flush_failures(&self) -> &Arc<FlushFailures>;
-    /// Which user has a file or directory, if that is another one than the user of the directory `<drive>/iomill`.
+    /// The owner of a file or directory, as the number of a user, if the directory `<drive>/iomill` has another owner.
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
         let _none_has_users = path;
         Ok(None)
     }
-    /// Gives a file or directory to the user of the directory `<drive>/iomill`. Only root can do that.
+    /// Gives a file or directory to the owner of the directory `<drive>/iomill`. Only root can do that.
     fn give_to_owner(&self, path: &str) -> io::Result<()> {
         let _none_has_users = path;
         Ok(())
     }
-    /// Locks the directory `<drive>/iomill` itself, without waiting. So an array stays locked if its file `lock` is removed. Returns
-    /// `false` if another process holds it. Where directories have no locks, this does nothing.
+    /// Locks the directory `<drive>/iomill` itself, without waiting. So an array stays locked even if its file `lock`
+    /// is removed. Returns `false` if another process holds the lock. Does nothing where a file system cannot lock
+    /// directories.
     fn lock_directory(&self, lock: Lock) -> io::Result<bool> {
         let _none_has_locks = lock;
         Ok(true)
     }
-    /// What holds such a lock.
+    /// The holder of the directory's lock.
     fn directory_holder(&self) -> Holder {
         Holder::Unknown
     }
-    /// Gives such a lock back.
+    /// Releases the directory's lock.
     fn unlock_directory(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Whether an open file was made by [`DriveFs::open`] for an array, whatever path leads to it.
+    /// Whether an open file was created by [`DriveFs::open`] for an array, whatever path led to it.
     fn is_of_array(&self, handle: Handle) -> io::Result<bool> {
         let _no_plain_files = handle;
         Ok(false)
     }
-    /// Gives the space of a range back to the file system. The range reads as zero, and the length stays. The caller holds the range alone. An
-    /// error where the file system cannot do that.
+    /// Returns the space of a range to the file system. The range then reads as zero, and the length stays the same. No
+    /// other code uses the range. An error if the file system cannot do that.
     fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// Bytes of the drive that an open file takes.
+    /// The space that an open file takes on its drive, in bytes.
     fn allocated(&self, handle: Handle) -> io::Result<u64>;
-    /// The first range at or after an offset that may hold data: its start and its end in bytes. Before it all bytes read as zero. What is
-    /// beyond the end of the file counts as data, so that a read tells.
+    /// The start and end, in bytes, of the first range at or after an offset that may hold data. All bytes before it
+    /// read as zero. Bytes beyond the end of the file count as data, so that a read finds the end.
     fn next_data(&self, handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
         let _no_holes_are_known = handle;
         Ok((offset, u64::MAX))
@@ -211,27 +214,27 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
     /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
-    /// Renames, replacing what is at `to`, atomically.
+    /// Renames a file atomically, and replaces a file at `to`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Unlinks a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
-    /// Takes a lock without waiting. Returns `false` if another process or handle holds it.
+    /// Locks an open file, without waiting. Returns `false` if another process or handle holds the lock.
     fn lock(&self, handle: Handle, lock: Lock) -> io::Result<bool>;
-    /// What holds a lock on this file.
+    /// The holder of a lock on this file.
     fn lock_holder(&self, handle: Handle) -> Holder {
         let _unknown = handle;
         Holder::Unknown
     }
-    /// Gives a lock back, also if a ring still refers to the file.
+    /// Releases a lock, also if a ring still has the file open.
     fn unlock(&self, handle: Handle) -> io::Result<()>;
-    /// What tells this open file apart. Only plain files need it.
+    /// The stamp of an open file. Only plain files need it.
     fn stamp(&self, handle: Handle) -> io::Result<Stamp> {
         let _none_is_kept = handle;
         Err(io::Error::new(io::ErrorKind::Unsupported, "this drive has no plain files"))
     }
-    /// What I/O on this open file demands.
+    /// The alignment that I/O on an open file needs.
     fn alignment(&self, handle: Handle) -> io::Result<Alignment>;
-    /// File system, device, place and space.
+    /// The file system and device under the drive, with their sizes.
     fn ground(&self) -> io::Result<Ground>;
 }
 
@@ -244,13 +247,13 @@ pub struct DriveFile {
 }
 
 impl DriveFile {
-    /// Opens `path` on `fs`.
+    /// Opens the file at `path` on `fs`.
     pub fn open(fs: &Arc<dyn DriveFs>, path: &str, access: Access) -> io::Result<DriveFile> {
         let handle = fs.open(path, access)?;
         Ok(DriveFile { fs: Arc::clone(fs), handle, path: path.to_owned() })
     }
 
-    /// A plain file that is open: `fs` has only this one.
+    /// An open plain file, the only file of `fs`.
     pub fn of_plain(fs: Arc<dyn DriveFs>, handle: Handle) -> DriveFile {
         DriveFile { fs, handle, path: String::new() }
     }

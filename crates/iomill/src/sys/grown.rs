@@ -1,4 +1,4 @@
-//! [`Grown`]: a list that only grows, up to a bound. Readers take no lock. Non-goals: removing, and moving what is in it.
+//! [`Grown`]: a list that only grows, up to a bound. Readers take no lock. Non-goals: removing or moving values.
 
 use std::ops::Index;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// See the module.
 #[derive(Debug)]
 pub struct Grown<T> {
-    /// Those before `len` are set.
+    /// The slots before `len` are set.
     slots: Box<[OnceLock<T>]>,
     len: AtomicUsize,
 }
@@ -18,14 +18,14 @@ impl<T> Grown<T> {
         Grown { slots: (0..most).map(|_| OnceLock::new()).collect(), len: AtomicUsize::new(0) }
     }
 
-    /// How many it has.
+    /// The number of values.
     #[inline]
     pub fn count(&self) -> usize {
         // Acquire: pairs with the Release in `push`.
         self.len.load(Ordering::Acquire)
     }
 
-    /// Appends a value, and returns its index. Gives the value back if the list is full. One thread at a time pushes.
+    /// Appends a value, and returns its index, or the value itself if the list is full. One thread at a time pushes.
     pub fn push(&self, value: T) -> Result<usize, T> {
         let index = self.count();
         let Some(slot) = self.slots.get(index) else { return Err(value) };
@@ -41,7 +41,7 @@ impl<T> Grown<T> {
         self.slots.get(index)?.get()
     }
 
-    /// All values that are there now.
+    /// All present values.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().map_while(OnceLock::get)
     }
@@ -51,7 +51,7 @@ impl<T> Index<usize> for Grown<T> {
     type Output = T;
 
     /// # Panics
-    /// When there is no value at the index.
+    /// If there is no value at the index.
     #[inline]
     fn index(&self, index: usize) -> &T {
         match self.get(index) {
@@ -63,7 +63,7 @@ impl<T> Index<usize> for Grown<T> {
 
 impl<T> Extend<T> for Grown<T> {
     /// # Panics
-    /// When the list is full.
+    /// If the list is full.
     fn extend<I: IntoIterator<Item = T>>(&mut self, values: I) {
         values.into_iter().for_each(|value| assert!(self.push(value).is_ok(), "the list is made with room for all"));
     }

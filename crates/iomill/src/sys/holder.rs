@@ -1,27 +1,27 @@
-//! [`Holder`]: what holds a lock on a file (`flock`), as far as the kernel shows it.
+//! [`Holder`]: the holder of a lock on a file (`flock`), as far as the kernel shows it.
 //!
-//! Goals: a process that has ended is not named, and neither is one that never had the lock. Non-goals: locks of other machines.
+//! Goals: never to name a process that has ended, or never had the lock. Non-goals: locks of other machines.
 //!
-//! The list of locks names the process that took a lock. That process may have ended, and its number may be another process's by now. A child that was
-//! forked meanwhile still has the file, and so the lock. A process that was killed has the lock until its last I/O has ended. So a process counts
-//! as the holder if it has the file with that lock open.
+//! The kernel's list of locks names the process that took a lock. That process may have ended, and another one may have
+//! its number by now. A child that was forked meanwhile has the file, and so the lock. A killed process has the lock
+//! until its last I/O has ended. So a process counts as the holder if it has the file open with that lock.
 
 use std::fs;
 use std::path::Path;
 
-/// What holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// A process, by its number. It may be this one.
+    /// The process with this number. It may be this one.
     Process(u32),
-    /// A process that has ended or is about to, or none any more. The lock is free soon.
+    /// A process that is ending or has ended, or none any more. The lock is free soon.
     Ending,
-    /// That is not known.
+    /// Not known.
     Unknown,
 }
 
 impl Holder {
-    /// The process, if it is known.
+    /// The number of the process, if it is known.
     pub fn process(self) -> Option<u32> {
         if let Holder::Process(number) = self { Some(number) } else { None }
     }
@@ -32,15 +32,17 @@ const KILL_BIT: u64 = 1 << (libc::SIGKILL - 1);
 /// The flag of a task that is ending (`PF_EXITING`, Linux, include/linux/sched.h).
 const EXITING: u64 = 4;
 
-/// The holder of a lock on the file or directory of this name, with this number on the device with that number.
+/// The holder of a lock on the file or directory with the inode number `inode` on the device `(major, minor)`. Paths to
+/// it end with `name`. `proc` is `/proc`.
 pub fn find(proc: &Path, name: &str, (major, minor): (u32, u32), inode: u64) -> Holder {
-    // Some file systems tell users other device numbers than the list has. Then the holder is not known.
+    // Some file systems show users other device numbers than the list of locks has. Then the holder is not known.
     let file = format!("{major:02x}:{minor:02x}:{inode}");
     let Ok(locks) = fs::read_to_string(proc.join("locks")) else { return Holder::Unknown };
     let owners: Vec<i64> = locks.lines().filter_map(|line| owner(line, &file)).collect();
-    // In a namespace of processes the list lacks locks of processes that have ended or are outside. Open files still tell of them.
+    // In a namespace of processes the list lacks locks of processes that have ended or are outside. Open files still
+    // show them.
     let mut is_hidden = owners.is_empty();
-    // 0 and below stand for processes that this one cannot see.
+    // Numbers of 0 and below stand for processes that this one cannot see.
     for owner in &owners {
         let Some(number) = u32::try_from(*owner).ok().filter(|number| *number > 0) else {
             is_hidden = true;
@@ -62,7 +64,8 @@ pub fn find(proc: &Path, name: &str, (major, minor): (u32, u32), inode: u64) -> 
     }
 }
 
-/// The process that took the lock of a line, if it is one on the file. Lines of processes that wait begin with an arrow behind the number.
+/// The number of the process that took the lock of a line, if the lock is a `flock` of the file. In a line of a process
+/// that waits, an arrow follows the line's number.
 fn owner(line: &str, file: &str) -> Option<i64> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let place = fields.iter().position(|field| *field == file)?;
@@ -98,17 +101,17 @@ fn is_ending(process: &Path) -> bool {
     })
 }
 
-/// Whether a task's `stat` is that of one that has ended or is ending. An empty one is that of a task that is gone.
+/// Whether a task's `stat` shows that the task has ended or is ending. It is empty if the task is gone.
 fn is_ending_stat(stat: &str) -> bool {
-    // The name before may have spaces and brackets.
+    // The task's name, in brackets, may itself have spaces and brackets.
     let Some((_, fields)) = stat.rsplit_once(')') else { return true };
     let mut fields = fields.split_ascii_whitespace();
     let has_ended = matches!(fields.next(), Some("Z" | "X" | "x") | None);
-    // State, parent, group, session, terminal, its group, flags.
+    // The fields are state, parent, group, session, terminal, the terminal's group, flags.
     has_ended || fields.nth(5).and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & EXITING != 0)
 }
 
-/// Whether a task's `status` says that it is killed at its next step.
+/// Whether a task's `status` shows a pending SIGKILL.
 fn is_killed(status: &str) -> bool {
     let masks = status.lines().filter_map(|line| line.strip_prefix("SigPnd:").or(line.strip_prefix("ShdPnd:")));
     masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).any(|mask| mask & KILL_BIT != 0)

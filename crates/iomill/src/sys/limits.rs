@@ -1,8 +1,7 @@
-//! How much memory this process may use.
+//! The limits on the memory of this process.
 //!
-//! Goals: the least of the machine's memory and every limit of the control groups that the process is in; the limit on
-//! address space. The root path is an argument, so that a test can bring its own tree. Non-goals: how much of the
-//! memory is free now.
+//! Goals: the least of the machine's memory and the limits of all control groups of the process; the limit on address
+//! space. The root path is an argument, so that a test can bring its own tree. Non-goals: the memory that is free now.
 
 use std::fs;
 use std::io;
@@ -11,16 +10,16 @@ use std::path::{Component, Path, PathBuf};
 use iomill_platform::memory;
 use iomill_platform::mounts::{self, Mount};
 
-/// The default size of the cache, if there is memory enough, in bytes.
+/// The default size of the cache in bytes, if there is enough memory.
 pub const DEFAULT_CACHE_BYTES: u64 = 512 << 20;
 
-/// The default cache takes at most one part in this many of the memory limit.
+/// The default cache is at most the memory limit divided by this.
 const DEFAULT_CACHE_SHARE: u64 = 4;
 
-/// The files of a control group of version 2 that limit memory. `memory.high` is one, too: above it the kernel delays
-/// the group's processes until they have given memory back.
+/// The files that limit memory in a control group of version 2. Above `memory.high` the kernel delays the group's
+/// processes until they have freed memory.
 const V2_FILES: [&str; 2] = ["memory.max", "memory.high"];
-/// The same of version 1.
+/// The files that limit memory in a control group of version 1.
 const V1_FILES: [&str; 1] = ["memory.limit_in_bytes"];
 
 /// The default size of a cache, in bytes: 512 MiB, and at most a quarter of `limit_bytes`.
@@ -28,11 +27,13 @@ pub fn default_cache_bytes(limit_bytes: u64) -> u64 {
     DEFAULT_CACHE_BYTES.min(limit_bytes / DEFAULT_CACHE_SHARE)
 }
 
-/// The least of the machine's memory and the limits of this process's control groups, in bytes. It includes groups of
-/// both versions, its own and those above. `/proc` and `/sys` are below `root`, which is `/`.
+/// The least of the machine's memory and the limits of this process's control groups, in bytes. Counts groups of both
+/// versions, and all groups above them. `/proc` and `/sys` are below `root`, which is `/` except in tests.
 ///
-/// If control groups cannot be seen, the answer is the machine's memory. A limit that exists but cannot be read or
-/// understood is an error.
+/// If control groups are not visible, the limit is the machine's memory.
+///
+/// # Errors
+/// A limit exists, but cannot be read or understood.
 pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
     let mut least = physical_bytes(root)?;
     let (Some(groups), Some(mounts)) =
@@ -54,13 +55,13 @@ pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
     Ok(least)
 }
 
-/// How much address space this process may have, in bytes (`ulimit -v`). The highest number if there is no limit.
+/// The limit on this process's address space in bytes (`ulimit -v`). `u64::MAX` if there is none.
 pub fn address_space_bytes() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX)
 }
 
-/// The machine's memory in bytes, by the `/proc` below `root`. Without the `/proc` of this machine, the memory that the kernel
-/// reports. An error if `/proc` is there and does not say it.
+/// The machine's memory in bytes, by the `/proc` below `root`. If this machine has no `/proc`, the memory that
+/// `sysinfo` reports. An error if there is a `/proc` without that number.
 pub fn physical_bytes(root: &Path) -> io::Result<u64> {
     let path = root.join("proc/meminfo");
     let text = match fs::read_to_string(&path) {
@@ -76,10 +77,10 @@ fn machine_bytes() -> u64 {
     (info.totalram as u64).saturating_mul(info.mem_unit.into())
 }
 
-/// A group that limits memory, as seen by this process.
+/// A control group that limits memory, as this process sees it.
 struct Group {
     v2: bool,
-    /// The path from the root of its hierarchy, as far up as this process can see.
+    /// The path from the root of its hierarchy, as far up as the process can see.
     path: PathBuf,
 }
 
@@ -92,7 +93,7 @@ fn parse_group(line: &str) -> Option<Group> {
     limits_memory.then(|| Group { v2, path: PathBuf::from(path) })
 }
 
-/// The mount of a hierarchy of groups that limits memory.
+/// The mount of a hierarchy of control groups that limit memory.
 struct Hierarchy {
     v2: bool,
     mount: Mount,
@@ -107,14 +108,14 @@ fn hierarchy(mount: Mount) -> Option<Hierarchy> {
 /// The directories of a group and of all groups above it, up to the mount point of the hierarchy.
 fn directories(root: &Path, mount: &Mount, group: &Path) -> Vec<PathBuf> {
     let point = root.join(mount.point.strip_prefix("/").unwrap_or(&mount.point));
-    // A container may see its own group as the mount's top, and have a group name that is not below it. Then the mount
-    // shows its group, or one above it.
+    // A container may see its own group as the top of the mount, and have the name of a group that is not below it. The
+    // mount then shows its group, or one above it.
     let below = group.strip_prefix(&mount.root).unwrap_or(Path::new(""));
     let below = if below.components().all(|part| matches!(part, Component::Normal(_))) { below } else { Path::new("") };
     below.ancestors().map(|path| point.join(path)).collect()
 }
 
-/// A limit. The highest number if there is none: no such file (as at the root of a hierarchy) or `max`.
+/// A limit in bytes. `u64::MAX` if there is none: no such file (as at the root of a hierarchy), or `max`.
 fn limit_in(path: &Path) -> io::Result<u64> {
     match read_if_there(path)?.as_deref().map(str::trim) {
         None | Some("max") => Ok(u64::MAX),

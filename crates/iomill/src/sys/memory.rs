@@ -1,7 +1,7 @@
 //! Page-aligned memory.
 //!
-//! Goals: zeroed memory that direct I/O accepts, and errors instead of aborts if there is no memory. A [`PageBuf`] has
-//! a fixed size, and a [`Slab`] grows and shrinks within a reservation. Non-goals: pooling.
+//! Goals: zeroed memory that direct I/O accepts; an error instead of an abort if there is no memory. A [`PageBuf`] has
+//! a fixed size. A [`Slab`] grows and shrinks within a reservation. Non-goals: pooling.
 
 mod slab;
 
@@ -13,25 +13,25 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab};
 
-/// From this size on memory uses huge pages. It is the size of two of the usual ones, so that at least one is aligned.
+/// The least size of memory that uses huge pages. Two of the usual size, so that at least one is aligned.
 const HUGE_FROM_BYTES: usize = 4 << 20;
 
-/// Bytes of a page, from the C library. rustix reads the kernel's own vector, and under valgrind (which counts instructions here)
-/// that vector does not describe this process.
+/// The size of the kernel's pages in bytes, by the C library. rustix would read the kernel's auxiliary vector. Under
+/// valgrind, which counts instructions here, that vector does not describe this process.
 pub fn page_bytes() -> usize {
-    // SAFETY: the call only reads what the C library knows.
+    // SAFETY: the call only reads a setting of the C library.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // It cannot fail for this name. If it did, 4,096 is a valid length: the smallest page of any processor.
+    // It cannot fail for this name. If it did, 4,096 would still be valid: the smallest page of any processor.
     usize::try_from(bytes).unwrap_or(4096)
 }
 
 /// An anonymous mapping: page-aligned, zeroed, unmapped on drop.
 pub struct PageBuf {
-    /// Start of a mapping of `mapped` bytes that only this value owns.
+    /// The start of a mapping of `mapped` bytes, which this value alone owns.
     start: NonNull<u8>,
-    /// Bytes asked for; at most `mapped`.
+    /// The requested length in bytes; at most `mapped`.
     len: usize,
-    /// Bytes mapped: whole pages, not zero.
+    /// The mapped length in bytes: whole pages, and never 0.
     mapped: usize,
 }
 
@@ -41,8 +41,10 @@ unsafe impl Send for PageBuf {}
 unsafe impl Sync for PageBuf {}
 
 impl PageBuf {
-    /// Maps `len` bytes of zeroes. An error if `len` is 0, if no address space holds so many bytes, or if there is no
-    /// memory.
+    /// Maps `len` bytes of zeroes.
+    ///
+    /// # Errors
+    /// `len` is 0, or is larger than any address space, or there is no memory.
     pub fn new(len: usize) -> io::Result<PageBuf> {
         let page = page_bytes();
         let mapped = len.checked_next_multiple_of(page).filter(|bytes| *bytes > 0 && *bytes <= isize::MAX as usize);
@@ -59,7 +61,7 @@ impl PageBuf {
             )
         }?;
         if mapped >= HUGE_FROM_BYTES {
-            // SAFETY: the range is the mapping just made. This is only advice: a kernel built without huge pages
+            // SAFETY: the range is the mapping just made, and advice changes no byte. A kernel without huge pages
             // answers EINVAL, and small pages work as well.
             let _advised = unsafe { rustix::mm::madvise(start, mapped, Advice::LinuxHugepage) };
         }
@@ -67,15 +69,15 @@ impl PageBuf {
         Ok(PageBuf { start, len, mapped })
     }
 
-    /// Binds memory that is untouched so far to a node.
+    /// Binds the memory, untouched so far, to a node.
     pub fn bind(&self, node: u32, policy: NodePolicy) -> io::Result<()> {
         slab::bind(self.start.as_ptr(), self.mapped, node, policy)
     }
 
-    /// Gives the memory from byte `from` on back to the system, in whole pages. It reads as zero afterwards.
+    /// Returns the memory from byte `from` on to the system, in whole pages. It reads as zero afterwards.
     ///
     /// # Safety
-    /// While this runs no thread accesses these bytes except by atomic operations.
+    /// During the call no thread accesses these bytes except by atomic operations.
     pub unsafe fn release_from(&self, from: usize) -> io::Result<()> {
         let from = from.next_multiple_of(page_bytes());
         if from >= self.mapped {
@@ -89,7 +91,7 @@ impl PageBuf {
         Ok(())
     }
 
-    /// Length in bytes, as requested; never 0.
+    /// The requested length in bytes; never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
@@ -107,7 +109,7 @@ impl PageBuf {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    /// The address, for engines. It stays valid and the same while `self` lives.
+    /// The address, for engines. It stays the same and valid while `self` lives.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }

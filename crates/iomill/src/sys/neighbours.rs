@@ -1,6 +1,6 @@
-//! Where the other drives of an array may be, if they are not where its label says.
+//! Directories in which the other drives of an array may be, if they are not at the paths in its label.
 //!
-//! Goals: the likely directories first; no long search, and no look that hangs. Non-goals: looking into the
+//! Goals: the likely directories first; no long search, and no access that hangs. Non-goals: looking into these
 //! directories.
 
 use std::collections::HashSet;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use iomill_platform::mounts::Mount;
 
-/// The largest number of directories to look at.
+/// The most directories in the list.
 const MAX_NEIGHBOURS: usize = 4096;
 
-/// File systems that hold no drive: the kernel's own, and those on which a look may hang when a server is away.
+/// File systems without drives: the kernel's own, and those on which an access may hang if a server is away.
 const SKIPPED: [&str; 36] = [
     "proc",
     "sysfs",
@@ -53,11 +53,11 @@ const SKIPPED: [&str; 36] = [
 ];
 
 /// The siblings of `near`, the roots of mounted file systems, and the directories in those roots, in this order. Each
-/// comes once, and `near` itself is left out.
+/// is listed once, and `near` itself is not.
 pub fn neighbours(near: &Path, mounts: Vec<Mount>) -> Vec<PathBuf> {
     let mut roots = Vec::new();
     let mut skipped = HashSet::new();
-    // Within a chroot the table lacks the mount that holds the root directory.
+    // In a chroot the table of mounts lacks the mount of the root directory.
     if mounts.iter().all(|mount| mount.point != Path::new("/")) {
         roots.push(PathBuf::from("/"));
     }
@@ -85,7 +85,7 @@ pub fn neighbours(near: &Path, mounts: Vec<Mount>) -> Vec<PathBuf> {
 }
 
 struct Found {
-    /// Everything in `paths`, and the paths that must never be added.
+    /// All of `paths`, and the paths that must not be added.
     seen: HashSet<PathBuf>,
     paths: Vec<PathBuf>,
 }
@@ -101,7 +101,7 @@ impl Found {
     fn add_children(&mut self, dir: &Path, skipped: &HashSet<PathBuf>) {
         let Ok(entries) = fs::read_dir(dir) else { return };
         let mut children = Vec::new();
-        // The number is bounded here, too: a directory of millions of files must not be walked.
+        // Bounded here, too: a directory of millions of files must not be walked.
         for entry in entries.take(MAX_NEIGHBOURS).flatten() {
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let path = entry.path();

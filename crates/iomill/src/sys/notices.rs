@@ -1,13 +1,13 @@
-//! [`Notices`]: what a user of an array should know, and what is no error of a call. Non-goals: printing them.
+//! [`Notices`]: messages to the user of an array that are no errors of a call. Non-goals: printing them.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::events;
 
-/// Most notices that are kept. Later ones are dropped, so that an endless cause takes no more memory.
+/// The most notices that are kept. Later ones are dropped, so that an endless cause takes no more memory.
 const MOST: usize = 100;
 
-/// The last notice of an array that has more. It is the same however many there are, so that it is told once.
+/// The last notice if others were dropped. It has no number, so that a program which shows new notices shows it once.
 const MORE: &str = "later notices were not kept";
 
 /// The notices of an array, each once.
@@ -17,12 +17,12 @@ pub struct Notices(Mutex<NoticesState>);
 #[derive(Debug, Default)]
 struct NoticesState {
     kept: Vec<String>,
-    /// Whether others came when [`MOST`] were kept.
+    /// Whether notices were dropped.
     has_more: bool,
 }
 
 impl Notices {
-    /// Adds one.
+    /// Adds a notice, unless it is there already.
     pub fn push(&self, notice: String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if state.kept.contains(&notice) {
@@ -36,7 +36,7 @@ impl Notices {
         }
     }
 
-    /// All of them.
+    /// All notices, oldest first.
     pub fn all(&self) -> Vec<String> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let more = state.has_more.then(|| MORE.to_owned());

@@ -1,12 +1,14 @@
-//! [`Parker`]: a thread sleeps until a descriptor is readable, or another thread wakes it.
+//! [`Parker`]: the sleep of a thread until a descriptor is readable, or another thread wakes it.
 //!
-//! Goals: a wake of a thread that is awake takes no system call. Non-goals: many threads in one parker; each has its own.
+//! Goals: no system call for the wake of a thread that is awake. Non-goals: several threads in one parker; each has its
+//! own.
 //!
 //! Rules:
-//! 1. The thread announces its sleep (`ASLEEP`), unless a wake has come since the last sleep (`WOKEN`). Then it looks at the descriptors.
+//! 1. The thread announces its sleep (`ASLEEP`), unless a wake has come since the last sleep (`WOKEN`). Only then it
+//!    polls the descriptors.
 //! 2. A waker sets `WOKEN`. Only a waker that found `ASLEEP` writes to the event descriptor, which ends the sleep.
-//! 3. The thread goes back to `AWAKE`. If a waker has found it asleep, the thread drains the event descriptor: the write has been, or comes
-//!    and makes one later sleep shorter.
+//! 3. The thread returns to `AWAKE`. If a waker has found it asleep, it drains the event descriptor. The waker's write
+//!    may still come, and then only ends a later sleep early.
 
 use std::cell::RefCell;
 use std::io;
@@ -26,7 +28,7 @@ const WOKEN: u32 = 1;
 const ASLEEP: u32 = 2;
 
 thread_local! {
-    /// A parker that this thread has made and does not use at the moment.
+    /// A parker of this thread that is not in use.
     static SPARE: RefCell<Option<Arc<Parker>>> = const { RefCell::new(None) };
 }
 
@@ -45,7 +47,7 @@ pub struct Parked(Arc<Parker>);
 impl Parked {
     /// A parker for the calling thread.
     pub fn new() -> io::Result<Parked> {
-        // A forked child has its parent's descriptor.
+        // Not one from before a fork: the child would share its parent's descriptor.
         if let Ok(Some(spare)) = SPARE.try_with(|spare| spare.borrow_mut().take().filter(|spare| spare.home.is_here()))
         {
             return Ok(Parked(spare));
@@ -53,26 +55,26 @@ impl Parked {
         Ok(Parked(Arc::new(Parker { home: Home::here(), state: AtomicU32::new(AWAKE), event: Event::new()? })))
     }
 
-    /// What wakes the thread. Wakes that come late end a later sleep early.
+    /// The parker, for wakers. A late wake ends a later sleep early.
     pub fn parker(&self) -> &Arc<Parker> {
         &self.0
     }
 
-    /// Whether a wake has come. It counts as delivered now.
+    /// Takes a wake. Whether there was one.
     pub fn take(&self) -> bool {
         // Acquire: pairs with the Release in `wake_thread`.
         self.0.state.swap(AWAKE, Ordering::Acquire) == WOKEN
     }
 
-    /// Whether a wake has come that was not taken.
+    /// Whether there is a wake that was not taken.
     pub fn is_woken(&self) -> bool {
         self.0.state.load(Ordering::Acquire) == WOKEN
     }
 
-    /// Sleeps until a wake comes, or one of the descriptors is readable. A wake that has come is left for `take`.
+    /// Sleeps until a wake comes, or one of the descriptors is readable. The wake is left for `take`.
     pub fn sleep(&self, readable: &[BorrowedFd<'_>]) -> io::Result<()> {
         let Parker { state, event, .. } = &*self.0;
-        // Rule 1. Acquire: what came before the wake is seen.
+        // Rule 1. Acquire, here and below: pairs with the Release in `wake_thread`.
         if state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire).is_err() {
             return Ok(());
         }
@@ -93,7 +95,7 @@ impl Drop for Parked {
 }
 
 impl Parker {
-    /// Ends the thread's sleep, or its next one.
+    /// Ends the thread's sleep, or its next one if it is awake.
     pub fn wake_thread(&self) {
         // Release: pairs with the Acquire in `take` and `sleep`.
         if self.state.swap(WOKEN, Ordering::Release) == ASLEEP {
@@ -118,7 +120,8 @@ mod models {
     use crate::sys::sync::{AtomicU32, model};
     use loom::sync::Arc;
 
-    /// Two things happen, each with a wake. The thread sees both, however it sleeps. loom reports a sleep that does not end.
+    /// Two events happen, each with a wake. The thread sees both, however it sleeps. Loom reports a sleep without an
+    /// end.
     ///
     /// Seen to fail when a waker that found the thread asleep set no event, and when the thread announced no sleep.
     #[test]

@@ -1,12 +1,14 @@
-//! One plain file on a real file system ([`PlainFs`]): finding it, opening it, and its operations.
+//! [`PlainFs`]: one plain file on a real file system. It finds and opens the file, and has its operations.
 //!
-//! Goals: the kernel resolves the path, once. What is opened is asked what it is, so no text can lead to another file: neither magic links in
-//! `/proc` nor a rename meanwhile. A path is for messages. Files without a path can be opened, too. Non-goals: paths below a drive (`real_fs`).
+//! Goals: the kernel resolves the path, once. All checks are of the opened file, not of the path, so neither magic
+//! links in `/proc` nor a rename meanwhile lead to another file. A path is for messages, and files without one can be
+//! opened, too. Non-goals: paths below a drive (`real_fs`).
 //!
 //! Rules:
-//! 1. A file is first found by a descriptor that opens nothing (`O_PATH`), so a pipe or a device notices nothing. Then the same file is opened by
-//!    the number of that descriptor.
-//! 2. A text that the kernel gives for a descriptor is a path only if that path leads to the same file. In another namespace it does not.
+//! 1. A file is first found by a descriptor that does not open it (`O_PATH`), so a pipe or a device notices nothing.
+//!    Then the same file is opened by the number of that descriptor.
+//! 2. The kernel's text for a descriptor counts as a path only if it leads to the same file. From another namespace it
+//!    does not.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -28,14 +30,14 @@ use super::real_fs::{DIRECTORY, drive_above};
 use super::versions;
 use crate::error::told;
 
-/// How often a file is found and opened again, where there is no `/proc` and another program replaces it meanwhile.
+/// The most tries to find and open a file that other programs replace meanwhile.
 const OPEN_TRIES: usize = 16;
 
-/// Most directories above a file.
+/// The most directories above a file.
 const DEPTH_MAX: usize = 4096;
 
-/// `f_type` of file systems that the kernel makes up as they are read: proc, sysfs, debugfs, tracefs, both versions of cgroup, securityfs,
-/// configfs, bpf, pstore, selinuxfs, efivarfs, binfmt_misc.
+/// `f_type` of file systems with contents that the kernel makes when they are read: proc, sysfs, debugfs, tracefs, both
+/// versions of cgroup, securityfs, configfs, bpf, pstore, selinuxfs, efivarfs, binfmt_misc.
 const OF_KERNEL: [u32; 13] = [
     0x9fa0,
     0x6265_6572,
@@ -56,23 +58,23 @@ const OF_KERNEL: [u32; 13] = [
 #[derive(Debug)]
 pub struct PlainFs {
     file: OwnedFd,
-    /// Where it is, for messages.
+    /// The file's path, for messages.
     path: PathBuf,
     demands: Demands,
-    /// Those of its device.
+    /// The failures of the file's device.
     flush_failures: Arc<FlushFailures>,
 }
 
-/// What a path leads to.
+/// The result of opening a plain file.
 #[derive(Debug)]
 pub enum Opened {
-    /// The file, open.
+    /// The open file.
     File(PlainFs),
-    /// A file in the directory of an array's drive. It was not opened, and not made.
+    /// The drive of an array: the path leads into its directory. The file was neither opened nor created.
     InDrive(PathBuf),
 }
 
-/// What was found at a path, before it is opened (rule 1).
+/// A file that was found at a path, before it is opened (rule 1).
 #[derive(Debug)]
 struct Found {
     file: OwnedFd,
@@ -80,8 +82,8 @@ struct Found {
 }
 
 impl PlainFs {
-    /// Finds and opens a file. With `create` it makes an empty one if there is none, durably. Errors have the kernel's number, or that of a call
-    /// that refuses such a file.
+    /// Finds and opens a file. With `access.create` it creates an empty file if there is none, durably. Errors have an
+    /// errno: the kernel's own, or the one that it has for such a case.
     pub fn open(path: &Path, access: Access) -> io::Result<Opened> {
         for _ in 0..OPEN_TRIES {
             let Some(found) = find(path)? else {
@@ -103,7 +105,7 @@ impl PlainFs {
             fs.check_length()?;
             return Ok(Opened::File(fs));
         }
-        Err(told(libc::EAGAIN, "other programs replace it again and again"))
+        Err(told(libc::EAGAIN, "other programs replace the file again and again; stop them, or try again later"))
     }
 
     /// The handle, valid while `self` lives.
@@ -111,7 +113,7 @@ impl PlainFs {
         Handle(self.file.as_raw_fd())
     }
 
-    /// An error for files that the kernel makes up as they are read: their length says nothing.
+    /// An error for a file with contents that the kernel makes when it is read: its length means nothing.
     fn check_length(&self) -> io::Result<()> {
         let kind = retry(|| sys::fstatfs(&self.file))?.f_type as u32;
         let is_made_up = OF_KERNEL.contains(&kind) || (calls::len(self.handle())? == 0 && self.holds_bytes()?);
@@ -124,19 +126,19 @@ impl PlainFs {
 
     /// Whether a file of length 0 has bytes all the same.
     fn holds_bytes(&self) -> io::Result<bool> {
-        // A page, because the file may be open for direct I/O.
+        // Reads a whole page, because the file may be open for direct I/O.
         let mut page = PageBuf::new(PAGE_BYTES as usize)?;
         let read = calls::read_at(self.file.as_fd(), page.as_mut_slice(), 0)?;
-        // It may just have grown.
+        // The file may just have grown, so its length is asked for once more.
         Ok(read > 0 && calls::len(self.handle())? == 0)
     }
 }
 
 impl Found {
-    /// Opens the file. `None` if there is no `/proc`, and the path leads to another file now.
+    /// Opens the file. `None` if there is no `/proc`, and the path leads to another file by now.
     fn open(&self, path: &Path, access: Access) -> io::Result<Option<OwnedFd>> {
         let how = if access.write { OFlags::RDWR } else { OFlags::RDONLY };
-        // Direct I/O writes whole pages, and the last one may go beyond a limit that the file itself keeps.
+        // Direct I/O writes whole pages. The last one may exceed the limit of file sizes, although the file does not.
         let is_limited = access.write && getrlimit(Resource::Fsize).current.is_some();
         if access.direct
             && !is_limited
@@ -147,7 +149,7 @@ impl Found {
         self.open_as(path, how)
     }
 
-    /// The same for direct I/O; `None` also if the file system or device cannot do it by pages.
+    /// Opens the file for direct I/O. `None` also if the file system or device cannot do that by pages.
     fn open_direct(&self, path: &Path, how: OFlags) -> io::Result<Option<OwnedFd>> {
         let opened = match self.open_as(path, how | OFlags::DIRECT) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(None),
@@ -163,7 +165,7 @@ impl Found {
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             opened => return Ok(Some(opened?)),
         }
-        // There is no `/proc`. The path may lead to a pipe by now, which must not block.
+        // There is no `/proc`. The path may lead to a pipe by now, and opening it must not block.
         let file = descriptor::openat(CWD, path, how | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
         if identity_of(file.as_fd())? != self.identity {
             return Ok(None);
@@ -174,7 +176,7 @@ impl Found {
     }
 }
 
-/// The path by which the kernel opens what a descriptor stands for.
+/// The path by which the kernel opens the file of a descriptor.
 fn number_path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
@@ -202,8 +204,8 @@ fn check_kind(kind: FileType) -> io::Result<()> {
     Err(told(errno, format!("it is {what}, not a file")))
 }
 
-/// Makes an empty file, if it is to be made, and its name durable. Returns the drive that it would lie in, if it would; then it is not made. If
-/// another program has just made it, that is no error.
+/// Creates an empty file and makes its name durable, if that is wanted. If the file would be in the directory of a
+/// drive, nothing is created, and the result is the drive. No error if another program has just created the file.
 fn create(path: &Path, is_wanted: bool) -> io::Result<Option<PathBuf>> {
     if !is_wanted {
         return Err(Errno::NOENT.into());
@@ -227,14 +229,14 @@ fn create(path: &Path, is_wanted: bool) -> io::Result<Option<PathBuf>> {
             sys::fsync(directory)?;
             Ok(None)
         }
-        // Or it is a symbolic link to nothing. Such a link is not followed to make a file elsewhere.
+        // If nothing is found, the name is a symbolic link to nothing. No file is created through such a link.
         Err(Errno::EXIST) if find(path)?.is_some() => Ok(None),
         Err(Errno::EXIST) => Err(Errno::NOENT.into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The directory of a path, and the rest, with slashes at its end.
+/// The directory of a path, and the rest with the slashes at its end.
 fn split(path: &Path) -> (&Path, &Path) {
     let bytes = path.as_os_str().as_bytes();
     let end = bytes.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
@@ -243,7 +245,8 @@ fn split(path: &Path) -> (&Path, &Path) {
     (part(&bytes[..=slash]), part(&bytes[slash + 1..]))
 }
 
-/// The path of what was found, without symbolic links. `None` if it has none, or none that leads there from here (rule 2).
+/// The path of a found file, without symbolic links. `None` if it has none, or none that leads to it from here (rule
+/// 2).
 fn text_of(found: &Found, path: &Path) -> Option<PathBuf> {
     let text = match retry(|| sys::readlinkat(CWD, number_path(&found.file), Vec::new())) {
         Ok(text) => PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes())),
@@ -255,7 +258,7 @@ fn text_of(found: &Found, path: &Path) -> Option<PathBuf> {
     (is_same && text.is_absolute()).then_some(text)
 }
 
-/// The drive of an array in the directory of which a path lies, found by descriptors: for paths of which the text says nothing.
+/// The drive of an array above a path, found by descriptors: for files without a path of their own.
 fn drive_around(path: &Path) -> Option<PathBuf> {
     let look = OFlags::PATH | OFlags::DIRECTORY;
     let (above, _) = split(path);
@@ -285,7 +288,7 @@ fn identity_of(file: std::os::fd::BorrowedFd<'_>) -> io::Result<Identity> {
     Ok(Identity { device: stat.st_dev, inode: stat.st_ino })
 }
 
-/// The error of operations on paths: there is one file, and it is open.
+/// The error of operations on paths: a plain file is open, and has no paths below it.
 fn no_paths<T>() -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, "a plain file has no directory"))
 }
@@ -313,7 +316,7 @@ impl DriveFs for PlainFs {
         no_paths()
     }
 
-    /// The descriptor closes with `self`, which nothing else holds then.
+    /// Does nothing: the descriptor is closed when `self` is dropped.
     fn close(&self, _handle: Handle) {}
 
     fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize> {

@@ -1,15 +1,16 @@
-//! Which process this is, determined without a system call ([`Home`]); and a value of which each process has its own ([`PerProcess`]).
+//! [`Home`]: the identity of a process, without a system call. [`PerProcess`]: a value that each process has for
+//! itself.
 //!
-//! Goals: a forked child can tell that something belongs to its parent, for the price of two loads. Non-goals: telling the
-//! processes of a machine apart.
+//! Goals: a forked child recognises its parent's values, for the price of two loads. Non-goals: telling the processes
+//! of a machine apart.
 //!
 //! Rules:
-//! 1. The word is 0 in a process until the process first asks for its name. From then on it is the name. Names are counted in
-//!    memory that children inherit, so a child's name differs from those of all its ancestors.
-//! 2. The word is 0 in a child before any code of the child looks. The kernel ensures that: it wipes the word's page
-//!    (`MADV_WIPEONFORK`, Linux 4.14). Where the kernel cannot, the C library calls `clear` in the child. There a fork by a
-//!    system call of the program's own goes unnoticed.
-//! 3. Nothing here takes a lock, because a thread that does not exist in the child may hold it.
+//! 1. The word is 0 in a process until the process first asks for its name, and then it is the name. Names are counted
+//!    in memory that children inherit, so a child's name differs from those of all its ancestors.
+//! 2. The word is 0 in a child before any code of the child runs: the kernel wipes the word's page (`MADV_WIPEONFORK`,
+//!    Linux 4.14). Where the kernel cannot, the C library calls `clear` in the child. A fork by a raw system call then
+//!    goes unnoticed.
+//! 3. No code here takes a lock: a thread that does not exist in the child might hold it.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -18,13 +19,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::memory::page_bytes;
 
-/// Where the word is; null before the first question.
+/// The address of the word; null until a process first asks for its name.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// The word where the kernel wipes no page.
+/// The word if the kernel cannot wipe pages.
 static PLAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Names given so far (rule 1).
+/// The number of names so far (rule 1).
 static NAMES: AtomicU64 = AtomicU64::new(0);
 
 unsafe extern "C" {
@@ -35,7 +36,7 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// The process that made something.
+/// The name of a process, kept with a value that the process made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Home(u64);
 
@@ -50,34 +51,34 @@ impl Home {
         }
     }
 
-    /// Whether this is that process, and not a process that was forked from it.
+    /// Whether the calling process is the one with this name, and not a child of it.
     #[inline]
     pub fn is_here(self) -> bool {
         word().is_some_and(|word| word.load(Ordering::Relaxed) == self.0)
     }
 }
 
-/// Makes the C library call `call` in every child that it forks, on the only thread of the child. `call` takes neither locks nor
-/// memory.
+/// Has the C library call `call` in every child that it forks, on the child's only thread. `call` takes neither locks
+/// nor memory.
 pub fn call_in_children(call: unsafe extern "C" fn()) {
-    // SAFETY: the function stays, and does only what a child may do.
+    // SAFETY: the function exists for as long as the process, and does only what a child may do.
     let refused = unsafe { pthread_atfork(None, None, Some(call)) };
-    // It fails if a few bytes of memory are missing. Any allocation would then end the process too.
+    // It fails only for lack of a few bytes of memory. Any other allocation would then end the process, too.
     assert_eq!(refused, 0, "iomill: no memory for a handler of forks");
 }
 
-/// A value of which each process has its own. It is made at first use. A child that was forked leaves the parent's value as it is: locks in
-/// it may be held by threads that the child does not have.
+/// A value that each process has for itself, made at its first use. A forked child never touches the parent's value:
+/// threads that the child does not have may hold locks in it.
 #[derive(Debug)]
 pub struct PerProcess<T>(AtomicPtr<(Home, T)>);
 
-// SAFETY: other threads get references to the value, and the thread that drops this drops the value.
+// SAFETY: other threads get references to the value, and any thread may drop it.
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for PerProcess<T> {}
 
 impl<T: Default + Send + Sync> PerProcess<T> {
-    /// Nothing yet.
+    /// No value yet.
     pub const fn empty() -> PerProcess<T> {
         PerProcess(AtomicPtr::new(null_mut()))
     }
@@ -86,8 +87,8 @@ impl<T: Default + Send + Sync> PerProcess<T> {
     pub fn get(&self) -> &T {
         let mut seen = self.0.load(Ordering::Acquire);
         loop {
-            // SAFETY: null, or a box that was leaked below. This process drops its own only with this, and never a parent's. Acquire, here
-            // and in the exchange: pairs with the AcqRel there.
+            // SAFETY: null, or a box that was leaked below. A process drops its own box only in `drop`, and never drops
+            // a parent's. Acquire, here and in the exchange: pairs with the AcqRel there.
             match unsafe { seen.as_ref() } {
                 Some((home, value)) if home.is_here() => return value,
                 _ => {}
@@ -96,7 +97,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
             match self.0.compare_exchange(seen, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => seen = new,
                 Err(other) => {
-                    // SAFETY: it was made above, and no other thread has seen it.
+                    // SAFETY: the box was made above, and no other thread has seen it.
                     drop(unsafe { Box::from_raw(new) });
                     seen = other;
                 }
@@ -110,7 +111,7 @@ impl<T> Drop for PerProcess<T> {
         let value = *self.0.get_mut();
         // SAFETY: null, or a box that was leaked by `get`, to which no reference is left.
         if unsafe { value.as_ref() }.is_some_and(|(home, _)| home.is_here()) {
-            // SAFETY: as above, and only this takes it.
+            // SAFETY: as above, and no other code frees the box.
             drop(unsafe { Box::from_raw(value) });
         }
     }
@@ -128,12 +129,13 @@ fn find_word() -> &'static AtomicU64 {
         call_in_children(clear);
         (&raw const PLAIN).cast_mut()
     });
-    // A second thread that comes here at the same moment leaves a page unused. AcqRel: pairs with the Acquire in `word`.
+    // If two threads come here at the same moment, one of the pages stays unused. AcqRel: pairs with the Acquire in
+    // `word`.
     let _second = WORD.compare_exchange(null_mut(), found, Ordering::AcqRel, Ordering::Acquire);
     word().unwrap_or(&PLAIN)
 }
 
-/// A word on a page that is zero in children (rule 2). It stays for as long as the process.
+/// A word on a page that is zero in children (rule 2). The page is never unmapped.
 fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
     let len = page_bytes();
     // SAFETY: a new private mapping at an address that the kernel chooses touches no memory that exists.
@@ -141,14 +143,14 @@ fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
         unsafe { rustix::mm::mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
     // SAFETY: the page is ours, and nothing is on it yet.
     if let Err(error) = unsafe { rustix::mm::madvise(page, len, Advice::LinuxWipeOnFork) } {
-        // SAFETY: as above. If the kernel refuses, a page of address space stays taken.
+        // SAFETY: as above. If the kernel refuses to unmap, one page of address space is lost.
         let _unmapped = unsafe { rustix::mm::munmap(page, len) };
         return Err(error);
     }
     Ok(page.cast())
 }
 
-/// Keeps rule 2 where the kernel cannot.
+/// Keeps rule 2 if the kernel cannot wipe pages.
 extern "C" fn clear() {
     PLAIN.store(0, Ordering::Relaxed);
 }
@@ -157,14 +159,14 @@ extern "C" fn clear() {
 mod tests {
     use super::*;
 
-    /// The answer of a child that a system call made, past the C library.
+    /// The answer of a child that was forked by a raw system call, without the C library.
     fn in_child(question: impl Fn() -> bool) -> bool {
         // SAFETY: the child asks questions that take neither locks nor memory, and ends.
         unsafe { answer_of(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t, question) }
     }
 
     /// # Safety
-    /// `child` is the answer of a fork, and the child may do what `question` does.
+    /// `child` is the result of a fork, and `question` does only what the child may do.
     unsafe fn answer_of(child: libc::pid_t, question: impl Fn() -> bool) -> bool {
         // SAFETY: the caller's promise; the child ends, and the parent waits for it.
         unsafe {

@@ -1,7 +1,8 @@
 //! Tests of properties: many random cases, each made from bytes, and the bytes from a seed.
 //!
-//! Goals: the same cases in each run, on any machine. `IOMILL_ROUNDS=<n>` checks n times as many others, with new seeds. A case that fails is
-//! made shorter first. Then its test says what it is, and how to run it again. Non-goals: cases that a fuzzer finds by coverage (`fuzz/`).
+//! Goals: the same cases in each run, on any machine. `IOMILL_ROUNDS=<n>` checks n times as many other cases, with new
+//! seeds. A failing case is made shorter first. Then its test prints it, and the command that runs it again. Non-goals:
+//! cases that a fuzzer finds by coverage (`fuzz/`).
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -10,14 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use arbitrary::{Result, Unstructured};
 use fastrand::Rng;
 
-/// The bytes of the longest case.
+/// The number of bytes of the longest case.
 const BYTES_MAX: usize = 8192;
 
-/// How often a case that fails is made shorter at most.
+/// The most cuts of a failing case.
 const CUTS_MAX: usize = 100;
 
-/// Checks `cases` cases. `make` makes one from bytes, and `holds` panics if the property does not hold for it. Where the bytes end, each
-/// number is the smallest, and each list is as short as it may be.
+/// Checks `cases` cases. `make` makes a case from bytes, and `holds` panics if the property does not hold for it. After
+/// the end of the bytes each number is the smallest, and each list is as short as it may be.
 pub fn check<T: Debug>(cases: u64, make: impl Fn(&mut Unstructured<'_>) -> Result<T>, holds: impl Fn(T)) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let run = |bytes: &[u8]| holds(make(&mut Unstructured::new(bytes)).expect("bytes that end are zeroes"));
@@ -45,7 +46,7 @@ pub fn check<T: Debug>(cases: u64, make: impl Fn(&mut Unstructured<'_>) -> Resul
     }
 }
 
-/// Short cases are as frequent as long ones.
+/// The bytes of a seed. Their lengths are spread so that short cases are as frequent as long ones.
 fn bytes_of(seed: u64) -> Vec<u8> {
     let mut rng = Rng::with_seed(seed);
     let len = (BYTES_MAX as f64).powf(rng.f64()) as usize;
@@ -54,7 +55,7 @@ fn bytes_of(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// The least length for which it fails, as far as a search in large and then small steps finds it.
+/// The least length that still fails, as far as a search in large and then small steps finds it.
 fn shortest(mut len: usize, fails: impl Fn(usize) -> bool) -> usize {
     let mut step = len;
     for _ in 0..CUTS_MAX {
@@ -71,7 +72,7 @@ fn shortest(mut len: usize, fails: impl Fn(usize) -> bool) -> usize {
     len
 }
 
-/// One of these, by its weight.
+/// One of the choices, as frequent as its weight.
 pub fn weighted<T: Copy>(bytes: &mut Unstructured<'_>, choices: &[(u32, T)]) -> Result<T> {
     let mut at = bytes.int_in_range(1..=choices.iter().map(|(weight, _)| weight).sum())?;
     for (weight, choice) in choices {
@@ -83,7 +84,7 @@ pub fn weighted<T: Copy>(bytes: &mut Unstructured<'_>, choices: &[(u32, T)]) -> 
     unreachable!("the number is within the sum of the weights")
 }
 
-/// So many of what `one` makes. No more than needed once the bytes have ended.
+/// A list of items that `one` makes, with a length in `len`. After the end of the bytes it gets no longer than it must.
 pub fn list<T>(
     bytes: &mut Unstructured<'_>,
     len: RangeInclusive<usize>,
@@ -97,12 +98,12 @@ pub fn list<T>(
     Ok(list)
 }
 
-/// What `one` makes, or nothing.
+/// An item that `one` makes, or none.
 pub fn maybe<T>(bytes: &mut Unstructured<'_>, one: impl Fn(&mut Unstructured<'_>) -> Result<T>) -> Result<Option<T>> {
     if bytes.arbitrary()? { one(bytes).map(Some) } else { Ok(None) }
 }
 
-/// A text of so many of these characters.
+/// A text of characters of `of`, with a length in `len`.
 pub fn text(bytes: &mut Unstructured<'_>, of: &str, len: RangeInclusive<usize>) -> Result<String> {
     let of: Vec<char> = of.chars().collect();
     Ok(list(bytes, len, |bytes| bytes.choose(&of).copied())?.into_iter().collect())

@@ -1,9 +1,9 @@
 //! A drive's file operations on a real file system.
 //!
 //! Goals: every path stays below `<drive>/iomill`, and no symbolic link is followed there. Files have mode 1600 and
-//! directories 0700, whatever the umask. The sticky bit means nothing to the kernel. It tells files of arrays from plain files, by whatever
-//! path they are opened. What root makes gets the owner of `<drive>/iomill`. Descriptors are not inherited. Non-goals: the data path (engines), and
-//! caching: each call is its system calls.
+//! directories 0700, whatever the umask. The sticky bit means nothing to the kernel: it marks the files of arrays, by
+//! whatever path they are opened. Files that root creates get the owner of `<drive>/iomill`. Descriptors are not
+//! inherited. Non-goals: the data path (engines), and caching: each operation makes its system calls.
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -25,35 +25,35 @@ use super::holder;
 /// The directory that an array keeps on each of its drives.
 pub const DIRECTORY: &str = "iomill";
 
-/// How often `openat2` is repeated when a rename elsewhere disturbs its walk.
+/// The most tries of `openat2` while a rename elsewhere disturbs its walk.
 const OPEN_TRIES: usize = 16;
 
 /// One drive: a descriptor of `<drive>/iomill`, so that a rename or mount above it changes nothing here.
 #[derive(Debug)]
 pub struct RealFs {
     location: PathBuf,
-    /// Where `directory` was found.
+    /// The path of `directory` when it was opened.
     root: PathBuf,
     directory: OwnedFd,
-    /// Cleared once the kernel (or a seccomp filter) has shown that it lacks `openat2`.
+    /// Cleared once the kernel (or a seccomp filter) has answered that it lacks `openat2`.
     has_openat2: AtomicBool,
-    /// What the devices of opened files demand.
+    /// The demands of the devices of opened files.
     demands: Demands,
-    /// All directories of a file system's device have the same.
+    /// The failures of the device, which all its directories share.
     flush_failures: Arc<FlushFailures>,
-    /// The user and the group of the directory, if root makes files for them.
+    /// The user and group of the directory, if root creates files for them.
     owner: Option<(Uid, Gid)>,
-    /// Whether the directory was made for this value.
+    /// Whether the directory was created for this value.
     is_new: bool,
 }
 
 impl RealFs {
-    /// Attaches to the drive in the directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
+    /// Attaches to the drive in the directory `path`, which must exist. With `create` it creates `<path>/iomill` first.
     pub fn attach(path: &Path, create: bool) -> io::Result<RealFs> {
-        // Components drop a slash at the end, so that one place has one spelling.
+        // Components have no slash at the end, so that one place has one spelling.
         let location: PathBuf = std::path::absolute(path)?.components().collect();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // The user chose the symbolic links up to here.
+        // Symbolic links up to here are the user's choice, and followed.
         let parent = descriptor::openat(CWD, &location, flags, Mode::empty())?;
         let is_new = create && make_dir_at(&parent, DIRECTORY)?;
         if create {
@@ -64,7 +64,7 @@ impl RealFs {
         Ok(RealFs { is_new, ..RealFs::new(location, root, directory)? })
     }
 
-    /// As if no other directory were on the same device.
+    /// The same drive with failures of its own, as if no other directory were on the device.
     #[cfg(test)]
     pub fn as_own_device(self) -> RealFs {
         RealFs { flush_failures: Arc::default(), ..self }
@@ -80,7 +80,7 @@ impl RealFs {
         Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures, owner, is_new: false })
     }
 
-    /// Opens a path below the drive's directory. It follows no symbolic link at any step.
+    /// Opens a path below the drive's directory. No step follows a symbolic link.
     fn open_below(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let names = components(path)?;
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -96,7 +96,7 @@ impl RealFs {
                         self.has_openat2.store(false, Ordering::Relaxed);
                         break;
                     }
-                    // Old seccomp filters answer this to calls that they do not know. If the error is real, openat
+                    // Old seccomp filters answer so to calls that they do not know. If the error is real, `openat`
                     // returns it again.
                     Err(Errno::PERM) => break,
                     result => return Ok(result?),
@@ -106,19 +106,19 @@ impl RealFs {
         self.open_by_steps(&names, flags, mode)
     }
 
-    /// Opens a regular file, and refuses everything else: opening a pipe would wait for its other end.
+    /// Opens a regular file, and refuses all others. It never waits: the open of a pipe would wait for its other end.
     fn open_file(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let file = self.open_below(path, flags | OFlags::NONBLOCK, mode)?;
         if FileType::from_raw_mode(sys::fstat(&file)?.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
         }
-        // With the flag O_NONBLOCK io_uring would fail requests that it cannot do at once.
+        // With O_NONBLOCK, io_uring would fail requests that it cannot do at once.
         let flags = sys::fcntl_getfl(&file)?;
         sys::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
         Ok(file)
     }
 
-    /// Does what `openat2` does, one component at a time.
+    /// Opens a path as `openat2` does, one component at a time.
     fn open_by_steps(&self, names: &[&str], flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let Some((last, above)) = names.split_last() else {
             return Ok(descriptor::openat(&self.directory, ".", flags, mode)?);
@@ -134,7 +134,7 @@ impl RealFs {
         Ok(descriptor::openat(at, *last, flags, mode)?)
     }
 
-    /// The directory that holds `path`, and the name in it, for calls that take no `openat2` flags.
+    /// The directory of `path`, open, and the name in it, for calls that take no `openat2` flags.
     fn parent<'a>(&self, path: &'a str) -> io::Result<(OwnedFd, &'a str)> {
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         if name.is_empty() {
@@ -144,11 +144,11 @@ impl RealFs {
         Ok((self.open_below(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?, name))
     }
 
-    /// Gives what root has made to the owner of the directory. That user could not use it otherwise.
+    /// Gives a file that root has created to the owner of the directory, so that this user can use it.
     fn give(&self, file: &OwnedFd) -> io::Result<()> {
         let Some((user, group)) = self.owner else { return Ok(()) };
         match retry(|| sys::fchown(file, Some(user), Some(group))) {
-            // A file system without owners, or one that gives root no rights. A check tells what is not the owner's.
+            // A file system without owners, or one that gives root no rights. `check` reports files of other owners.
             Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             given => Ok(given?),
         }
@@ -225,7 +225,7 @@ impl DriveFs for RealFs {
                 set => set?,
             }
             self.give(&file)?;
-            // A second step, since O_CREAT with O_DIRECT leaves the file behind if direct I/O is refused.
+            // A second step: O_CREAT with O_DIRECT fails where direct I/O is refused, and leaves the file behind.
             let direct = if access.direct { self.open_direct(path, write)? } else { None };
             return Ok(into_handle(direct.unwrap_or(file)));
         }
@@ -237,8 +237,8 @@ impl DriveFs for RealFs {
     }
 
     fn close(&self, handle: Handle) {
-        // SAFETY: `open` gave the descriptor away as a plain number, and its owner (`DriveFile`) closes a handle once.
-        // So this is the only owner now.
+        // SAFETY: `open` has given the descriptor away as a plain number, and its owner (`DriveFile`) closes a handle
+        // once. So no other code owns it now.
         drop(unsafe { OwnedFd::from_raw_fd(handle.0) });
     }
 
@@ -289,7 +289,7 @@ impl DriveFs for RealFs {
         };
         match retry(|| sys::flock(&self.directory, operation)) {
             Err(Errno::WOULDBLOCK) => Ok(false),
-            // Network file systems lock only what is open for writing, which no directory is.
+            // Network file systems lock only files that are open for writing, and no directory is.
             Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(true),
             Err(error) => Err(error.into()),
         }
@@ -371,7 +371,7 @@ impl DriveFs for RealFs {
     }
 }
 
-/// The drive of an array in the directory of which a file lies, if there is one. `path` has no symbolic links.
+/// The drive of an array above a file, if there is one. `path` has no symbolic links.
 pub fn drive_above(path: &Path) -> Option<&Path> {
     let is_drive = |dir: &&Path| {
         dir.file_name().is_some_and(|name| name == DIRECTORY)
@@ -381,13 +381,13 @@ pub fn drive_above(path: &Path) -> Option<&Path> {
     path.ancestors().skip(1).find(is_drive)?.parent()
 }
 
-/// What holds a lock on an open file or directory of this name.
+/// The holder of a lock on an open file or directory with this name.
 fn holder_of(file: std::os::fd::BorrowedFd<'_>, name: &str) -> Holder {
     let Ok(stat) = sys::fstat(file) else { return Holder::Unknown };
     holder::find(Path::new("/proc"), name, (sys::major(stat.st_dev), sys::minor(stat.st_dev)), stat.st_ino)
 }
 
-/// Makes a directory of mode 0700, whatever the umask. A directory that exists keeps its mode. Whether it was made.
+/// Creates a directory of mode 0700, whatever the umask. Whether it was created: an existing directory keeps its mode.
 fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<bool> {
     match sys::mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => {

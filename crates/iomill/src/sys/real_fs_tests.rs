@@ -59,7 +59,8 @@ fn files_are_made_written_renamed_and_removed() {
     });
 }
 
-/// Opening a pipe would wait for ever. The flag that prevents that would make direct I/O by io_uring fail now and then.
+/// The open of a pipe would wait for ever. The flag that prevents that must not stay: with it direct I/O by io_uring
+/// fails now and then.
 #[test]
 fn only_regular_files_are_opened() {
     both(|dir, fs| {
@@ -178,14 +179,15 @@ fn locks_exclude_and_are_given_back() {
         assert!(fs.lock(one, Lock::Exclusive).unwrap());
         assert_eq!(fs.lock_holder(other), Holder::Process(std::process::id()));
         assert!(!fs.lock(other, Lock::Shared).unwrap());
-        // Closing the last descriptor gives the lock back, too.
+        // The close of the last descriptor releases the lock, too.
         fs.close(one);
         assert!(fs.lock(other, Lock::Shared).unwrap());
         fs.close(other);
     });
 }
 
-/// A process takes a lock, has a child, and ends. The child has the lock then, and is named. When it ends, the lock is free.
+/// A process takes a lock, forks a child, and ends. The child then has the lock, and is named. When it ends, the lock
+/// is free.
 #[test]
 fn a_child_that_has_a_lock_is_named() {
     let dir = scratch();
@@ -196,7 +198,8 @@ fn a_child_that_has_a_lock_is_named() {
     let mut pipe = [0; 2];
     // SAFETY: the array has room for two descriptors.
     assert_eq!(unsafe { libc::pipe2(pipe.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: the children make system calls only, and end by `_exit` or by a signal. The path and the pipe outlive them.
+    // SAFETY: the children make system calls only, and end by `_exit` or by a signal. The path and the pipe outlive
+    // them.
     let parent = unsafe {
         let parent = libc::fork();
         if parent == 0 {
@@ -216,14 +219,14 @@ fn a_child_that_has_a_lock_is_named() {
         parent
     };
     let (mut child, mut status): (libc::pid_t, i32) = (0, 0);
-    // SAFETY: the memory is as long as is said, and the parent of the children is waited for once.
+    // SAFETY: the memory has the given length, and the parent of the children is waited for once.
     unsafe {
         assert_eq!(libc::waitpid(parent, &raw mut status, 0), parent);
         assert_eq!(libc::read(pipe[0], (&raw mut child).cast(), size_of_val(&child)), size_of_val(&child) as isize);
         pipe.iter().for_each(|end| assert_eq!(libc::close(*end), 0));
     }
     let (is_taken, holder) = (fs.lock(own, Lock::Shared).unwrap(), fs.lock_holder(own));
-    // SAFETY: the child is of this test, and lives until here.
+    // SAFETY: the child is this test's, and lives until here.
     assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
     assert!(!is_taken);
     assert_eq!(holder, Holder::Process(child as u32));
@@ -263,7 +266,7 @@ fn the_ground_is_described() {
     assert_eq!(file.full_path(), dir.path().join("iomill/a"));
 }
 
-/// What happens where no hole can be punched: the pages around the range stay as they were, and so does the length.
+/// Zeroing by writes, where no hole can be punched, changes neither bytes around the range nor the length.
 #[test]
 fn zeroes_are_written_within_pages() {
     both(|_, fs| {
@@ -290,8 +293,8 @@ fn zeroes_are_written_within_pages() {
     });
 }
 
-/// Kernels before 6.1 do not tell what direct I/O demands of memory. Kernels before 6.0 refuse memory that is not aligned to the
-/// device's logical block, which is 4,096 bytes on some drives.
+/// Kernels before 6.1 do not report the alignment of memory that direct I/O needs. Kernels before 6.0 refuse memory
+/// that is not aligned to the device's logical block, which is 4,096 bytes on some drives.
 #[test]
 fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     let dir = scratch();
@@ -315,13 +318,13 @@ fn memory_is_aligned_to_a_block_where_the_kernel_tells_nothing_else() {
     let demands = Demands::default();
     let demand = |minor, told| demands.memory(|| Tree::at(dir.path()).unwrap(), (259, minor), told);
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
-    // A file system on no visible device, such as btrfs, or a machine without sysfs.
+    // A file system without a visible device, such as btrfs, or a machine without sysfs.
     assert_eq!(demand(77, None), 4096);
     assert_eq!(demand(2, Some(4)), 4, "what the kernel tells counts");
     let by_pages = [1, 9, 3, 77].map(|minor| demand(minor, Some(512)));
     assert_eq!(by_pages, [4096; 4], "but not for devices with blocks of a page, or without a block that can be seen");
     assert_eq!((demand(4, Some(4)), demand(2, Some(0))), (4096, 1));
-    // Each part of a file asks. sysfs is asked once for each device.
+    // Each part of a file needs the demand, but sysfs is read once for each device.
     std::fs::remove_dir_all(sys.join("dev")).unwrap();
     assert_eq!([1, 9, 2, 3, 4].map(|minor| demand(minor, None)), [4096, 4096, 512, 4096, 4096]);
     assert_eq!((demand(4, Some(4)), demand(2, Some(4))), (4096, 4));

@@ -1,36 +1,37 @@
-//! [`Retry`]: when to ask again for what the system has refused. What was missing, such as a descriptor or a thread, may be there at the next
-//! call, so no refusal is final. Where it stays missing, asking costs little. Non-goals: calls that report the refusal as their error.
+//! [`Retry`]: when to ask the system again for a resource that it has refused. A descriptor or a thread that is missing
+//! now may be available at the next call, so no refusal is final. If it stays missing, asking costs little. Non-goals:
+//! calls that report the refusal as their error.
 
-/// What is refused is asked for again in every so many calls at least.
+/// At least one in this many calls asks, however many refusals there were.
 const MOST: u32 = 64;
 
-/// After so many refusals in a row the next call asks again. After each further one twice as many calls do without.
+/// Up to this many refusals in a row, each next call asks again. After each further one twice as many calls do without.
 const AT_ONCE: u32 = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Retry {
-    /// Refusals in a row.
+    /// The number of refusals in a row.
     refusals: u32,
-    /// So many calls do without before one asks again.
+    /// The number of calls that do without before one asks again.
     rest: u32,
 }
 
 impl Retry {
-    /// Whether this call asks. Then it tells the answer.
+    /// Whether this call asks. If so, it notes the answer: `refused` or `granted`.
     pub fn is_due(&mut self) -> bool {
         let is_due = self.rest == 0;
         self.rest = self.rest.saturating_sub(1);
         is_due
     }
 
-    /// The system has refused.
+    /// Notes a refusal.
     pub fn refused(&mut self) {
         self.refusals = self.refusals.saturating_add(1);
         self.rest = (1 << self.refusals.saturating_sub(AT_ONCE).min(MOST.ilog2())) - 1;
     }
 
-    /// It has not.
+    /// Notes that the system has granted the resource.
     pub fn granted(&mut self) {
         *self = Retry::default();
     }

@@ -1,5 +1,5 @@
-//! The synchronisation types of the lock-free and latched protocols: std's, or loom's in a model
-//! (`models/build.rs` sets the cfg). It is not `--cfg loom`, because that changes other crates, too.
+//! The synchronisation types of lock-free and latched protocols: std's, or loom's in a model. `models/build.rs` sets
+//! the cfg `iomill_models`. It is not `--cfg loom`, because that changes other crates, too.
 
 #[cfg(not(iomill_models))]
 pub use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -11,8 +11,8 @@ pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU
 #[cfg(iomill_models)]
 pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Locks a mutex. Each holder changes its data in whole steps, so the data is valid at every moment. So a panic of an
-/// earlier holder is no reason to stop.
+/// Locks a mutex, also a poisoned one. Every holder changes the data in whole steps, so the data is valid even after a
+/// panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
@@ -45,7 +45,7 @@ pub fn write<T>(shared: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     }
 }
 
-/// Waits on `condvar` without the lock, and locks as [`lock`] does. It may return without a notification.
+/// Releases the lock, waits on `condvar`, and locks again as [`lock`] does. May return without a notification.
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     match condvar.wait(guard) {
         Ok(guard) => guard,
@@ -53,8 +53,7 @@ pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a
     }
 }
 
-/// Waits a moment, for a thread that spins on something that is held for less than a microsecond. `tries` counts the
-/// calls.
+/// Waits a moment in a loop that spins on a lock held for less than a microsecond. `tries` counts the calls.
 #[inline]
 pub fn spin_wait(tries: &mut u32) {
     #[cfg(iomill_models)]
@@ -64,7 +63,7 @@ pub fn spin_wait(tries: &mut u32) {
         0..100 => std::hint::spin_loop(),
         // The holder may have lost its CPU.
         100..104 => std::thread::yield_now(),
-        // Yielding alone is not enough: a thread that yields comes back before the holder runs. With yields only, 16
+        // Yields alone are not enough: the yielding thread may run again before the holder. With yields only, 16
         // threads on 2 CPUs yielded tens of thousands of times a second.
         _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
@@ -79,7 +78,7 @@ pub fn give_way() {
     std::thread::yield_now();
 }
 
-/// Explores a model with up to three preemptions. That takes seconds, and finds nearly all that more would find.
+/// Explores a model with up to three preemptions. That takes seconds, and more preemptions would find little more.
 #[cfg(all(test, iomill_models))]
 pub fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();

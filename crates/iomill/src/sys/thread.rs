@@ -1,11 +1,12 @@
-//! [`Raised`]: a flag of the calling thread. [`Thread`]: a thread of the library for rooms that must run in a simulation, too, and
-//! so ask the platform for threads first ([`Platform::threads`](crate::engine::platform::Platform::threads)).
+//! [`Raised`]: a flag of the calling thread. [`Thread`]: a thread of the library, for rooms that also run in a
+//! simulation. These rooms first ask whether they may have threads
+//! ([`Platform::threads`](crate::engine::platform::Platform::threads)).
 
 use std::cell::Cell;
 use std::io;
 use std::thread::{Builder, JoinHandle, LocalKey};
 
-/// Keeps a flag of the calling thread set until this is dropped, also by a panic. Then the flag is as it was before.
+/// Keeps a flag of the calling thread set. Its drop, also in a panic, restores the flag's value from before.
 pub struct Raised {
     flag: &'static LocalKey<Cell<bool>>,
     before: bool,
@@ -24,7 +25,7 @@ impl Drop for Raised {
     }
 }
 
-/// A thread that was started. It goes on when this is dropped.
+/// A started thread. A drop does not end the thread.
 #[derive(Debug)]
 pub struct Thread(JoinHandle<()>);
 
@@ -34,7 +35,7 @@ impl Thread {
         Builder::new().name(name.to_owned()).spawn(work).map(Thread)
     }
 
-    /// Waits until it has ended. A panic has been printed by then.
+    /// Waits for the thread's end. The runtime has printed a panic by then.
     pub fn join(self) {
         let _panicked = self.0.join();
     }

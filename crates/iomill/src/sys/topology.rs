@@ -1,7 +1,7 @@
-//! The nodes of the machine, or of one that is emulated on it.
+//! The nodes of the machine, or of an emulated one.
 //!
-//! Goals: one list of nodes for all code that places memory and threads, the same whether the nodes are real or
-//! emulated. Non-goals: deciding what goes where.
+//! Goals: one list of nodes for all code that places memory and threads, whether the nodes are real or emulated.
+//! Non-goals: deciding the placement.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,10 @@ use iomill_platform::tree::Tree;
 use super::cpu;
 use super::memory::NodePolicy;
 
-/// The largest number of nodes that can be emulated.
+/// The most nodes that can be emulated.
 pub const EMULATED_MAX: usize = 64;
 
-/// Which nodes an array sees.
+/// The nodes that an array sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Topology {
@@ -25,8 +25,8 @@ pub enum Topology {
     Machine,
     /// One node, whatever the machine has.
     One,
-    /// So many nodes, from 1 to 64, with the CPUs divided among them. If there are fewer CPUs, nodes
-    /// share them. Memory is not bound.
+    /// This number of nodes, from 1 to 64, with the CPUs divided among them. If there are fewer CPUs, nodes share them.
+    /// Memory is not bound.
     Emulate(usize),
 }
 
@@ -59,21 +59,24 @@ impl FromStr for Topology {
 /// A node of the machine, or of an emulated one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The kernel's number, or for emulated nodes a number from 0 on.
+    /// The kernel's number. Emulated nodes are numbered from 0.
     pub id: usize,
-    /// Its CPUs that this process may use, in rising order; empty means any.
+    /// The node's CPUs that this process may use, in rising order; empty means any.
     pub cpus: Vec<usize>,
-    /// The node that its memory is to come from, in the kernel's numbers; `None` for any.
+    /// The kernel's number of the node for its memory; `None` means any.
     pub memory: Option<u32>,
 }
 
-/// The only node of a machine that has one, or that is treated as one node.
+/// The only node of a machine with one node, or of one that is treated so.
 fn only() -> Vec<Node> {
     vec![Node { id: 0, cpus: Vec::new(), memory: None }]
 }
 
-/// The nodes in rising order of their numbers; there is at least one. Nodes without a CPU that this process may use are
-/// left out. An error if the number of emulated nodes is out of range, or if the CPUs cannot be determined.
+/// The nodes, at least one, in rising order of their numbers. Nodes without a CPU that this process may use are left
+/// out.
+///
+/// # Errors
+/// The number of emulated nodes is out of range, or the CPUs or nodes cannot be listed.
 pub fn nodes(topology: Topology, tree: &Tree) -> io::Result<Vec<Node>> {
     match topology {
         Topology::One | Topology::Emulate(1) => Ok(only()),
@@ -96,7 +99,7 @@ pub fn nodes(topology: Topology, tree: &Tree) -> io::Result<Vec<Node>> {
     }
 }
 
-/// Divides CPUs among nodes as evenly as possible. A node has at least one.
+/// Divides CPUs among nodes as evenly as possible. Each node has at least one CPU.
 fn emulated(count: usize, cpus: &[usize]) -> Vec<Node> {
     let share = |id: usize| {
         let start = id * cpus.len() / count;
@@ -106,10 +109,10 @@ fn emulated(count: usize, cpus: &[usize]) -> Vec<Node> {
     (0..count).map(share).collect()
 }
 
-/// Finds a thread's node by the CPU that the thread runs on.
+/// Finds a thread's node by the CPU on which the thread runs.
 #[derive(Clone, Debug)]
 pub struct Finder {
-    /// For each CPU the nodes that have it, as indices into the list from which this was made.
+    /// The nodes of each CPU, as indices into the list of nodes.
     nodes_of: Vec<Vec<usize>>,
 }
 
@@ -122,7 +125,7 @@ impl Finder {
     }
 
     /// The index of the calling thread's node at this moment; `None` if no node has its CPU. If several emulated nodes
-    /// share the CPU, `turn` chooses one. `turn` is a number that belongs to the thread.
+    /// share the CPU, `turn` chooses one of them. It is a number of the thread's own.
     pub fn here(&self, turn: usize) -> Option<usize> {
         self.at(rustix::thread::sched_getcpu(), turn)
     }
@@ -133,8 +136,8 @@ impl Finder {
     }
 }
 
-/// How strictly a node's memory stays on it. Pages that spill over to another node are slower. It would be worse to end
-/// a process for lack of memory on one node, while others have some.
+/// The policy for a node's memory. Pages that spill over to another node are slower, but a process that ends for lack
+/// of memory on one node, while others have some, is worse.
 pub const MEMORY_POLICY: NodePolicy = NodePolicy::Preferred;
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
-//! What tells an open file and its contents apart ([`stamp`]), and on which file systems that is proof enough for pages to outlive the last
-//! handle.
+//! The [`stamp`] of an open file, which identifies the file and a version of its contents; and the file systems on
+//! which a stamp proves that pages may outlive the file's last handle.
 //!
 //! Rules:
-//! 1. Pages of a closed file are used again only if a change since then would show in the stamp. What is not known to be so is not so.
-//! 2. The times of a file change with its bytes only as fast as the clock that its file system uses. A file that changed within one step of that
-//!    clock may change again without another time (`is_settled`).
-//! 3. Device and inode numbers, and times, may all be the same after another image was mounted. So the mount counts, by a number that the
-//!    kernel never gives twice (Linux 6.8). A file system without writers needs no more than that.
-//! 4. A store through a mapping is noted when it makes a page dirty. A direct read writes such a page back before, so the next store is noted
-//!    again. A buffered read leaves it dirty, and the next store is not noted. Neither are stores to memory (tmpfs, DAX).
-//! 5. The clocks of servers are not this machine's, so nothing is known of the files of network file systems and FUSE.
+//! 1. Pages of a closed file are used again only if every change since the close would show in the stamp. A file system
+//!    that is not known to show all changes counts as one that does not.
+//! 2. The times of a file have the steps of its file system's clock. A file that changed within the last step may
+//!    change again without another time (`is_settled`).
+//! 3. Device numbers, inode numbers and times may all be the same after another image was mounted. So the number of the
+//!    mount counts, too, which the kernel never uses twice (Linux 6.8). On a file system without writers it is enough.
+//! 4. The kernel notes a store through a mapping when the store makes a page dirty. A direct read writes such a page
+//!    back first, so the next store is noted again. A buffered read leaves it dirty, and the next store is not noted.
+//!    Stores to memory (tmpfs, DAX) are never noted.
+//! 5. The clocks of servers are not this machine's, so no stamp of a file on a network file system or FUSE proves
+//!    anything.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -21,14 +24,14 @@ use rustix::io::Errno;
 use super::calls::{borrow, retry};
 use super::fs::{Handle, Identity, Stamp};
 
-/// The kernel's times of files are those of its last tick, which is at most 10 ms ago. A file that changed longer ago than this gets
-/// another time by its next change.
+/// The age from which on a change gets another time. The kernel's times of files are those of its last tick, at most
+/// 10 ms ago.
 const SETTLED_NS: i128 = 50_000_000;
 
-/// The same where times may have whole or even seconds.
+/// The age likewise, for a time that may have whole or even seconds.
 const COARSE_NS: i128 = 2_000_000_000 + SETTLED_NS;
 
-/// A time that is a multiple of this may come from a clock of whole seconds or of hundredths.
+/// A time that is a multiple of this may be from a clock with steps of seconds or hundredths.
 const ROUND_NS: i128 = 10_000_000;
 
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8).
@@ -37,7 +40,8 @@ const MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// `f_type` of file systems that are made as a whole and then only read: erofs, squashfs, iso9660, cramfs, romfs.
 const IMAGES: [u32; 5] = [0xe0f5_e1e2, 0x7371_7368, 0x9660, 0x28cd_3d45, 0x7275];
 
-/// `f_type` of local file systems that note each change by direct I/O, by a write and by a store (rule 4): ext2 to ext4, XFS, btrfs, F2FS.
+/// `f_type` of local file systems that note each change by direct I/O, by a write and by a store (rule 4): ext2 to
+/// ext4, XFS, btrfs, F2FS.
 const NOTING: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// `f_type` of tmpfs and of ramfs.
@@ -48,7 +52,7 @@ const MEMORY: &str = "a file system in memory does not note stores through a map
 const UNKNOWN: &str = "this file system is not known to note every change with a time of this machine's clock";
 const BUFFERED: &str = "without direct I/O the kernel does not note every store through a mapping";
 
-/// What tells an open file and its contents apart from others.
+/// The stamp of an open file.
 pub fn stamp(handle: Handle) -> io::Result<Stamp> {
     let file = borrow(handle);
     let stat = sys::fstat(file)?;
@@ -66,7 +70,7 @@ pub fn stamp(handle: Handle) -> io::Result<Stamp> {
     })
 }
 
-/// The number of the file's mount, and why its pages go with the last handle, if they do (rule 1).
+/// The number of the file's mount, and the reason if cached pages must not outlive the last handle (rule 1).
 fn lasting(file: BorrowedFd<'_>) -> io::Result<(u64, Option<&'static str>)> {
     let kind = retry(|| sys::fstatfs(file))?.f_type as u32;
     let stat = match retry(|| sys::statx(file, "", AtFlags::EMPTY_PATH, MOUNT)) {
@@ -94,7 +98,7 @@ fn is_settled(changed_ns: i128, now_ns: i128) -> bool {
 }
 
 fn now_ns() -> i128 {
-    // A clock before 1970 settles nothing.
+    // With a clock before 1970 no change counts as settled.
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(i128::MIN, |since| since.as_nanos() as i128)
 }
 

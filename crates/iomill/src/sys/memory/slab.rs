@@ -1,7 +1,7 @@
-//! A large reservation of address space. It takes memory when it is touched, and gives memory back when it is released.
+//! A large reservation of address space. Pages take memory when they are touched, until they are released.
 //!
-//! Goals: an address that never moves, for memory that grows and shrinks; errors instead of aborts. Non-goals: which
-//! thread uses which part, and references. The slab hands out only a raw address, since its bytes may be changing.
+//! Goals: an address that never changes, for memory that grows and shrinks; errors instead of aborts. Non-goals: which
+//! thread uses which part, and references. The slab hands out only a raw address, because its bytes may be changing.
 
 use std::fmt;
 use std::io;
@@ -15,50 +15,50 @@ use super::page_bytes;
 /// The slab starts at a multiple of this, the size of a huge page of x86-64 and of arm64 with small pages of 4 KiB.
 pub const SLAB_ALIGN_BYTES: usize = 2 << 20;
 
-/// The largest number of nodes that the kernel supports.
+/// The most nodes that the kernel supports.
 const NODES_MAX: u32 = 1024;
 
 /// How strictly memory keeps to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodePolicy {
-    /// From the node while it has memory, then from any other node.
+    /// Memory comes from the node while it has some, then from any other node.
     Preferred,
-    /// Only from the node. If it has no memory left, the process ends, as after any lack of memory.
+    /// Memory comes only from the node. If it has none left, the process ends, as after any lack of memory.
     Bind,
 }
 
 /// Reserved address space, readable and writable from end to end. Pages that were never touched, or were released, read
-/// as zero and cost nothing.
+/// as zero and take no memory.
 ///
-/// Nothing is unmapped while the slab lives. So access to any part of it never faults, but it may use up the machine's
-/// memory.
+/// No part of it is unmapped while the slab lives. So an access never faults, but it may use up the machine's memory.
 pub struct Slab {
-    /// Start of a mapping of `len` bytes that only this value owns, a multiple of `SLAB_ALIGN_BYTES`.
+    /// The start of a mapping of `len` bytes, which this value alone owns. A multiple of `SLAB_ALIGN_BYTES`.
     start: NonNull<u8>,
-    /// Bytes mapped: whole pages, not zero.
+    /// The mapped length in bytes: whole pages, and never 0.
     len: usize,
-    /// Bytes that were asked for: in the last page there may be more.
+    /// The requested length in bytes; at most `len`.
     asked: usize,
-    /// Bytes of the kernel's pages, which may be more than 4,096.
+    /// The size of the kernel's pages in bytes, which may be more than 4,096.
     page: usize,
 }
 
 // SAFETY: the mapping belongs to no thread, and any thread may unmap it.
 unsafe impl Send for Slab {}
-// SAFETY: methods on `&Slab` read two fields that never change, and call the kernel. The kernel takes calls on one
-// mapping from many threads. Access to the memory goes through the raw address, and the code that does it must prove it
-// safe.
+// SAFETY: methods on `&Slab` read fields that never change, and call the kernel, which takes calls on one mapping from
+// many threads. Access to the memory goes through the raw address, and the code that makes it must prove it safe.
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// Reserves `max_bytes`, rounded up to whole pages. The system sets no memory aside, so a slab may be larger than
-    /// the memory there is. It fails if the system forbids that (`vm.overcommit_memory` 2) or limits the process's
-    /// address space.
+    /// Reserves `max_bytes` bytes, rounded up to whole pages. The system sets no memory aside, so a slab may be larger
+    /// than the machine's memory.
+    ///
+    /// # Errors
+    /// The system forbids that (`vm.overcommit_memory` 2), or limits the process's address space.
     pub fn new(max_bytes: usize) -> io::Result<Slab> {
         Slab::of_pages(max_bytes, page_bytes())
     }
 
-    /// Like `new`, with pages of so many bytes, a multiple of the kernel's, as another kernel has them.
+    /// Like `new`, as on a kernel with pages of `page` bytes, a multiple of this kernel's.
     pub(crate) fn of_pages(max_bytes: usize, page: usize) -> io::Result<Slab> {
         let len = max_bytes.checked_next_multiple_of(page).filter(|len| *len > 0);
         let mapped =
@@ -71,8 +71,8 @@ impl Slab {
         let raw = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, access, flags) }?;
         let before = raw.addr().next_multiple_of(SLAB_ALIGN_BYTES) - raw.addr();
         let start = raw.cast::<u8>().wrapping_add(before);
-        // Gives back what lies before and after the slab. If the kernel refuses (it has run out of mappings), the
-        // address space stays taken, which does no harm.
+        // Unmaps the edges before and after the slab. If the kernel refuses (it has run out of mappings), only address
+        // space is lost.
         for (edge, bytes) in [(raw.cast(), before), (start.wrapping_add(len), mapped - before - len)] {
             if bytes > 0 {
                 // SAFETY: the range is whole pages of the mapping just made, outside the slab.
@@ -83,13 +83,13 @@ impl Slab {
         Ok(Slab { start, len, asked: max_bytes, page })
     }
 
-    /// The address of the first byte, a multiple of [`SLAB_ALIGN_BYTES`]. It stays valid and the same while `self`
+    /// The address of the first byte, a multiple of [`SLAB_ALIGN_BYTES`]. It stays the same and valid while `self`
     /// lives.
     pub fn base(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Bytes reserved: the number requested, rounded up to whole pages. Never 0.
+    /// The length in bytes: as requested, rounded up to whole pages. Never 0.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
@@ -101,38 +101,38 @@ impl Slab {
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxHugepage) }?)
     }
 
-    /// Refuses huge pages in the whole slab, so that little more memory is taken than is touched. An error means that the kernel
-    /// has no huge pages.
+    /// Refuses huge pages in the whole slab, so that it takes little more memory than is touched. An error means that
+    /// the kernel has no huge pages.
     pub fn refuse_huge(&self) -> io::Result<()> {
         // SAFETY: as for `advise_huge`.
         Ok(unsafe { rustix::mm::madvise(self.base().cast(), self.len, Advice::LinuxNoHugepage) }?)
     }
 
-    /// Gives the memory behind a range of whole pages back to the system. The slab may end within the last page. The range reads
-    /// as zero afterwards. A part of a huge page gives nothing back until the kernel splits the page, which it does when it needs
-    /// memory.
+    /// Returns the memory of a range of whole pages to the system; the slab may end within the last page. The range
+    /// reads as zero afterwards. A part of a huge page frees no memory until the kernel splits the page, which it does
+    /// when it needs memory.
     ///
     /// # Safety
-    /// While this runs there is no reference to bytes in `range`. No thread reads or writes them except by atomic
-    /// operations, and no system call reads or writes them. No ring has the range registered: a ring holds the old
-    /// pages and would go on using them, while this process sees new ones.
+    /// During the call there is no reference to bytes in `range`. No thread accesses them except by atomic operations,
+    /// and no system call accesses them. No I/O uses a registration of the range any more: a ring holds the old pages,
+    /// while this process gets new ones.
     pub unsafe fn release(&self, range: Range<usize>) -> io::Result<()> {
         let (start, len) = self.pages(&range)?;
         // SAFETY: the range lies in the mapping, and by the caller's promise no code relies on its bytes.
         unsafe { rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed) }.map_err(|error| {
             let error = io::Error::from(error);
-            io::Error::new(error.kind(), format!("cannot give {len} bytes of memory back to the system: {error}"))
+            io::Error::new(error.kind(), format!("cannot return {len} bytes of memory to the system: {error}"))
         })
     }
 
-    /// Takes the memory of a range of whole pages from a node from now on. Pages that are there already stay where they
-    /// are. Call it before the range is touched.
+    /// Binds a range of whole pages to a node: their memory comes from the node. Pages that have memory already keep
+    /// it, so bind before the range is touched.
     pub fn bind(&self, range: Range<usize>, node: u32, policy: NodePolicy) -> io::Result<()> {
         let (start, len) = self.pages(&range)?;
         bind(start, len, node, policy)
     }
 
-    /// Address and length of a range, which must be whole pages of the slab, or end where the slab was asked to end.
+    /// The address and length of a range, which must be whole pages of the slab, or end at its requested length.
     fn pages(&self, range: &Range<usize>) -> io::Result<(*mut u8, usize)> {
         let page = self.page;
         let end = if range.end == self.asked { self.len } else { range.end };
@@ -145,7 +145,7 @@ impl Slab {
     }
 }
 
-/// Takes memory for whole pages from `start` on, in a mapping of the caller, from a node from now on.
+/// Binds the whole pages from `start` on, in a mapping of the caller, to a node.
 pub(super) fn bind(start: *mut u8, len: usize, node: u32, policy: NodePolicy) -> io::Result<()> {
     if node >= NODES_MAX {
         return Err(invalid(format!("node {node} does not exist: the highest is {}", NODES_MAX - 1)));
@@ -156,10 +156,10 @@ pub(super) fn bind(start: *mut u8, len: usize, node: u32, policy: NodePolicy) ->
         NodePolicy::Preferred => libc::MPOL_PREFERRED,
         NodePolicy::Bind => libc::MPOL_BIND,
     };
-    // The kernel takes a count of bits that is one too large, and reads one bit fewer.
+    // The kernel reads one bit less than this count.
     let bits = libc::c_ulong::from(NODES_MAX) + 1;
-    // SAFETY: no byte of the range changes if it is mapped, and the kernel returns an error if it is not. The mask
-    // holds as many bits as the kernel reads.
+    // SAFETY: the call changes no byte of a mapped range, and fails for any other range. The mask has as many bits as
+    // the kernel reads.
     let result = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, mask.as_ptr(), bits, 0 as libc::c_uint) };
     if result == 0 {
         return Ok(());
@@ -192,7 +192,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Bytes of the slab that have memory behind them.
+    /// The number of the slab's bytes that have memory.
     fn resident_bytes(slab: &Slab) -> usize {
         let page = page_bytes();
         let mut pages = vec![0u8; slab.len() / page];
@@ -202,7 +202,7 @@ mod tests {
         pages.iter().filter(|page| **page & 1 == 1).count() * page
     }
 
-    /// Resident memory of this process in bytes.
+    /// The resident memory of this process in bytes.
     fn rss_bytes() -> usize {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * page_bytes()
