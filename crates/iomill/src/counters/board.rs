@@ -1,4 +1,4 @@
-//! The board: all rows of one array, in memory that other processes can read, if there is such memory.
+//! The board: all rows of one array, if possible in memory that other processes can read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,10 +19,10 @@ use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, RO
 use crate::sys::memory::Slab;
 use crate::sys::process::Home;
 
-/// The board's memory is made ready in steps of so many bytes: a page.
+/// The step in bytes by which the board's memory is allocated: a page.
 const STEP_BYTES: usize = 4096;
 
-/// Tells boards of this process apart in the threads' tables.
+/// The number of the next board. It identifies the boards of this process in the threads' tables.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -30,7 +30,7 @@ thread_local! {
     static TALLIES: RefCell<Vec<(u64, Tally)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a board describes.
+/// The array that a board describes.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The array's id.
@@ -46,21 +46,21 @@ pub struct Board {
     drives: u16,
     area: Area,
     pool: Mutex<RowPool>,
-    /// Set when no other process needs to find it any more.
+    /// Whether the board is hidden from other processes.
     closed: AtomicBool,
 }
 
-/// Where rows come from.
+/// The rows of a board.
 struct RowPool {
     /// The file behind the area, until the board is closed.
     file: Option<OwnFile>,
-    /// How many rows of the area have a kind. They come first.
+    /// The number of rows in use, the first ones of the area. They have a kind.
     used: usize,
-    /// How many rows of the area may be touched (`runtime`, rule 3). They come first.
+    /// The number of rows that may be touched, the first ones of the area (`runtime`, rule 3). At least `used`.
     ready: usize,
     /// Rows without an owner, by kind (rule 2).
     free: BTreeMap<u64, Vec<NonNull<Row>>>,
-    /// Rows beyond the area. Each is a leaked box that the board frees when it ends.
+    /// Rows outside the area. Each is a leaked box, which the board's drop frees.
     extra: Vec<NonNull<Row>>,
 }
 
@@ -81,27 +81,28 @@ impl Area {
 
 /// A shared mapping of a file.
 struct SharedMapping {
-    /// Start of a mapping of `len` bytes that only this value owns.
+    /// The start of a mapping of `len` bytes, which this value alone owns.
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no owner lives any more, since each holds the board.
+        // SAFETY: the mapping is ours. No owner of a row lives any more, because each holds the board.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "unmapping own memory cannot fail");
     }
 }
 
-// SAFETY: the pointers lead to atomics that live as long as the board and belong to no thread. The pool is locked.
+// SAFETY: the pointers lead to atomics, which are valid while the board lives and belong to no thread. The pool is
+// under a lock.
 unsafe impl Send for Board {}
 // SAFETY: as above.
 unsafe impl Sync for Board {}
 
 impl Board {
-    /// A board in the first of `directories` that works, or in plain memory. If there are directories and none works, a
-    /// notice says why. `salt` makes the file's name hard to guess.
+    /// Makes a board in the first of `directories` that works, else in plain memory. If there are directories and none
+    /// works, a notice says why. `salt` makes the file's name hard to guess.
     pub fn new(
         subject: &Subject,
         directories: &[PathBuf],
@@ -145,8 +146,8 @@ impl Board {
         }))
     }
 
-    /// The calling thread's counters. The thread keeps them, so this only searches a short list. A caller that counts
-    /// much in one call asks once.
+    /// The calling thread's counters. The thread keeps them, so this only searches a short list. A caller with many
+    /// counts in one call should ask once.
     #[inline]
     pub fn tally(self: &Arc<Self>) -> Tally {
         let found = TALLIES.try_with(|tallies| {
@@ -154,7 +155,7 @@ impl Board {
                 tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| t.clone());
             found.unwrap_or_else(|| self.enter(&mut tallies.borrow_mut()))
         });
-        // A thread that is ending has no table any more. Each of its last calls takes a row.
+        // A thread that is ending has no table any more: each of its last calls takes a row.
         found.unwrap_or_else(|_| self.take_thread())
     }
 
@@ -189,7 +190,7 @@ impl Board {
         if pool.used == pool.ready && pool.used < ROWS_MAX {
             let offset = header_bytes(self.drives) + pool.ready * ROW_BYTES;
             let allocated = pool.file.as_ref().map(|file| file.allocate(offset as u64, STEP_BYTES as u64));
-            // If there is no memory for more rows, or the file has been closed, at least this process goes on counting.
+            // Without memory for more rows, or after the close of the file, the row below is in plain memory.
             if matches!(allocated, Some(Ok(()))) {
                 pool.ready += STEP_BYTES / ROW_BYTES;
             }
@@ -199,7 +200,8 @@ impl Board {
             pool.used += 1;
             // SAFETY: the row lies within the area, and may be touched.
             unsafe { row.as_ref() }.0[KIND_WORD].store(kind, Ordering::Relaxed);
-            // Release: pairs with the read in `Published::read` of another process, which must see the kind of every row in use.
+            // Release: pairs with the read in `Published::read` of another process, which must see the kind of every
+            // row in use.
             self.header(USED_WORD).store(pool.used as u64, Ordering::Release);
             return row;
         }
@@ -210,7 +212,7 @@ impl Board {
         row
     }
 
-    /// Whether this is the process that counts here, and not one that was forked from it.
+    /// Whether the calling process made the board, and is not a child of that process.
     pub(super) fn is_here(&self) -> bool {
         self.home.is_here()
     }
@@ -221,7 +223,7 @@ impl Board {
         self.pool().free.entry(kind).or_default().push(row);
     }
 
-    /// Says how much memory caches pages.
+    /// Sets the size of the cache in bytes.
     pub fn set_cache_bytes(&self, cache_bytes: u64) {
         self.header(CACHE_WORD).store(cache_bytes, Ordering::Relaxed);
     }
@@ -240,13 +242,13 @@ impl Board {
         counters
     }
 
-    /// Hides the board from other processes. Counting goes on.
+    /// Hides the board from other processes. Counts go on.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.pool().file = None;
     }
 
-    /// Rows that have ever had an owner.
+    /// The number of rows that ever had an owner.
     #[cfg(test)]
     pub(super) fn rows_in_use(&self) -> usize {
         let pool = self.pool();
@@ -254,19 +256,20 @@ impl Board {
     }
 
     fn pool(&self) -> MutexGuard<'_, RowPool> {
-        // The pool is valid at every moment, so a panic of an earlier holder is no reason to stop.
+        // The pool is valid at every moment, so it may be used after a panic of an earlier holder.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn header(&self, word: usize) -> &AtomicU64 {
-        // SAFETY: the header lies at the start of the area, aligned, and is ready before the board is. Words of it that
-        // change are accessed only as atomics.
+        // SAFETY: the header is at the start of the area, aligned, and was allocated before the board was made. Its
+        // words that change are accessed only as atomics.
         unsafe { AtomicU64::from_ptr(self.area.base().cast::<u64>().add(word)) }
     }
 
     fn row(&self, index: usize) -> NonNull<Row> {
         assert!(index < ROWS_MAX, "the board has no row {index}");
-        // SAFETY: the area has `ROWS_MAX` rows after its header and is not null; both are multiples of a row's alignment.
+        // SAFETY: the area has `ROWS_MAX` rows after its header and is not null; both are multiples of a row's
+        // alignment.
         unsafe { NonNull::new_unchecked(self.area.base().add(header_bytes(self.drives) + index * ROW_BYTES).cast()) }
     }
 }
@@ -275,7 +278,7 @@ impl Drop for Board {
     fn drop(&mut self) {
         let pool = self.pool.get_mut().unwrap_or_else(PoisonError::into_inner);
         for row in pool.extra.drain(..) {
-            // SAFETY: it is a box that `begin` leaked. No owner lives any more, since each holds the board.
+            // SAFETY: the row is a box that `begin` leaked. No owner lives any more, because each holds the board.
             drop(unsafe { Box::from_raw(row.as_ptr()) });
         }
     }
@@ -287,10 +290,10 @@ impl fmt::Debug for Board {
     }
 }
 
-/// Makes the file, maps it, fills in the header, and gives the file its name.
+/// Creates the file, maps it, fills in the header, and gives the file its name.
 fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) -> io::Result<(SharedMapping, OwnFile)> {
     let directory = runtime::open_directory(path, true)?;
-    // Dead processes cannot remove their files, so this call does.
+    // Removes the files of dead processes.
     runtime::living(&directory)?;
     let name = runtime::file_name(&subject.array, std::process::id(), salt);
     let file = runtime::create(directory, name, len as u64)?;
@@ -300,7 +303,8 @@ fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) ->
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, &file.file, 0) }?;
     let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
     let mapping = SharedMapping { start, len };
-    // SAFETY: the mapping is longer than the header, which has memory behind it. No other process knows the file yet.
+    // SAFETY: the mapping is longer than the header, for which memory is allocated. No other process knows the file
+    // yet.
     unsafe { start.as_ptr().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
     file.show()?;
     Ok((mapping, file))

@@ -1,8 +1,8 @@
-//! Latencies in buckets, four to each power of two, so that any quantile is known to within an eighth.
+//! Histograms of latencies, with four buckets to each power of two, so that any quantile is known to within an eighth.
 
 use std::fmt;
 
-/// Buckets of a histogram: the first ends at 1.28 us, the last begins at 15 s and has no end.
+/// The number of buckets of a histogram. The first ends at 1.28 us, the last begins at 15 s and has no end.
 pub const BUCKETS: usize = 96;
 
 /// The first bucket's power of two, in ns.
@@ -16,23 +16,23 @@ pub(super) fn bucket(latency_ns: u64) -> usize {
     (((bits - FIRST_BITS) * 4) as usize + quarter as usize).min(BUCKETS - 1)
 }
 
-/// Where a bucket ends, in ns: latencies in it are below.
+/// The end of a bucket in nanoseconds. Latencies in the bucket are below it.
 pub(super) fn end_ns(bucket: usize) -> u64 {
     (5 + bucket as u64 % 4) << (FIRST_BITS - 2 + bucket as u32 / 4)
 }
 
-/// Where a bucket begins, in ns.
+/// The start of a bucket in nanoseconds.
 fn start_ns(bucket: usize) -> u64 {
     if bucket == 0 { 0 } else { end_ns(bucket - 1) }
 }
 
-/// How long timed requests took.
+/// A histogram of the latencies of timed requests.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Latency {
-    /// Requests by bucket.
+    /// The number of requests in each bucket.
     pub counts: [u64; BUCKETS],
-    /// Sum of all latencies in nanoseconds.
+    /// The sum of all latencies in nanoseconds.
     pub sum_ns: u64,
 }
 
@@ -49,13 +49,13 @@ impl fmt::Debug for Latency {
 }
 
 impl Latency {
-    /// How many requests were timed.
+    /// The number of timed requests.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.wrapping_add(*count))
     }
 
-    /// The latency that a share of the requests (0 to 1) did not exceed, in microseconds; `None` if none was timed. It
-    /// assumes that latencies spread evenly within a bucket.
+    /// The latency in microseconds that a share of the requests (0 to 1) did not exceed; `None` if none was timed.
+    /// Latencies are assumed to be spread evenly within a bucket.
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         let wanted = share.clamp(0.0, 1.0) * self.count() as f64;
         let mut below = 0.0;

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::latency::{BUCKETS, end_ns};
 use super::snapshot::{Counters, DriveCounters};
 
-/// Prometheus gets only the ends of whole powers of two: a bucket is a time series, and there are many drives.
+/// The number of buckets that one line adds up. Prometheus gets a bucket per power of two, because each bucket of each
+/// drive is a time series.
 const BUCKETS_PER_LINE: usize = 4;
 
 type OfArray = (&'static str, &'static str, &'static str, fn(&Counters) -> u64);
@@ -16,10 +17,10 @@ const ARRAY: [OfArray; 12] = [
     ("cache_hits_total", "counter", "Pages found in the cache.", |c| c.hits),
     ("cache_misses_total", "counter", "Pages not found in the cache.", |c| c.misses),
     ("cache_fills_total", "counter", "Pages read into the cache.", |c| c.fills),
-    ("cache_evictions_total", "counter", "Pages that gave up their frame.", |c| c.evictions),
+    ("cache_evictions_total", "counter", "Pages evicted for another page.", |c| c.evictions),
     ("cache_flushes_total", "counter", "Pages written from the cache to their drives.", |c| c.flushes),
     ("cache_bypasses_total", "counter", "Pages read or written past the cache.", |c| c.bypasses),
-    ("cache_waits_total", "counter", "Waits for a page that another call was working on.", |c| c.waits),
+    ("cache_waits_total", "counter", "Waits for a page on which another call worked.", |c| c.waits),
     ("cache_pins_total", "counter", "Pins taken.", |c| c.pins),
     ("cache_read_ahead_total", "counter", "Pages read into the cache before a call asked for them.", |c| c.read_ahead),
     ("read_bytes_total", "counter", "Bytes that calls have read, or have begun to.", |c| c.bytes_read),
@@ -27,20 +28,20 @@ const ARRAY: [OfArray; 12] = [
 ];
 
 const DRIVE: [OfDrive; 7] = [
-    ("drive_reads_total", "counter", "Reads of a drive that ended well.", |d| d.reads),
-    ("drive_writes_total", "counter", "Writes to a drive that ended well.", |d| d.writes),
-    ("drive_syncs_total", "counter", "Syncs of parts on a drive that ended well.", |d| d.syncs),
+    ("drive_reads_total", "counter", "Reads from a drive that succeeded.", |d| d.reads),
+    ("drive_writes_total", "counter", "Writes to a drive that succeeded.", |d| d.writes),
+    ("drive_syncs_total", "counter", "Syncs of parts on a drive that succeeded.", |d| d.syncs),
     ("drive_read_bytes_total", "counter", "Bytes read from a drive.", |d| d.read_bytes),
     ("drive_write_bytes_total", "counter", "Bytes written to a drive.", |d| d.write_bytes),
-    ("drive_errors_total", "counter", "Requests of a drive that failed for good.", |d| d.errors),
-    ("drive_in_flight", "gauge", "Requests that a drive has now.", |d| d.in_flight),
+    ("drive_errors_total", "counter", "Requests to a drive that failed, after all retries.", |d| d.errors),
+    ("drive_in_flight", "gauge", "Requests in flight on a drive.", |d| d.in_flight),
 ];
 
 impl Counters {
-    /// The text that Prometheus reads.
+    /// The counters in the text format of Prometheus.
     pub fn metrics(&self) -> String {
         let mut text = String::new();
-        // Writing to a string does not fail.
+        // A write to a string does not fail.
         let _ = self.write_metrics(&mut text);
         text
     }
@@ -57,12 +58,12 @@ impl Counters {
             }
         }
         let name = "drive_latency_seconds";
-        head(text, name, "histogram", "Time from the start to the end of a sample of the reads and writes.")?;
+        head(text, name, "histogram", "Latencies of a sample of the reads and writes, in seconds.")?;
         for (index, drive) in self.drives.iter().enumerate() {
             let mut sum = 0u64;
             for (bucket, count) in drive.latency.counts.iter().enumerate() {
                 sum = sum.wrapping_add(*count);
-                // The last bucket has no end. The line below writes it.
+                // The last bucket has no end, and is written below as `+Inf`.
                 if bucket % BUCKETS_PER_LINE == BUCKETS_PER_LINE - 1 && bucket + 1 < BUCKETS {
                     let end = end_ns(bucket) as f64 / 1e9;
                     writeln!(text, "iomill_{name}_bucket{{drive=\"{index}\",le=\"{end}\"}} {sum}")?;

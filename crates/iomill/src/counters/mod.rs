@@ -55,16 +55,16 @@ pub use published::{Published, find};
 pub use runtime::directories;
 pub use snapshot::{Counters, DriveCounters};
 
-/// Words of a row. A row is then eight pairs of cache lines, and no two rows share one.
+/// The number of words in a row. A row is then eight pairs of cache lines, and no two rows share one.
 const ROW_WORDS: usize = 128;
 const ROW_BYTES: usize = ROW_WORDS * 8;
-/// The largest number of rows on a board. Later owners count in plain memory.
+/// The most rows on a board. Later owners count in plain memory.
 const ROWS_MAX: usize = 1 << 14;
 
-/// What all rows take, in bytes.
+/// The memory of all rows in bytes.
 pub(crate) const ROWS_BYTES: u64 = (ROWS_MAX * ROW_BYTES) as u64;
 
-/// The word of every row that says what it counts for: 0 is nothing yet.
+/// The word of a row that holds its kind: 0 is none yet.
 const KIND_WORD: usize = 0;
 const KIND_THREAD: u64 = 1;
 /// The kind of drive 0's rows. Drive 1's is one more, and so on.
@@ -72,14 +72,14 @@ const KIND_DRIVE: u64 = 2;
 /// The first word of the histogram in a drive's row.
 const LATENCY_WORD: usize = 16;
 
-/// One request in so many is timed. The number is odd, because batch sizes are powers of two and would fall into step
-/// with it.
+/// The number of requests for each one that is timed. It is odd, because batch sizes are powers of two, and would fall
+/// into step with an even number.
 pub const TIMED_ONE_IN: u32 = 17;
 
 #[repr(C, align(1024))]
 struct Row([AtomicU64; ROW_WORDS]);
 
-/// What a thread counts for an array. The numbers are part of the published format.
+/// The counters of a thread for an array. Their numbers are part of the published format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
@@ -89,13 +89,13 @@ pub enum Counter {
     Misses = 2,
     /// Pages read into frames.
     Fills = 3,
-    /// Pages that gave up their frame to another.
+    /// Pages evicted for another page.
     Evictions = 4,
     /// Pages written from frames to their drives.
     Flushes = 5,
     /// Pages read or written past the cache.
     Bypasses = 6,
-    /// Times that a call waited for a page that another call worked on.
+    /// Waits of calls for a page on which another call worked.
     Waits = 7,
     /// Pins taken.
     Pins = 8,
@@ -108,7 +108,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All ids.
+    /// All counters.
     pub const ALL: [Counter; 11] = [
         Counter::Hits,
         Counter::Misses,
@@ -124,7 +124,7 @@ impl Counter {
     ];
 }
 
-/// What a drive queue counts. The numbers are part of the published format.
+/// The counters of a drive queue. Their numbers are part of the published format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 enum DriveCounter {
@@ -138,27 +138,27 @@ enum DriveCounter {
     LatencySumNs = 8,
 }
 
-/// One owner's row. It is `Send` and not `Sync`, because only the thread that holds it writes (rule 1).
+/// The ownership of a row. It is `Send` and not `Sync`, because only the thread that holds it writes (rule 1).
 struct Owned {
     board: Arc<Board>,
-    /// Lives as long as the board.
+    /// Valid while the board lives.
     row: NonNull<Row>,
     /// Keeps `&Owned` on one thread.
     not_sync: PhantomData<Cell<u64>>,
 }
 
-// SAFETY: the row is atomics in memory that the board keeps and that belongs to no thread. A move to another thread
+// SAFETY: the row consists of atomics in the board's memory, which belongs to no thread. A move to another thread
 // orders the old owner's stores before the new owner's.
 unsafe impl Send for Owned {}
 
-/// Adds to a word of a row, which belongs to this thread.
+/// Adds to a word of the calling thread's row.
 #[inline(always)]
 fn add(word: &AtomicU64, amount: u64) {
     // Only the row's owner writes (rule 1), so nothing is lost between the load and the store.
     word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
-/// Counts a hit. `note` gets the hits before.
+/// Counts a hit. `note` gets the number of hits before it.
 #[inline(always)]
 fn hit<R>(hits: &AtomicU64, note: impl FnOnce(u64) -> R) -> R {
     let noted = note(hits.load(Ordering::Relaxed));
@@ -168,7 +168,7 @@ fn hit<R>(hits: &AtomicU64, note: impl FnOnce(u64) -> R) -> R {
 
 impl Owned {
     fn words(&self) -> &[AtomicU64; ROW_WORDS] {
-        // SAFETY: the row lives as long as the board, which `self` holds, and is atomics, which may be shared.
+        // SAFETY: `self` holds the board, so the row is valid. It consists of atomics, which may be shared.
         unsafe { &self.row.as_ref().0 }
     }
 
@@ -184,7 +184,8 @@ impl Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // In a child another thread of the parent may have the pool's lock for ever, and the row is the parent's.
+        // A forked child leaves the row to the parent. The pool's lock may be held for ever there, by a thread that
+        // only the parent has.
         if self.board.is_here() {
             self.board.give_back(self.row);
         }
@@ -197,10 +198,10 @@ impl fmt::Debug for Owned {
     }
 }
 
-/// A thread's counters for one array: [`Board::tally`] finds it.
+/// A thread's counters for one array. [`Board::tally`] finds them.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// `owned.row`, which a hit finds here by one load less.
+    /// A copy of `owned.row`, which saves a hit one load.
     row: NonNull<Row>,
     owned: Rc<Owned>,
 }
@@ -212,11 +213,11 @@ impl Tally {
 
     #[inline(always)]
     fn words(&self) -> &[AtomicU64; ROW_WORDS] {
-        // SAFETY: the row lives as long as `owned`, and is atomics, which may be shared.
+        // SAFETY: the row is valid while `owned` lives. It consists of atomics, which may be shared.
         unsafe { &self.row.as_ref().0 }
     }
 
-    /// What this thread, and the owners of its row before, have added to a counter.
+    /// The value of a counter in this row: of this thread and of the row's earlier owners.
     #[inline(always)]
     pub fn get(&self, id: Counter) -> u64 {
         self.words()[id as usize].load(Ordering::Relaxed)
@@ -228,16 +229,16 @@ impl Tally {
         add(&self.words()[id as usize], amount);
     }
 
-    /// Counts a hit. `note` gets the hits before.
+    /// Counts a hit. `note` gets the number of hits before it.
     #[inline(always)]
     pub fn hit<R>(&self, note: impl FnOnce(u64) -> R) -> R {
         hit(&self.words()[Counter::Hits as usize], note)
     }
 
-    /// The same, and adds to another counter.
+    /// Counts a hit as [`Tally::hit`], and adds to another counter.
     #[inline(always)]
     pub fn hit_and<R>(&self, other: Counter, amount: u64, note: impl FnOnce(u64) -> R) -> R {
-        // The words only once: a store to them makes the compiler look for them again.
+        // Loaded once: after a store to the words the compiler would load `row` again.
         let words = self.words();
         add(&words[other as usize], amount);
         hit(&words[Counter::Hits as usize], note)
@@ -268,13 +269,13 @@ impl DriveTally {
         self.0.add(DriveCounter::Syncs as usize, 1);
     }
 
-    /// Counts a read, write or sync that failed finally.
+    /// Counts a read, write or sync that failed, after all retries.
     #[cold]
     pub fn failed(&self) {
         self.0.add(DriveCounter::Errors as usize, 1);
     }
 
-    /// Stores how many are in flight now.
+    /// Sets the number of requests in flight.
     #[inline]
     pub fn set_in_flight(&self, count: usize) {
         self.0.set(DriveCounter::InFlight as usize, count as u64);
@@ -289,14 +290,14 @@ impl DriveTally {
 
 impl Drop for DriveTally {
     fn drop(&mut self) {
-        // A queue ends with nothing in flight, but its row stays in use. In a forked child the row is the parent's.
+        // The row stays in the sums, so its gauge is cleared. A forked child leaves the row to the parent.
         if self.0.board.is_here() {
             self.set_in_flight(0);
         }
     }
 }
 
-/// The counters' place for the queues of one drive.
+/// The source of counters for the queues of one drive.
 #[derive(Clone, Debug)]
 pub struct Meter {
     board: Arc<Board>,
@@ -305,7 +306,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter of one drive. Times come from the clock.
+    /// A meter for one drive, with times from `clock`.
     pub fn new(board: &Arc<Board>, drive: u16, clock: &Arc<dyn Clock>) -> Meter {
         Meter { board: Arc::clone(board), drive, clock: Arc::clone(clock) }
     }
@@ -335,7 +336,7 @@ impl Probe {
             return 0;
         }
         self.until_timed = TIMED_ONE_IN;
-        // A clock may begin at 0, which stands for "not timed".
+        // At least 1, because 0 stands for "not timed".
         self.clock.now_ns().max(1)
     }
 

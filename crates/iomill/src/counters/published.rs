@@ -1,14 +1,14 @@
-//! The published form of a board: its header, and the reader for boards of other processes.
+//! The published form of a board: its header, and the reader of other processes' boards.
 //!
-//! Goals: a reader trusts nothing that the file holds. It never maps a file, because another process could cut the file
-//! short. A word that is read during a write has its old or its new value, because the kernel copies whole words.
+//! Goals: a reader trusts no byte of the file. It never maps a file, because another process could cut the file. A word
+//! that is read during a write has its old or its new value, because the kernel copies whole words.
 //!
 //! ```text
 //! words 0..9   magic, version, header bytes, drives, array id (2), pid, cache bytes, rows in use, row bytes
 //! byte 4096    one name of 256 bytes per drive: its length (2 bytes), its text
 //! header end   rows of 1024 bytes; the header ends at a multiple of 4096
 //! ```
-//! Numbers are in the byte order of the machine, which writer and reader share.
+//! Numbers are in the byte order of the machine: writer and reader are on the same one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,22 +21,23 @@ use super::snapshot::{Counters, RowWords};
 use super::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"iomillCT");
-/// Goes up with every change of the header, of rows, or of the meaning of a word.
+/// Raised with every change of the header, of rows, or of the meaning of a word.
 const VERSION: u64 = 1;
 const PAGE: usize = 4096;
 const NAME_BYTES: usize = 256;
 const HEADER_WORDS: usize = 10;
 
-/// Words of the header that change.
+/// The word of the header with the size of the cache, in bytes. It changes.
 pub(super) const CACHE_WORD: usize = 7;
+/// The word of the header with the number of rows in use. It changes.
 pub(super) const USED_WORD: usize = 8;
 
-/// Length of the header of a board with so many drives.
+/// The length in bytes of the header of a board with `drives` drives.
 pub(super) fn header_bytes(drives: u16) -> usize {
     (PAGE + usize::from(drives) * NAME_BYTES).next_multiple_of(PAGE)
 }
 
-/// The header as bytes, with nothing in use yet.
+/// The header as bytes, with no row in use.
 pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
     let len = header_bytes(drives.len() as u16);
     let mut bytes = vec![0; len];
@@ -58,7 +59,7 @@ pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
         place.copy_from_slice(&word.to_ne_bytes());
     }
     for (place, name) in bytes[PAGE..].chunks_exact_mut(NAME_BYTES).zip(drives) {
-        // The end of a long path says more.
+        // Of a long path only the end fits, which tells more than the start.
         let start =
             (name.len().saturating_sub(NAME_BYTES - 2)..=name.len()).find(|start| name.is_char_boundary(*start));
         let text = &name[start.unwrap_or(name.len())..];
@@ -68,11 +69,11 @@ pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
     bytes
 }
 
-/// The counters that another process (or this one) shows.
+/// The published counters of another process, or of this one.
 #[derive(Debug)]
 pub struct Published {
     file: OwnedFd,
-    /// Its inode number, and its file system's number.
+    /// The number of the file's device, and its inode number.
     key: (u64, u64),
     array: [u8; 16],
     pid: u32,
@@ -80,8 +81,8 @@ pub struct Published {
     drives: Vec<String>,
 }
 
-/// The boards that this user's processes show in `directories` (see [`directories`](super::directories)), by process.
-/// It removes the file of a dead process. The second list says why other files could not be read.
+/// The published boards of this user's processes in `directories` (see [`directories`](super::directories)), in order
+/// of the processes. The files of dead processes are removed. The second list says why other files could not be read.
 pub fn find(directories: &[PathBuf]) -> (Vec<Published>, Vec<String>) {
     let (mut found, mut notices) = (Vec::new(), Vec::new());
     for path in directories {
@@ -135,7 +136,7 @@ impl Published {
         Ok(Published { file, key, array, pid, header_bytes, drives })
     }
 
-    /// Distinguishes it from all others that are found while this value lives.
+    /// The identity of the board: no other board has it while this value lives.
     pub fn key(&self) -> (u64, u64) {
         self.key
     }
@@ -150,13 +151,13 @@ impl Published {
         format!("{:032x}", u128::from_be_bytes(self.array))
     }
 
-    /// The process, by its number in its own namespace.
+    /// The number of the process, in its own namespace.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The drives' directories, by index; only the end of a long one. The process wrote them, and control characters
-    /// are replaced.
+    /// The drives' directories, by index; of a long path only the end. The process wrote them. Control characters are
+    /// replaced.
     pub fn drives(&self) -> &[String] {
         &self.drives
     }
@@ -188,7 +189,7 @@ impl Published {
     }
 }
 
-/// A word of a byte array that is long enough.
+/// A word of an array of bytes, which is long enough.
 fn word(bytes: &[u8], index: usize) -> u64 {
     let bytes = bytes.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
     u64::from_ne_bytes(bytes.unwrap_or_default())
@@ -198,7 +199,7 @@ fn name(place: &[u8]) -> io::Result<String> {
     let len = usize::from(u16::from_ne_bytes([place[0], place[1]]));
     let text = place.get(2..2 + len).ok_or_else(|| damaged("a drive's name is too long"))?;
     let text = String::from_utf8_lossy(text);
-    // Text that goes to a terminal must not control it.
+    // The text may be shown on a terminal, which it must not control.
     Ok(text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect())
 }
 

@@ -1,12 +1,12 @@
 //! Files in memory through which processes show their counters.
 //!
 //! Rules:
-//! 1. Files lie in a directory that no other user can reach: it belongs to this user, has mode 0700, and is not a
-//!    symlink. Any other directory is not used.
-//! 2. A file gets its name only when it is whole and its owner has locked it. The lock goes when the owner ends,
-//!    however it ends. So a file with a free lock is stale, and the process that finds it removes it.
-//! 3. The file's memory is allocated before a mapping touches it. Otherwise a full file system in memory would end the
-//!    process.
+//! 1. Files are in a directory that no other user can enter: it belongs to this user, has mode 0700, and is not a
+//!    symbolic link. Any other directory is not used.
+//! 2. A file gets its name only when it is complete and its owner has locked it. The lock ends with the owner, also
+//!    if that is killed. So a file with a free lock is stale, and a process that finds it removes it.
+//! 3. A file's memory is allocated before a mapping touches it. Otherwise a full file system in memory would end the
+//!    process by a signal.
 
 use std::ffi::CStr;
 use std::io;
@@ -27,7 +27,7 @@ pub fn directories() -> Vec<PathBuf> {
     runtime.map(|path| path.join("iomill")).into_iter().chain([PathBuf::from(shared)]).collect()
 }
 
-/// Opens a directory as rule 1 demands. `create` makes it if it is missing.
+/// Opens a directory by rule 1. With `create` it creates a missing one.
 pub(super) fn open_directory(path: &Path, create: bool) -> io::Result<OwnedFd> {
     if create {
         match sys::mkdir(path, Mode::RWXU) {
@@ -47,7 +47,7 @@ pub(super) fn open_directory(path: &Path, create: bool) -> io::Result<OwnedFd> {
     Ok(directory)
 }
 
-/// A file of this process, with its name in place.
+/// A file of this process.
 #[derive(Debug)]
 pub(super) struct OwnFile {
     pub file: OwnedFd,
@@ -55,7 +55,7 @@ pub(super) struct OwnFile {
     name: String,
 }
 
-/// Makes a file of `len` bytes without a name, locked by this process.
+/// Creates a nameless file of `len` bytes, and locks it.
 pub(super) fn create(directory: OwnedFd, name: String, len: u64) -> io::Result<OwnFile> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = descriptor::openat(&directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
@@ -66,7 +66,7 @@ pub(super) fn create(directory: OwnedFd, name: String, len: u64) -> io::Result<O
 }
 
 impl OwnFile {
-    /// Allocates memory, as rule 3 demands.
+    /// Allocates memory of the file (rule 3).
     pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         Ok(rustix::io::retry_on_intr(|| sys::fallocate(&self.file, FallocateFlags::empty(), offset, len))?)
     }
@@ -80,19 +80,19 @@ impl OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // A file without a name is gone already. Any other file that stays is stale once its lock goes. That happens
-        // now, also if a process that was forked from this one has the file, too.
+        // A nameless file needs no removal. A named one that stays is stale once its lock is released. The lock is
+        // released here, because a forked child may have the file open, too.
         let _gone = sys::unlinkat(&self.directory, &self.name, AtFlags::empty());
         let _unlocked = sys::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// The name of a file: the array's id, the process, and a part that no other user can guess.
+/// The name of a file: the array's id, the number of the process, and a part that no other user can guess.
 pub(super) fn file_name(array: &[u8; 16], pid: u32, salt: u64) -> String {
     format!("{:032x}-{pid}-{salt:016x}", u128::from_be_bytes(*array))
 }
 
-/// Whether a file is named like ours. No other file is ever opened or removed.
+/// Whether a name has the form of [`file_name`]. Files with other names are neither opened nor removed.
 fn is_ours(name: &str) -> bool {
     let hex = |text: &str, len| text.len() == len && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let mut fields = name.split('-');
@@ -109,11 +109,11 @@ pub(super) fn living(directory: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> 
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let Some(name) = CStr::to_str(entry.file_name()).ok().filter(|name| is_ours(name)) else { continue };
-        // NONBLOCK, because opening a pipe would wait.
+        // NONBLOCK, because the open of a pipe would wait.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match descriptor::openat(directory, name, flags, Mode::empty()) {
             Ok(file) => file,
-            // Its owner has just closed it, or it is a symlink, and so not ours.
+            // Its owner has just removed it, or it is a symbolic link and so not ours.
             Err(Errno::NOENT | Errno::LOOP) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -133,7 +133,7 @@ pub(super) fn living(directory: &OwnedFd) -> io::Result<Vec<(String, OwnedFd)>> 
     Ok(found)
 }
 
-/// Whether the owner of a file lives (rule 2).
+/// Whether the owner of a file still lives (rule 2).
 pub(super) fn is_alive(file: &OwnedFd) -> io::Result<bool> {
     match rustix::io::retry_on_intr(|| sys::flock(file, FlockOperation::NonBlockingLockShared)) {
         Ok(()) => {

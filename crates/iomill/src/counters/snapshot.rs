@@ -1,11 +1,11 @@
-//! Sums of counters at some moment.
+//! The sums of counters at one moment.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::latency::{BUCKETS, Latency};
 use super::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
 
-/// What an array has done since it was opened, summed over all threads. Only the gauges ever go back.
+/// The counters of an array since it was opened, summed over all threads. Only the gauges ever decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
@@ -17,13 +17,13 @@ pub struct Counters {
     pub misses: u64,
     /// Pages read into frames.
     pub fills: u64,
-    /// Pages that gave up their frame to another.
+    /// Pages evicted for another page.
     pub evictions: u64,
     /// Pages written from frames to their drives.
     pub flushes: u64,
     /// Pages read or written past the cache.
     pub bypasses: u64,
-    /// Times that a call waited for a page that another call worked on.
+    /// Waits of calls for a page on which another call worked.
     pub waits: u64,
     /// Pins taken.
     pub pins: u64,
@@ -33,12 +33,12 @@ pub struct Counters {
     pub bytes_written: u64,
     /// Pages read into frames before a call asked for them: read-ahead and advice. They count as fills, not as misses.
     pub read_ahead: u64,
-    /// By drive index.
+    /// The counters of each drive, by its index.
     pub drives: Vec<DriveCounters>,
 }
 
-/// What the queues of one drive have done. A request is a piece of a call, as the layout cuts it. Pages that are read
-/// only for a change within them are not counted.
+/// The counters of one drive's queues. A request is a piece of a call, as the layout cuts it. Reads of pages only to
+/// change bytes in them are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriveCounters {
@@ -52,11 +52,11 @@ pub struct DriveCounters {
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Reads, writes and syncs that failed finally.
+    /// Reads, writes and syncs that failed, after all retries.
     pub errors: u64,
-    /// Requests that the drive has now. A gauge.
+    /// Requests in flight now. A gauge.
     pub in_flight: u64,
-    /// How long reads and writes took from start to end, of one in 17.
+    /// The latencies of reads and writes, of which one in 17 is timed.
     pub latency: Latency,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn load(row: &Row) -> RowWords {
 }
 
 impl Counters {
-    /// Counters that are all zero.
+    /// Counters of an array with `drives` drives, all zero.
     pub(super) fn new(drives: u16) -> Counters {
         Counters { drives: vec![DriveCounters::default(); usize::from(drives)], ..Counters::default() }
     }
@@ -89,7 +89,7 @@ impl Counters {
     fn add_thread(&mut self, words: &RowWords) {
         for id in Counter::ALL {
             let sum = self.get_mut(id);
-            // A damaged file may hold anything.
+            // A damaged file may have any number.
             *sum = sum.wrapping_add(words[id as usize]);
         }
     }
@@ -110,7 +110,7 @@ impl Counters {
         }
     }
 
-    /// What was counted after `earlier`. The gauges have their present values.
+    /// The counts since `earlier`. Gauges have their present values.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let mut passed = self.clone();
         let mut earlier = earlier.clone();
@@ -125,7 +125,7 @@ impl Counters {
         passed
     }
 
-    /// The share of pages asked for that were in the cache, 0 to 1; `None` if none was asked for.
+    /// The share, from 0 to 1, of pages asked for that were in the cache; `None` if none was asked for.
     pub fn hit_rate(&self) -> Option<f64> {
         let (hits, misses) = (self.hits as f64, self.misses as f64);
         (hits + misses > 0.0).then(|| hits / (hits + misses))

@@ -57,7 +57,7 @@ fn threads_add_up_and_never_go_back() {
         let counters = board.counters();
         assert_eq!((counters.hits, counters.bytes_read, counters.misses), (round * 4000, round * 16384, 0));
     }
-    // A thread that ends leaves its row to the next thread.
+    // The row of a thread that has ended is the next thread's.
     assert!(board.counters().hits > 0 && format!("{board:?}").contains("drives: 1"));
     for _ in 0..100 {
         std::thread::scope(|scope| scope.spawn(|| board.tally().add(Counter::Pins, 1)).join().unwrap());
@@ -151,7 +151,7 @@ fn others_can_watch_until_it_is_closed() {
     assert!(!file.exists());
     assert_eq!(found[0].read().unwrap(), None);
     assert!(all(dir.path()).is_empty());
-    // Owners that still work on the array go on counting, in memory that no other process sees.
+    // Owners that still work on the array count on, in memory that no other process sees.
     let owners: Vec<Tally> = (0..10).map(|_| board.take_thread()).collect();
     owners.iter().for_each(|owner| owner.add(Counter::Hits, 1));
     assert_eq!(board.counters().hits, 15);
@@ -206,7 +206,7 @@ fn directories_that_others_can_reach_are_not_used() {
     assert_eq!((notices.len(), all(dir.path()).len()), (0, 1));
 }
 
-/// A file with a lock and any content, as a hostile or newer program may leave it.
+/// A locked file with any content, as a hostile or newer program may make it.
 #[test]
 fn whatever_a_file_holds_is_no_trouble() {
     let dir = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ fn whatever_a_file_holds_is_no_trouble() {
     file.set_len(len).unwrap();
 }
 
-/// Metrics as a program reads them: types by name, and samples by name and labels.
+/// Parses metrics as a program would: types by name, and samples by name and labels.
 fn parse(text: &str) -> (BTreeMap<String, String>, BTreeMap<String, f64>) {
     let (mut types, mut samples, mut helped) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for line in text.lines() {
@@ -318,7 +318,7 @@ fn metrics_are_what_prometheus_reads() {
     assert_eq!((below(2.1e-6), below(1e-3), below(5e-3), below(20.0)), (2.0, 2.0, 3.0, 3.0));
 }
 
-/// The lock goes with the process, however it ends.
+/// The lock ends with the process, however that ends.
 #[test]
 fn a_killed_process_is_seen_as_gone() {
     const PLACE: &str = "IOMILL_TEST_COUNTERS";

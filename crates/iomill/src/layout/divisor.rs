@@ -1,14 +1,14 @@
-//! Division of any `u64` by a fixed number, by two multiplications instead of a division.
+//! Division of any `u64` by a fixed number, with two multiplications instead of a division.
 //!
-//! The method is in Lemire, Kaser, Kurz, "Faster remainder by direct computation" (2019), section 3. With F = 128 bits
-//! of fraction, `q = floor(x * ceil(2^F / d) / 2^F)` is exact for every x below 2^64 and d up to 2^64.
+//! The method is that of Lemire, Kaser, Kurz, "Faster remainder by direct computation" (2019), section 3. With F = 128
+//! bits of fraction, `q = floor(x * ceil(2^F / d) / 2^F)` is exact for every x below 2^64 and d up to 2^64.
 
 /// A divisor and its reciprocal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Divisor {
-    /// ceil(2^128 / d); 0 stands for 2^128, which is d = 1.
+    /// ceil(2^128 / d); 0 stands for 2^128, the value for d = 1.
     reciprocal: u128,
-    /// Not zero.
+    /// The divisor; never 0.
     d: u64,
 }
 
@@ -33,7 +33,7 @@ impl Divisor {
         let x128 = u128::from(x);
         let high = (self.reciprocal >> 64) * x128;
         let low = (u128::from(self.reciprocal as u64) * x128) >> 64;
-        // high is at most (2^64 - 1)^2 and low below 2^64: the sum stays below 2^128.
+        // `high` is at most (2^64 - 1)^2, and `low` is below 2^64: their sum is below 2^128.
         let q = ((high + low) >> 64) as u64;
         (q, x - q * self.d)
     }

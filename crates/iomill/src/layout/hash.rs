@@ -1,25 +1,26 @@
-//! The hash layout: groups of blocks, each permuted by its own key, dealt to drives in proportion to their weights.
+//! The hash layout: groups of blocks, each permuted by a key of its own, and dealt to drives in proportion to their
+//! weights.
 //!
-//! The size of a group is the sum of the weights, divided by their greatest common divisor and repeated a few times.
-//! Within a group, block x goes to slot `permute(x)`. Slots `first[d]..first[d + 1]` are drive d's blocks of this
-//! group, in this order. So every drive gets exactly its share of every group, and a group's blocks lie in the same
-//! range of its part on every drive.
+//! The size of a group is the sum of the weights, divided by their greatest common divisor and times a small number.
+//! Within a group, block x has slot `permute(x)`. Slots `first[d]..first[d + 1]` are drive d's blocks of the group, in
+//! this order. So every drive gets exactly its share of every group, and the drive's blocks of a group are one range of
+//! its part.
 //!
-//! Goals: blocks in proportion, dense, invertible, and the same for ever, since they are part of the format. No table
-//! grows with the file. Non-goals: secrecy, and keeping the order of a group's blocks within a part.
+//! Goals: a placement in proportion, dense, invertible, and the same for ever, because it is part of the format. No
+//! table grows with the file. Non-goals: secrecy, and the order of a group's blocks within a part.
 //!
-//! The cost: a file that ends within a group may need the whole group's range in each part. So a part is at most one
-//! group longer than its blocks. Therefore groups are small: 64 to 256 blocks, unless the sum of the weights is larger.
-//! Weights such as 10 and 11 give groups of a few MiB; 997 and 1000 give 1,997 blocks.
+//! The cost: a file that ends within a group may need the whole group's range in each part. So a part is at most its
+//! share of one group longer than its blocks. Therefore groups are small: 64 to 256 blocks, unless the sum of the
+//! weights is larger. Weights such as 10 and 11 give groups of a few MiB; 997 and 1000 give 1,997 blocks.
 
 use super::Placement;
 use super::divisor::Divisor;
 
-/// A group has this many blocks or more.
+/// The fewest blocks of a group.
 const GROUP_MIN: u64 = 64;
-/// Repeating the weights makes groups up to this size.
+/// The most blocks of a group, unless the sum of the weights is larger.
 const GROUP_MAX: u64 = 256;
-/// The look-up from slot to drive has at most this many cells.
+/// The most cells of the table from slots to drives.
 const CELLS_MAX: u64 = 1024;
 
 /// A compiled hash layout.
@@ -27,13 +28,13 @@ const CELLS_MAX: u64 = 1024;
 pub(super) struct HashLayout {
     /// The file's key.
     key: u64,
-    /// Blocks in a group.
+    /// The number of blocks in a group.
     group: Divisor,
     permutation: Permutation,
-    /// Drive d has the slots `first[d]..first[d + 1]` of each group. There is one more entry than drives, and entries
-    /// rise strictly.
+    /// The first slot of each drive in a group, and the end of the last one's: drive d has the slots
+    /// `first[d]..first[d + 1]`. Strictly rising.
     first: Box<[u32]>,
-    /// Blocks of each drive in a group, as divisors: `first[d + 1] - first[d]`.
+    /// The number of blocks of each drive in a group: `first[d + 1] - first[d]`.
     share: Box<[Divisor]>,
     /// The drive of the first slot of each cell of `1 << cell_bits` slots.
     cells: Box<[u16]>,
@@ -41,7 +42,7 @@ pub(super) struct HashLayout {
 }
 
 impl HashLayout {
-    /// Weights are 1..=1000, at most 256 of them, at least one.
+    /// Compiles the layout for 1 to 256 weights, each from 1 to 1000.
     pub(super) fn new(weights: &[u32], key: u64) -> HashLayout {
         let gcd = weights.iter().fold(0, |a, &b| gcd(a, b)).max(1);
         let sum = weights.iter().map(|&w| u64::from(w / gcd)).sum::<u64>();
@@ -70,7 +71,7 @@ impl HashLayout {
         }
     }
 
-    /// Blocks in a group.
+    /// The number of blocks in a group.
     pub(super) fn group_blocks(&self) -> u64 {
         self.group.get()
     }
@@ -91,7 +92,7 @@ impl HashLayout {
         Placement { drive: drive as u16, block: group * blocks + u64::from(slot - self.first[drive]) }
     }
 
-    /// `None` if the file does not have the drive, or if no `u64` names the block.
+    /// `None` if the file does not have the drive, or if the number of the block does not fit in a `u64`.
     #[inline]
     pub(super) fn block(&self, drive: u16, block_in_part: u64) -> Option<u64> {
         let (group, rank) = self.share.get(usize::from(drive))?.div_rem(block_in_part);
@@ -100,10 +101,10 @@ impl HashLayout {
         group.checked_mul(self.group.get())?.checked_add(u64::from(x))
     }
 
-    /// Exact, and cheap without a table. In the last group it looks at the blocks that are in the file, if they are
-    /// few. Otherwise it looks at the drive's slots from the last one down. The permutation spreads a group's first r
-    /// blocks evenly over its G slots, so the second way stops after about G / r slots. The cheaper way takes about
-    /// sqrt(G) steps at most: 16 for a group of 256, 500 for the largest possible group.
+    /// Exact, and cheap without a table. If the file has few blocks of the last group, the slot of each is computed.
+    /// Otherwise the drive's slots are searched from the last one down. The permutation spreads a group's first r
+    /// blocks evenly over its G slots, so the search ends after about G / r slots. The cheaper way takes about sqrt(G)
+    /// steps at most: 16 for a group of 256, 500 for the largest possible group.
     pub(super) fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
         let Some(share) = self.share.get(usize::from(drive)) else { return 0 };
         let (group, rest) = self.group.div_rem(blocks);
@@ -124,9 +125,10 @@ impl HashLayout {
     }
 }
 
-/// How often the reduced weights are repeated in a group. The group is at least [`GROUP_MIN`] and should fill 7/8 of a
-/// power of two, so that the permutation seldom walks. The result is the smallest such number. If there is none, it is
-/// the number, with groups up to [`GROUP_MAX`], that fills most of a power of two.
+/// The number of times that the reduced weights are in a group; `sum` is their sum. The group has at least
+/// [`GROUP_MIN`] blocks and should fill 7/8 of a power of two, so that the permutation seldom walks. The result is the
+/// smallest such number. If there is none, it is the number, with groups up to [`GROUP_MAX`], that fills most of a
+/// power of two.
 fn repeats(sum: u64) -> u64 {
     let fill = |times: u64| ((sum * times) << 32) >> bits_for(sum * times);
     let least = GROUP_MIN.div_ceil(sum);
@@ -142,7 +144,7 @@ fn repeats(sum: u64) -> u64 {
     best
 }
 
-/// Bits needed to count to `n` exclusively: the least b with `1 << b` at least `n`.
+/// The number of bits for the numbers below `n`: the least b with `1 << b` at least `n`.
 fn bits_for(n: u64) -> u32 {
     n.next_power_of_two().trailing_zeros()
 }
@@ -165,32 +167,32 @@ fn mix(x: u64) -> u64 {
 /// arbitrary finite domains", 2002): a result that is not below n goes through again. The form is that of `permute` in
 /// Kensler, "Correlated multi-jittered sampling" (Pixar 2013), with key bits in every round.
 ///
-/// There are five rounds. With three or four, blocks at some distances share a drive up to a quarter more or less often
-/// than by chance. So they do with keys that are only exclusive-ored (`permutes_evenly` detects it). The fifth round
-/// costs half a nanosecond.
+/// There are five rounds. With three or four, or with keys that are only exclusive-ored, blocks at some distances share
+/// a drive up to a quarter more or less often than by chance (`permutes_evenly` detects it). The fifth round costs half
+/// a nanosecond.
 #[derive(Clone, Copy, Debug)]
 struct Permutation {
     n: u32,
     /// `2^b - 1`, for the least b with `2^b >= n`. b is at most [`BITS_MAX`].
     mask: u32,
-    /// Half of b, rounded up: then `x ^= x >> shift` is its own inverse.
+    /// Half of b, rounded up, so that `x ^= x >> shift` is its own inverse.
     shift: u32,
 }
 
 const ROUNDS: usize = 5;
-/// Odd, taken from well-known mixers (murmur3, xxHash).
+/// The odd factors of the rounds, from well-known mixers (murmur3, xxHash).
 const FACTORS: [u32; ROUNDS] = [0xcc9e_2d53, 0x85eb_ca6b, 0x27d4_eb2d, 0x9e37_79b1, 0x85eb_ca6b];
-/// Inverses of `FACTORS` modulo 2^32, hence modulo every smaller power of two.
+/// The inverses of `FACTORS` modulo 2^32, and hence modulo every smaller power of two.
 const INVERSES: [u32; ROUNDS] =
     [inverse(FACTORS[0]), inverse(FACTORS[1]), inverse(FACTORS[2]), inverse(FACTORS[3]), inverse(FACTORS[4])];
-/// Round r takes its key from bit `KEY_BITS * r` of the group's key on. In large domains the bits of neighbouring
-/// rounds overlap.
+/// The distance of the rounds' keys in the group's key: round r takes its key from bit `KEY_BITS * r` on. In large
+/// domains the bits of neighbouring rounds overlap.
 const KEY_BITS: u32 = 11;
-/// The bits of a 64-bit key that are left for the last round.
+/// The number of bits of a 64-bit key that are left for the last round.
 const BITS_MAX: u32 = 64 - KEY_BITS * (ROUNDS as u32 - 1);
 
-/// The inverse of an odd number modulo 2^32, by Newton's iteration. Each step doubles the number of correct low bits,
-/// which begins with 3.
+/// The inverse of an odd number modulo 2^32, by Newton's iteration. At first 3 low bits are correct, and each step
+/// doubles their number.
 const fn inverse(odd: u32) -> u32 {
     let mut y = odd;
     let mut step = 0;
@@ -207,7 +209,7 @@ fn round_key(key: u64, round: usize) -> u32 {
 }
 
 impl Permutation {
-    /// `n` is at most 2^[`BITS_MAX`]. 256 drives of weight 1000 stay below that.
+    /// A permutation of `0..n`. `n` is at most 2^[`BITS_MAX`], which 256 drives of weight 1000 do not reach.
     fn new(n: u64) -> Permutation {
         let bits = bits_for(n);
         debug_assert!(bits <= BITS_MAX, "the last round lacks key bits");
@@ -274,13 +276,13 @@ mod tests {
         );
     }
 
-    /// By how many standard deviations chi squared differs from that of even counts.
+    /// The difference of chi squared from that of even counts, in standard deviations.
     fn deviations(hits: &[f64], expected: f64) -> f64 {
         let freedom = hits.len() as f64 - 1.0;
         (hits.iter().map(|h| (h - expected).powi(2) / expected).sum::<f64>() - freedom) / (2.0 * freedom).sqrt()
     }
 
-    /// Over many keys each x goes to each y about equally often. Two x at any usual distance meet in a quarter of the
+    /// Over many keys each x has each y about equally often. Two x at any usual distance are in the same quarter of the
     /// slots (a drive's share, for example) as often as by chance.
     #[test]
     fn permutes_evenly() {

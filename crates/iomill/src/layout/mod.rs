@@ -31,26 +31,26 @@ use crate::error::{Error, Result};
 use divisor::Divisor;
 use hash::HashLayout;
 
-/// A file has at most this many drives.
+/// The most drives of a file.
 pub const DRIVES_MAX: usize = 256;
 /// The largest weight of a drive; the least is 1.
 pub const WEIGHT_MAX: u32 = 1000;
 
-/// How a file's blocks are spread over its drives.
+/// The function that spreads a file's blocks over its drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum LayoutKind {
-    /// Block b on drive b mod n.
+    /// Block b is on drive b mod n.
     Striping,
-    /// Striping. The drive of a stripe's first block moves by one from stripe to stripe.
+    /// Striping, but the drive of a stripe's first block moves by one from stripe to stripe.
     Rotated,
-    /// A keyed permutation in proportion to the drives' weights.
+    /// A keyed permutation of blocks, in proportion to the drives' weights.
     Hash,
 }
 
 impl LayoutKind {
-    /// Its name in options and records.
+    /// The name in options and records.
     pub fn name(self) -> &'static str {
         match self {
             LayoutKind::Striping => "striping",
@@ -60,12 +60,12 @@ impl LayoutKind {
     }
 }
 
-/// Where a block is.
+/// The place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Position in the file's own list of drives.
+    /// The index of the drive in the file's own list of drives.
     pub drive: u16,
-    /// Block in that drive's part.
+    /// The number of the block in that drive's part.
     pub block: u64,
 }
 
@@ -75,20 +75,20 @@ pub struct Map(CompiledLayout);
 
 #[derive(Clone, Debug)]
 enum CompiledLayout {
-    /// Divides by the number of drives.
+    /// The number of drives.
     Striping(Divisor),
-    /// Divides by the number of drives.
+    /// The number of drives.
     Rotated(Divisor),
-    /// Never used for one drive: there the order of blocks is kept, as striping does.
+    /// For two drives or more. With one drive the layout is striping, which keeps the order of blocks.
     Hash(Arc<HashLayout>),
 }
 
 impl Map {
-    /// Compiles a layout for as many drives as there are weights. Striping and rotated ignore the key and the values of
-    /// the weights.
+    /// Compiles a layout for as many drives as there are weights. Only `Hash` uses the key and the weights' values.
     ///
-    /// [`Error::Invalid`] if there are no drives or more than [`DRIVES_MAX`], or if a hash layout has a weight that is
-    /// not in 1..=[`WEIGHT_MAX`].
+    /// # Errors
+    /// [`Error::Invalid`] if there are no drives or more than [`DRIVES_MAX`], or if a hash layout has a weight outside
+    /// 1..=[`WEIGHT_MAX`].
     pub fn new(kind: LayoutKind, weights: &[u32], key: u64) -> Result<Map> {
         let n = weights.len();
         if !(1..=DRIVES_MAX).contains(&n) {
@@ -120,7 +120,7 @@ impl Map {
         }
     }
 
-    /// After every multiple of this many blocks, each part has no gap.
+    /// The number of blocks in a group. A file of whole groups has no gap in any part.
     pub fn group_blocks(&self) -> u64 {
         match &self.0 {
             CompiledLayout::Striping(n) | CompiledLayout::Rotated(n) => n.get(),
@@ -128,7 +128,7 @@ impl Map {
         }
     }
 
-    /// Where a block is. Defined for every `u64`.
+    /// The place of a block. Defined for every `u64`.
     #[inline]
     pub fn place(&self, block: u64) -> Placement {
         match &self.0 {
@@ -146,8 +146,8 @@ impl Map {
         }
     }
 
-    /// The inverse of [`Map::place`]. `u64::MAX` for a drive that the file does not have. Also `u64::MAX` for a block
-    /// so far out in a part that no `u64` names the file's block.
+    /// The inverse of [`Map::place`]. `u64::MAX` for a drive that the file does not have, and for a block of a part if
+    /// the number of the file's block does not fit in a `u64`.
     #[inline]
     pub fn block(&self, drive: u16, block_in_part: u64) -> u64 {
         let block = match &self.0 {
@@ -164,7 +164,7 @@ impl Map {
     /// The shortest length, in blocks, of the part on `drive` that holds this drive's share of the file's first
     /// `blocks` blocks. 0 for a drive that the file does not have.
     ///
-    /// Exact for every layout. Striping and rotated compute it. Hash looks at some of the last group's blocks. That
+    /// Exact for every layout. Striping and rotated compute it. Hash looks at some blocks of the last group, which
     /// takes well under a microsecond for groups of usual weights, and a few microseconds for the largest.
     pub fn part_blocks(&self, drive: u16, blocks: u64) -> u64 {
         match &self.0 {
@@ -181,8 +181,8 @@ impl Map {
         }
     }
 
-    /// [`Map::part_blocks`] in bytes: the least length of the part on `drive` for a file of `len_bytes`. The file's
-    /// last block may be partial. `block_bytes` is not zero (a zero counts as one).
+    /// [`Map::part_blocks`] in bytes: the shortest length of the part on `drive` for a file of `len_bytes` bytes. The
+    /// file's last block may be partial. `block_bytes` is not zero (a zero counts as one).
     pub fn part_bytes(&self, drive: u16, len_bytes: u64, block_bytes: u32) -> u64 {
         let block_bytes = u64::from(block_bytes).max(1);
         let part_blocks = self.part_blocks(drive, len_bytes.div_ceil(block_bytes));
@@ -197,7 +197,7 @@ impl Map {
     }
 }
 
-/// The block at a position of a stripe.
+/// The number of the block at a position of a stripe.
 fn in_stripe(n: Divisor, stripe: u64, position: u64) -> Option<u64> {
     stripe.checked_mul(n.get())?.checked_add(position)
 }

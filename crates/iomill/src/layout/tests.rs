@@ -1,4 +1,4 @@
-//! Layouts as bijections, in proportion, with parts as short as possible.
+//! Layouts are bijections, in proportion, with parts as short as possible.
 
 use arbitrary::Unstructured;
 
@@ -24,7 +24,7 @@ fn map(kind: LayoutKind, weights: &[u32], key: u64) -> Map {
     Map::new(kind, weights, key).unwrap()
 }
 
-/// Blocks anywhere, at the edges of groups and stripes, and at the end of what a `u64` can name.
+/// Blocks anywhere, at the edges of groups and stripes, and at the end of the range of `u64`.
 fn block(bytes: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
     let off = bytes.int_in_range(-2..=2i64)?;
     match bytes.int_in_range(0..=3)? {
@@ -56,7 +56,7 @@ fn block_undoes_place() {
     });
 }
 
-/// The other direction: no place of a part is left out or used twice.
+/// The other direction: every place of a part is used exactly once.
 #[test]
 fn place_undoes_block() {
     let make =
@@ -75,7 +75,7 @@ fn place_undoes_block() {
     });
 }
 
-/// Any arguments give an answer and no panic.
+/// No arguments cause a panic.
 #[test]
 fn nothing_panics() {
     let make = |bytes: &mut Unstructured<'_>| {
@@ -92,7 +92,7 @@ fn nothing_panics() {
     });
 }
 
-/// A part holds every block of the file that is on its drive, and ends with such a block.
+/// A part has every block of the file that is on its drive, and ends with such a block.
 #[test]
 fn parts_are_as_short_as_they_can_be() {
     let make = |bytes: &mut Unstructured<'_>| {
@@ -102,7 +102,7 @@ fn parts_are_as_short_as_they_can_be() {
     };
     check(256, make, |(kind, weights, key, start, more)| {
         let map = map(kind, &weights, key);
-        // The lengths at some multiple of everything, then one block at a time.
+        // First the lengths at a common multiple of all groups, then one block at a time.
         let start = start / 27_720 * 27_720;
         let mut ends: Vec<u64> = (0..map.drives()).map(|d| map.part_blocks(d, start)).collect();
         for block in start..start + more {
@@ -185,7 +185,7 @@ fn parts_are_dense() {
     }
 }
 
-/// The weakness of striping: a stride over the file that meets only some of the drives.
+/// A stride over the file, which with striping would meet only some of the drives.
 #[test]
 fn hash_breaks_strides() {
     let (drives, blocks) = (8, 8000);
@@ -247,7 +247,7 @@ fn bad_arguments_are_refused() {
     assert!(Map::new(LayoutKind::Striping, &[0; 256], 0).is_ok(), "striping does not look at weights");
 }
 
-/// Part of the format: this version reads drives that an earlier version wrote.
+/// Placements are part of the format: this version reads drives that an earlier version wrote.
 #[test]
 fn places_never_change() {
     let places = |weights: &[u32], key, from: u64| {
