@@ -1,5 +1,6 @@
-//! [`block_on`]: runs a future on the calling thread, which sleeps in its own shared contexts while the future waits. So an I/O needs no other
-//! thread, and costs little more than a blocking call. Non-goals: several futures; a caller joins them.
+//! [`block_on`]: runs a future on the calling thread, which sleeps in its own shared contexts while the future waits.
+//! So an I/O needs no other thread, and costs little more than a blocking call. Non-goals: several futures; a caller
+//! joins them.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +13,7 @@ use super::pools;
 use crate::error::Result;
 use crate::sys::parker::Parked;
 
-/// Leaves what is unfinished in the thread's contexts to others, also when the future panics.
+/// Its drop, also in a panic of the future, leaves unfinished operations in the thread's contexts to other threads.
 struct LeaveToOthers;
 
 impl Drop for LeaveToOthers {
@@ -23,12 +24,13 @@ impl Drop for LeaveToOthers {
     }
 }
 
-/// Runs a future to its end on the calling thread. iomill's I/O in it runs on this thread, too: with one read in flight, it costs little more
-/// than [`File::read_at`](crate::File::read_at). Any other future works as well.
+/// Runs a future to its end on the calling thread. iomill's I/O in it runs on this thread, too: a single read costs
+/// little more than [`File::read_at`](crate::File::read_at). Any other future works as well.
 ///
 /// # Errors
-/// [`Error::BlockingCall`](crate::Error::BlockingCall) in a callback or a waker, and [`Error::Engine`](crate::Error::Engine) if the system gives
-/// no event descriptor. The future is dropped then.
+/// [`Error::BlockingCall`](crate::Error::BlockingCall) in a callback or a waker, and
+/// [`Error::Engine`](crate::Error::Engine) if the system gives no event descriptor. The future is then dropped without
+/// a poll.
 pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
     pools::check_may_block("block_on")?;
     let parked = Parked::new().map_err(engine_failed)?;

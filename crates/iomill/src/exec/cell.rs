@@ -1,5 +1,5 @@
-//! [`SharedCell`]: a shared context, where all threads can reach it. The rules are at the top of `shared`. Non-goals: which cells a thread has
-//! (`own`).
+//! [`SharedCell`]: a shared context, where all threads can reach it. The rules are at the top of `shared`. Non-goals:
+//! which cells a thread owns (`own`).
 
 pub mod own;
 
@@ -18,58 +18,60 @@ use crate::error::{Error, Result};
 use crate::sys::process::Home;
 use crate::sys::sync::{self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock, try_lock};
 
-/// Most operations that a context has unfinished before callers that may wait do so.
+/// The number of unfinished operations from which on a caller that may wait does so.
 const FULL: u32 = 4096;
 
-/// So many pieces go to the kernel at the latest. More win nothing, and a poll should be short.
+/// The number of waiting pieces at which they are sent at once. More gain nothing, and a poll should be short.
 const BATCH_PIECES: u32 = 32;
 
-/// After so many batches of one piece in a row, one waits for others again.
+/// The number of batches of one piece in a row after which a piece waits for others again.
 const TRY_EVERY: u32 = 32;
 
 /// A shared context, where all threads can reach it.
 pub struct SharedCell {
     home: Home,
     regions: Arc<Regions>,
-    /// `None` after the array has been closed.
+    /// `None` after the array was closed.
     context: Mutex<Option<SharedContext>>,
-    /// Readable while there are ends to bring. They are open as long as `context` is there.
+    /// The context's descriptors, readable while completions wait. Open while `context` is `Some`.
     descriptors: Vec<RawFd>,
-    /// How many drives it serves. It does not serve those that came later.
+    /// The number of drives that the context serves, the first ones. Drives that were added later are not served.
     drives: usize,
-    /// Shares that have not ended. It is raised before others can look for what is in them, and falls under the lock.
+    /// The number of shares that have not ended. Raised before another thread can look for a share, and lowered under
+    /// the lock.
     unfinished: AtomicU32,
-    /// Pieces that no turn has seen. Changes under the lock.
+    /// The number of pieces that no turn has seen. Changes under the lock.
     unsent: AtomicU32,
-    /// Batches of one piece in a row. Changes under the lock.
+    /// The number of batches of one piece in a row. Changes under the lock.
     alone: AtomicU32,
-    /// Turns so far, but modulo 2^32. Changes under the lock.
+    /// The number of turns, modulo 2^32. Changes under the lock.
     turns: AtomicU32,
-    /// Whether the watcher listens. Only the watcher clears it.
+    /// Whether the watcher listens to the descriptors. Only the watcher clears it.
     pub armed: AtomicBool,
-    /// Whether the watcher takes turns without being told of ends. Only the watcher clears it.
+    /// Whether the watcher takes turns without a report of a descriptor. Only the watcher clears it.
     pub due: AtomicBool,
     pub backup: Backup,
     #[cfg(feature = "tokio")]
     pub driver: super::tokio::Driver,
     pub(super) forget: ToForget,
-    /// Its number for the watcher.
+    /// The cell's number for the watcher.
     pub place: AtomicU64,
     common: Arc<Common>,
 }
 
-/// Whether the watcher takes turns of a cell from time to time.
+/// Whether the watcher backs up a cell: takes turns of it from time to time.
 #[derive(Default)]
 pub struct Backup(sync::AtomicBool);
 
 impl Backup {
-    /// Asks for such turns, after something was begun. Whether the caller must tell the watcher.
+    /// Asks for a backup, after an operation has begun. Whether the caller must tell the watcher.
     pub fn ask(&self) -> bool {
-        // AcqRel: either the watcher's swap comes later and it sees what was begun, or this sees that swap.
+        // AcqRel: either the swap in `end` comes later, and the watcher sees the operation, or this swap sees that one.
         !self.0.swap(true, Ordering::AcqRel)
     }
 
-    /// The watcher is about to end such turns, as nothing was left. Whether it ends them.
+    /// Ends the backup of a cell that the watcher has found idle. Whether it has ended: an operation may begin
+    /// meanwhile.
     pub fn end(&self, is_idle: impl Fn() -> bool) -> bool {
         // AcqRel: as in `ask`.
         self.0.swap(false, Ordering::AcqRel);
@@ -77,18 +79,19 @@ impl Backup {
     }
 }
 
-/// Takes turns where no other thread does.
+/// Takes turns that no other thread takes. The implementation is the reaper's.
 pub trait Watch: Send + Sync {
-    /// Sees to a turn of a cell when something has ended there: by the calling thread's runtime if that drives and polls, else as `arm`.
+    /// Ensures a turn of a cell once pieces have ended there: by the calling thread's runtime if it drives the cell,
+    /// else as `arm`.
     fn watch(&self, cell: &Arc<SharedCell>);
 
-    /// Takes a turn of a cell when something has ended there, unless that is to happen already.
+    /// Takes a turn of a cell once pieces have ended there. Does nothing if the cell is armed already.
     fn arm(&self, cell: &Arc<SharedCell>);
 
-    /// Takes turns of a cell from now on, until nothing is left that no descriptor tells of.
+    /// Takes turns of a cell from now on, while it has work that no descriptor reports.
     fn take(&self, cell: &Arc<SharedCell>);
 
-    /// Takes turns of a cell from time to time where no other thread does, until it is idle.
+    /// Takes turns of a cell from time to time if no other thread does, until the cell is idle.
     fn back_up(&self, cell: &Arc<SharedCell>);
 }
 
@@ -98,15 +101,15 @@ impl std::fmt::Debug for SharedCell {
     }
 }
 
-/// What all cells of an array have in common.
+/// The state that all cells of an array share.
 pub struct Common {
-    /// Threads and operations that wait for other operations (rule 4).
+    /// The number of threads and operations that wait for other operations (rule 4).
     waiting: AtomicU32,
-    /// How often one of them began to wait, modulo 2^32.
+    /// The number of waits that have begun, modulo 2^32.
     waits: AtomicU32,
-    /// Unowned cells. `None` after the array has been closed.
+    /// The cells without an owner. `None` after the array was closed.
     free: Mutex<Option<Vec<Arc<SharedCell>>>>,
-    /// Set before the first cell is used. A simulation has none.
+    /// Set before the first cell is used. A simulation has no watcher.
     pub watcher: OnceLock<Arc<dyn Watch>>,
 }
 
@@ -121,7 +124,7 @@ impl Default for Common {
     }
 }
 
-/// Something waits for other operations, until this is dropped (rule 4).
+/// A thread or an operation that waits for other operations, until this is dropped (rule 4).
 pub struct Waiting<'a>(&'a Common);
 
 impl Drop for Waiting<'_> {
@@ -140,7 +143,7 @@ impl Common {
         Waiting(self)
     }
 
-    /// Takes the cell of a thread that has ended.
+    /// Frees a cell: its owner is ending, or has another one.
     pub fn give_back(&self, cell: &Arc<SharedCell>) {
         if let Some(free) = &mut *lock(&self.free) {
             free.push(Arc::clone(cell));
@@ -151,35 +154,35 @@ impl Common {
         lock(&self.free).is_some()
     }
 
-    /// Lets no thread take a free cell any more.
+    /// Closes the array for cells: from now on no thread gets one.
     pub fn close(&self) {
         *lock(&self.free) = None;
     }
 
-    /// An unowned cell that serves at least `drives` drives, or a new one. An error also after the array has been closed.
+    /// A cell without an owner that serves at least `drives` drives, or a new one. [`Error::Closed`] after the close.
     pub fn free_cell(&self, drives: usize, make: impl FnOnce() -> Result<Arc<SharedCell>>) -> Result<Arc<SharedCell>> {
         let mut free = lock(&self.free);
         let cells = free.as_mut().ok_or(Error::Closed)?;
         match cells.iter().position(|cell| cell.drives() >= drives) {
             Some(place) => Ok(cells.swap_remove(place)),
-            // Under the lock, so that no cell comes after the close.
+            // Under the lock, so that no cell is made after the close.
             None => make(),
         }
     }
 
-    /// Whether something waits for other operations (rule 4).
+    /// Whether any thread or operation waits for another operation (rule 4).
     fn is_awaited(&self) -> bool {
         // Pairs with the fence in `begin_wait`.
         fence(Ordering::SeqCst);
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// How often something began to wait.
+    /// The number of waits that have begun.
     fn waits(&self) -> u32 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Whether something began to wait since `waits` was that (rule 5).
+    /// Whether any wait has begun since the number was `waits` (rule 5).
     fn is_awaited_since(&self, waits: u32) -> bool {
         // As in `is_awaited`.
         fence(Ordering::SeqCst);
@@ -188,7 +191,7 @@ impl Common {
 }
 
 impl SharedCell {
-    /// A cell that no thread has yet.
+    /// A cell without an owner.
     pub fn new(context: SharedContext, regions: &Arc<Regions>, common: &Arc<Common>) -> Arc<SharedCell> {
         Arc::new(SharedCell {
             home: Home::here(),
@@ -222,50 +225,50 @@ impl SharedCell {
             notices: None,
             threads: Vec::new(),
         };
-        let context = SharedContext::new(&engines, &[]).expect("there is nothing to make");
+        let context = SharedContext::new(&engines, &[]).expect("without drives there is no engine to make");
         SharedCell::new(context, &Arc::default(), &Arc::default())
     }
 
-    /// Whether the cell is of this process.
+    /// Whether the calling process made the cell, and is not a child of that process.
     pub fn is_here(&self) -> bool {
         self.home.is_here()
     }
 
-    /// Whether the array of the cell has not been closed.
+    /// Whether the array of the cell is open.
     pub fn is_open(&self) -> bool {
         self.common.is_open()
     }
 
-    /// The thread that has it is ending, or has another one. Another thread may have it.
+    /// Gives the cell up for other threads: its owner is ending, or has another one.
     pub fn give_back(self: &Arc<Self>) {
         self.common.give_back(self);
     }
 
-    /// How many drives it serves.
+    /// The number of drives that it serves.
     pub fn drives(&self) -> usize {
         self.drives
     }
 
-    /// Takes a turn. Returns what it leaves.
+    /// Takes a turn. Returns the work that it leaves.
     pub fn turn(self: &Arc<Self>) -> Left {
         self.turn_in(lock(&self.context), SharedContext::turn)
     }
 
-    /// The same, unless another thread is in the context.
+    /// Takes a turn, unless another thread is in the context.
     pub fn try_turn(self: &Arc<Self>) {
         if let Some(context) = try_lock(&self.context) {
             self.turn_in(context, SharedContext::turn);
         }
     }
 
-    /// Without threads: lets I/O go on until something has ended.
+    /// In a simulation: lets I/O go on until a piece has ended.
     pub fn sleep(self: &Arc<Self>) {
         if let Some(context) = try_lock(&self.context) {
             self.turn_in(context, SharedContext::sleep);
         }
     }
 
-    /// Takes the context away.
+    /// Drops the context.
     pub fn clear(&self) {
         let context = lock(&self.context).take();
         #[cfg(feature = "tokio")]
@@ -288,7 +291,7 @@ impl SharedCell {
         left
     }
 
-    /// The part of a turn with the lock, which it gives back also in a panic.
+    /// The part of a turn under the lock, which is released also in a panic.
     fn turn_inside(
         &self,
         mut guard: MutexGuard<'_, Option<SharedContext>>,
@@ -313,39 +316,42 @@ impl SharedCell {
         left
     }
 
-    /// Changes with each turn.
+    /// The number of turns, modulo 2^32.
     pub fn turns(&self) -> u32 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Whether calls that may wait should wait before they begin more.
+    /// Whether a caller that may wait should do so before it begins an operation.
     pub fn is_full(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed) >= FULL
     }
 
-    /// Whether all that has begun has ended.
+    /// Whether all operations have ended.
     pub fn is_idle(&self) -> bool {
+        // Acquire: pairs with the Release in `turn_inside`.
         self.unfinished.load(Ordering::Acquire) == 0
     }
 
+    /// Whether there are pieces that no turn has seen.
     pub fn is_unsent(&self) -> bool {
         self.unsent.load(Ordering::Relaxed) > 0
     }
 
-    /// Descriptors that are readable when a turn would find ends.
+    /// Descriptors that are readable while a turn would find completions.
     pub fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        // SAFETY: they are open as long as the context is there, which is until the array is closed. A caller sleeps on them only while
-        // something is unfinished, which keeps a file open, and so the array.
+        // SAFETY: the descriptors are open while the context exists, which is until the array is closed. A caller uses
+        // them only while an operation is unfinished. The operation keeps a file open, and so the array.
         self.descriptors.iter().map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// For `push`, before the operation takes what others could wait for.
+    /// The number of waits that have begun. For `push`: read it before the operation takes pages for which others could
+    /// wait.
     pub fn waits(&self) -> u32 {
         self.common.waits()
     }
 
-    /// Takes the pieces of a share; at least one. Without `waits` it takes a turn. With an earlier value of [`SharedCell::waits`] the pieces wait for
-    /// those of others until the next turn, unless a thread or an operation has begun to wait since that value.
+    /// Takes the pieces of a share; at least one. Without `waits` it takes a turn. With an earlier value of
+    /// [`SharedCell::waits`] the pieces wait for other pieces until the next turn, unless a wait has begun since then.
     ///
     /// # Safety
     /// As for [`SharedContext::push`].
@@ -380,7 +386,7 @@ impl SharedCell {
         Ok(())
     }
 
-    /// Has the watcher take a turn from time to time where no other thread does (rule 7).
+    /// Has the watcher back the cell up, if any operation is unfinished (rule 7).
     fn back_up(self: &Arc<Self>) {
         if !self.is_idle()
             && let Some(watcher) = self.common.watcher.get()
@@ -389,8 +395,9 @@ impl SharedCell {
         }
     }
 
-    /// For a poll of an operation that has not ended: takes a turn, and sees to the next one (rule 3). At its first poll an operation with pieces
-    /// that wait for others asks for one more poll, if that mostly pays. If none comes, they are sent all the same (rule 7).
+    /// For a poll of an operation that has not ended: takes a turn, and ensures the next one (rule 3). If pieces are
+    /// unsent at the operation's first poll, it asks for one more poll instead, where that mostly collects more pieces.
+    /// Without one more poll they are sent all the same (rule 7).
     pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) {
         if self.is_driven_here() {
             return;
@@ -402,21 +409,22 @@ impl SharedCell {
         self.watch();
     }
 
-    /// For an operation that no poll brings on: as `leave`, but a thread that takes the turns of its cells by itself does so later, once for
-    /// several operations.
+    /// As `leave`, except on a thread that takes the turns of its cells by itself: it does so later, once for several
+    /// operations.
     pub fn leave_soon(self: &Arc<Self>) {
         if !self.is_driven_here() {
             self.leave();
         }
     }
 
-    /// For an operation that no poll brings on any more, or not at once.
+    /// Takes a turn, and ensures the next one. For an operation that no poll advances, or not at once.
     pub fn leave(self: &Arc<Self>) {
         self.turn();
         self.watch();
     }
 
-    /// Has the watcher see to the next turn, but not at each end where a runtime does: it mostly does, and at once.
+    /// Ensures the next turn. A cell that a runtime drives is only backed up, because the runtime mostly takes the turn
+    /// at once.
     pub fn arm_or_back_up(self: &Arc<Self>) {
         if self.has_driver() {
             self.back_up();
@@ -425,7 +433,7 @@ impl SharedCell {
         }
     }
 
-    /// Whether a runtime takes turns when something has ended.
+    /// Whether a runtime drives the cell: takes a turn when pieces have ended.
     fn has_driver(&self) -> bool {
         #[cfg(feature = "tokio")]
         return self.driver.is_there();
@@ -433,12 +441,12 @@ impl SharedCell {
         false
     }
 
-    /// Whether the calling thread takes its turns before it sleeps.
+    /// Whether the calling thread takes the cell's turns before it sleeps.
     fn is_driven_here(self: &Arc<Self>) -> bool {
         own::is_driven_here() && own::is_own(self)
     }
 
-    /// Sees to the next turn.
+    /// Ensures the next turn, if any operation is unfinished.
     pub fn watch(self: &Arc<Self>) {
         if !self.is_idle()
             && !self.is_driven_here()
@@ -448,14 +456,14 @@ impl SharedCell {
         }
     }
 
-    /// Calls `with` with the descriptors, which stay open meanwhile. `None` after the array has been closed.
+    /// Calls `with` with the descriptors, which stay open meanwhile. `None` after the array was closed.
     #[cfg(feature = "tokio")]
     pub fn while_open<R>(&self, with: impl FnOnce(&[RawFd]) -> R) -> Option<R> {
         let context = lock(&self.context);
         context.is_some().then(|| with(&self.descriptors))
     }
 
-    /// Has the watcher listen if anything is unfinished.
+    /// Has the watcher listen to the descriptors, if any operation is unfinished.
     pub fn arm(self: &Arc<Self>) {
         if !self.is_idle()
             && let Some(watcher) = self.common.watcher.get()
@@ -464,7 +472,7 @@ impl SharedCell {
         }
     }
 
-    /// Has the watcher take turns.
+    /// Has the watcher take turns for work that no descriptor reports.
     fn take(self: &Arc<Self>) {
         if let Some(watcher) = self.common.watcher.get() {
             watcher.take(self);
@@ -477,7 +485,8 @@ mod models {
     use super::*;
     use crate::sys::sync::model;
 
-    /// Of a thread that leaves something unfinished and an operation that begins to wait for it, one sees the other (rules 4 and 5).
+    /// A thread leaves an operation unfinished, and another begins to wait for it: one of the two sees the other (rules
+    /// 4 and 5).
     ///
     /// Seen to fail without either fence.
     #[test]
@@ -497,9 +506,10 @@ mod models {
         });
     }
 
-    /// The same for a thread that looks only for what began to wait since it took a page, which the other found taken.
+    /// The same for a thread that takes a page and then looks only for waits that began since, if the other thread
+    /// finds the page taken.
     ///
-    /// Seen to fail without either fence, and if the thread counts the waits after it took the page.
+    /// Seen to fail without either fence, and if the thread reads the number of waits after it has taken the page.
     #[test]
     fn loom_what_waits_for_a_page_is_seen_by_the_thread_that_took_it() {
         model(|| {
@@ -519,9 +529,9 @@ mod models {
         });
     }
 
-    /// What is begun is seen by the watcher that ends its turns, or the watcher is told.
+    /// A watcher that ends a backup sees an operation that begins meanwhile, or is told of it.
     ///
-    /// Seen to fail with Relaxed in `Backup`, and if `end` looks before it swaps.
+    /// Seen to fail with Relaxed in `Backup`, and if `end` looks before its swap.
     #[test]
     fn loom_what_is_begun_is_backed_up() {
         model(|| {

@@ -1,7 +1,8 @@
-//! Contexts: each calling thread's own engines over all drives of an array, for inline I/O. A [`ContextCell`] holds one.
+//! Contexts: each calling thread's own engines over all drives of an array, for inline I/O. A [`ContextCell`] holds
+//! one.
 //!
-//! The thread owns its cell, so that its rings end with the thread. The array reaches the cell by a `Weak`, and takes the
-//! context out when it closes. Non-goals: contexts that any thread may advance (`shared`).
+//! The thread owns its cell, so that its rings end with the thread. The array reaches the cell by a `Weak`, and drops
+//! the context at its close. Non-goals: contexts that any thread may advance (`shared`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ thread_local! {
 /// One thread's context, where the array can reach it.
 pub(crate) struct ContextCell {
     home: Home,
-    /// `None` before first use and after the array has been closed.
+    /// `None` before the first use and after the array was closed.
     context: Mutex<Option<InlineContext>>,
     forget: ToForget,
 }
@@ -47,6 +48,7 @@ impl ToForget {
     /// Calls `forget` with each key, once.
     #[inline]
     pub fn each(&self, forget: impl FnMut(u64)) {
+        // Acquire: pairs with the Release in `later`.
         if self.any.load(Ordering::Acquire) {
             self.each_now(forget);
         }
@@ -60,10 +62,10 @@ impl ToForget {
 }
 
 impl Exec {
-    /// Runs pieces to their ends on the calling thread and reports each. An error means that none was begun.
+    /// Runs pieces to their ends on the calling thread, and reports each. An error means that none was begun.
     ///
     /// # Safety
-    /// The pieces' memory and files are valid until this returns; memory that is read into is touched by nothing else.
+    /// The pieces' memory and files are valid until this returns. No other code touches memory that is read into.
     pub(super) unsafe fn run_inline(
         &self,
         span: (*const u8, usize),
@@ -91,16 +93,16 @@ impl Exec {
         Ok(())
     }
 
-    /// Whether a context is missing, or lacks drives that came later.
+    /// Whether there is no context, or one that does not serve all drives.
     #[inline]
     fn is_behind(&self, context: &Option<InlineContext>) -> bool {
         context.as_ref().is_none_or(|context| context.drives() < self.services.count())
     }
 
-    /// Makes a context that serves all present drives. Nothing is in flight on the one that was there.
+    /// Replaces a context by one that serves all present drives. The old one has no I/O in flight.
     #[cold]
     fn renew(&self, context: &mut Option<InlineContext>) -> Result<()> {
-        // Its rings go before the new ones come, because locked memory may be short.
+        // The old rings are dropped before new ones are made, because locked memory may be short.
         *context = None;
         *context = Some(self.new_context()?);
         Ok(())
@@ -122,7 +124,7 @@ impl Exec {
             if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
                 return Arc::clone(cell);
             }
-            // The cells of closed arrays are empty. They go when a new one comes.
+            // The cells of closed arrays are empty, and dropped when a new one is made.
             contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
             let cell = self.new_cell();
             contexts.push((self.instance, Arc::clone(&cell)));
@@ -145,14 +147,15 @@ impl Exec {
 impl Drop for ContextCell {
     fn drop(&mut self) {
         if !self.home.is_here() {
-            // Rule 2 of the fork: its rings are the parent's.
+            // Rule 2 of the fork: the rings are the parent's.
             std::mem::forget(std::mem::replace(&mut self.context, Mutex::new(None)));
         }
     }
 }
 
 impl ContextCell {
-    /// Runs pieces to their ends on the calling thread, which owns the cell, and reports each. An error means that none was begun.
+    /// Runs pieces to their ends on the calling thread, which owns the cell, and reports each. An error means that none
+    /// was begun.
     ///
     /// # Safety
     /// As for `Exec::run_inline`.
@@ -176,7 +179,7 @@ impl ContextCell {
         self.forget.later(key);
     }
 
-    /// Takes the context away.
+    /// Drops the context.
     pub(super) fn clear(&self) {
         *lock(&self.context) = None;
     }

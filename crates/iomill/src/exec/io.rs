@@ -1,14 +1,15 @@
-//! How an operation does I/O and waits: [`Io`] starts pieces, a [`Landing`] waits for them, a [`Sink`] receives their ends.
+//! The I/O and waits of an operation: [`Io`] starts pieces, a [`Landing`] waits for them, a [`Sink`] receives their
+//! ends.
 //!
 //! Non-goals: the polling of spawned operations (`task`).
 //!
 //! Rules:
-//! 1. A blocking operation blocks inside the wait itself. So it is polled once, and has ended then.
-//! 2. A spawned operation blocks no thread. A turn that brings the last end of its pieces wakes it, on that thread, when it has left the context.
-//!    Everything else wakes it on a thread of the pool `resumes`, because the end of a page is reported under locks, and on threads of other
-//!    callers.
-//! 3. The pieces' memory and sink stay until all pieces have ended, also when a panic drops the operation: dropping a [`Landing`]
-//!    waits for the ends.
+//! 1. A blocking operation blocks inside the wait itself. So it is polled once, and ends in that poll.
+//! 2. A spawned operation blocks no thread. The thread that completes the last of its pieces wakes it, once it has left
+//!    the context. All other wakes come from a thread of the pool `resumes`, because the end of a page is reported
+//!    under locks, and on threads of other callers.
+//! 3. The pieces' memory and sink stay until all pieces have ended, also when a panic drops the operation: the drop of
+//!    a [`Landing`] waits for the pieces.
 
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
@@ -28,13 +29,13 @@ use crate::engine::Op;
 use crate::error::Result;
 use crate::sys::sync::{AtomicBool, Mutex, Ordering, lock};
 
-/// Receives the end of each piece once, by its tag, on the thread that brings it.
+/// Receives the end of each piece once, by its tag, on the thread that completes the piece.
 pub trait Sink: Sync {
-    /// A piece has ended. It must not block.
+    /// A piece has ended. The call must not block.
     fn piece_done(&self, tag: u32, outcome: Outcome);
 }
 
-/// A sink that keeps the first failure, and nothing else.
+/// A sink that keeps only the first failure.
 #[derive(Debug, Default)]
 pub struct FirstFailure {
     is_some: AtomicBool,
@@ -42,7 +43,7 @@ pub struct FirstFailure {
 }
 
 impl FirstFailure {
-    /// Whether all have ended well so far.
+    /// Whether no piece has failed so far.
     pub fn is_none(&self) -> bool {
         !self.is_some.load(Ordering::Relaxed)
     }
@@ -54,7 +55,8 @@ impl FirstFailure {
     pub fn keep(&self, outcome: Outcome) {
         if let Err(failure) = outcome {
             lock(&self.failure).get_or_insert(failure);
-            // Relaxed: it is read on this thread, or after the flight has landed (the lock in `Flight::share_done`).
+            // Relaxed: read on this thread, or after the flight has landed (ordered by the lock in
+            // `Flight::share_done`).
             self.is_some.store(true, Ordering::Relaxed);
         }
     }
@@ -66,31 +68,32 @@ impl Sink for FirstFailure {
     }
 }
 
-/// A failure for an error that came before any drive was asked.
+/// The failure for an error before any I/O.
 pub fn failure(op: Op, errno: i32) -> Failure {
     Failure { op, key: 0, offset: 0, fault: Fault::Errno(errno) }
 }
 
-/// How an operation does I/O and waits.
+/// The means of an operation to do I/O and to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Io<'a> {
     exec: &'a Exec,
-    /// The shared context of a spawned operation. `None`: the operation blocks (rule 1), and the calling thread has engines for it.
+    /// The shared context of a spawned operation. `None` if the operation blocks (rule 1): the calling thread's own
+    /// engines then do its I/O.
     cell: Option<&'a Arc<SharedCell>>,
 }
 
 impl Exec {
-    /// For a blocking call.
+    /// The I/O of a blocking call.
     pub fn blocking(&self) -> Io<'_> {
         Io { exec: self, cell: None }
     }
 
-    /// For an operation that is spawned ([`super::task::spawn`]), in the context that [`Exec::cell_for`] has given.
+    /// The I/O of a spawned operation ([`super::task::spawn`]), in a cell from [`Exec::cell_for`].
     pub fn spawned<'a>(&'a self, cell: &'a Arc<SharedCell>) -> Io<'a> {
         Io { exec: self, cell: Some(cell) }
     }
 
-    /// Runs an operation to its end on the calling thread. All its I/O is [`Exec::blocking`], or the like.
+    /// Runs an operation to its end on the calling thread. All its waits block ([`Exec::blocking`], or the like).
     pub fn run_to_end<T>(operation: impl Future<Output = T>) -> T {
         let mut operation = std::pin::pin!(operation);
         match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -106,14 +109,15 @@ impl<'a> Io<'a> {
         self.cell.is_none()
     }
 
-    /// Runs all pieces, also after some have failed, and reports each end to `sink`. The returned [`Landing`] waits for the ends. An error
-    /// means that no piece was begun. `within` contains the memory of all pieces, except what lies in slabs.
+    /// Runs all pieces, even after some have failed, and reports each end to `sink`. The returned [`Landing`] waits for
+    /// the ends. An error means that no piece was begun. `within` contains the memory of all pieces, except memory in
+    /// slabs.
     ///
-    /// It is no `async fn`, so that it takes the pieces before the caller waits for anything.
+    /// It is no `async fn`, so that it takes the pieces before the caller's first wait.
     ///
     /// # Safety
-    /// The pieces' memory and files are valid until the landing has ended or is dropped. Nothing else touches memory that is read into.
-    /// The landing is not forgotten.
+    /// The pieces' memory and files are valid until the landing has ended or is dropped. No other code touches memory
+    /// that is read into. The landing is not forgotten.
     pub unsafe fn run<'s>(
         &self,
         within: Within,
@@ -126,7 +130,7 @@ impl<'a> Io<'a> {
             unsafe { self.exec.run_inline(within.span(), pieces, |end| sink.piece_done(end.tag, end.result)) }?;
             return Ok(landing(None));
         };
-        // Before the lock is taken, and before the sink can be reached: pieces come from other code.
+        // Collected before the lock is taken and before the sink can be reached, because the iterator is other code.
         let pieces: Vec<(u16, Piece)> = pieces.collect();
         if pieces.is_empty() {
             return Ok(landing(None));
@@ -137,18 +141,18 @@ impl<'a> Io<'a> {
         Ok(landing(Some(flight)))
     }
 
-    /// For a blocking operation: runs the pieces of a source, and reports each end to `done`, by its tag, before the source is asked again. An error
-    /// means that no piece was begun.
+    /// For a blocking operation: runs the pieces of a source, and reports each end to `done`, by its tag, before it
+    /// asks the source again. An error means that no piece was begun.
     ///
     /// # Safety
-    /// The pieces' memory and files are valid until this returns. Nothing else touches memory that is read into.
+    /// The pieces' memory and files are valid until this returns. No other code touches memory that is read into.
     pub unsafe fn run_fed(&self, pieces: impl Source, mut done: impl FnMut(u32, Outcome)) -> Result<()> {
         debug_assert!(self.blocks());
         // SAFETY: the caller's promise.
         unsafe { self.exec.run_inline(Within::SLABS.span(), pieces, |end| done(end.tag, end.result)) }
     }
 
-    /// Waits for a page that another operation works on. Returns how that operation ended.
+    /// Waits for a page on which another operation works. Returns that operation's outcome.
     pub async fn wait_for_page(&self, waiter: &Arc<Waiter>) -> Outcome {
         if !self.blocks() {
             let _waiting = self.exec.shared.begin_wait();
@@ -190,7 +194,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// Gives I/O a little time, where the operation has nothing specific to wait for.
+    /// Lets I/O go on for a little while, if there is no specific event to wait for.
     pub async fn pause(&self) {
         self.on_blocking_thread().await;
         self.exec.pause_for_io();
@@ -199,9 +203,9 @@ impl<'a> Io<'a> {
 
 /// Pieces in flight in a shared context.
 struct Flight {
-    /// Rule 3.
+    /// Valid until the share has ended (rule 3).
     sink: NonNull<dyn Sink>,
-    /// A sink has. Ordered by `state`.
+    /// Whether the sink has panicked. Ordered by the lock of `state`.
     has_panicked: AtomicBool,
     state: Mutex<FlightState>,
 }
@@ -212,14 +216,15 @@ struct FlightState {
     waker: Option<Waker>,
 }
 
-// SAFETY: the sink is `Sync`, and stays as long as pieces are in flight (rule 3).
+// SAFETY: the sink is `Sync`, and valid while pieces are in flight (rule 3).
 unsafe impl Send for Flight {}
 // SAFETY: as above.
 unsafe impl Sync for Flight {}
 
 impl Flight {
     fn new(sink: &dyn Sink) -> Arc<Flight> {
-        // SAFETY: this changes only the lifetime, which rule 3 keeps instead: nothing reaches the sink after the share has ended.
+        // SAFETY: this changes only the lifetime. Rule 3 takes its place: no code reaches the sink after the share has
+        // ended.
         let sink = unsafe { std::mem::transmute::<NonNull<dyn Sink + '_>, NonNull<dyn Sink>>(NonNull::from(sink)) };
         Arc::new(Flight { sink, has_panicked: AtomicBool::new(false), state: Mutex::default() })
     }
@@ -227,9 +232,9 @@ impl Flight {
 
 impl Owner for Flight {
     fn piece_done(&self, tag: u32, result: Outcome) {
-        // SAFETY: the piece's share has not ended, so the sink is there (rule 3).
+        // SAFETY: the piece's share has not ended, so the sink is valid (rule 3).
         let sink = unsafe { self.sink.as_ref() };
-        // Its message is out, and the operation panics where it waits.
+        // A panic's message has been printed, and the operation panics where it waits.
         if catch_unwind(AssertUnwindSafe(|| sink.piece_done(tag, result))).is_err() {
             self.has_panicked.store(true, Ordering::Relaxed);
         }
@@ -247,10 +252,10 @@ impl Owner for Flight {
     }
 }
 
-/// Waits for pieces to end. Dropping it waits, too (rule 3).
-#[must_use = "dropping it blocks"]
+/// Waits for the ends of pieces. Its drop waits, too (rule 3).
+#[must_use = "its drop blocks"]
 pub struct Landing<'a, 's> {
-    /// `None` where they have ended.
+    /// `None` if the pieces have ended already.
     flight: Option<Arc<Flight>>,
     exec: &'a Exec,
     sink: PhantomData<&'s dyn Sink>,
@@ -268,14 +273,15 @@ impl Future for Landing<'_, '_> {
         }
         drop(state);
         if flight.has_panicked.load(Ordering::Relaxed) {
-            resume_unwind(Box::new("what hears of the ends of pieces has panicked"));
+            resume_unwind(Box::new("the receiver of the ends of pieces has panicked"));
         }
         Poll::Ready(())
     }
 }
 
 impl Drop for Landing<'_, '_> {
-    /// Where pieces are in flight, this is a panic's drop. What has ended may wait to be told by a caller further out.
+    /// While pieces are in flight, only a panic drops a landing. News of ended pieces may wait for an outer caller, so
+    /// they are told here.
     fn drop(&mut self) {
         while self.flight.as_ref().is_some_and(|flight| !lock(&flight.state).has_landed) {
             telling::tell_all();
@@ -284,8 +290,9 @@ impl Drop for Landing<'_, '_> {
     }
 }
 
-/// Runs two operations at the same time, until both have ended. If one panics, its panic goes on when the other has ended, too. Dropping
-/// the other before that would wait for its pieces (rule 3), perhaps on the thread that brings their ends.
+/// Runs two operations at the same time, until both have ended. A panic of one goes on only when the other has ended,
+/// too. An earlier drop of the other would wait for its pieces (rule 3), perhaps on the thread that should complete
+/// them.
 pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) -> (A, B) {
     let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
     let (mut a, mut b) = (None, None);
@@ -306,7 +313,7 @@ pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output 
     }
 }
 
-/// Polls an operation that has not ended, and keeps its end, or its panic.
+/// Polls an operation that has not ended, and keeps its result or its panic.
 fn advance<F: Future>(
     operation: Pin<&mut F>,
     end: &mut Option<std::thread::Result<F::Output>>,
@@ -325,7 +332,7 @@ fn advance<F: Future>(
 mod tests {
     use super::*;
 
-    /// The panic of one dropped the other, which then waited for its pieces on the thread that was to bring their ends.
+    /// A panic of one once dropped the other, which then waited for its pieces on the thread that was to complete them.
     #[test]
     fn a_panic_of_one_waits_for_the_other() {
         let ended = AtomicBool::new(false);

@@ -235,29 +235,30 @@ pub use pages::PageWrite;
 pub use promise::{Promise, Promised, promise};
 pub use queued::QueuedCall;
 
-/// How long a thread sleeps before it looks again at what another thread does.
+/// The pause between two looks of a thread that waits for another.
 pub const PAUSE: Duration = Duration::from_micros(50);
 
-/// What a thread does that waits for memory or a lock: it takes turns for others, of all arrays, because bounce memory is common to them.
+/// One step of a thread that waits for bounce memory or a lock: it takes turns of the contexts of all arrays, because
+/// they share bounce memory, and sleeps.
 fn help_and_pause(clock: &dyn Clock) {
     shared::help_everywhere();
     clock.sleep(PAUSE);
 }
 
-/// The number of the next instance. It tells the instances of this process apart in the threads' tables of contexts.
+/// The number of the next instance. It identifies the instances of this process in the threads' tables of contexts.
 static INSTANCES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
-/// The CPUs of each drive's thread, asked for when the threads start.
+/// A function that returns the CPUs of each drive's thread, called when the threads start.
 pub type CpusOfDrives = Box<dyn Fn() -> Result<Vec<Vec<usize>>> + Send + Sync>;
 
-/// What an [`Exec`] is made from.
+/// The parts of an [`Exec`].
 pub struct Setup {
     pub platform: Arc<dyn Platform>,
-    /// How each drive is served, by index.
+    /// The service of each drive, by its index.
     pub services: Vec<Service>,
-    /// How many drives there may be.
+    /// The most drives that may be added, with the present ones.
     pub most_drives: usize,
-    /// Whether another engine may replace one that cannot be made: no option names one.
+    /// Whether another engine may replace one that cannot be made: no option names an engine.
     pub may_change_engines: bool,
     /// Whether each drive has a thread that does its I/O (`drive::threads`).
     pub has_drive_threads: bool,
@@ -266,18 +267,17 @@ pub struct Setup {
     pub hold: Vec<Handle>,
     pub regions: Arc<Regions>,
     pub board: Arc<Board>,
-    /// Where the notices go.
     pub notices: Arc<Notices>,
     pub instance: u64,
 }
 
-/// What runs the I/O of files on one set of drives.
+/// Runs the I/O of files on one set of drives.
 pub struct Exec {
     platform: Arc<dyn Platform>,
-    /// Drives may be added (`add_drive`).
+    /// The service of each drive. `add_drive` appends.
     pub services: Grown<Service>,
     may_change_engines: bool,
-    /// Started with the first context. `None` where contexts have the drives' engines.
+    /// Started with the first context. `None` in an array without drive threads: its contexts have the drives' engines.
     drive_threads: Option<DriveThreads>,
     pub shared: Arc<SharedCells>,
     cpus: CpusOfDrives,
@@ -285,7 +285,7 @@ pub struct Exec {
     pub regions: Arc<Regions>,
     locks: Arc<BlockLocks>,
     pub clock: Arc<dyn Clock>,
-    /// The counters. `board.tally()` is the calling thread's part of them.
+    /// The counters. `board.tally()` returns the calling thread's own.
     pub board: Arc<Board>,
     instance: u64,
     /// The process that opened the array. No other process may use it (rules of the fork).
@@ -293,20 +293,22 @@ pub struct Exec {
     next_key: AtomicU64,
     closed: AtomicBool,
     pub notices: Arc<Notices>,
-    /// Users' callbacks, and operations that wait to enter a file.
+    /// Runs users' callbacks, and operations that wait to enter a file.
     pub callbacks: Arc<Pool>,
-    /// Operations that are inside their files and have waited for a page. A pool of its own: jobs of `callbacks` wait to enter files.
+    /// Polls operations that are inside their files and have waited for a page. Apart from `callbacks`, because jobs
+    /// there wait to enter files.
     pub resumes: Arc<Pool>,
-    /// Changes of the catalog for futures.
+    /// Makes changes of the catalog for futures.
     pub changes: Arc<Turns>,
-    /// Calls that wait for drives, for futures.
+    /// Makes calls for futures that wait for drives.
     pub waits: Arc<Pool>,
-    /// Opens files for futures. A pool of its own, because large contents may take long.
+    /// Opens files for futures. Apart from `waits`, because large contents there may take long.
     pub opens: Arc<Pool>,
     /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
     pub closes: Arc<Pool>,
     /// Calls for futures that no thread of a pool has begun.
     queued: Arc<QueuedCalls>,
+    /// The cells of all threads.
     contexts: Mutex<Vec<Weak<ContextCell>>>,
 }
 
@@ -316,13 +318,13 @@ impl std::fmt::Debug for Exec {
     }
 }
 
-/// A number that no other instance of this process has.
+/// A new number, which no other instance of this process has.
 pub fn next_instance() -> u64 {
     INSTANCES.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Drops a share of what owns an `Exec`. Runs on any thread. If this is the last share, and this thread may not wait for callbacks, another
-/// thread drops it.
+/// Drops a share of the owner of an `Exec`, on any thread. If it is the last share, and the calling thread may not wait
+/// for callbacks, another thread drops the owner.
 pub fn drop_where_it_may_wait<T: Send + Sync + 'static>(shared: Arc<T>, exec: impl FnOnce(&T) -> &Exec) {
     let Some(last) = Arc::into_inner(shared) else { return };
     let exec = exec(&last);
@@ -333,7 +335,7 @@ pub fn drop_where_it_may_wait<T: Send + Sync + 'static>(shared: Arc<T>, exec: im
 }
 
 impl Exec {
-    /// Threads and engines are made when they are first needed.
+    /// Makes an `Exec`. Its threads and engines are made at their first use.
     pub fn new(setup: Setup) -> Exec {
         let threads = setup.platform.threads();
         let mut services = Grown::new(setup.most_drives);
@@ -349,7 +351,7 @@ impl Exec {
             platform: setup.platform,
             services,
             may_change_engines: setup.may_change_engines,
-            // A simulation has none.
+            // A simulation has no threads.
             drive_threads: (setup.has_drive_threads && threads).then(DriveThreads::default),
             shared: Arc::default(),
             cpus: setup.cpus,
@@ -357,7 +359,7 @@ impl Exec {
             regions: setup.regions,
             locks: Arc::default(),
             board: setup.board,
-            // Engines may know the files of several instances.
+            // Unique over all instances, because an engine may know files of several.
             next_key: AtomicU64::new((setup.instance << 40) + 1),
             instance: setup.instance,
             home: Home::here(),
@@ -368,7 +370,7 @@ impl Exec {
         }
     }
 
-    /// An error in a child of the process that opened the array (rules of the fork).
+    /// Fails in a child of the process that opened the array (rules of the fork).
     #[inline]
     pub fn check_home(&self) -> Result<()> {
         if self.home.is_here() { Ok(()) } else { Err(Error::Forked) }
@@ -385,12 +387,13 @@ impl Exec {
         !self.closed.load(Ordering::Acquire)
     }
 
-    /// Lets no more call begin. Returns whether the array was open.
+    /// Begins the close: no further call begins. Whether the array was open.
     pub fn begin_close(&self) -> bool {
+        // AcqRel: pairs with the Acquire in `is_open`.
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// The number that no other instance of this process has.
+    /// The number of this instance, which no other instance of this process has.
     pub fn instance(&self) -> u64 {
         self.instance
     }
@@ -399,18 +402,18 @@ impl Exec {
         self.platform.threads()
     }
 
-    /// The alignment that a drive's queues assume for I/O on all its parts.
+    /// The alignment that a drive's queues use for I/O on all its parts.
     pub fn align(&self, drive: u16) -> Alignment {
         self.services[usize::from(drive)].align
     }
 
-    /// Adds a drive, and returns its index. `None` if there are too many. Threads that have engines make new ones before their next use of
-    /// them. The caller lets one thread at a time add a drive.
+    /// Adds a drive, and returns its index, or `None` if there are too many. Each thread makes new engines before its
+    /// next I/O. The caller lets one thread at a time add a drive.
     pub fn add_drive(&self, service: Service) -> Option<u16> {
         self.services.push(service).ok().map(|index| index as u16)
     }
 
-    /// Counts what a call is to read or write.
+    /// Counts the bytes that a call is to read or write.
     pub fn count_bytes(&self, op: Op, bytes: u64) {
         match op {
             Op::Read => self.board.tally().add(counters::Counter::BytesRead, bytes),
@@ -419,7 +422,7 @@ impl Exec {
         }
     }
 
-    /// A new key, by which engines know a file.
+    /// A new key for a file, by which engines know it.
     pub fn next_key(&self) -> u64 {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }
@@ -428,7 +431,7 @@ impl Exec {
         self.notices.push(notice);
     }
 
-    /// Gives other work time: steps a simulation, or sleeps a little.
+    /// Lets other work go on: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
         let has_stepped = self.callbacks.step() || self.opens.step() || self.waits.step() || self.changes.step();
         if !has_stepped {
@@ -436,15 +439,15 @@ impl Exec {
         }
     }
 
-    /// Gives time to I/O and operations, and not to callbacks. A caller that holds what a callback may want, such as a closed gate, waits
-    /// like this: in a simulation a callback that runs within the wait would wait for that caller.
+    /// Lets I/O and operations go on, but no callbacks. For a caller that holds something for which a callback may
+    /// wait, such as a closed gate: in a simulation the callback would run within this wait, and wait for the caller.
     pub fn pause_for_io(&self) {
         if !self.closes.step() && !self.resumes.step() {
             self.pause_for_drives();
         }
     }
 
-    /// Gives time to the drives only: for a caller with unfinished work, for which an operation may wait.
+    /// Lets only the drives go on: for a caller with unfinished work, for which an operation may wait.
     pub fn pause_for_drives(&self) {
         if self.has_threads() {
             shared::help_everywhere();
@@ -454,13 +457,14 @@ impl Exec {
         self.clock.sleep(PAUSE);
     }
 
-    /// Whether this thread may close a file now. Without threads a wait steps what it waits for, but a step cannot contain another step.
+    /// Whether this thread may close a file now. In a simulation a wait steps the work for which it waits, and a step
+    /// cannot contain another one.
     pub fn may_close(&self) -> bool {
         if self.has_threads() { pools::may_close() } else { !shares::is_serving() }
     }
 
-    /// Has every engine forget a file that is being closed. No I/O is in flight on the file. What keeps the file open goes now. What engines
-    /// only know of it, they forget before their next use.
+    /// Has every engine forget a file that is being closed, with no I/O in flight. The hold that engines share, such as
+    /// a mapping, ends now. Each engine forgets the file before its next use.
     pub fn forget(&self, key: u64) {
         self.platform.forget(key);
         for cell in lock(&self.contexts).iter().filter_map(Weak::upgrade) {
@@ -470,7 +474,7 @@ impl Exec {
         self.drive_threads.iter().for_each(|threads| threads.forget(key));
     }
 
-    /// What contexts over these drives are made from. Starts the drive threads, if there are to be any.
+    /// The parts of contexts over these drives. Starts the drive threads, if the array has any.
     fn engines(&self, services: &[Service]) -> Result<Engines<'_>> {
         let start = |threads| self.start_threads(threads, services);
         let threads = self.drive_threads.as_ref().map_or(Ok(Vec::new()), start)?;
@@ -495,12 +499,13 @@ impl Exec {
         threads.start(&config)
     }
 
-    /// Makes the engines that a blocking call on this thread needs: for calls that must see an error before they change anything.
+    /// Makes the engines for a blocking call on this thread. For calls that must see an error before they change
+    /// anything.
     pub fn get_ready_to_block(&self) -> Result<()> {
         self.ready_context(&self.cell())
     }
 
-    /// Ends all threads and engines, when no file is open any more.
+    /// Ends all threads and engines. No file is open any more.
     pub fn stop(&self) {
         self.opens.stop();
         self.waits.stop();
@@ -512,7 +517,7 @@ impl Exec {
         for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {
             cell.clear();
         }
-        // Last: all contexts have dropped their engines.
+        // Last, because only now all contexts have dropped their engines.
         self.drive_threads.iter().for_each(DriveThreads::stop);
         self.board.close();
     }

@@ -1,4 +1,5 @@
-//! Whole pages to several places of drives, by one batch: [`Exec::write_pages`]. Non-goals: which bytes a file has there.
+//! [`Exec::write_pages`]: writes of whole pages to several places of drives in one batch. Non-goals: which bytes a file
+//! has there.
 
 use super::{Exec, FirstFailure, Within};
 use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
@@ -6,21 +7,22 @@ use crate::engine::{FileRef, Memory, Op};
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
 
-/// Bytes for whole pages of one drive. Zeros go behind them, up to the end of the last page.
+/// Bytes for whole pages of one drive. Zeroes fill the last page.
 #[derive(Clone, Copy, Debug)]
 pub struct PageWrite<'a> {
-    /// Index of the drive.
+    /// The index of the drive.
     pub drive: u16,
     /// The file, which is open until the write has ended.
     pub file: FileRef,
-    /// Offset in the file in bytes, at a page's edge.
+    /// The offset in the file in bytes, a multiple of a page.
     pub offset: u64,
     /// At most 64 KiB.
     pub bytes: &'a [u8],
 }
 
 impl Exec {
-    /// Writes pages, and waits. Nothing else touches them meanwhile. Returns the first failure. After that it is not known which were written.
+    /// Writes pages, and waits. No other code touches these pages meanwhile. Returns the first failure. After a failure
+    /// any of the pages may have been written.
     pub fn write_pages(&self, class: Class, writes: &[PageWrite<'_>]) -> Result<Option<Failure>> {
         let len = writes.iter().map(|write| write.bytes.len().next_multiple_of(PAGE_BYTES)).sum();
         let mut pages = PageBuf::new(len).map_err(Error::memory("writing small files", len as u64))?;
@@ -36,7 +38,7 @@ impl Exec {
         }
         let within = Within::new(pages.as_slice().as_ptr(), len);
         let failure = FirstFailure::default();
-        // SAFETY: `pages` and the files are there until the landing is dropped, which waits.
+        // SAFETY: `pages` and the files outlive the landing, and its drop waits for the pieces.
         drop(unsafe { self.blocking().run(within, pieces.into_iter(), &failure) }?);
         Ok(failure.take())
     }

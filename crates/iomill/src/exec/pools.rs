@@ -1,26 +1,29 @@
-//! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. The threads of a pool share one
-//! queue of jobs, and start when they are first needed. In a simulation a caller that waits steps the jobs. Non-goals: I/O.
+//! Pools of threads ([`Pool`]). Callbacks of `submit` run there, so that a drive thread never runs them. The threads of
+//! a pool share one queue of jobs, and start at their first use. In a simulation a caller that waits steps the jobs.
+//! Non-goals: I/O.
 //!
 //! An array has six pools, because jobs of one kind must not wait behind jobs of another:
-//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node, which brings the ends of what callbacks
-//!   begin: so a callback that goes on with the next read wakes no other thread.
+//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node, which also
+//!   completes the operations that its callbacks begin. So a callback that begins the next read wakes no other thread.
 //! - `changes` makes changes of the catalog for futures, many in one turn (`turns`). One job runs at a time.
-//! - `waits` runs calls for futures that wait for drives, such as syncs. Nothing in them belongs to a node. It has up to `WAITERS` threads. One
-//!   starts when all others are busy.
-//! - `opens` opens files for futures. It takes little time, and must not wait behind the large contents of `waits`. It has up to `OPENERS`
-//!   threads, and starts them like `waits`.
-//! - `resumes` polls operations that are inside a file. They must end before the file's gate can close. It has a thread per NUMA node.
-//! - `closes` closes files. Their flushes may take long, and nothing in them belongs to a node. So it has up to `CLOSERS` threads. One
-//!   starts when a file is to be closed while all others are busy: a slow drive delays no file of another drive.
+//! - `waits` makes calls for futures that wait for drives, such as syncs. They belong to no node. It has up to
+//!   `WAITERS` threads. One more starts when all are busy.
+//! - `opens` opens files for futures. That takes little time, and must not wait behind the large contents in `waits`.
+//!   It has up to `OPENERS` threads, started as those of `waits`.
+//! - `resumes` polls operations that are inside a file. They must end before the file's gate can close. It has a thread
+//!   per NUMA node.
+//! - `closes` closes files. Their flushes may take long, and belong to no node. It has up to `CLOSERS` threads, started
+//!   as those of `waits`: a slow drive delays no file of another drive.
 //!
 //! Rules:
-//! 1. In a user's code that this library calls (callbacks and wakers), every call that waits for a drive's queue, for a user's lock or for
-//!    another thread is an error (`check_may_block`). What it waits for may wait for its own thread. `stat` and `info` are allowed: they
-//!    read small files of the catalog by themselves, and wait for no other thread.
+//! 1. In a user's code that this library calls (callbacks and wakers), every call that waits for a drive's queue, for a
+//!    user's lock or for another thread is an error (`check_may_block`): the awaited thread may wait for this one.
+//!    `stat` and `info` are allowed: they only read small files of the catalog, and wait for no other thread.
 //! 2. A callback may begin asynchronous operations. It waits for room in the drives' queues and for closed gates.
-//! 3. A waker may begin them, too. It waits for nothing, because its thread may be a drive's. A full queue takes its pieces all the same
-//!    (`Inbox::push`). An operation that finds a gate closed begins on a callback thread.
-//! 4. The last holder of a file or of the array closes it. If that thread must not wait, a thread of `closes` does it (`may_close`).
+//! 3. A waker may begin them, too. It never waits, because its thread may be a drive's. A full queue takes its pieces
+//!    all the same (`Inbox::push`). An operation that finds a gate closed begins on a callback thread.
+//! 4. The last holder of a file or of the array closes it. If its thread must not wait, a thread of `closes` does so
+//!    (`may_close`).
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -40,14 +43,15 @@ use crate::sys::parker::{Parked, Parker};
 use crate::sys::sync::{Condvar, Mutex, lock, wait};
 use crate::sys::thread::Raised;
 
-/// Most threads that close files. Each has engines of its own while it lives.
+/// The most threads that close files. Each has engines of its own while it lives.
 const CLOSERS: usize = 4;
-/// Most threads that run calls for futures. Each has engines of its own while it lives.
+/// The most threads that make calls for futures. Each has engines of its own while it lives.
 const WAITERS: usize = 16;
-/// Most threads that open files for futures. Where a file is not in the kernel's memory, each waits for one read at a time.
+/// The most threads that open files for futures. If a file is not in the kernel's memory, a thread waits for one read
+/// at a time.
 const OPENERS: usize = 8;
 
-/// Which user's code the calling thread runs. A later variant may wait for less.
+/// The user's code that the calling thread runs. The later a variant, the less it may wait for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum UserCode {
     Nothing,
@@ -59,21 +63,21 @@ enum UserCode {
 
 thread_local! {
     static INSIDE: Cell<UserCode> = const { Cell::new(UserCode::Nothing) };
-    /// The thread has jobs that other threads wait for, so it closes no file.
+    /// Whether other threads wait for the thread's jobs, so that it must not close a file.
     static IS_POOL: Cell<bool> = const { Cell::new(false) };
-    /// The thread polls an operation for `resumes`.
+    /// Whether the thread polls an operation for `resumes`.
     static RESUMES: Cell<bool> = const { Cell::new(false) };
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Refuses a blocking call of a callback or a waker (rule 1). The call would wait for I/O, and delay the callbacks of that I/O. An error
-/// is better than a deadlock (rule 7 of the cache).
+/// Refuses a blocking call in a callback or a waker (rule 1). The call could wait for I/O that ends only after this
+/// callback, and an error is better than a deadlock (rule 7 of the cache).
 pub fn check_may_block(call: &'static str) -> Result<()> {
     if may_block() { Ok(()) } else { Err(Error::BlockingCall { call }) }
 }
 
-/// Whether the calling thread runs no callback and no waker, and serves no drive.
+/// Whether the calling thread may block: it runs no callback and no waker, and serves no drive.
 #[inline]
 pub fn may_block() -> bool {
     INSIDE.with(Cell::get) == UserCode::Nothing && !shares::is_serving()
@@ -101,7 +105,7 @@ pub fn before_users_code(forget: fn()) {
 
 static BEFORE: OnceLock<fn()> = OnceLock::new();
 
-/// From now on the pool `closes` closes the files that the calling thread lets go of.
+/// Has the pool `closes` close the files of which the calling thread drops the last hold from now on.
 pub fn leave_closing_to_others() {
     IS_POOL.with(|is_pool| is_pool.set(true));
 }
@@ -112,7 +116,7 @@ pub fn wake(waker: Waker) {
     let _ = catch_unwind(AssertUnwindSafe(|| within(UserCode::Waker, || waker.wake())));
 }
 
-/// Calls a user's code. Such calls may be nested: then the stricter limit holds.
+/// Calls a user's code. Of nested calls the stricter limit holds.
 fn within<R>(what: UserCode, code: impl FnOnce() -> R) -> R {
     let before = INSIDE.with(Cell::get);
     let _reset = Reset(before);
@@ -125,16 +129,17 @@ fn within<R>(what: UserCode, code: impl FnOnce() -> R) -> R {
 
 /// Threads for jobs of one kind.
 pub struct Pool {
+    /// Whether there are threads: not in a simulation.
     threads: bool,
-    /// What its threads are called.
+    /// A part of the threads' names.
     name: &'static str,
-    /// Its jobs close files.
+    /// Whether the jobs close files.
     closes: bool,
-    /// Its threads take the turns of their own contexts.
+    /// Whether the threads take the turns of their own contexts.
     drives: bool,
-    /// It starts with one thread, and has up to so many. Else it has one for each node.
+    /// The most threads of a pool that starts with one. `None` in a pool with a thread for each node.
     grows_to: Option<usize>,
-    /// The CPUs of each thread that it may have; empty means any.
+    /// The CPUs of each thread that the pool may have; empty means any.
     cpus: OnceLock<Vec<Vec<usize>>>,
     jobs: Arc<Jobs>,
 }
@@ -143,7 +148,7 @@ pub struct Pool {
 #[derive(Default)]
 struct Jobs {
     state: Mutex<PoolState>,
-    /// Wakes an idle thread for a job, and all of them to end.
+    /// Wakes an idle thread for a job, and all threads to end.
     work: Condvar,
 }
 
@@ -151,21 +156,21 @@ struct Jobs {
 struct PoolState {
     queue: VecDeque<Job>,
     threads: Vec<JoinHandle<()>>,
-    /// Threads that wait for a job.
+    /// The number of threads that sleep on `work`.
     idle: usize,
-    /// Threads that wait for a job, or for ends of I/O.
+    /// The threads that sleep until a job or a completion comes.
     parked: Vec<Arc<Parker>>,
     stopped: bool,
 }
 
 impl Jobs {
-    /// The loop of a thread. It ends when the pool is stopped and nothing is queued.
+    /// The loop of a thread. It ends when the pool is stopped and no job is queued.
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
-                // A panic of one job must not end the thread: more jobs wait. The panic message has been printed.
+                // A panic of one job must not end the thread, because more jobs wait. The message has been printed.
                 let _ = catch_unwind(AssertUnwindSafe(job));
                 state = lock(&self.state);
             } else if state.stopped {
@@ -180,7 +185,7 @@ impl Jobs {
 
     /// The loop of a thread that takes the turns of its own contexts between jobs, and sleeps in them.
     fn serve_and_drive(&self) {
-        // Too few descriptors: others bring the ends.
+        // Without a descriptor the thread only does jobs, and others complete their operations.
         let Ok(parked) = Parked::new() else { return self.serve() };
         let _driven = own::begin_driven();
         loop {
@@ -201,19 +206,19 @@ impl Jobs {
             let is_idle = jobs.is_empty();
             // Panics as in `serve`.
             jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
-            // What the jobs began is sent now, also where more jobs wait.
+            // Pieces of the jobs are sent now, even if more jobs wait.
             let turns = || if is_idle { own::turn_until_woken(&parked) } else { own::leave() };
             let _ = catch_unwind(AssertUnwindSafe(turns));
         }
     }
 
-    /// Queues a job, for a thread that runs.
+    /// Queues a job, and wakes a thread that sleeps.
     fn push(&self, state: &mut PoolState, job: Job) {
         state.queue.push_back(job);
         if let Some(parked) = state.parked.pop() {
             parked.wake_thread();
         } else if state.idle > 0 {
-            // A notification is a system call, also where no thread sleeps.
+            // Only then, because a notification is a system call, even if no thread sleeps.
             self.work.notify_one();
         }
     }
@@ -228,33 +233,34 @@ impl Jobs {
 }
 
 impl Pool {
-    /// Nothing is started yet.
+    /// A pool with a thread for each node. No thread is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
         let (closes, drives, grows_to) = (false, false, None);
         Pool { threads, name, closes, drives, grows_to, cpus: OnceLock::new(), jobs: Arc::default() }
     }
 
-    /// The same for users' callbacks.
+    /// A pool for users' callbacks.
     pub fn for_callbacks(threads: bool) -> Pool {
         Pool { drives: true, ..Pool::new(threads, "callback") }
     }
 
-    /// The same for closing files.
+    /// A pool for closes of files.
     pub fn for_closing(threads: bool) -> Pool {
         Pool { closes: true, grows_to: Some(CLOSERS), ..Pool::new(threads, "close") }
     }
 
-    /// The same for calls that wait for drives.
+    /// A pool for calls that wait for drives.
     pub fn for_waiting(threads: bool) -> Pool {
         Pool { grows_to: Some(WAITERS), ..Pool::new(threads, "wait") }
     }
 
-    /// The same for opening files.
+    /// A pool for opens of files.
     pub fn for_opening(threads: bool) -> Pool {
         Pool { grows_to: Some(OPENERS), ..Pool::new(threads, "open") }
     }
 
-    /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report an error.
+    /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report
+    /// an error.
     pub fn get_ready(&self) -> Result<()> {
         let mut state = lock(&self.jobs.state);
         if !self.threads || state.stopped || !state.threads.is_empty() {
@@ -263,7 +269,8 @@ impl Pool {
         self.start(&mut state)
     }
 
-    /// Starts one thread more of a pool that grows, or all threads of another pool. An error if the pool has no thread then.
+    /// Starts one more thread of a pool that grows, or all threads of any other. An error if the pool then has no
+    /// thread.
     fn start(&self, state: &mut PoolState) -> Result<()> {
         let of_any = |most| vec![Vec::new(); most];
         let cpus = self.cpus.get_or_init(|| self.grows_to.map_or_else(cpus_of_nodes, of_any));
@@ -273,7 +280,7 @@ impl Pool {
             let name = format!("iomill-{}-{number}", self.name);
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 if !cpus.is_empty() {
-                    // An error is ignored: away from its node a thread is slower, not wrong.
+                    // An error is ignored: away from its node a thread is only slower.
                     let _ = cpu::bind_current_thread(&cpus);
                 }
                 if !closes {
@@ -288,40 +295,40 @@ impl Pool {
             match thread {
                 Ok(thread) => state.threads.push(thread),
                 Err(source) if state.threads.is_empty() => return Err(Error::Thread { name, drive: None, source }),
-                // Those that run do its jobs too.
+                // The threads that run do its jobs, too.
                 Err(_) => break,
             }
         }
         Ok(())
     }
 
-    /// Has a user's callback called.
+    /// Calls a user's callback on a thread of the pool.
     pub fn call(&self, callback: Job) {
         self.run(Box::new(move || Self::call_here(callback)));
     }
 
-    /// Calls a user's callback on this thread.
+    /// Calls a user's callback on the calling thread.
     pub fn call_here<R>(callback: impl FnOnce() -> R) -> R {
         within(UserCode::Callback, callback)
     }
 
     /// Runs a job of this library that blocks, such as a sync for a future.
     pub fn run(&self, job: Job) {
-        // Without a thread (the array is closing, or none could be started) the job runs here, because a job must not be lost. A panic of
-        // the job must not end this thread, which may be a drive's.
+        // Without a thread (the array is closing, or none could be started) the job runs here, because it must not be
+        // lost. Its panic must not end this thread, which may be a drive's.
         if let Some(job) = self.hand_over(job) {
             let _ = catch_unwind(AssertUnwindSafe(job));
         }
     }
 
-    /// The same, but returns the job if there is no thread to run it.
+    /// Queues a job for a thread of the pool. Gives the job back if there is no thread.
     pub fn hand_over(&self, job: Job) -> Option<Job> {
         let mut state = lock(&self.jobs.state);
         if state.stopped {
             return Some(job);
         }
         let is_short = state.threads.is_empty() || (self.grows_to.is_some() && state.queue.len() >= state.idle);
-        // A caller that has not called `get_ready` may block, or works without the thread.
+        // The error is lost here: a caller that must report it has called `get_ready` before.
         if self.threads && is_short && self.start(&mut state).is_err() {
             return Some(job);
         }
@@ -329,20 +336,20 @@ impl Pool {
         None
     }
 
-    /// Wakes a task on a thread of the pool, and never here: the caller may hold locks.
+    /// Wakes a task on a thread of the pool, and never on the calling thread, which may hold locks.
     pub fn wake(&self, waker: Waker) {
         let resume = move || {
             let _resuming = Raised::new(&RESUMES);
             waker.wake();
         };
         if let Some(job) = self.hand_over(Box::new(resume)) {
-            // The pool starts before the task and stops after it. If it does not run all the same, a new thread wakes the task.
+            // The pool starts before the task and stops after it, so it has a thread. If not, a new one wakes the task.
             let started = std::thread::Builder::new().name("iomill-resume".into()).spawn(job);
             debug_assert!(started.is_ok(), "a task was lost: {started:?}");
         }
     }
 
-    /// Runs one job of an array without threads. Returns `false` if there is none.
+    /// In a simulation: runs one job. `false` if there is none.
     pub fn step(&self) -> bool {
         if self.threads {
             return false;
@@ -351,7 +358,7 @@ impl Pool {
         job.map(|job| job()).is_some()
     }
 
-    /// Runs what is queued, then ends the threads.
+    /// Runs the queued jobs, then ends the threads.
     pub fn stop(&self) {
         let threads = self.jobs.stop();
         while self.step() {}
@@ -364,7 +371,7 @@ impl Pool {
     }
 }
 
-/// Resets `INSIDE` to what it was before the callback, also when that panics.
+/// Its drop, also in a panic, resets `INSIDE` to the value from before the callback.
 struct Reset(UserCode);
 
 impl Drop for Reset {
@@ -373,7 +380,7 @@ impl Drop for Reset {
     }
 }
 
-/// The CPUs of each node; one entry for any CPU where there is one node.
+/// The CPUs of each node; on a machine with one node, one entry that means any CPU.
 fn cpus_of_nodes() -> Vec<Vec<usize>> {
     let nodes = machine::nodes(&Tree::machine()).unwrap_or_default();
     if nodes.len() < 2 { vec![Vec::new()] } else { nodes.into_iter().map(|node| node.cpus).collect() }
@@ -385,9 +392,10 @@ mod models {
     use crate::sys::sync::{AtomicU32, Ordering, model};
     use loom::thread;
 
-    /// Every job runs, also before the pool is stopped, and the thread ends when it is stopped. loom reports a wake that is lost.
+    /// Every job runs without a stop of the pool, and the thread ends after the stop. Loom would report a lost wake.
     ///
-    /// Seen to fail when `push` or `stop` notified no thread, and when `serve` released the lock between its look and its wait.
+    /// Seen to fail when `push` or `stop` notified no thread, and when `serve` released the lock between its look and
+    /// its wait.
     #[test]
     fn loom_pool_does_every_job() {
         model(|| {
@@ -423,7 +431,7 @@ mod tests {
 
     use super::*;
 
-    /// Files of other drives waited behind a file with a drive that hung.
+    /// Files of other drives once waited behind a file with a drive that hung.
     #[test]
     fn a_slow_close_delays_no_other() {
         let pool = Pool::for_closing(true);

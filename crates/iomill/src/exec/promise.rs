@@ -1,4 +1,5 @@
-//! The result of an operation, from the thread that brings it ([`Promise`]) to the future that waits for it ([`Promised`]).
+//! The result of an operation, from the thread that has it ([`Promise`]) to the future that waits for it
+//! ([`Promised`]).
 //!
 //! Non-goals: polling of operations (`task`).
 
@@ -13,34 +14,34 @@ use crate::sys::sync::{Mutex, lock};
 
 #[derive(Debug)]
 enum PromiseState<T> {
-    /// The task that waits, if it has been polled.
+    /// There is no result yet. The waker of the task that waits, if it has been polled.
     Open(Option<Waker>),
     Kept(T),
-    /// The operation has panicked.
+    /// The promise was dropped without a result: the operation has panicked.
     Broken,
-    /// The result was taken.
+    /// The future has returned the result.
     Taken,
 }
 
-/// The right to bring a result, once. If it is dropped without a result, the future resolves to an error.
+/// The right to give a future its result, once. If it is dropped without a result, the future resolves to an error.
 #[derive(Debug)]
 pub struct Promise<T>(
-    /// Until the result is brought.
+    /// `None` once the promise is kept.
     Option<Arc<Mutex<PromiseState<T>>>>,
 );
 
-/// A future of the result.
+/// The future of a promise's result.
 #[derive(Debug)]
 pub struct Promised<T>(Arc<Mutex<PromiseState<T>>>);
 
-/// A promise and the future of what it brings.
+/// A promise and its future.
 pub fn promise<T>() -> (Promise<T>, Promised<T>) {
     let state = Arc::new(Mutex::new(PromiseState::Open(None)));
     (Promise(Some(Arc::clone(&state))), Promised(state))
 }
 
 impl<T> Promise<T> {
-    /// Brings the result, and wakes the task that waits for it.
+    /// Gives the future its result, and wakes the task that waits for it.
     pub fn keep(mut self, result: T) {
         self.end(PromiseState::Kept(result));
     }
@@ -81,7 +82,7 @@ impl<T> Future for Promised<T> {
     type Output = Result<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        // Made and dropped without the lock: wakers are a user's code.
+        // Cloned and dropped without the lock, because wakers are a user's code.
         let mut waker = Some(context.waker().clone());
         let now = {
             let mut state = lock(&self.0);

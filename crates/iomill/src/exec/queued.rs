@@ -1,5 +1,6 @@
-//! [`QueuedCalls`]: calls that a thread of a pool is to make for futures. An array that closes lets them begin before, because a call goes on
-//! without its future. Non-goals: calls that have entered a file, for which its gate waits.
+//! [`QueuedCalls`]: calls for futures that no thread of a pool has begun yet. An array lets them begin before it
+//! closes, because a call must end even if its future is dropped. Non-goals: calls that have entered a file; the file's
+//! gate waits for them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +16,12 @@ pub struct QueuedCalls(Mutex<State>);
 struct State {
     /// The number of the next call.
     next: u64,
-    /// The numbers of those that have not begun.
+    /// The numbers of the calls that have not begun.
     waiting: BTreeSet<u64>,
 }
 
-/// A call that has not begun, until this is dropped. What lets go of the array or of a file drops it before: that may close the array.
+/// A call that has not begun. The drop notes its beginning. Drop it before a share of the array or of a file: the drop
+/// of the share may close the array, which waits for queued calls.
 pub struct QueuedCall {
     all: Arc<QueuedCalls>,
     number: u64,
@@ -32,7 +34,7 @@ impl Drop for QueuedCall {
 }
 
 impl Exec {
-    /// Notes a call that is about to be handed to a pool.
+    /// Notes a call that is about to be handed over to a pool.
     pub fn queue_call(&self) -> QueuedCall {
         let all = Arc::clone(&self.queued);
         let mut state = lock(&all.0);
@@ -43,7 +45,7 @@ impl Exec {
         QueuedCall { all, number }
     }
 
-    /// Waits until all calls have begun that were queued before. Later ones are not waited for.
+    /// Waits until all calls that are queued now have begun.
     pub fn wait_for_queued_calls(&self) {
         let end = lock(&self.queued.0).next;
         while lock(&self.queued.0).waiting.first().is_some_and(|first| *first < end) {

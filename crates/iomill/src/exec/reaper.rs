@@ -1,12 +1,14 @@
-//! [`Reaper`]: a thread that takes the turns of shared contexts where no other thread does. It sleeps on the descriptors of those that are
-//! armed. An executor that has nothing to do sleeps elsewhere, and a wake from here is what ends that.
+//! [`Reaper`]: a thread that takes the turns of shared contexts that no other thread takes. It sleeps on the
+//! descriptors of all armed cells. A thread of an executor without work sleeps elsewhere, until a wake from here.
 //!
 //! Rules:
-//! 1. A cell is armed once, until the reaper has taken its turn. Then the reaper arms it again if something is left.
-//! 2. An armed descriptor reports what was there before (`epoll` looks when it is armed), so no end is missed.
-//! 3. What no descriptor tells of, the reaper takes a turn of again and again, with a pause between (`take`).
-//! 4. Where something has begun, the reaper looks from time to time (`back_up`), and takes a turn if no other thread did. The future may never be
-//!    polled, or its thread may have something else to do. Where no runtime drives, a poll that leaves something has it listen as well (`arm`).
+//! 1. A cell is armed once, until the reaper takes its turn. If work is left after the turn, the reaper arms it again.
+//! 2. The arming reports completions from before it, too (`epoll` polls the descriptor then). So none is missed.
+//! 3. Of a cell with work that no descriptor reports, the reaper takes turns again and again, with a pause in between
+//!    (`take`).
+//! 4. A cell with unfinished operations is backed up (`back_up`): from time to time the reaper takes a turn, if no
+//!    other thread has taken one. Its futures may never be polled, or their threads may be busy. If no runtime drives
+//!    the cell, a poll that leaves work there also arms it (`arm`).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -27,17 +29,18 @@ use crate::sys::descriptor::raised;
 use crate::sys::event::Event;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
-/// The event descriptor's number among events. Cells have their places in `known`.
+/// The number of the event descriptor in events. A cell has the number of its place in `known`.
 const WAKE: u64 = u64::MAX;
 
-/// The time between two turns where no other thread takes any.
+/// The time between two looks at backed-up cells.
 const BACK_UP: Duration = Duration::from_millis(5);
 const BACK_UP_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: BACK_UP.as_nanos() as _ };
 
-/// A cell that was idle so many times in a row has no such turns any more. Until then a slow reader does not have to wake this thread.
+/// The number of looks in a row that find a cell idle, after which it is no longer backed up. Until then a slow reader
+/// need not wake this thread again.
 const IDLE_MAX: u32 = 200;
 
-/// Most events of one look.
+/// The most events per look.
 const EVENTS: usize = 64;
 
 /// See the module.
@@ -51,32 +54,34 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-/// What the thread shares with those that arm.
+/// The state that the reaper shares with threads that arm cells.
 pub(super) struct Shared {
     epoll: OwnedFd,
     /// Ends the thread's sleep.
     event: Event,
     is_stopped: AtomicBool,
+    /// All cells.
     known: Mutex<Vec<Arc<SharedCell>>>,
-    /// Those with a turn that is due (rule 3).
+    /// The cells with a turn that is due (rule 3).
     due: Mutex<Vec<Arc<SharedCell>>>,
-    /// Those that have their turns from time to time (rule 4).
+    /// The cells that are backed up (rule 4).
     backed_up: Mutex<Vec<BackedUp>>,
     /// Takes the turns of all contexts of all arrays.
     help: fn(),
 }
 
-/// A cell that has turns from time to time, where no other thread takes them.
+/// A cell that is backed up (rule 4).
 struct BackedUp {
     cell: Arc<SharedCell>,
-    /// Its turns at the last look.
+    /// The cell's turns at the last look.
     turns: u32,
-    /// How often in a row it was found idle.
+    /// The number of looks in a row that found the cell idle.
     idle: u32,
 }
 
 impl Reaper {
-    /// Starts the thread, unless it runs. Returns what cells are armed by. `help` takes the turns of all contexts of all arrays.
+    /// Starts the thread, unless it runs, and returns the state by which cells are armed. `help` takes the turns of all
+    /// contexts of all arrays.
     pub(super) fn start(&self, help: fn()) -> io::Result<Arc<Shared>> {
         let mut running = lock(&self.running);
         if let Some(running) = &*running {
@@ -102,13 +107,13 @@ impl Reaper {
         Ok(shared)
     }
 
-    /// Ends the thread. Nothing is unfinished.
+    /// Ends the thread. All operations have ended.
     pub(super) fn stop(&self) {
         let Some(Running { shared, thread }) = lock(&self.running).take() else { return };
         shared.is_stopped.store(true, Ordering::Release);
         shared.event.set();
         if thread.thread().id() != std::thread::current().id() {
-            // It catches the panics of what it tells, so it has not panicked.
+            // The thread catches panics of users' code, so it has not panicked.
             let _ = thread.join();
         }
         lock(&shared.known).clear();
@@ -121,7 +126,7 @@ impl Watch for Shared {
     fn watch(&self, cell: &Arc<SharedCell>) {
         #[cfg(feature = "tokio")]
         if super::tokio_task::is_driven_here(cell) {
-            // That runtime may go on with something else.
+            // Backed up, because the runtime may be busy with other tasks.
             return self.back_up(cell);
         }
         self.arm(cell);
@@ -129,9 +134,9 @@ impl Watch for Shared {
 
     /// Rules 1 and 2.
     fn arm(&self, cell: &Arc<SharedCell>) {
-        // AcqRel: pairs with the Release in `serve`, which clears it before it takes the turn.
+        // AcqRel: pairs with the Release in `serve`, which clears the flag before it takes the turn.
         if !cell.armed.swap(true, Ordering::AcqRel) && self.listen(cell).is_err() {
-            // The kernel has too little memory at the moment.
+            // The kernel lacks memory at the moment.
             self.take(cell);
         }
     }
@@ -158,7 +163,7 @@ impl Watch for Shared {
 }
 
 impl Shared {
-    /// Makes a new cell known. It is not armed.
+    /// Adds a new cell, not armed.
     pub fn add(&self, cell: &Arc<SharedCell>) -> io::Result<()> {
         let mut known = lock(&self.known);
         for descriptor in cell.readable() {
@@ -179,7 +184,7 @@ impl Shared {
 
     /// The loop of the thread.
     fn serve(&self) {
-        // Turns that were due took place with a pause after them. What they ask for again comes into `due` again.
+        // After turns that were due comes a pause. Cells that need more such turns are in `due` again.
         let (mut pauses, mut backed_up_at) = (false, Instant::now());
         while !self.is_stopped.load(Ordering::Acquire) {
             if pauses {
@@ -193,13 +198,13 @@ impl Shared {
                 cell.due.store(false, Ordering::Release);
             }
             if pauses {
-                // Pieces in any context may hold what those that are due wait for (rule 6 of `shared`).
+                // Pieces in any context may hold the lock or memory for which the due cells wait (rule 6 of `shared`).
                 (self.help)();
                 cells.extend(lock(&self.known).iter().filter(|cell| !cell.is_idle()).cloned());
             }
             for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
-                // A panic must not end the thread: other operations wait for it. The panic message has been printed.
+                // A panic must not end the thread, because other operations need it. The message has been printed.
                 let _ = catch_unwind(AssertUnwindSafe(|| cell.turn()));
                 cell.arm_or_back_up();
             }
@@ -215,7 +220,7 @@ impl Shared {
         let mut cells = std::mem::take(&mut *lock(&self.backed_up));
         cells.retain_mut(|BackedUp { cell, turns, idle }| {
             if *turns == cell.turns() && !cell.is_idle() {
-                // A thread that is in the context takes the turn. A panic as in `serve`.
+                // If another thread is in the context, it takes the turn. Panics as in `serve`.
                 let _ = catch_unwind(AssertUnwindSafe(|| cell.try_turn()));
             }
             *turns = cell.turns();
@@ -225,13 +230,13 @@ impl Shared {
         lock(&self.backed_up).append(&mut cells);
     }
 
-    /// Sleeps until there are events, and adds the cells that have some.
+    /// Sleeps until there are events, and appends their cells.
     fn look(&self, cells: &mut Vec<Arc<SharedCell>>) {
         let mut events: [MaybeUninit<epoll::Event>; EVENTS] = [const { MaybeUninit::uninit() }; EVENTS];
         let timeout = if lock(&self.backed_up).is_empty() { None } else { Some(BACK_UP_TIMEOUT) };
         let found = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok((found, _)) => found,
-            // A signal, or too little memory: it looks again.
+            // A signal, or a lack of memory: the thread looks again.
             Err(_) => return,
         };
         let known = lock(&self.known);

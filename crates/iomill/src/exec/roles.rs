@@ -1,7 +1,7 @@
-//! [`NodeRoles`]: which nodes cache, and which own drives.
+//! [`NodeRoles`]: the nodes that cache, and the nodes that own drives.
 //!
-//! Goals: options are checked against the machine once, and errors list its nodes. Non-goals: starting threads and placing memory by
-//! these roles.
+//! Goals: options are checked against the machine once, and errors list its nodes. Non-goals: threads and memory on
+//! these nodes.
 
 use iomill_platform::machine::NODES;
 use iomill_platform::tree::{Tree, shown};
@@ -9,20 +9,20 @@ use iomill_platform::tree::{Tree, shown};
 use crate::error::{Error, Result};
 use crate::sys::topology::{self, Node, Topology};
 
-/// The nodes and what each is for.
+/// The nodes and their roles.
 #[derive(Clone, Debug)]
 pub struct NodeRoles {
-    /// All nodes; one where nodes make no difference.
+    /// All nodes; one if nodes make no difference.
     pub nodes: Vec<Node>,
-    /// Those that cache, by index in `nodes`, in rising order; not empty.
+    /// The nodes that cache, as indices into `nodes`, in rising order; not empty.
     pub cache: Vec<usize>,
-    /// Those that own drives; likewise.
+    /// The nodes that own drives; likewise.
     pub io: Vec<usize>,
 }
 
 impl NodeRoles {
-    /// All nodes of the topology. The named nodes have the role; without names all nodes have it. Without threads it is a simulation,
-    /// which takes the machine for one node, so that its runs are the same everywhere.
+    /// All nodes of the topology. A role belongs to the nodes that are named for it, or without names to all nodes. A
+    /// simulation has no threads, and takes the machine for one node, so that its runs are the same everywhere.
     pub fn new(
         topology: Topology,
         cache_nodes: &Option<Vec<usize>>,
@@ -35,7 +35,7 @@ impl NodeRoles {
         };
         let nodes = topology::nodes(topology, &Tree::machine()).map_err(|e| match topology {
             Topology::Emulate(_) => Error::invalid(format!("topology {topology}"), e.to_string()),
-            // Its message has the advice that fits.
+            // `Error::Io` has the advice for this case.
             _ if e.raw_os_error() == Some(libc::EMFILE) => Error::io("list the machine's nodes in", shown(NODES), e),
             _ => Error::Topology { source: e },
         })?;
@@ -47,13 +47,14 @@ impl NodeRoles {
         Ok(NodeRoles { nodes, cache, io })
     }
 
-    /// Whether there is a node that caches and owns no drives.
+    /// Whether any node caches and owns no drives.
     pub fn are_apart(&self) -> bool {
         !self.cache.iter().all(|node| self.io.contains(node))
     }
 
-    /// The node that owns each drive, by index in `nodes`. `at` has the kernel's number of the node that the drive is near, where that is
-    /// known. This node owns the drive if it has the role; else the next node in turn that has the role owns it.
+    /// The node that owns each drive, as an index into `nodes`. `at` has the kernel's number of the node near each
+    /// drive, if it is known. This node owns the drive if it has the role. Otherwise the nodes with the role take
+    /// turns.
     pub fn of_drives(&self, at: &[Option<u32>]) -> Vec<usize> {
         let mut turns = self.io.iter().copied().cycle();
         let known =
@@ -62,7 +63,7 @@ impl NodeRoles {
     }
 }
 
-/// Finds nodes by their numbers.
+/// The indices of nodes by their numbers.
 fn choose(nodes: &[Node], wanted: &[usize], what: &str) -> Result<Vec<usize>> {
     let ids: Vec<String> = nodes.iter().map(|node| node.id.to_string()).collect();
     let has = match &ids[..] {

@@ -1,22 +1,27 @@
-//! Shared contexts: the engines by which asynchronous operations do their I/O. A thread begins operations in a context of its own, and any
-//! thread may bring their ends. So no I/O is handed over, and no operation depends on what its thread does next.
+//! Shared contexts: the engines of asynchronous operations. A thread begins operations in a context of its own, and any
+//! thread may complete them. So no I/O changes threads, and no operation depends on its thread's next actions.
 //!
-//! Goals: a system call for several operations, none for those that have ended; each operation ends soon, whatever becomes of its future
-//! and of the thread that began it. Non-goals: the engines (`drive::shared`), the thread that watches where no other does (`reaper`).
+//! Goals: one system call for several operations, and none for those that have ended. Each operation ends soon,
+//! whatever becomes of its future and of the thread that began it. Non-goals: the engines (`drive::shared`), and the
+//! thread that watches where no other does (`reaper`).
 //!
 //! Rules:
-//! 1. Whatever thread holds a context's lock takes its turn (`turn`): it starts what waits, and brings the ends of all operations.
-//! 2. The owners of what has ended are told without the lock: they may begin more I/O there.
-//! 3. A poll that leaves something unfinished sees to the next turn. One of these takes it: `block_on`, which sleeps in the context; a task
-//!    of a runtime that drives; the reaper, which sleeps on the descriptors of all armed contexts.
-//! 4. A thread or an operation that must wait for another operation first counts itself (`Waiting`). Then it looks for contexts with
-//!    something unfinished, and takes their turns, or arms them.
-//! 5. A thread that leaves pieces unsent, or unwatched, counts them first. Then it looks for those that wait, or that began to since it took
-//!    its pages. So by 4 and 5 one of the two sees the other, and what is waited for is brought on at once.
-//! 6. A thread with pieces that wait for the lock of a block, or for bounce memory, takes the turns of contexts with something unfinished until
-//!    the pieces go on: of all arrays, because bounce memory is common to them. Where a shared context has such pieces, the reaper does.
-//! 7. What is begun, and not ended at once, is backed up by the reaper (its rule 4). So each operation ends soon: also one that no poll ever brings
-//!    on, and one that a thread has begun that waits elsewhere for its end.
+//! 1. Any thread that gets a context's lock may take its turn (`turn`): it starts waiting pieces, and completes ended
+//!    ones of all operations.
+//! 2. The owners of ended shares are told outside the lock, because they may begin more I/O there.
+//! 3. A poll that leaves unfinished operations ensures the next turn. One of three takes it: `block_on`, which sleeps
+//!    in the context; a task of a runtime that drives; or the reaper, which sleeps on the descriptors of all armed
+//!    contexts.
+//! 4. A thread or an operation that must wait for another operation first counts itself (`Waiting`). Then it looks for
+//!    contexts with unfinished operations, and takes their turns or arms them.
+//! 5. A thread that leaves pieces unsent or unwatched first counts them. Then it looks whether any thread or operation
+//!    waits, or has begun to wait since this thread took its pages. So by 4 and 5 one of the two sees the other, and
+//!    the awaited pieces go on at once.
+//! 6. A thread with pieces that wait for a block's lock, or for bounce memory, takes the turns of contexts with
+//!    unfinished operations until its pieces go on: of all arrays, because they share bounce memory. For such pieces in
+//!    a shared context the reaper does so.
+//! 7. The reaper backs up each operation that does not end at once (its rule 4). So each operation ends soon, even if
+//!    no poll ever advances it, or if its thread waits elsewhere for its end.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
@@ -38,7 +43,8 @@ use crate::sys::sync::{Mutex, RwLock, lock, read, write};
 /// The shared contexts of all arrays of the process.
 static EVERYWHERE: PerProcess<Mutex<Vec<Weak<SharedCells>>>> = PerProcess::empty();
 
-/// Takes the turns of all contexts of all arrays with something unfinished, but not of those that another thread is in (rule 6). Waits for nothing.
+/// Takes the turns of all contexts of all arrays with unfinished operations, except those that another thread is in
+/// (rule 6). Does not wait.
 pub fn help_everywhere() {
     let all: Vec<Arc<SharedCells>> = lock(EVERYWHERE.get()).iter().filter_map(Weak::upgrade).collect();
     all.iter().for_each(|cells| cells.help());
@@ -48,7 +54,7 @@ pub fn help_everywhere() {
 #[derive(Default)]
 pub struct SharedCells {
     all: RwLock<Vec<Arc<SharedCell>>>,
-    /// Where the background's operations begin, from the first on.
+    /// The cell for operations of the background, made with the first one.
     background: Mutex<Option<Arc<SharedCell>>>,
     common: Arc<Common>,
     reaper: Reaper,
@@ -60,7 +66,7 @@ impl SharedCells {
         self.common.begin_wait()
     }
 
-    /// A cell that serves so many drives, whatever thread has it.
+    /// Any cell that serves at least `drives` drives, whatever thread owns it.
     fn any(&self, drives: usize) -> Option<Arc<SharedCell>> {
         read(&self.all).iter().find(|cell| cell.drives() >= drives).cloned()
     }
@@ -69,7 +75,8 @@ impl SharedCells {
         read(&self.all).iter().filter(|cell| !cell.is_idle()).cloned().collect()
     }
 
-    /// For an operation that waits, after `begin_wait`: what is unsent is sent, and the reaper listens to all that is unfinished.
+    /// For an operation that waits, after `begin_wait`: sends all unsent pieces, and arms all cells with unfinished
+    /// operations.
     pub fn expedite(&self) {
         for cell in self.unfinished() {
             if cell.is_unsent() {
@@ -79,23 +86,24 @@ impl SharedCells {
         }
     }
 
-    /// Takes the turns of all contexts with something unfinished, but not of those that another thread is in.
+    /// Takes the turns of all contexts with unfinished operations, except those that another thread is in.
     fn help(&self) {
         self.unfinished().iter().for_each(SharedCell::try_turn);
     }
 
-    /// Without threads: lets I/O go on. Returns `false` if there is none.
+    /// In a simulation: lets I/O go on. `false` if there is none.
     pub fn step(&self) -> bool {
         let unfinished = self.unfinished();
         unfinished.iter().for_each(SharedCell::sleep);
         !unfinished.is_empty()
     }
 
-    /// Waits for a page that another operation works on, and takes the turns of contexts meanwhile: the page may be in one of them, and
-    /// that one's thread may be busy. The caller has nothing unfinished (rule 4 of the cache).
+    /// Waits for a page on which another operation works. Takes the turns of contexts meanwhile, because the page's
+    /// fill may be in one of them, and that one's thread may be busy. The caller has no unfinished fills (rule 4 of the
+    /// cache).
     pub fn wait_for_page(&self, waiter: &Waiter) -> Outcome {
         let _waiting = self.begin_wait();
-        // Where nothing is unfinished, a thread that begins something now sees that this waits.
+        // If no operation is unfinished, a thread that begins one from now on sees that this thread waits.
         let (false, Ok(parked)) = (self.unfinished().is_empty(), Parked::new()) else { return waiter.wait() };
         let parker = Arc::clone(parked.parker());
         if let Some(outcome) = waiter.outcome_or_call(Box::new(move || parker.wake_thread())) {
@@ -104,7 +112,7 @@ impl SharedCells {
         loop {
             let unfinished = self.unfinished();
             for cell in &unfinished {
-                // A thread in the context may have looked at what is unsent before it came.
+                // Waits for the lock if there are unsent pieces: the thread in the context may not have seen them.
                 if cell.is_unsent() {
                     cell.turn();
                 } else {
@@ -127,7 +135,7 @@ impl SharedCells {
         read(&self.all).iter().for_each(|cell| cell.forget.later(key));
     }
 
-    /// Ends all contexts, when no file is open any more.
+    /// Ends all contexts. No file is open any more.
     pub fn stop(&self) {
         self.common.close();
         lock(EVERYWHERE.get()).retain(|cells| !std::ptr::eq(cells.as_ptr(), self));
@@ -138,18 +146,18 @@ impl SharedCells {
 }
 
 impl Exec {
-    /// Whether the calling thread has as much in flight as callers that wait for it should have.
+    /// Whether the calling thread has so many operations in flight that a caller which may wait should do so.
     pub fn is_full_here(&self) -> bool {
         own::made(self.instance).is_some_and(|cell| cell.is_full())
     }
 
-    /// Whether as much is in flight in the background as may be.
+    /// Whether the background has the most operations in flight.
     pub fn is_full_behind(&self) -> bool {
         lock(&self.shared.background).as_ref().is_some_and(|cell| cell.is_full())
     }
 
-    /// The context in which an asynchronous operation is to begin: the calling thread's, or for the background one that all threads have in common.
-    /// Where the system refuses the thread one at the moment, another thread's serves.
+    /// The cell in which an asynchronous operation is to begin: the calling thread's, or for the background one that
+    /// all threads share. If the system refuses the thread a context at the moment, another thread's cell is used.
     pub fn cell_for(&self, class: Class) -> Result<Arc<SharedCell>> {
         if class == Class::Background {
             return self.background_cell();
@@ -169,10 +177,10 @@ impl Exec {
         }
         let cell = self.shared.common.free_cell(drives, || self.new_shared_cell())?;
         let before = background.replace(Arc::clone(&cell));
-        // What is told in the turn may begin background work.
+        // The lock is released first: an owner that is told in the turn may begin background work.
         drop(background);
         if let Some(before) = before {
-            // What is in it goes on there.
+            // Its operations go on there.
             before.leave();
             before.give_back();
         }
@@ -201,7 +209,7 @@ impl Exec {
         let context = with_rings_or_without(&services, self.may_change_engines, &|notice| self.notice(notice), make);
         let cell = SharedCell::new(context.map_err(engine_failed)?, &self.regions, &self.shared.common);
         if self.has_threads() {
-            // What waits for a page goes on there.
+            // Operations that have waited for a page go on there.
             self.resumes.get_ready()?;
             let reaper = self.shared.reaper.start(help_everywhere).map_err(engine_failed)?;
             reaper.add(&cell).map_err(engine_failed)?;

@@ -1,12 +1,13 @@
-//! Operations that block no thread: [`spawn`], and the `SpawnedOperation` that it makes of an operation. Non-goals: what wakes a task (`io`).
+//! Operations that block no thread: [`spawn`], and the `SpawnedOperation` that it makes of an operation. Non-goals: the
+//! wakes of a task (`io`).
 //!
-//! A spawned operation owns its file and its buffers. It lives until it has ended, also when the future or the call that caused it is
-//! gone.
+//! A spawned operation owns its file and its buffers. It lives until it has ended, even if the future or the call that
+//! caused it is gone.
 //!
 //! Rules:
 //! 1. One thread at a time polls a task. If a wake comes meanwhile, that thread polls once more ([`RunState`]).
 //! 2. The thread that wakes a task polls it. So only threads that may poll wake it (rule 2 of `io`).
-//! 3. A task that panics has ended. The panic drops its locals, which completes fills, leaves gates and breaks promises.
+//! 3. A panic ends a task. It drops the task's locals, which completes fills, leaves gates and breaks promises.
 
 use std::cell::UnsafeCell;
 use std::future::Future;
@@ -18,15 +19,15 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::cell::SharedCell;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// No thread polls it, and no wake has come since the last poll.
+/// No thread polls the task, and no wake has come since the last poll.
 const IDLE: u32 = 0;
-/// A thread polls it.
+/// A thread polls the task.
 const RUNNING: u32 = 1;
-/// A thread polls it, and a wake has come.
+/// A thread polls the task, and a wake has come meanwhile.
 const WOKEN: u32 = 2;
 const ENDED: u32 = 3;
 
-/// Which thread may poll a task (rule 1).
+/// The state by which one thread at a time polls a task (rule 1).
 #[derive(Debug)]
 struct RunState(AtomicU32);
 
@@ -35,24 +36,25 @@ impl RunState {
         RunState(AtomicU32::new(IDLE))
     }
 
-    /// Notes a wake. Returns whether the caller must poll.
+    /// Notes a wake. Whether the caller must poll.
     fn begin(&self) -> bool {
         let woken = |state| match state {
             IDLE => Some(RUNNING),
-            // Stored again where it is WOKEN already: so each wake is ordered before the poll that comes after it.
+            // Stored even if it is `WOKEN` already, so that each wake is ordered before the poll after it.
             RUNNING | WOKEN => Some(WOKEN),
             _ => None,
         };
-        // AcqRel: pairs with `pause` of the thread that polled last, so that what it left in the future is seen.
+        // AcqRel: pairs with `pause` of the thread that polled last, so that its changes of the future are seen.
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, woken) == Ok(IDLE)
     }
 
-    /// Notes a poll that was not the last. Returns whether the caller is done; else a wake has come, and the caller polls again.
+    /// Notes the end of a poll after which the task goes on. Whether the caller is done; else a wake has come, and the
+    /// caller polls again.
     fn pause(&self) -> bool {
         // AcqRel: pairs with the AcqRel in `begin`.
         let is_idle = self.0.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !is_idle {
-            // It is `WOKEN`: only a wake changes the state while a thread polls.
+            // The state is `WOKEN`: only a wake changes it while a thread polls.
             self.0.swap(RUNNING, Ordering::AcqRel);
         }
         is_idle
@@ -64,20 +66,20 @@ impl RunState {
     }
 }
 
-/// An operation with what it takes to poll it.
+/// An operation, with its state and the cell for its I/O.
 struct SpawnedOperation<F> {
     state: RunState,
-    /// Where it does its I/O.
     cell: Arc<SharedCell>,
-    /// `None` after the end. Only the thread that polls reaches it (rule 1).
+    /// `None` after the end. Only the thread that polls accesses it (rule 1).
     operation: UnsafeCell<Option<F>>,
 }
 
-// SAFETY: `operation` is reached by one thread at a time (rule 1), which hands it over by `state`; so it need only be `Send`.
+// SAFETY: one thread at a time accesses `operation` (rule 1), and `state` orders their accesses. So it need only be
+// `Send`.
 unsafe impl<F: Send> Sync for SpawnedOperation<F> {}
 
 impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
-    /// Polls it, unless another thread does. Returns whether it waits now.
+    /// Polls the operation, unless another thread does. Whether it waits now.
     fn run(self: &Arc<Self>) -> bool {
         if !self.state.begin() {
             return false;
@@ -89,7 +91,8 @@ impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
             if !matches!(polled, Ok(Poll::Pending)) {
                 // SAFETY: this thread polls, until `end`.
                 let operation = unsafe { &mut *self.operation.get() };
-                // In place, because it is pinned. A second panic, when its locals are dropped, must not end the thread.
+                // Dropped in place, because it is pinned. A second panic, in the drop of its locals, must not end the
+                // thread.
                 let _ = catch_unwind(AssertUnwindSafe(|| *operation = None));
                 self.state.end();
                 return false;
@@ -100,7 +103,7 @@ impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
         }
     }
 
-    /// The same where no poll of a future follows, which would bring its I/O on.
+    /// Polls the operation as `run`, and ensures a turn for its I/O, because no poll of a future will take one.
     fn run_and_watch(self: &Arc<Self>) {
         if self.run() {
             self.cell.watch();
@@ -110,7 +113,7 @@ impl<F: Future<Output = ()> + Send + 'static> SpawnedOperation<F> {
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         // SAFETY: this thread polls (rule 1).
         match unsafe { &mut *self.operation.get() } {
-            // SAFETY: it lies in an `Arc`, from which it is never moved, and is dropped in place.
+            // SAFETY: the operation is in an `Arc`, from which it is never moved, and is dropped in place.
             Some(operation) => unsafe { Pin::new_unchecked(operation) }.poll(context),
             None => Poll::Ready(()),
         }
@@ -128,13 +131,13 @@ fn spawned<F>(cell: &Arc<SharedCell>, operation: F) -> Arc<SpawnedOperation<F>> 
     Arc::new(SpawnedOperation { state, cell, operation: UnsafeCell::new(Some(operation)) })
 }
 
-/// Begins an operation that does its I/O in a shared context, by [`super::Exec::spawned`]. Returns when the operation has ended or waits for the
-/// first time.
+/// Begins an operation with I/O in a shared context, by [`super::Exec::spawned`]. Returns when the operation has ended
+/// or waits for the first time.
 pub fn spawn(cell: &Arc<SharedCell>, operation: impl Future<Output = ()> + Send + 'static) {
     spawned(cell, operation).run_and_watch();
 }
 
-/// The same for an operation with a future that brings its I/O on when it is polled.
+/// As [`spawn`], for an operation with a future: its polls advance the I/O.
 pub fn spawn_polled(cell: &Arc<SharedCell>, operation: impl Future<Output = ()> + Send + 'static) {
     spawned(cell, operation).run();
 }
@@ -147,7 +150,7 @@ mod models {
     use loom::sync::Arc;
     use loom::thread;
 
-    /// What a task waits for, its polls, and whether a poll saw all of it.
+    /// The events for which a task waits, the number of its polls, and whether a poll saw all events.
     #[derive(Default)]
     struct Model {
         events: [AtomicU32; 3],

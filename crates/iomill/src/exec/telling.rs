@@ -1,7 +1,7 @@
-//! What a thread has to tell when it has left a context: the ends of shares, and operations to wake.
+//! The news of a thread that has left a context: shares that have ended, and operations to wake.
 //!
-//! Goals: no owner runs under a lock, and no owner runs inside another. An owner may begin I/O, its end brings the next owner, and so on.
-//! So the outermost caller tells all of them, one after the other.
+//! Goals: no owner runs under a lock, and no owner runs inside another. An owner may begin I/O, the end of that I/O is
+//! news for the next owner, and so on. So the outermost caller tells all news, one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,24 +10,25 @@ use std::task::Waker;
 use crate::drive::shares::{Ended, begin_serving};
 
 thread_local! {
-    static TOLD: RefCell<VecDeque<Told>> = const { RefCell::new(VecDeque::new()) };
-    /// How many calls of this thread will tell what is in `TOLD`, or are about to.
+    /// The news of this thread that are not told yet, oldest first.
+    static NEWS: RefCell<VecDeque<News>> = const { RefCell::new(VecDeque::new()) };
+    /// The number of live `Collecting` of this thread. If it is not 0, the outermost one will tell the news.
     static COLLECTING: Cell<u32> = const { Cell::new(0) };
 }
 
-enum Told {
+enum News {
     Ended(Ended),
     Wake(Waker),
 }
 
-/// Collects what is to be told until this is dropped. Then the outermost one tells it.
+/// Collects news until its drop. The drop of a thread's outermost one tells them.
 pub struct Collecting {
-    /// Where a thread that is ending has no `TOLD` any more.
+    /// The news of a thread that is ending, and has no `NEWS` any more.
     ended: Vec<Ended>,
 }
 
 impl Collecting {
-    /// Tells what was collected, if this is the outermost one. Returns whether there was anything. The caller holds no lock.
+    /// Tells the news, if this is the outermost one. Whether there was any. The caller holds no lock.
     pub fn tell(&mut self) -> bool {
         let any = !self.ended.is_empty();
         if any {
@@ -37,7 +38,7 @@ impl Collecting {
         (COLLECTING.with(Cell::get) == 1 && tell_all()) || any
     }
 
-    /// From now on.
+    /// Begins to collect.
     pub fn begin() -> Collecting {
         COLLECTING.with(|depth| depth.set(depth.get() + 1));
         Collecting { ended: Vec::new() }
@@ -45,7 +46,7 @@ impl Collecting {
 
     /// Adds shares that have ended.
     pub fn add(&mut self, ended: &mut Vec<Ended>) {
-        let added = TOLD.try_with(|told| told.borrow_mut().extend(ended.drain(..).map(Told::Ended)));
+        let added = NEWS.try_with(|news| news.borrow_mut().extend(ended.drain(..).map(News::Ended)));
         if added.is_err() {
             self.ended.append(ended);
         }
@@ -59,36 +60,37 @@ impl Drop for Collecting {
     }
 }
 
-/// Tells what has been collected so far: also for a caller further in that must see an end now. Returns whether there was anything.
+/// Tells all news collected so far. Also for an inner caller that must see an end now. Whether there was any.
 pub fn tell_all() -> bool {
-    let next = || TOLD.try_with(|told| told.borrow_mut().pop_front()).ok().flatten();
+    let next = || NEWS.try_with(|news| news.borrow_mut().pop_front()).ok().flatten();
     let Some(mut first) = next() else { return false };
     let _serving = begin_serving();
     loop {
         match first {
-            Told::Ended(ended) => ended.tell(),
+            News::Ended(ended) => ended.tell(),
             // A task polls its operation here, and catches its panics.
-            Told::Wake(waker) => waker.wake(),
+            News::Wake(waker) => waker.wake(),
         }
         match next() {
-            Some(told) => first = told,
+            Some(news) => first = news,
             None => return true,
         }
     }
 }
 
-/// Wakes an operation when the calling thread has left its locks. Gives the waker back if the thread collects nothing.
+/// Wakes an operation once the calling thread has released its locks. Gives the waker back if the thread does not
+/// collect news.
 pub fn wake_later(waker: Waker) -> Option<Waker> {
     if !is_collecting() {
         return Some(waker);
     }
     let mut waker = Some(waker);
-    // A thread that is ending has no `TOLD` any more, and gives the waker back.
-    let _added = TOLD.try_with(|told| told.borrow_mut().extend(waker.take().map(Told::Wake)));
+    // A thread that is ending has no `NEWS` any more, and gives the waker back.
+    let _added = NEWS.try_with(|news| news.borrow_mut().extend(waker.take().map(News::Wake)));
     waker
 }
 
-/// Whether the calling thread tells what is collected later.
+/// Whether the calling thread collects news, and tells them later.
 pub fn is_collecting() -> bool {
     COLLECTING.with(Cell::get) > 0
 }

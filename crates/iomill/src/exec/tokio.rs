@@ -1,5 +1,5 @@
-//! Runtimes of tokio that drive ([`drive_by_tokio`]), and what a shared context has in a runtime's reactor ([`Driver`]). Non-goals: turns
-//! (`tokio_task`, which has the rules).
+//! Runtimes of tokio that drive ([`drive_by_tokio`]), and the descriptors of a shared context in a runtime's reactor
+//! ([`Driver`]). Non-goals: turns (`tokio_task`, which has the rules).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -17,12 +17,15 @@ use crate::error::{Error, Result};
 use crate::sys::event::Event;
 use crate::sys::process::PerProcess;
 
-/// The runtimes that drive. A panic leaves it as it is, so it is used after one.
+/// The runtimes that drive. The list is valid at every moment, so it may be used after a panic.
 static RUNTIMES: PerProcess<RwLock<Vec<Id>>> = PerProcess::empty();
 
-/// Has a runtime of tokio wait for drives itself, beside its sockets and timers. Otherwise a thread of iomill waits for them and wakes the
-/// runtime, which costs more than the read itself. It holds for the futures of all arrays and plain files that begin and are polled on the
-/// runtime's threads, until the runtime ends. While the runtime does something else, an end may come 5 ms late. Call it once, at the start:
+/// Has a runtime of tokio wait for drives itself, beside its sockets and timers. Otherwise a thread of iomill waits for
+/// them and wakes the runtime, which costs more than the read itself.
+///
+/// This holds until the runtime ends, for futures of all arrays and plain files that begin and are polled on the
+/// runtime's threads. While the runtime is busy with other tasks, the end of an I/O may be noticed 5 ms late. Call it
+/// once, at the start:
 ///
 /// ```no_run
 /// # async fn main_of_a_program() -> iomill::Result<()> {
@@ -32,17 +35,18 @@ static RUNTIMES: PerProcess<RwLock<Vec<Id>>> = PerProcess::empty();
 /// ```
 ///
 /// # Errors
-/// [`Error::Invalid`] for a runtime without I/O, and [`Error::Engine`] if the system gives no event descriptor. Tokio tells of a runtime without
-/// I/O by a panic only. This call catches it, which a program that aborts at panics cannot.
+/// [`Error::Invalid`] for a runtime without I/O, and [`Error::Engine`] if the system gives no event descriptor. Tokio
+/// reports a runtime without I/O only by a panic. This call catches the panic, except in a program that aborts at
+/// panics.
 pub fn drive_by_tokio(runtime: &Handle) -> Result<()> {
     if drives(runtime) {
         return Ok(());
     }
     let _here = runtime.enter();
     let event = Event::new().map_err(engine_failed)?;
-    // SAFETY: `event` is open as long as it is registered, because it is dropped after that.
+    // SAFETY: `event` is dropped after the registration, so it is open meanwhile.
     let register = || unsafe { register(event.as_fd().as_raw_fd()) }.map(drop);
-    // Tokio has no other way to tell that a runtime has no I/O.
+    // Tokio reports a runtime without I/O in no other way.
     let Ok(registered) = catch_unwind(AssertUnwindSafe(register)) else {
         return Err(Error::invalid("a runtime of tokio without I/O", "build it with `enable_io` or `enable_all`"));
     };
@@ -60,11 +64,11 @@ pub fn drive_by_tokio(runtime: &Handle) -> Result<()> {
 /// # Safety
 /// The descriptor is open until the result is dropped.
 pub(super) unsafe fn register(descriptor: RawFd) -> io::Result<AsyncFd<Descriptor>> {
-    // SAFETY: the caller's promise; and `Descriptor` tells the same number each time.
+    // SAFETY: the caller's promise; and `Descriptor` returns the same number each time.
     Ok(unsafe { AsyncFd::register_with_interest(Descriptor(descriptor), Interest::READABLE) }?)
 }
 
-/// A runtime drives, until this is dropped.
+/// The entry of a runtime in `RUNTIMES`, removed by the drop.
 struct Listed(Id);
 
 impl Listed {
@@ -83,10 +87,11 @@ impl Drop for Listed {
     }
 }
 
-/// What a cell has of its driver.
+/// A cell's share of its driver.
 #[derive(Default)]
 pub struct Driver {
-    /// Whether there is one. Changes under the lock.
+    /// Whether there is a driver. Changes under the lock. The Release of each store pairs with the Acquire in
+    /// `is_there`.
     is_there: AtomicBool,
     registered: Mutex<Option<Registered>>,
 }
@@ -124,8 +129,8 @@ impl Driver {
         if self.is_there() { self.lock().as_ref().map(|registered| registered.runtime) } else { None }
     }
 
-    /// Has `register` put the descriptors into the reactor of the calling thread's runtime, which is `runtime`, unless there is a driver. Whether
-    /// it did.
+    /// Makes the calling thread's runtime, which is `runtime`, the driver, unless there is one. `register` puts the
+    /// descriptors into the runtime's reactor. Whether it did.
     pub(super) fn begin(
         &self,
         runtime: &Handle,
@@ -160,8 +165,8 @@ impl Driver {
         }
     }
 
-    /// Whether a descriptor has become ready. It is unready from now on (rule 2). `None` after the end. If none is ready, the task of
-    /// `context` is woken when one is.
+    /// Whether any descriptor has become ready. Makes it unready again (rule 2). If none is ready, the task of
+    /// `context` is woken once one is. `None` after the end of the driver.
     pub(super) fn look(&self, context: &mut Context<'_>) -> Option<bool> {
         let mut registered = self.lock();
         let Registered { descriptors, waker, .. } = registered.as_mut()?;

@@ -1,12 +1,13 @@
-//! The tasks by which runtimes of tokio take the turns of shared contexts. A task waits for the descriptors of a context in the runtime's own
-//! reactor. So an I/O that the runtime waits for wakes no other thread. Non-goals: what happens while a runtime polls nothing. The reaper sees
-//! to that (its rule 4).
+//! The tasks by which runtimes of tokio take the turns of shared contexts. A task waits for the descriptors of a
+//! context in the runtime's own reactor. So I/O for which the runtime waits wakes no other thread. Non-goals: a runtime
+//! that polls no task meanwhile. The reaper takes the turns then (its rule 4).
 //!
 //! Rules:
-//! 1. A cell has a driver from the first poll on a thread of a runtime that drives, until that runtime or the array ends. A poll elsewhere
-//!    relies on the reaper, because that runtime may poll nothing meanwhile.
-//! 2. The driver makes a descriptor unready before it takes the turn. So what comes later makes it ready again.
-//! 3. A driver's descriptors leave the runtime's reactor under the driver's lock, before the context closes them.
+//! 1. A cell has a driver from the first poll on a thread of a runtime that drives, until that runtime or the array
+//!    ends. A poll elsewhere relies on the reaper, because that runtime may poll no task meanwhile.
+//! 2. The driver makes a descriptor unready before it takes the turn. So a later completion makes it ready again.
+//! 3. A driver's descriptors are removed from the runtime's reactor under the driver's lock, before the context closes
+//!    them.
 
 use std::future::Future;
 use std::io;
@@ -20,7 +21,8 @@ use tokio::runtime::Handle;
 use super::cell::SharedCell;
 use super::tokio::{drives, register};
 
-/// Rule 1: whether the calling thread's runtime drives the cell. It begins to, if it drives and no other runtime does.
+/// Whether the calling thread's runtime drives the cell. A runtime that drives begins to, if no other drives the cell
+/// (rule 1).
 pub fn is_driven_here(cell: &Arc<SharedCell>) -> bool {
     let Ok(runtime) = Handle::try_current() else { return false };
     match cell.driver.runtime() {
@@ -31,13 +33,14 @@ pub fn is_driven_here(cell: &Arc<SharedCell>) -> bool {
 
 /// Begins a driver on the calling thread's runtime. `false` if the system refuses, or if another thread was faster.
 fn begin(cell: &Arc<SharedCell>, runtime: &Handle) -> bool {
-    // SAFETY: the context is there, and `clear` ends the driver before the context is dropped (rule 3).
+    // SAFETY: `while_open` keeps the descriptors open during the call, and `clear` ends the driver before the context
+    // is dropped (rule 3).
     let register = |&fd: &RawFd| unsafe { register(fd) };
     let registered = || cell.while_open(|fds| fds.iter().map(register).collect::<io::Result<Vec<_>>>());
     if !cell.driver.begin(runtime, registered) {
         return false;
     }
-    // A runtime that is ending drops the task here and now.
+    // A runtime that is ending drops the task at once, which ends the driver.
     runtime.spawn(Driving { cell: Arc::clone(cell), has_more: false });
     cell.driver.is_there()
 }
@@ -45,7 +48,7 @@ fn begin(cell: &Arc<SharedCell>, runtime: &Handle) -> bool {
 /// The task of a driver.
 struct Driving {
     cell: Arc<SharedCell>,
-    /// The last turn left ends that no descriptor tells of any more.
+    /// Whether the last turn left completions that no descriptor reports any more.
     has_more: bool,
 }
 
@@ -60,7 +63,7 @@ impl Future for Driving {
             }
             self.has_more = self.cell.turn().has_more;
             if self.has_more {
-                // Other tasks come in between.
+                // Other tasks may run in between.
                 context.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -69,7 +72,7 @@ impl Future for Driving {
 }
 
 impl Drop for Driving {
-    /// The runtime has ended, or the array. What is unfinished goes on by the reaper.
+    /// The runtime or the array has ended. The reaper advances the unfinished operations.
     fn drop(&mut self) {
         if self.cell.is_here() {
             self.cell.driver.end();

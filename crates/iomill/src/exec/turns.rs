@@ -1,10 +1,10 @@
-//! [`Turns`]: jobs that share what they wait for. A thread takes all jobs that have come and does each step of all of them. So they share a batch
-//! of writes and flushes. Non-goals: what the steps are.
+//! [`Turns`]: jobs that share their writes and flushes. In a turn a thread takes all queued jobs, and does each step
+//! for all of them before the next step. Non-goals: the contents of the steps.
 //!
 //! Rules:
-//! 1. One thread at a time takes jobs. Jobs that come meanwhile have the next turn.
+//! 1. One thread at a time takes jobs. Jobs that come meanwhile are in the next turn.
 //! 2. A step of a job begins when the step before it has ended for all jobs of the turn.
-//! 3. A panic of a job ends that job only. What it held is dropped, which breaks its promise.
+//! 3. A panic of a job ends only that job. Its values are dropped, which breaks its promise.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::drive::Class;
 use crate::error::Result;
 use crate::sys::sync::{Mutex, lock};
 
-/// Most jobs of a turn. More of them delay the first ones, and hardly save flushes.
+/// The most jobs of a turn. With more of them the first ones wait longer, and hardly any flush is saved.
 const TURN_JOBS: usize = 256;
 
 /// The jobs of a turn.
@@ -23,23 +23,23 @@ type Jobs = [Box<dyn Job>];
 
 /// A job in steps.
 pub trait Job: Send {
-    /// What may take a while, and comes before the shared flushes.
+    /// Does the work that may take a while, and must precede the shared flushes.
     fn write(&mut self);
 
-    /// Pages that the turn writes together with those of other jobs.
+    /// The pages that the turn writes together with those of other jobs, if there are any.
     fn pages(&self) -> Option<PageWrite<'_>> {
         None
     }
 
-    /// The pages are written. If not, the job writes its bytes itself.
+    /// Learns whether the turn has written the pages. If not, the job writes its bytes itself.
     fn end_pages(&mut self, are_written: bool) {
         let _has_none = are_written;
     }
 
-    /// Queues what the last step makes durable.
+    /// Queues the record that the last step makes durable.
     fn queue(&mut self);
 
-    /// Makes it durable, together with what other jobs have queued, and tells its caller.
+    /// Makes the record durable, together with those of other jobs, and tells the job's caller.
     fn end(self: Box<Self>);
 }
 
@@ -52,12 +52,12 @@ pub struct Turns {
 #[derive(Default)]
 struct State {
     jobs: Vec<Box<dyn Job>>,
-    /// A thread takes turns, or is about to.
+    /// Whether a thread takes turns, or is about to.
     is_running: bool,
 }
 
 impl Turns {
-    /// Nothing is started yet.
+    /// No thread is started yet.
     pub fn new(threads: bool) -> Turns {
         Turns { pool: Pool::new(threads, "change"), state: Mutex::default() }
     }
@@ -75,7 +75,7 @@ impl Turns {
         }
     }
 
-    /// Queues a job. Whether a thread must begin to serve.
+    /// Queues a job. Whether the caller must have a thread serve.
     fn add(&self, job: Box<dyn Job>) -> bool {
         let mut state = lock(&self.state);
         state.jobs.push(job);
@@ -88,24 +88,24 @@ impl Turns {
             let jobs = {
                 let mut state = lock(&self.state);
                 let count = state.jobs.len().min(TURN_JOBS);
-                // Rule 1. Under the lock, so that no job comes between the look and this.
+                // Rule 1. Under the lock, so that no job comes between the look and this store.
                 state.is_running = count > 0;
                 state.jobs.drain(..count).collect::<Vec<_>>()
             };
             if jobs.is_empty() {
                 return;
             }
-            // Rule 3. Without this a panic would leave `is_running` as it is.
+            // Rule 3. A panic that went on would leave `is_running` set.
             let _ = catch_unwind(AssertUnwindSafe(|| take_turn(jobs, write_pages)));
         }
     }
 
-    /// Has the jobs done that are queued, in a process without threads. Returns `false` if there are none.
+    /// In a simulation: does the queued jobs. `false` if there are none.
     pub fn step(&self) -> bool {
         self.pool.step()
     }
 
-    /// Does what is queued, then ends the thread.
+    /// Does the queued jobs, then ends the thread.
     pub fn stop(&self) {
         self.pool.stop();
     }
@@ -124,13 +124,13 @@ fn take_turn(jobs: Vec<Box<dyn Job>>, write_pages: &dyn Fn(&mut Jobs)) {
     }
 }
 
-/// Writes the pages of all jobs at once.
+/// Writes the pages of all jobs in one batch.
 fn write_pages(exec: &Exec, jobs: &mut Jobs) {
     let writes: Vec<PageWrite<'_>> = jobs.iter().filter_map(|job| job.pages()).collect();
     if writes.is_empty() {
         return;
     }
-    // After a failure each job tries by itself. So it gets its own error.
+    // After a failure each job writes by itself, and so gets an error of its own.
     let are_written = matches!(exec.write_pages(Class::Foreground, &writes), Ok(None));
     jobs.iter_mut().for_each(|job| job.end_pages(are_written));
 }
@@ -144,7 +144,7 @@ mod tests {
     struct Noted {
         name: char,
         notes: Sender<(char, char)>,
-        /// The first step waits for it.
+        /// The first step waits for this.
         until: Option<Receiver<()>>,
         panics: bool,
     }
@@ -232,9 +232,10 @@ mod models {
         }
     }
 
-    /// Each job is done, and one thread at a time takes turns (rule 1). The thread that adds a job serves where the pool would.
+    /// Each job is done, and one thread at a time takes turns (rule 1). The thread that adds a job serves in the place
+    /// of the pool.
     ///
-    /// Seen to fail when `serve` noted its end after it had given up the lock, and when `add` let each thread serve.
+    /// Seen to fail when `serve` noted its end after it had released the lock, and when `add` let each thread serve.
     #[test]
     fn loom_turns_do_every_job() {
         model(|| {

@@ -1,4 +1,5 @@
-//! Which shared contexts the calling thread has: one for each array where it begins operations. Non-goals: what is in them (`cell`).
+//! The shared cells that the calling thread owns: one for each array where it begins operations. Non-goals: their
+//! contents (`cell`).
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::BorrowedFd;
@@ -13,13 +14,13 @@ use crate::sys::retry::Retry;
 use crate::sys::thread::Raised;
 
 thread_local! {
-    /// What this thread has of arrays.
+    /// This thread's entries, one for each array.
     static CELLS: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
-    /// The calling thread takes the turns of its cells before it sleeps: in `block_on`, or as a thread of callbacks.
+    /// Whether the thread takes the turns of its cells before it sleeps: in `block_on`, or as a thread of callbacks.
     static DRIVEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A thread's hold on a cell. When the thread ends, another thread may have the cell.
+/// A thread's ownership of a cell. Its drop, also at the end of the thread, lets another thread have the cell.
 struct OwnCell(Arc<SharedCell>);
 
 impl Drop for OwnCell {
@@ -30,12 +31,12 @@ impl Drop for OwnCell {
     }
 }
 
-/// What a thread has of an array.
+/// A thread's entry for an array.
 struct Own {
     instance: u64,
-    /// `None` if none could be made so far.
+    /// `None` while no cell could be made.
     cell: Option<OwnCell>,
-    /// When to try to make one again.
+    /// When to try again to make one.
     retry: Retry,
 }
 
@@ -45,14 +46,14 @@ impl Own {
         self.cell.as_ref().map(|OwnCell(cell)| cell)
     }
 
-    /// Whether it is of use, as far as is known: not of an array that has been closed.
+    /// Whether there is a cell of an array that is open, as far as this process knows.
     fn is_open(&self) -> bool {
         // A forked child takes no lock of its parent (rule 2 of the fork).
         self.cell().is_some_and(|cell| !cell.is_here() || cell.is_open())
     }
 }
 
-/// The calling thread's cell of an array, if it has one. It serves what was there when it was made.
+/// The calling thread's cell of an array, if it owns one. It serves the drives that the array had when it was made.
 pub fn made(instance: u64) -> Option<Arc<SharedCell>> {
     let made = |cells: &RefCell<Vec<Own>>| {
         let cells = cells.borrow();
@@ -61,7 +62,8 @@ pub fn made(instance: u64) -> Option<Arc<SharedCell>> {
     CELLS.try_with(made).unwrap_or_default()
 }
 
-/// The calling thread's cell of an array, which serves at least `drives` drives. `make` makes one if there is none, or if drives have come.
+/// The calling thread's cell of an array, which serves at least `drives` drives. If there is none, the thread gets one
+/// that is free, or that `make` makes.
 pub fn get(
     instance: u64,
     drives: usize,
@@ -98,14 +100,14 @@ pub fn get(
         }
     });
     if let Some(OwnCell(cell)) = &before {
-        // What is in the old cell goes on there.
+        // The old cell's operations go on there.
         cell.leave();
     }
     // A thread that is ending has no table any more.
     found.unwrap_or_else(|_| Err(refused_before()))
 }
 
-/// The system has refused the thread an engine a moment ago, or the thread is ending.
+/// The error of a thread that the system has refused an engine a moment ago, or that is ending.
 #[cold]
 fn refused_before() -> Error {
     engine_failed(std::io::Error::new(
@@ -120,7 +122,7 @@ pub fn is_own(cell: &Arc<SharedCell>) -> bool {
     CELLS.try_with(|cells| cells.borrow().iter().any(is_it)).unwrap_or(false)
 }
 
-/// The cells of the calling thread that have something unfinished.
+/// The cells of the calling thread with unfinished operations.
 fn unfinished() -> Vec<Arc<SharedCell>> {
     let unfinished = |cells: &RefCell<Vec<Own>>| {
         let cells = cells.borrow();
@@ -130,7 +132,8 @@ fn unfinished() -> Vec<Arc<SharedCell>> {
     CELLS.try_with(unfinished).unwrap_or_default()
 }
 
-/// Whether the calling thread's cells have something that nothing was done for since these took their turns: in another cell, or unsent.
+/// Whether operations have begun in the calling thread's cells since the `turned` ones took their turns: in another
+/// cell, or with unsent pieces.
 fn has_begun_beside(turned: &[Arc<SharedCell>]) -> bool {
     let is_beside = |cell: &Arc<SharedCell>| {
         !cell.is_idle() && cell.is_here() && (cell.is_unsent() || !turned.iter().any(|one| Arc::ptr_eq(one, cell)))
@@ -138,7 +141,7 @@ fn has_begun_beside(turned: &[Arc<SharedCell>]) -> bool {
     CELLS.try_with(|cells| cells.borrow().iter().filter_map(Own::cell).any(is_beside)).unwrap_or(false)
 }
 
-/// Sees to the next turns of the calling thread's cells: for operations that no poll brings on.
+/// [`SharedCell::leave`] for the calling thread's cells with unfinished operations.
 pub fn leave() {
     unfinished().iter().for_each(SharedCell::leave);
 }
@@ -154,14 +157,14 @@ pub fn turn_until_woken(parked: &Parked) {
         if parked.is_woken() {
             return;
         }
-        // What was told in a turn may have begun something in another context of the thread, or left something unsent. Where this is nested, the outer
-        // `block_on` would see to it, which waits for this one.
+        // An owner that was told in a turn may have begun operations in another context of the thread, or left pieces
+        // unsent. In a nested `block_on`, the outer one cannot take these turns, because it waits for this one.
         if has_more || has_begun_beside(&unfinished) {
             continue;
         }
         let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
         if parked.sleep(&readable).is_err() {
-            // Too little memory for the call: it looks again in a moment.
+            // The kernel lacks memory for the call: tried again in a moment.
             std::thread::sleep(PAUSE);
         }
     }
@@ -172,7 +175,7 @@ pub fn is_driven_here() -> bool {
     DRIVEN.with(Cell::get)
 }
 
-/// The calling thread takes the turns of its cells before it sleeps, until the result is dropped.
+/// Notes that the calling thread takes the turns of its cells before it sleeps, until the result is dropped.
 pub fn begin_driven() -> Raised {
     Raised::new(&DRIVEN)
 }
