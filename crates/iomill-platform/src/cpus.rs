@@ -2,10 +2,10 @@
 
 use std::io;
 
-/// No machine has more CPUs. The bound prevents a damaged text from filling the memory.
+/// The bound of CPU numbers. No machine has more, and without it a damaged text could fill the memory.
 const CPUS_MAX: usize = 1 << 16;
 
-/// Reads `0-3,8`. The CPUs come in rising order, each once; an empty text is an empty list.
+/// Parses a list such as `0-3,8`. The CPUs are in rising order, each once. An empty text is an empty list.
 pub fn parse(text: &str) -> io::Result<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in text.trim().split(',').filter(|range| !range.is_empty()) {
@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> io::Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// Writes `0-3,8`. The CPUs are in rising order.
+/// Writes a list such as `0-3,8`. The CPUs must be in rising order.
 pub fn show(cpus: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &cpu in cpus {

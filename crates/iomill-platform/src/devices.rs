@@ -1,29 +1,29 @@
-//! Block devices as sysfs shows them: their name, their NUMA node, and the CPUs near them.
+//! Block devices by sysfs: their name, their NUMA node, and the CPUs near them.
 //!
-//! Goals: answers also for partitions, device-mapper and md devices, and NVMe namespaces with several paths. Non-goals:
-//! certainty. Values that cannot be read are left out. The library places threads and memory by them, and nothing else.
+//! Goals: answers for partitions, device-mapper and md devices, and NVMe namespaces with several paths, too. Non-goals:
+//! certainty. Values that cannot be read are left out. The library uses them only to place threads and memory.
 
 use crate::machine::NODES;
 use crate::tree::Tree;
 
-/// How many levels to follow in devices that are made of devices (a volume on a RAID on partitions).
+/// The most levels of devices that are made of devices (a volume on a RAID on partitions).
 pub(crate) const STACK_MAX: usize = 8;
 
 /// A whole block device: a drive, or a volume of drives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Its name, such as `nvme0n1`.
+    /// The name, such as `nvme0n1`.
     pub name: String,
-    /// Its `major:minor`, if that is readable.
+    /// The number `(major, minor)`, if it is readable.
     pub number: Option<(u32, u32)>,
-    /// Its NUMA node, if it has one.
+    /// The NUMA node, if it has one.
     pub node: Option<u32>,
-    /// CPUs near it; empty means any.
+    /// The CPUs near it; empty means any.
     pub cpus: Vec<usize>,
 }
 
-/// The whole device that has, or has a partition with, the number `major:minor`. `None` if there is no such device, as for a
-/// file system in memory.
+/// The whole device with the number `(major, minor)`, or with a partition that has this number. `None` if there is no
+/// such device, as for a file system in memory.
 pub fn find(tree: &Tree, (major, minor): (u32, u32)) -> Option<Device> {
     let directory = tree.resolve(&format!("sys/dev/block/{major}:{minor}"))?;
     let directory = whole(tree, &directory);
@@ -32,17 +32,18 @@ pub fn find(tree: &Tree, (major, minor): (u32, u32)) -> Option<Device> {
     Some(Device { name: name_of(directory).to_owned(), number, node, cpus })
 }
 
-/// Whether a whole device supports polling for completions; `None` if the kernel does not say.
+/// Whether a whole device supports polling for completions; `None` if the kernel does not report it.
 pub fn can_poll(tree: &Tree, name: &str) -> Option<bool> {
     Some(tree.number(&queue(name, "io_poll")?)? != 0)
 }
 
-/// The unit in which a whole device is addressed, in bytes; `None` if the kernel does not say.
+/// The unit in which a whole device is addressed, in bytes; `None` if the kernel does not report it.
 pub fn logical_block_bytes(tree: &Tree, name: &str) -> Option<u32> {
     tree.number(&queue(name, "logical_block_size")?)?.try_into().ok()
 }
 
-/// How many requests the kernel's queue of a whole device takes before a submitter waits; `None` if the kernel does not say.
+/// The number of requests that the kernel's queue of a whole device takes before a submitter waits; `None` if the
+/// kernel does not report it.
 pub fn requests(tree: &Tree, name: &str) -> Option<u32> {
     tree.number(&queue(name, "nr_requests")?)?.try_into().ok()
 }
@@ -63,15 +64,15 @@ pub(crate) fn near(tree: &Tree, directory: &str) -> (Option<u32>, Vec<usize>) {
             let mut lists = grounds.filter_map(|ground| {
                 ancestors(ground).find_map(|directory| tree.cpus(&format!("{directory}/local_cpulist")))
             });
-            // The controllers are near different CPUs, so none of these is nearer than the others.
+            // `None` if the controllers are near different CPUs: no CPU is then near all of them.
             lists.next().filter(|first| lists.all(|other| other == *first))
         }
     };
     (node, cpus.unwrap_or_default())
 }
 
-/// The nearest ancestor that has a node gives it (the PCI function of an NVMe drive). A device that is made of others,
-/// or reached by others, has a node if all of them have the same.
+/// The NUMA node of a device: that of the nearest ancestor that has one (the PCI function of an NVMe drive). A device
+/// that is made of others, or reached by others, has a node if all of those have the same.
 fn node_of(tree: &Tree, directory: &str, depth: usize) -> Option<u32> {
     if depth == 0 {
         return None;
@@ -86,7 +87,7 @@ fn node_of(tree: &Tree, directory: &str, depth: usize) -> Option<u32> {
     value.parse().ok()
 }
 
-/// The directory of the whole device. A partition's directory lies within it, and contains a file `partition`.
+/// The directory of the whole device. A partition's directory is in it, and has a file `partition`.
 pub(crate) fn whole<'a>(tree: &Tree, directory: &'a str) -> &'a str {
     match directory.rsplit_once('/') {
         Some((parent, _)) if tree.exists(&format!("{directory}/partition")) => parent,
@@ -94,15 +95,15 @@ pub(crate) fn whole<'a>(tree: &Tree, directory: &'a str) -> &'a str {
     }
 }
 
-/// The whole devices of which a device-mapper or md device is made.
+/// The directories of the whole devices of which a device-mapper or md device is made.
 pub(crate) fn parts(tree: &Tree, directory: &str) -> Vec<String> {
     let slaves = format!("{directory}/slaves");
     let parts = tree.list(&slaves).into_iter().filter_map(|name| tree.resolve(&format!("{slaves}/{name}")));
     parts.map(|part| whole(tree, &part).to_owned()).collect()
 }
 
-/// Names and directories of the controllers of an NVMe namespace that the multipath layer shows. It lies in its
-/// subsystem's directory. That directory has no parent device, and has a link to each controller.
+/// The names and directories of the controllers of an NVMe namespace of the multipath layer. The namespace is in its
+/// subsystem's directory, which has no parent device, and a link to each controller.
 pub(crate) fn controllers(tree: &Tree, directory: &str) -> Vec<(String, String)> {
     let Some((subsystem, _)) = directory.rsplit_once('/') else { return Vec::new() };
     if subsystem.rsplit('/').nth(1) != Some("nvme-subsystem") {
@@ -123,7 +124,7 @@ pub(crate) fn name_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
-/// Whether a name is `prefix` and a number.
+/// Whether a name is `prefix` and then a number.
 pub(crate) fn is_numbered(name: &str, prefix: &str) -> bool {
     name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!(find(&differ, (253, 0)).unwrap().node, None);
     }
 
-    /// The controllers nvme0 and nvme1 reach `nvme1n1`, as the multipath layer shows it.
+    /// `nvme1n1` is a namespace of the multipath layer with the controllers nvme0 and nvme1.
     #[test]
     fn a_namespace_of_several_paths_has_the_node_of_its_controllers() {
         for (second_node, expected) in [("1", (Some(1), vec![2, 3, 8])), ("0", (None, vec![]))] {

@@ -1,4 +1,4 @@
-//! The drives of findings, and how a path leads to them.
+//! The drives of the machine, and the drives under a path.
 //!
 //! Goals: a path on a volume of several drives leads to all of them. A partition leads to its drive. An NVMe namespace
 //! with several paths leads to each path. Non-goals: drives of other machines.
@@ -14,7 +14,7 @@ use crate::machine::Machine;
 use crate::mounts;
 use crate::tree::Tree;
 
-/// Why a path leads to no drive.
+/// The error of a path that leads to no drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoDrive {
     /// The path.
@@ -42,7 +42,7 @@ pub enum Transport {
     Sas,
     /// A drive of a virtual machine.
     Virtio,
-    /// Anything else.
+    /// Any other protocol.
     Other,
 }
 
@@ -59,43 +59,43 @@ impl Transport {
     }
 }
 
-/// A drive as sysfs shows it.
+/// A drive, by sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drive {
-    /// Its name, such as `nvme0n1`.
+    /// The name, such as `nvme0n1`.
     pub name: String,
-    /// Its directory.
+    /// The drive's directory in sysfs.
     pub directory: String,
-    /// Directories with the `queue` that counts: the drive's own directory, or for an NVMe namespace with several paths
-    /// those of the paths.
+    /// The directories with the `queue` that serves it: the drive's own directory, or for an NVMe namespace with
+    /// several paths those of the paths.
     pub queues: Vec<String>,
-    /// Its protocol.
+    /// The protocol.
     pub transport: Transport,
     /// The maker's name for it; empty if unknown.
     pub model: String,
     /// The controller's name, for NVMe: `nvme0`.
     pub controller: Option<String>,
-    /// Directory of the PCI function to which it is attached.
+    /// The directory of the PCI function to which it is attached.
     pub function: Option<String>,
-    /// That function's driver.
+    /// The driver of that function.
     pub driver: Option<String>,
-    /// Its NUMA node, if it has one.
+    /// The NUMA node, if it has one.
     pub node: Option<u32>,
-    /// CPUs near it; empty if they are not known.
+    /// The CPUs near it; empty if they are not known.
     pub near: Vec<usize>,
-    /// Whether it has rotating disks, as far as the kernel's word is reliable.
+    /// Whether it has rotating disks, as far as the kernel's report is reliable.
     pub is_rotational: bool,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len_bytes: u64,
 }
 
-/// Every drive of the machine: block devices that are not made of others, not in memory, and not empty.
+/// All drives of the machine: block devices that are not made of others, not in memory, and not empty.
 pub fn all(tree: &Tree, machine: &Machine) -> Vec<Drive> {
     let drives = tree.list("sys/block").into_iter().filter_map(|name| {
         let directory = tree.resolve(&format!("sys/block/{name}"))?;
         let is_virtual = directory.contains("/virtual/") && !directory.contains("/nvme-subsystem/");
         let is_plain = !is_virtual && !["sr", "fd"].iter().any(|prefix| is_numbered(&name, prefix));
-        // A namespace includes its paths.
+        // The paths of a namespace are hidden devices, and belong to it.
         let is_hidden = tree.number(&format!("{directory}/hidden")) == Some(1);
         let drive = (is_plain && !is_hidden).then(|| look(tree, machine, &directory))?;
         (drive.len_bytes > 0).then_some(drive)
@@ -103,8 +103,8 @@ pub fn all(tree: &Tree, machine: &Machine) -> Vec<Drive> {
     drives.collect()
 }
 
-/// The drives under paths: names (`nvme0n1`), device nodes (`/dev/nvme0n1p1`), or files and directories on them. Each
-/// drive once, in order of the names.
+/// The drives under paths: names (`nvme0n1`), device nodes (`/dev/nvme0n1p1`), or files and directories on drives. Each
+/// drive is listed once, in the order of names.
 pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Result<Vec<Drive>, NoDrive> {
     let mut found = BTreeSet::new();
     for path in paths {
@@ -117,7 +117,7 @@ pub fn under(tree: &Tree, machine: &Machine, paths: &[impl AsRef<Path>]) -> Resu
     Ok(drives)
 }
 
-/// The directory of the block device that a path names or lies on.
+/// The directory of the block device that a path names, or that holds the path's file.
 fn device_of(tree: &Tree, path: &Path) -> Result<String, NoDrive> {
     let text = path.to_string_lossy();
     if !text.is_empty()
@@ -145,12 +145,12 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String, NoDrive> {
     }
     let mounts = mounts::all(tree);
     let mount = mounts::holding(&mounts, &path);
-    // Within a chroot the table lacks mounts that begin outside. The file itself still has the number of its device.
+    // In a chroot the table lacks mounts that begin outside of it. The file itself still has the number of its device.
     let number =
         mount.map(|mount| mount.number.clone()).or_else(|| tree.is_machine().then(|| number_of(&path)).flatten());
     let nowhere = |why: String| NoDrive { what: path.display().to_string(), why };
     let number = number.ok_or_else(|| nowhere("no mounted file system holds it; give an absolute path".into()))?;
-    // btrfs has its own numbers, and names its device only as the source.
+    // btrfs has numbers of its own, and names its device only as the mount's source.
     let by_number = tree.resolve(&format!("sys/dev/block/{number}")).or_else(|| numbered(tree, &number));
     let by_source = || {
         let source = Path::new(&mount?.source).strip_prefix("/dev").ok()?;
@@ -174,13 +174,13 @@ fn device_of(tree: &Tree, path: &Path) -> Result<String, NoDrive> {
     })
 }
 
-/// `major:minor` of the device that a file lies on, in the form of the mount table.
+/// The `major:minor` of a file's device, in the form of the table of mounts.
 fn number_of(path: &Path) -> Option<String> {
     let number = path.metadata().ok()?.dev();
     Some(format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number)))
 }
 
-/// The device of that number. It looks at all devices, because a record has no list of numbers.
+/// The directory of the device with a number. Looks at all devices, because a record has no list of numbers.
 fn numbered(tree: &Tree, number: &str) -> Option<String> {
     let is_it = |directory: &String| tree.get(&format!("{directory}/dev")).is_some_and(|text| text == number);
     let wholes =
@@ -226,7 +226,7 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
         driver,
         node,
         near: near.into_iter().filter(|cpu| machine.online.contains(cpu)).collect(),
-        // Hypervisors call all their drives rotational.
+        // Hypervisors report all their drives as rotational.
         is_rotational: transport != Transport::Virtio && queues.iter().any(turns),
         // The kernel counts units of 512 bytes, whatever the sector size.
         len_bytes: tree.number(&format!("{directory}/size")).unwrap_or(0).saturating_mul(512),
@@ -236,7 +236,7 @@ fn look(tree: &Tree, machine: &Machine, directory: &str) -> Drive {
     }
 }
 
-/// Names and directories of an NVMe namespace's controllers, and the directories of the queues that serve it.
+/// The names and directories of an NVMe namespace's controllers, and the directories of the queues that serve it.
 fn paths_of(tree: &Tree, directory: &str, name: &str) -> (Vec<(String, String)>, Vec<String>) {
     let here = vec![directory.to_owned()];
     let above = directory.rsplit_once('/').map_or("", |(above, _)| above);
@@ -244,7 +244,7 @@ fn paths_of(tree: &Tree, directory: &str, name: &str) -> (Vec<(String, String)>,
         return (vec![(name_of(above).to_owned(), above.to_owned())], here);
     }
     let controllers = devices::controllers(tree, directory);
-    // The controller nvme0 reaches nvme1n2 as nvme1c0n2.
+    // The path of nvme1n2 by the controller nvme0 is nvme1c0n2.
     let numbers = name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'));
     let path = |(controller, place): &(String, String)| {
         let (subsystem, namespace) = numbers?;
@@ -282,7 +282,7 @@ mod tests {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let number = number_of(here).unwrap();
         let mounts = mounts::all(&Tree::machine());
-        // btrfs gives its files numbers that are not in the table, and within a chroot the table may lack this mount.
+        // btrfs gives its files numbers that are not in the table, and in a chroot the table may lack this mount.
         if let Some(mount) = mounts::holding(&mounts, here).filter(|mount| mount.kind != "btrfs") {
             assert_eq!(mount.number, number);
         }

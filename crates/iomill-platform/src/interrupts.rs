@@ -1,9 +1,9 @@
-//! A drive's interrupts: their CPUs, and which of them the kernel manages and does not let a user move.
+//! A drive's interrupts: their CPUs, and whether the kernel manages them, so that a user cannot move them.
 //!
-//! Goals: to know which interrupts are managed. Drivers of devices with many queues let the kernel spread their
+//! Goals: to know which interrupts are managed. Drivers of devices with many queues have the kernel spread their
 //! interrupts at setup (`pci_alloc_irq_vectors_affinity`). From then on writes to `smp_affinity` fail. Procfs does not
-//! show which interrupts are managed; debugfs does, and so does a write. Non-goals: finding that out by a write when
-//! nothing is to change.
+//! show which interrupts are managed. Debugfs does, and a write shows it, too. Non-goals: a write only to find that
+//! out.
 
 use crate::drives::Drive;
 use crate::tree::Tree;
@@ -11,33 +11,33 @@ use crate::tree::Tree;
 /// Whether an interrupt can be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mobility {
-    /// The kernel placed it and refuses changes.
+    /// No: the kernel has placed it, and refuses changes.
     Managed,
-    /// It takes the CPUs that are written.
+    /// Yes: the kernel takes the CPUs that are written.
     Free,
-    /// Not known without a try.
+    /// Only a write would show it.
     Unknown,
 }
 
 /// One interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interrupt {
-    /// Its number.
+    /// The number.
     pub number: u32,
-    /// Names of its handlers, such as `nvme0q3`.
+    /// The names of its handlers, such as `nvme0q3`.
     pub name: String,
-    /// CPUs that it may go to.
+    /// The CPUs that may handle it.
     pub allowed: Vec<usize>,
-    /// CPUs that it goes to; empty if the kernel does not say.
+    /// The CPUs that handle it; empty if the kernel does not report them.
     pub effective: Vec<usize>,
     /// Whether it can be moved.
     pub mobility: Mobility,
-    /// How often it came, on all CPUs.
+    /// The number of times that it came, on all CPUs.
     pub count: u64,
 }
 
 impl Interrupt {
-    /// The file with the CPUs that it may go to, which also takes new ones.
+    /// The file of the CPUs that may handle it. A write to the file sets them.
     pub fn path(&self) -> String {
         format!("proc/irq/{}/smp_affinity_list", self.number)
     }
@@ -48,8 +48,8 @@ impl Interrupt {
     }
 }
 
-/// The interrupts of a drive's controller that carry its I/O, by number. Interrupts of other purposes (configuration,
-/// the admin queue) are left out, unless there is only one for everything.
+/// The interrupts of a drive's controller for I/O, by number. Interrupts for other purposes (configuration, the admin
+/// queue) are left out, unless a single one is for all purposes.
 pub fn of(tree: &Tree, drive: &Drive) -> Vec<Interrupt> {
     let Some(function) = &drive.function else { return Vec::new() };
     let mut numbers: Vec<u32> =
@@ -79,7 +79,7 @@ pub fn of(tree: &Tree, drive: &Drive) -> Vec<Interrupt> {
     if serving.is_empty() { found } else { serving }
 }
 
-/// Whether an interrupt of that name reports I/O. The admin queue of NVMe and the configuration of virtio do not.
+/// Whether an interrupt with this name reports I/O. Those of NVMe's admin queue and of virtio's configuration do not.
 fn serves_io(name: &str) -> bool {
     let is_admin = name.starts_with("nvme") && name.ends_with("q0");
     let is_other = ["-config", "-control", "-event"].iter().any(|end| name.ends_with(end));
@@ -93,9 +93,9 @@ fn mobility(tree: &Tree, number: u32, name: &str, drive: &Drive) -> Mobility {
     }
     let queue = name.rsplit_once('q').is_some_and(|(_, queue)| queue.parse::<u32>().is_ok_and(|queue| queue > 0));
     match drive.driver.as_deref() {
-        // drivers/nvme/host/pci.c: all vectors but the admin queue's.
+        // drivers/nvme/host/pci.c: all vectors are managed but the admin queue's.
         Some("nvme") if queue => Mobility::Managed,
-        // AHCI asks for plain vectors. For `virtio_pci` and host adapters it depends on versions and parameters.
+        // AHCI has plain vectors. With `virtio_pci` and host adapters it depends on versions and parameters.
         Some("nvme" | "ahci") => Mobility::Free,
         _ => Mobility::Unknown,
     }
@@ -107,15 +107,15 @@ struct Line {
     count: u64,
 }
 
-/// ` 37:   10   20  PCI-MSIX-0000:00:03.0   1-edge      nvme0q1`. A shared interrupt has several names, separated by
-/// commas.
+/// Parses a line such as ` 37:   10   20  PCI-MSIX-0000:00:03.0   1-edge      nvme0q1`. A shared interrupt has several
+/// names, separated by commas.
 fn parse_line(line: &str) -> Option<Line> {
     let (number, rest) = line.trim_start().split_once(':')?;
     let number = number.parse().ok()?;
     let words: Vec<&str> = rest.split_whitespace().collect();
     let counts = words.iter().take_while(|word| word.chars().all(|c| c.is_ascii_digit())).count();
     let count = words[..counts].iter().filter_map(|word| word.parse::<u64>().ok()).sum();
-    // Chip, hardware number and trigger stand between. Their words vary, but the name is last.
+    // Chip, hardware number and trigger are in between. Their words vary, but the name is last.
     let name = words[counts..].last().copied().unwrap_or_default().to_owned();
     Some(Line { number, name, count })
 }

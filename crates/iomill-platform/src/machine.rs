@@ -13,11 +13,11 @@ pub const NODES: &str = "sys/devices/system/node";
 pub struct Node {
     /// The kernel's number.
     pub id: u32,
-    /// Its CPUs in rising order. A node that is only memory has none.
+    /// The node's CPUs in rising order. A node that is only memory has none.
     pub cpus: Vec<usize>,
 }
 
-/// The nodes by number; none if the kernel knows of none. An error if they are there and cannot be read.
+/// The nodes by number; none if the kernel knows of none. An error if there are nodes that cannot be read.
 pub fn nodes(tree: &Tree) -> io::Result<Vec<Node>> {
     let mut nodes = Vec::new();
     for name in tree.names(NODES)? {
@@ -32,20 +32,20 @@ pub fn nodes(tree: &Tree) -> io::Result<Vec<Node>> {
 /// The properties of a machine that findings need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// CPUs that are online.
+    /// The CPUs that are online.
     pub online: Vec<usize>,
-    /// CPUs that this process may use.
+    /// The CPUs that this process may use.
     pub allowed: Vec<usize>,
     /// The nodes by number. A node without CPUs is only memory.
     pub nodes: Vec<Node>,
-    /// Name of the hypervisor or the product; empty if it is not known.
+    /// The name of the hypervisor or the product; empty if it is not known.
     pub product: String,
     /// The kernel's release.
     pub kernel: String,
 }
 
 impl Machine {
-    /// Reads a machine.
+    /// Reads the machine of a tree.
     pub fn look(tree: &Tree) -> Machine {
         let online = tree.cpus("sys/devices/system/cpu/online").unwrap_or_default();
         let status = tree.get("proc/self/status").unwrap_or_default();
@@ -58,7 +58,7 @@ impl Machine {
         Machine { online, allowed, nodes, product, kernel }
     }
 
-    /// Whether the place of a thread makes a difference.
+    /// Whether several nodes have CPUs, so that the place of a thread matters.
     pub fn is_numa(&self) -> bool {
         self.nodes.iter().filter(|node| !node.cpus.is_empty()).count() > 1
     }

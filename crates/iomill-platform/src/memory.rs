@@ -1,6 +1,7 @@
-//! Amounts of memory as `/proc/meminfo` and `/proc/self/status` have them.
+//! Amounts of memory in the form of `/proc/meminfo` and `/proc/self/status`.
 
-/// The amount on the line of a key, in bytes. `MemTotal` finds `MemTotal:       24684084 kB`. `None` if there is no such line.
+/// The amount on the line of a key, in bytes. The key `MemTotal` finds `MemTotal:       24684084 kB`. `None` if there
+/// is no such line.
 pub fn bytes(text: &str, key: &str) -> Option<u64> {
     let amount = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     amount.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)

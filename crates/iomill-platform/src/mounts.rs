@@ -9,7 +9,7 @@ use crate::tree::Tree;
 /// The kernel's table of the mounts that this process can see.
 pub const TABLE: &str = "proc/self/mountinfo";
 
-/// File systems by the number that `statfs` returns for them. File systems with one number have one name.
+/// The names of file systems by the number that `statfs` returns. File systems that share a number share a name.
 const KINDS: [(u32, &str); 24] = [
     (0xef53, "ext2/3/4"),
     (0x5846_5342, "xfs"),
@@ -42,17 +42,17 @@ const KINDS: [(u32, &str); 24] = [
 pub struct Mount {
     /// The kernel's number of the mount.
     pub id: u64,
-    /// `major:minor` of the device, as the file system reports it.
+    /// The device as `major:minor`, by the file system's own report.
     pub number: String,
-    /// The directory of the file system that the mount shows.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
     /// The mount point.
     pub point: PathBuf,
     /// The file system's type.
     pub kind: String,
-    /// The source: mostly a device's node.
+    /// The source, mostly the node of a device.
     pub source: String,
-    /// Options of the mount and of the file system.
+    /// The options of the mount and of the file system.
     pub options: Vec<String>,
 }
 
@@ -63,28 +63,28 @@ impl Mount {
     }
 }
 
-/// All mounts that this process sees, in the order in which they were made.
+/// All mounts that this process sees, in the order of their making.
 pub fn all(tree: &Tree) -> Vec<Mount> {
     table(&tree.get(TABLE).unwrap_or_default())
 }
 
-/// All mounts of a text such as [`TABLE`] has.
+/// All mounts of a text in the form of [`TABLE`].
 pub fn table(text: &str) -> Vec<Mount> {
     text.lines().filter_map(parse).collect()
 }
 
-/// The name of a file system, for messages, by the number that `statfs` returns. An unknown one gets its number as its name.
+/// The name of a file system, for messages, by the number that `statfs` returns. An unknown one is named by its number.
 pub fn kind(number: u32) -> String {
     let known = KINDS.iter().find(|(one, _)| *one == number);
     known.map_or_else(|| format!("file system {number:#x}"), |(_, name)| (*name).to_owned())
 }
 
-/// The mount that holds a path: of those with the longest mount point, the last.
+/// The mount of a path: of the mounts with the longest mount point above it, the last.
 pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     mounts.iter().filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.components().count())
 }
 
-/// `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+/// Parses a line such as `36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
 fn parse(line: &str) -> Option<Mount> {
     let (place, what) = line.split_once(" - ")?;
     let mut place = place.split(' ');
@@ -110,7 +110,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Turns the kernel's `\040` in a table of mounts back into the byte that it stands for.
+/// Replaces the kernel's escapes in a table of mounts, such as `\040`, by their bytes.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -55,8 +55,8 @@ pub fn set_feature(controller: &str, feature: u8, value: u32) -> io::Result<()> 
 
 fn run(controller: &str, mut command: AdminCommand) -> io::Result<u32> {
     let file = OpenOptions::new().read(true).open(node(controller))?;
-    // SAFETY: the descriptor is open during the call. The command has the size that the request's number says, and
-    // lives through the call. It names no other memory: `address`, `metadata` and their lengths are 0.
+    // SAFETY: the descriptor is open during the call. The command has the size that is part of the request's number,
+    // and outlives the call. It names no other memory: `address`, `metadata` and their lengths are 0.
     let status = unsafe { libc::ioctl(file.as_raw_fd(), ADMIN_COMMAND as libc::Ioctl, &raw mut command) };
     match status {
         0 => Ok(command.result),

@@ -1,6 +1,6 @@
 //! A machine's files as one text, and that text as files again.
 //!
-//! Goals: a person can read, shorten and compose it. Non-goals: modes, owners, files that are not text.
+//! Goals: a text that a person can read, shorten and compose. Non-goals: modes, owners, files that are not text.
 //!
 //! ```text
 //! # a comment
@@ -9,7 +9,7 @@
 //! sys/devices/.../queue/scheduler = [none] bfq  a file of one line
 //! proc/interrupts                               a file of several lines, which follow
 //! |            CPU0       CPU1
-//! proc/irq/9/smp_affinity_list refuses 5        writing there fails with that error number
+//! proc/irq/9/smp_affinity_list refuses 5        a write to it fails with that error number
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path};
 
-/// The file of an unpacked tree with the paths that refuse writes.
+/// The file of an unpacked tree that lists the paths at which writes are refused.
 const REFUSALS: &str = ".refuses";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Record {
         self.entries.insert(format!("{path}/"), Entry::Directory(names.to_vec()));
     }
 
-    /// Adds a path that is known to exist, without its contents.
+    /// Adds a path that exists, without its contents.
     pub(crate) fn seen(&mut self, path: &str, is_directory: bool) {
         if is_directory {
             self.entries.entry(format!("{path}/")).or_insert(Entry::Directory(Vec::new()));
@@ -62,7 +62,7 @@ impl Record {
         }
     }
 
-    /// Reads the text that [`Record`] writes. The error names the line.
+    /// Parses the text of a record. An error names the line.
     pub fn parse(text: &str) -> Result<Record, String> {
         let mut record = Record::default();
         let mut lines = text.lines().enumerate().peekable();
@@ -103,9 +103,9 @@ impl Record {
         Ok(record)
     }
 
-    /// Makes the files below an empty directory.
+    /// Creates the files below an empty directory.
     pub fn unpack(&self, root: &Path) -> io::Result<()> {
-        // Links come last, so that nothing is written through one.
+        // Links are made last, so that no file is written through one.
         for (path, entry) in &self.entries {
             match entry {
                 Entry::File(text) => {
@@ -162,7 +162,7 @@ impl fmt::Display for Record {
     }
 }
 
-/// The error number with which an unpacked tree refuses a write, from its list of refusals.
+/// The error number of a refused write, from the list of refusals of an unpacked tree.
 pub(crate) fn refusal(list: &str, path: &str) -> Option<i32> {
     let line = list.lines().find_map(|line| line.split_once(' ').filter(|(_, refused)| *refused == path))?;
     line.0.parse().ok()

@@ -1,8 +1,8 @@
 //! The only way to read and set the machine: files of sysfs and procfs, and features of NVMe controllers as if they
 //! were files.
 //!
-//! Goals: a tree that was recorded on another machine, and unpacked into a directory, answers as that machine would. A
-//! file that exists but cannot be read is noted, and not treated as missing. Non-goals: caching; other files.
+//! Goals: a tree that was recorded on another machine, and unpacked into a directory, answers as that machine would. An
+//! existing file that cannot be read is noted, and not treated as missing. Non-goals: caching; other files.
 //!
 //! Paths start at the root and have no leading slash: `sys/block/sda/queue/scheduler`. The feature `08` of a controller
 //! is `ioctl/nvme0/feature/08`, a number in hexadecimal.
@@ -23,7 +23,7 @@ use crate::record::{self, Record};
 /// The root of this machine.
 pub const MACHINE: &str = "/";
 
-/// Files of a recorded tree that refuse writes; see [`Record`].
+/// The file of a recorded tree that lists the paths at which writes are refused; see [`Record`].
 const REFUSALS: &str = ".refuses";
 
 /// A machine's files.
@@ -32,9 +32,9 @@ pub struct Tree {
     root: PathBuf,
     /// Whether it is this machine and not a recorded one.
     is_machine: bool,
-    /// Everything that was read, if it is recorded.
+    /// All that was read so far, if reads are recorded.
     record: Option<RefCell<Record>>,
-    /// Files that exist but could not be read, with the reason.
+    /// Existing files that could not be read, with the reason.
     unreadable: RefCell<BTreeSet<String>>,
 }
 
@@ -58,13 +58,13 @@ impl Tree {
         Tree { root, is_machine, record: None, unreadable: RefCell::default() }
     }
 
-    /// From now on everything that is read is kept for [`Tree::take_record`].
+    /// Records all reads from now on, for [`Tree::take_record`].
     pub fn recording(mut self) -> Tree {
         self.record = Some(RefCell::default());
         self
     }
 
-    /// Everything that was read since [`Tree::recording`].
+    /// All that was read since [`Tree::recording`].
     pub fn take_record(&self) -> Record {
         self.record.as_ref().map(RefCell::take).unwrap_or_default()
     }
@@ -74,17 +74,17 @@ impl Tree {
         self.is_machine
     }
 
-    /// The place of a path on this machine's file system.
+    /// The path on this machine's file system of a path in the tree.
     pub fn place(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
-    /// Files that exist but could not be read, one a line.
+    /// Existing files that could not be read, with the reason, one each.
     pub fn unreadable(&self) -> Vec<String> {
         self.unreadable.borrow().iter().cloned().collect()
     }
 
-    /// The text of a file without blanks at its end. `None` if there is no such file or setting.
+    /// The text of a file, without blanks at its end. `None` if there is no such file or setting.
     pub fn read(&self, path: &str) -> io::Result<Option<String>> {
         let text = match self.read_raw(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).trim_end().to_owned(),
@@ -104,7 +104,7 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::read`], but notes files that cannot be read, and leaves them out.
+    /// As [`Tree::read`], but notes a file that cannot be read, and returns `None`.
     pub fn get(&self, path: &str) -> Option<String> {
         self.noted(path, self.read(path)).flatten()
     }
@@ -120,7 +120,7 @@ impl Tree {
         self.noted(path, cpus::parse(&list))
     }
 
-    /// The names in a directory in order; none if there is no such directory.
+    /// The names in a directory, in order; none if there is no such directory.
     pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
         let read = || -> io::Result<Vec<String>> {
             let mut names = Vec::new();
@@ -140,13 +140,13 @@ impl Tree {
         Ok(names)
     }
 
-    /// As [`Tree::names`], but notes directories that cannot be read, and leaves them out.
+    /// As [`Tree::names`], but notes a directory that cannot be read, and returns no names.
     pub fn list(&self, path: &str) -> Vec<String> {
         self.noted(path, self.names(path)).unwrap_or_default()
     }
 
-    /// Whether a process of that name runs. The record has only this process, because the user's other processes are
-    /// private.
+    /// Whether a process with this name runs. A record then has only this process, because the user's other processes
+    /// are private.
     pub fn has_process(&self, name: &str) -> bool {
         let entries = self.noted(
             "proc",
@@ -166,7 +166,7 @@ impl Tree {
         found.is_some()
     }
 
-    /// The end of a symbolic link, as a path from the root. The path itself if it is not a link, and `None` if it does
+    /// The target of a symbolic link, as a path from the root. The path itself if it is no link, and `None` if it does
     /// not exist.
     pub fn resolve(&self, path: &str) -> Option<String> {
         let end = match fs::canonicalize(self.place(path)) {
@@ -184,7 +184,7 @@ impl Tree {
         Some(end)
     }
 
-    /// Whether a file is there.
+    /// Whether a file or directory exists.
     pub fn exists(&self, path: &str) -> bool {
         self.resolve(path).is_some()
     }
@@ -198,7 +198,7 @@ impl Tree {
         Ok(access(&place, Access::WRITE_OK)?)
     }
 
-    /// Sets a file that exists.
+    /// Writes a value to an existing file.
     pub fn write(&self, path: &str, value: &str) -> io::Result<()> {
         if self.is_machine {
             if let Some((controller, feature)) = feature_path(path) {
@@ -206,7 +206,7 @@ impl Tree {
                 return nvme::set_feature(controller, feature, value);
             }
             let mut file = OpenOptions::new().write(true).open(self.place(path))?;
-            // One call, because the kernel takes each call as one setting.
+            // One system call, because the kernel takes each call as one setting.
             return match file.write(value.as_bytes())? {
                 taken if taken == value.len() => Ok(()),
                 _ => Err(io::Error::new(io::ErrorKind::WriteZero, "the kernel took only a part of the value")),
@@ -215,7 +215,7 @@ impl Tree {
         self.write_recorded(path, value)
     }
 
-    /// Does what the kernel would do with a write.
+    /// Writes to a recorded file, as the kernel would to a real one.
     fn write_recorded(&self, path: &str, value: &str) -> io::Result<()> {
         let place = self.place(path);
         let before = fs::read_to_string(&place)?;
@@ -226,7 +226,7 @@ impl Tree {
         if !before.contains('[') {
             return fs::write(place, format!("{value}\n"));
         }
-        // A choice among words, with the present one in brackets.
+        // The file is a choice among words, with the present one in brackets.
         let words: Vec<&str> = before.split_whitespace().map(|word| word.trim_matches(['[', ']'])).collect();
         if !words.contains(&value) {
             return Err(io::Error::from(Errno::INVAL));
@@ -236,7 +236,7 @@ impl Tree {
         fs::write(place, shown.join(" ") + "\n")
     }
 
-    /// Notes why something below `path` could not be read.
+    /// The value of a result. Notes an error as the reason why `path` could not be read.
     pub(crate) fn noted<T>(&self, path: &str, result: io::Result<T>) -> Option<T> {
         result
             .map_err(|error| {
@@ -246,8 +246,8 @@ impl Tree {
     }
 }
 
-/// Whether the file, or its subject, does not exist. Some settings exist as files and answer this way if a device lacks
-/// them.
+/// Whether an error means that the file or its setting does not exist. The file of a setting may answer so if a device
+/// lacks the setting.
 fn is_absent(error: &io::Error) -> bool {
     let absent = [Errno::NOENT, Errno::NOTDIR, Errno::NODEV, Errno::NXIO, Errno::INVAL, Errno::OPNOTSUPP, Errno::NOTTY];
     Errno::from_io_error(error).is_some_and(|errno| absent.contains(&errno))
@@ -258,12 +258,12 @@ fn feature_path(path: &str) -> Option<(&str, u8)> {
     Some((controller, u8::from_str_radix(feature, 16).ok()?))
 }
 
-/// The path of a node or file as the user would write it.
+/// The path of a node or file, as a user would write it.
 pub fn shown(path: &str) -> String {
     format!("{MACHINE}{path}")
 }
 
-/// Reads `0x107`.
+/// Parses a number such as `0x107`.
 pub fn parse_hex(text: &str) -> Option<u32> {
     u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
