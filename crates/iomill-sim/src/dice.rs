@@ -1,19 +1,19 @@
-//! What survives a crash. The seed decides.
+//! The choice of the changes that survive a crash, by the seed.
 
 use fastrand::Rng;
 
-/// How much of what was not synced survives a crash.
+/// The unsynced changes that survive a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// The seed decides, torn writes included.
+    /// The seed decides. Writes may be torn.
     Seeded,
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Everything.
+    /// All.
     Everything,
 }
 
-/// Decides what survives a crash.
+/// Decides which changes survive a crash.
 pub(crate) struct Dice<'a> {
     rng: &'a mut Rng,
     survival: Survival,
@@ -41,7 +41,7 @@ impl<'a> Dice<'a> {
         }
     }
 
-    /// How many of some ordered changes survive: the first so many.
+    /// The number of changes that survive, the first ones, of `count` ordered changes.
     pub fn prefix(&mut self, count: usize) -> usize {
         match self.survival {
             Survival::Nothing => 0,
@@ -50,7 +50,7 @@ impl<'a> Dice<'a> {
         }
     }
 
-    /// Whether a change of a directory survives, if those before it did.
+    /// Whether a change of a directory survives, if the changes before it do.
     pub fn entry_survives(&mut self) -> bool {
         match self.survival {
             Survival::Nothing => false,

@@ -1,15 +1,15 @@
-//! The contents of one drive: each file in its volatile and its durable state, and what a crash leaves of them.
+//! The contents of one drive: each file in its volatile and its durable state, and the outcome of a crash.
 //!
 //! Rules of a file's contents:
-//! 1. A write goes to the volatile state. A sync makes durable what was complete before the sync was issued.
-//! 2. At a crash each write that was not synced survives whole, is lost, or is torn. The unit that is old or new is the
-//!    granule (page, or sector if sectors tear). Within a granule writes keep their order. The newest survivor includes
-//!    all writes before it, because they share one page of the page cache.
+//! 1. A write changes the volatile state. A sync makes durable all changes that were complete before it was issued.
+//! 2. At a crash each unsynced write survives whole, is lost, or is torn. The unit that is old or new is the granule
+//!    (page, or sector if sectors tear). Within a granule writes keep their order. The newest survivor includes all
+//!    writes before it, because they share one page of the page cache.
 //! 3. Changes of the length and of the space are metadata. Any prefix of them survives, in order and independently of
 //!    the data. So a length may survive without its data (zeroes), and data without its length (lost).
-//! 4. Data that was written after a cut goes to other blocks. If the cut is lost, the data is lost with it.
-//! 5. A sync that fails drops some of the dirty data finally. The data stays readable, but no later sync brings it to
-//!    the drive. This is what Linux does.
+//! 4. Data that is written after a cut is in other blocks. If the cut is lost, the data is lost with it.
+//! 5. A sync that fails drops some of the dirty data for good. The data stays readable, but no later sync makes it
+//!    durable. Linux does the same.
 //!
 //! Non-goals: time, faults, handles.
 
@@ -37,7 +37,7 @@ enum What {
         offset: u64,
         len: u64,
     },
-    /// The space of a range went back.
+    /// The space of a range was freed.
     Punch {
         offset: u64,
         len: u64,
@@ -63,7 +63,7 @@ impl What {
         matches!(self, What::Write { .. })
     }
 
-    /// The bytes of earlier writes that this change replaces.
+    /// The range in which this change replaces the bytes of earlier writes.
     fn overrides(&self) -> Option<(u64, u64)> {
         match self {
             What::Write { offset, bytes } => Some((*offset, offset + bytes.len() as u64)),
@@ -76,15 +76,15 @@ impl What {
 
 #[derive(Clone, Debug)]
 struct UnsyncedChange {
-    /// Identifies the write while it is in flight.
+    /// The number of the write, for its end.
     id: u64,
-    /// The tick of the file at which its operation completed; `None` while it is in flight.
+    /// The tick of the file at which the operation completed; `None` while it is in flight.
     done: Option<u64>,
     what: What,
 }
 
 impl UnsyncedChange {
-    /// Removes `start..end` from a write. Up to two pieces are left.
+    /// A write without the bytes in `start..end`: up to two pieces.
     fn without(self, start: u64, end: u64) -> Vec<UnsyncedChange> {
         let What::Write { offset, bytes } = &self.what else { return vec![self] };
         let after = offset + bytes.len() as u64;
@@ -104,11 +104,11 @@ impl UnsyncedChange {
 /// One file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct File {
-    /// What a read returns.
+    /// The volatile state, which reads return.
     pub now: Image,
-    /// The bytes that survive every crash.
+    /// The state that survives every crash.
     durable: Image,
-    /// The changes that may become durable, in the order in which they were applied to `now`.
+    /// The changes of `now` that are not durable, in their order.
     pending: Vec<UnsyncedChange>,
     tick: u64,
 }
@@ -126,8 +126,8 @@ impl File {
         id
     }
 
-    /// Writes, and makes the file longer if needed. [`File::finish`] must end a write in flight, by the number that
-    /// this returns.
+    /// Writes, and makes the file longer if needed. Returns the number by which [`File::finish`] must end a write in
+    /// flight.
     pub fn write(&mut self, offset: u64, bytes: &[u8], in_flight: bool) -> u64 {
         let end = offset + bytes.len() as u64;
         if end > self.now.len() && !bytes.is_empty() {
@@ -136,7 +136,7 @@ impl File {
         self.change(What::Write { offset, bytes: bytes.into() }, in_flight)
     }
 
-    /// The write's operation has completed.
+    /// Notes that the operation of a write has completed.
     pub fn finish(&mut self, id: u64) {
         let done = self.next_tick();
         for change in self.pending.iter_mut().filter(|change| change.id == id) {
@@ -161,7 +161,7 @@ impl File {
         self.next_tick()
     }
 
-    /// Makes durable what had completed before `mark` (rule 1).
+    /// Makes the changes durable that had completed before `mark` (rule 1).
     pub fn sync(&mut self, mark: u64) {
         let mut rest: Vec<UnsyncedChange> = Vec::new();
         for change in std::mem::take(&mut self.pending) {
@@ -169,7 +169,7 @@ impl File {
                 rest.push(change);
                 continue;
             }
-            // An older write that is still pending must not come back over this one.
+            // An older write that is still pending must not replace this one later.
             if let Some((start, end)) = change.what.overrides() {
                 rest = rest.into_iter().flat_map(|older| older.without(start, end)).collect();
             }
@@ -178,18 +178,18 @@ impl File {
         self.pending = rest;
     }
 
-    /// A sync failed: does what rule 5 says.
+    /// Fails a sync (rule 5).
     pub fn fail_sync(&mut self, rng: &mut Rng) {
         self.pending.retain(|change| !change.what.is_write() || change.done.is_none() || rng.bool());
     }
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     pub fn settle(&mut self) {
         self.pending.clear();
         self.durable = self.now.clone();
     }
 
-    /// Leaves what a crash leaves (rules 2, 3 and 4).
+    /// Crashes (rules 2, 3 and 4).
     fn crash(&mut self, dice: &mut Dice<'_>, granule: u64) {
         let pending = std::mem::take(&mut self.pending);
         let metadata = pending.iter().filter(|change| !change.what.is_write()).count();
@@ -228,7 +228,7 @@ impl File {
         self.now = self.durable.clone();
     }
 
-    /// Changes both states without the program's knowledge. All earlier writes become durable with the change.
+    /// Changes both states without the program's knowledge. All earlier writes become durable, too.
     pub fn tamper(&mut self, change: impl Fn(&mut Image)) {
         self.settle();
         change(&mut self.now);
@@ -239,7 +239,7 @@ impl File {
 /// The contents of one drive's directory `iomill`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disk {
-    /// Whether `<drive>/iomill` exists. It is durable at once, because no operation of `DriveFs` could sync its parent.
+    /// Whether `<drive>/iomill` exists. Durable at once, because no operation of `DriveFs` could sync its parent.
     pub made: bool,
     pub tree: Tree,
     pub files: BTreeMap<u64, File>,
@@ -254,14 +254,14 @@ impl Disk {
         Ok(self.last_file)
     }
 
-    /// Pages with space, of all files that have a name or are in `open`.
+    /// The number of pages with space in all files that have a name or are in `open`.
     pub fn used_pages(&self, open: &BTreeSet<u64>) -> u64 {
         let named = self.tree.named();
         let counts = |file: &&u64| named.contains(file) || open.contains(file);
         self.files.iter().filter(|(file, _)| counts(file)).map(|(_, file)| file.now.space().pages()).sum()
     }
 
-    /// Drops files that can no longer be reached.
+    /// Drops the files that are neither open nor named, now or after a crash.
     pub fn collect(&mut self, open: &BTreeSet<u64>) {
         let referenced = self.tree.referenced();
         self.files.retain(|file, _| referenced.contains(file) || open.contains(file));

@@ -2,8 +2,8 @@
 //! hardware may.
 //!
 //! Goals: depth matters, because a drive serves as many requests at a time as it has channels. Reads fill their memory
-//! only at their end. Writes take their bytes at some moment between start and end. So tests see it when memory is
-//! freed or used again too early, and an address sanitizer surely does. A breach of the contract of
+//! only at their end. Writes take their bytes at some moment between start and end. So tests notice memory that is
+//! freed or reused too early, and an address sanitizer surely does. A breach of the contract of
 //! [`iomill::engine::Engine`] is reported, not hidden. Non-goals: speed.
 
 use std::collections::BTreeSet;
@@ -21,16 +21,16 @@ use crate::state::{Event, State};
 use crate::trace::digest;
 use crate::world::World;
 
-/// Virtual time of a poll for completions, so that a loop that polls ends.
+/// The virtual time of a poll for completions. It is not 0, so that a loop that polls ends.
 const POLL_NS: u64 = 300;
 
-/// Virtual time of a request that the kernel refuses at once.
+/// The virtual time of a request that the kernel refuses at once.
 const REFUSAL_NS: u64 = 1_000;
 
 /// The largest transfer of a request: Linux's MAX_RW_COUNT.
 const LONGEST_BYTES: u32 = 0x7fff_f000;
 
-/// How many regions of memory can be registered.
+/// The most regions of registered memory.
 const REGIONS: usize = 64;
 
 impl State {
@@ -42,7 +42,7 @@ impl State {
         }
     }
 
-    /// Where a request's bytes are, or how the request breaks the contract of `Engine::push`.
+    /// The memory of a request, or how the request breaks the contract of `Engine::push`.
     fn admit(&self, port: &Port, request: &IoRequest) -> Result<Stretches, String> {
         let slot = request.slot;
         if slot >= port.capacity {
@@ -143,7 +143,7 @@ impl State {
         None
     }
 
-    /// A request reaches its drive.
+    /// Starts a request on its drive.
     fn start(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.started = true;
@@ -200,7 +200,7 @@ impl State {
         self.note(&format!("start {op:?} slot {slot} on {index} at {offset} len {len}"));
     }
 
-    /// Books the channel that is free first. Returns when the work begins and ends.
+    /// Books the channel that is free first. Returns the start and the end of the work.
     fn serve(&mut self, drive: usize, len: u32) -> (u64, u64) {
         let model = &self.drives[drive].model;
         let (range, page_ns) = (model.latency_ns.clone(), model.page_ns);
@@ -229,7 +229,7 @@ impl State {
                 fits => Ok(fits),
             },
         };
-        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`.
+        // SAFETY: by the contract of `Engine::push` the memory is valid until `wait` has returned the completion.
         // Flights are removed before that.
         let bytes = unsafe { flight.memory.bytes(flight.request.len as usize) };
         let dead = self.death(drive).is_some();
@@ -247,11 +247,11 @@ impl State {
             flight.change = change;
             flight.result = Some(result.map_or_else(|errno| -errno, |len| len as i32));
         }
-        // A crash here leaves nothing to clean up: it has removed all flights.
+        // After a crash there is nothing to clean up: it has removed all flights.
         let _crashed = self.effect().is_err();
     }
 
-    /// A write failed with EIO: any of its sectors may be new.
+    /// Changes any of the sectors of a write that fails with EIO.
     pub fn damage(&mut self, drive: usize, file: u64, offset: u64, bytes: &[u8]) {
         let fits = self.fitting(drive, file, offset, bytes.len());
         for (_, range) in granules(offset, fits, SECTOR_BYTES) {
@@ -263,7 +263,7 @@ impl State {
         }
     }
 
-    /// The write reaches its drive, although no engine reports its end any more.
+    /// Has a write reach its drive, although no engine reports its end any more.
     pub fn take_unheeded(&mut self, id: u64) {
         let Some(flight) = self.flights.get(&id) else { return };
         let (drive, file, offset) = (flight.drive, flight.file, flight.request.offset);
@@ -307,7 +307,7 @@ impl State {
         }
     }
 
-    /// Removes the traces of a request that has left `flights`.
+    /// Ends the effects on other state of a request that was removed from `flights`.
     pub fn land(&mut self, flight: &Flight) {
         if let (Some(change), Ok(file)) = (flight.change, self.file(flight.drive, flight.file)) {
             file.finish(change);
@@ -328,8 +328,8 @@ impl State {
         let mut bytes = vec![0; len as usize];
         let Ok(file) = self.file(flight.drive, flight.file) else { return -libc::EBADF };
         let read = file.now.read(flight.request.offset, &mut bytes);
-        // SAFETY: by the contract of `Engine::push` the memory is valid until the completion has come out of `wait`,
-        // which is later. Until then no other code touches it.
+        // SAFETY: by the contract of `Engine::push` the memory is valid until `wait` has returned the completion, which
+        // is later. Until then no other code touches it.
         unsafe { flight.memory.fill(&bytes[..read]) };
         self.note(&format!("read {read} at {}: {:x}", flight.request.offset, digest(&bytes[..read])));
         read as i32
@@ -352,7 +352,7 @@ impl State {
         }))
     }
 
-    /// After EIO Linux treats dirty pages as clean.
+    /// Fails a sync. After EIO dirty pages count as clean, as on Linux.
     pub fn fail_sync(&mut self, drive: usize, file: u64, errno: i32) {
         if errno == libc::EIO
             && let Some(file) = self.drives[drive].disk.files.get_mut(&file)
@@ -361,14 +361,14 @@ impl State {
         }
     }
 
-    /// Ends a request of an engine that is dropped. Writes may still reach their drives. Reads touch no memory any
-    /// more.
+    /// Ends an engine that is dropped, with its requests. Writes may still reach their drives. Reads touch no memory
+    /// any more.
     fn abandon(&mut self, id: u64) {
         let flights: Vec<u64> = self.flights.iter().filter(|(_, f)| f.port == id).map(|(flight, _)| *flight).collect();
         for number in flights {
             self.abandoned += 1;
-            // When a test fails and unwinds, memory may be freed before the engine. Then this leaves the memory alone,
-            // so that the test's own failure is reported.
+            // If a test fails and unwinds, memory may be freed before the engine. The memory is not touched then, so
+            // that the test's own failure is reported.
             if self.chance.crash.bool() && !std::thread::panicking() {
                 self.take_unheeded(number);
             }
@@ -418,7 +418,7 @@ impl State {
                 break;
             }
         }
-        // A wake ends one wait. A wait that returns anyway may notice the wake, or leave it to the next wait.
+        // A wake ends one wait. A wait that returns anyway may take the wake, or leave it to the next wait.
         let noticed = self.chance.order.bool();
         let Some(port) = self.ports.get_mut(&id) else { return Ok(Vec::new()) };
         port.woken &= !noticed && (min == 0 || port.ready.len() >= min);
@@ -436,7 +436,7 @@ pub(crate) struct SimEngine {
     world: World,
     id: u64,
     boot: u64,
-    /// Slots with completions that have not come out of `wait`.
+    /// The slots of requests with completions that `wait` has not returned yet.
     slots: BTreeSet<u32>,
 }
 
@@ -475,8 +475,8 @@ impl Engine for SimEngine {
         let mut state = self.world.state();
         let ended = match state.wait(self.id, self.boot, min, timeout) {
             Ok(ended) => ended,
-            // The machine or the process has ended, and nothing is in flight any more. A real program would have ended,
-            // too. Here the program learns that its requests failed, so that it ends by itself.
+            // The machine or the process has ended, and so have all requests. A real program would have ended, too.
+            // Here the program learns that its requests failed, so that it ends by itself.
             Err(_) if state.check_boot(self.boot).is_err() && !self.slots.is_empty() => {
                 self.slots.iter().map(|&slot| Completion { slot, result: -libc::EIO }).collect()
             }
@@ -516,7 +516,7 @@ impl Engine for SimEngine {
         let named = |memory| matches!(memory, Memory::One { region: name, .. } if name == region);
         let busy = |flight: &Flight| flight.port == self.id && named(flight.request.memory);
         if region != NO_REGION && state.flights.values().any(busy) {
-            state.misuse(self.id, format!("region {region} is taken back with requests in flight"));
+            state.misuse(self.id, format!("region {region} is unregistered with requests in flight"));
         }
         if let Some(port) = state.ports.get_mut(&self.id) {
             port.regions.remove(&region);

@@ -1,14 +1,14 @@
-//! Faults: a plan that the simulated drives consult before every operation.
+//! Faults: a plan that decides the fate of every operation of the simulated drives.
 //!
-//! Goals: random faults by rate; targeted faults by kind, drive and path; faults by number. All of it is plain data.
-//! Non-goals: the effect of a fault on the bytes of a drive, which is in `disk` and `engine`.
+//! Goals: random faults by rate; targeted faults by kind, drive and path; faults by number. The plan is plain data.
+//! Non-goals: the effect of a fault on the bytes of a drive (`disk` and `engine`).
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use fastrand::Rng;
 
-/// What an operation on a simulated drive does.
+/// The kinds of operations on a simulated drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Attaching to a drive's directory.
@@ -31,7 +31,7 @@ pub enum Kind {
     SyncDir,
     /// Cutting or extending a file.
     SetLen,
-    /// Giving a file space.
+    /// Allocating space for a file.
     Allocate,
     /// Making a range read as zero.
     Zero,
@@ -46,19 +46,20 @@ pub enum Kind {
 /// The effect of a fault on an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails with this errno. After EIO a write may have reached the drive in part, and a rename or unlink may have
-    /// happened. A failed sync drops some of the dirty data finally, as Linux does.
+    /// The operation fails with this errno. After EIO a write may have reached the drive in part, and a rename or
+    /// unlink may have happened. A failed sync drops some of the dirty data for good, as on Linux.
     Errno(i32),
-    /// An engine's read or write transfers only a part. It does not affect other operations: `DriveFs` calls go on by
+    /// An engine's read or write transfers only a part. No effect on other operations: `DriveFs` calls go on by
     /// themselves after a short transfer.
     Short,
     /// The machine crashes before the operation takes effect. An engine's write is then in flight.
     Crash,
-    /// A `DriveFs` sync ends well, and meanwhile the flush of another file of the drive fails. It does not affect other operations.
+    /// A `DriveFs` sync succeeds, and meanwhile the flush of another file of the drive fails. No effect on other
+    /// operations.
     Beside,
 }
 
-/// How often operations fail by chance, per thousand.
+/// The rates of random faults, per thousand operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Engine reads that fail with EIO.
@@ -91,18 +92,18 @@ pub struct Injection {
 }
 
 impl Injection {
-    /// Hits the next operation of that kind, once.
+    /// A fault that hits the next operation of a kind, once.
     pub fn new(kind: Kind, fault: Fault) -> Injection {
         Injection { kind, fault, drive: None, path: String::new(), skip: 0, times: 1 }
     }
 
-    /// Only on this drive.
+    /// Hits only operations on this drive.
     pub fn drive(self, drive: usize) -> Injection {
         Injection { drive: Some(drive), ..self }
     }
 
-    /// Hits only operations with `path` (`parts/`, `.length`) in their path within `<drive>/iomill`. A rename counts by
-    /// its target, and an open file by the path with which it was opened.
+    /// Hits only operations with `path` (such as `parts/` or `.length`) in their path within `<drive>/iomill`. The path
+    /// of a rename is its target, and that of an open file the one by which it was opened.
     pub fn path(self, path: &str) -> Injection {
         Injection { path: path.to_owned(), ..self }
     }
@@ -127,7 +128,7 @@ impl Injection {
     }
 }
 
-/// How a dead drive answers.
+/// The way in which a dead drive answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Death {
     /// Reads end at once with 0 bytes, like those of a removed NVMe drive. All other operations fail with EIO.
@@ -139,9 +140,9 @@ pub enum Death {
 /// The defects of one drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ailment {
-    /// Latencies are multiplied by this; 1 is healthy.
+    /// The factor of all latencies; 1 is healthy.
     pub slowness: u64,
-    /// Whether the drive is dead.
+    /// The way in which it answers, if the drive is dead.
     pub death: Option<Death>,
 }
 
@@ -159,8 +160,8 @@ pub struct Faults {
     /// Whether a crash tears writes between sectors of 512 bytes. Otherwise each page of 4 KiB is old or new, as on
     /// drives that write 4 KiB atomically.
     pub torn_sectors: bool,
-    /// Crashes when [`crate::World::effects`] reaches this number. The change itself is then in the volatile state and
-    /// survives by chance; a sync has not happened. The crash clears this field.
+    /// The value of [`crate::World::effects`] at which the machine crashes. The change itself is then in the volatile
+    /// state and survives by chance; a sync has not happened. The crash clears this field.
     pub crash_at_effect: Option<u64>,
     fail_at: BTreeMap<u64, i32>,
     injections: Vec<Injection>,
@@ -168,17 +169,17 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Fails one operation by its number: the one that makes [`crate::World::operations`] reach `number`.
+    /// Fails the operation with this number, as [`crate::World::operations`] counts.
     pub fn fail_at_operation(&mut self, number: u64, errno: i32) {
         self.fail_at.insert(number, errno);
     }
 
-    /// Adds a targeted fault. If several match, the earliest one strikes.
+    /// Adds a targeted fault. If several match an operation, the one that was added first strikes.
     pub fn inject(&mut self, injection: Injection) {
         self.injections.push(injection);
     }
 
-    /// How many targeted faults have not struck yet.
+    /// The number of targeted faults that have not struck often enough yet.
     pub fn pending(&self) -> usize {
         self.injections.iter().filter(|injection| injection.times > 0).count()
     }
@@ -203,12 +204,12 @@ impl Faults {
         self.ailments.get(&drive).copied().unwrap_or_default()
     }
 
-    /// Removes every fault. Dead drives live, and slow ones are fast again.
+    /// Removes all faults: dead drives live, and slow ones are fast again.
     pub fn clear(&mut self) {
         *self = Faults { torn_sectors: self.torn_sectors, ..Faults::default() };
     }
 
-    /// Decides the fate of one operation, and counts targeted faults down.
+    /// Decides the fate of an operation, and counts targeted faults down.
     pub(crate) fn judge(&mut self, operation: &Operation<'_>, rng: &mut Rng) -> Verdict {
         if let Some(errno) = self.fail_at.remove(&operation.number) {
             return Verdict::Fail(errno);
@@ -257,7 +258,8 @@ impl Rates {
         } else if strikes(short) {
             Verdict::Short
         } else if interrupted {
-            // A sync that a signal interrupts may have lost pages. A sync that did not begin has lost none.
+            // Not EINTR for a sync: an interrupted sync may have lost pages, while one that did not begin has lost
+            // none.
             let transfer = matches!(operation.kind, Kind::Read | Kind::Write);
             Verdict::Fail(if rng.bool() && transfer { libc::EINTR } else { libc::EAGAIN })
         } else {
@@ -268,12 +270,12 @@ impl Rates {
 
 /// An operation about to happen.
 pub(crate) struct Operation<'a> {
-    /// Its number, from 1.
+    /// The number of the operation, from 1.
     pub number: u64,
     pub kind: Kind,
     pub drive: usize,
     pub path: &'a str,
-    /// Whether an engine's request, not a `DriveFs` call.
+    /// Whether it is an engine's request, not a `DriveFs` call.
     pub engine: bool,
 }
 
@@ -298,7 +300,8 @@ impl fmt::Display for Verdict {
         }
     }
 }
-/// A part of `len` in whole units. All of it if it is one unit or less.
+
+/// The length of a short transfer of `len` bytes, in whole units; `len` itself if that is one unit or less.
 pub(crate) fn short_len(rng: &mut Rng, len: u32, unit: u32) -> u32 {
     let units = len.div_ceil(unit);
     if units < 2 { len } else { unit * rng.u32(1..units) }

@@ -1,4 +1,4 @@
-//! Engines and requests as the simulated machine sees them: plain data.
+//! The simulated machine's data on engines and requests in flight.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,18 +11,19 @@ use crate::memory::Stretches;
 #[derive(Debug, Default)]
 pub(crate) struct Port {
     pub capacity: u32,
-    /// Slots with completions that have not come out of `wait` yet.
+    /// The slots of requests with completions that `wait` has not returned yet.
     pub slots: BTreeSet<u32>,
-    /// Requests that were pushed but not started.
+    /// Pushed requests that have not started.
     pub waiting: Vec<u64>,
     pub ready: VecDeque<Completion>,
     pub woken: bool,
-    /// The open files that the engine refers to: those that it holds on request, and those that it knows by key.
+    /// The open files of `EngineConfig::hold`.
     pub held: Vec<u64>,
+    /// The open files that the engine knows, by their keys.
     pub files: BTreeMap<u64, u64>,
-    /// Start and length of registered memory.
+    /// The start and length of registered memory, by region.
     pub regions: BTreeMap<u16, (usize, usize)>,
-    /// The first breach of contract; `wait` fails from then on.
+    /// The first breach of the engine's contract. From then on `wait` fails.
     pub misuse: Option<String>,
 }
 
@@ -31,23 +32,24 @@ pub(crate) struct Port {
 pub(crate) struct Flight {
     pub port: u64,
     pub request: IoRequest,
-    /// Where the request's bytes were when the request came.
+    /// The request's memory when it was pushed.
     pub memory: Stretches,
     pub open: u64,
     pub drive: usize,
     pub file: u64,
     pub started: bool,
     pub plan: Plan,
-    /// For a sync: it covers what had completed before this tick of the file.
+    /// For a sync: the tick of the file before which completed writes are covered.
     pub mark: u64,
     /// For a write that has taken its bytes: its number in the file.
     pub change: Option<u64>,
+    /// For a write: whether it has taken its bytes.
     pub taken: bool,
     /// The result, if it is decided before the end.
     pub result: Option<i32>,
 }
 
-/// What is decided about a request before it ends.
+/// The planned outcome of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Plan {
     Transfer(u32),

@@ -1,6 +1,6 @@
 //! A simulated drive's directory, for the catalog and for opening parts.
 //!
-//! Goals: the meaning of each system call, errno included. Non-goals: what survives a crash (see `disk` and `tree`).
+//! Goals: the meaning of each system call, with its errnos. Non-goals: the outcome of a crash (`disk` and `tree`).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) struct SimFs {
 }
 
 impl Verdict {
-    /// For operations that leave no trace when they fail.
+    /// The result for an operation that has no effect when it fails.
     pub(crate) fn go(self) -> io::Result<()> {
         match self {
             Verdict::Fail(code) => Err(errno(code)),
@@ -316,7 +316,7 @@ impl DriveFs for SimFs {
         Ok(())
     }
 
-    /// There are no times. So nothing is remembered of a file that is closed.
+    /// A stamp without times, which proves nothing about a closed file.
     fn stamp(&self, handle: Handle) -> io::Result<Stamp> {
         let mut state = self.world.state();
         state.check_boot(self.boot)?;
@@ -351,7 +351,7 @@ impl DriveFs for SimFs {
     }
 }
 
-/// Whether a change of a name takes place. After EIO it may have happened.
+/// Whether a change of a name takes place. With EIO it may, by chance.
 fn happens(state: &mut State, verdict: Verdict) -> bool {
     match verdict {
         Verdict::Fail(libc::EIO) => state.chance.fault.bool(),

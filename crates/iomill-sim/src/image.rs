@@ -12,8 +12,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// A sector: the unit that no drive tears.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// Splits `len` bytes at `offset` at multiples of `granule`. Returns the number of each granule, and the range of the
-/// bytes that lie in it.
+/// Splits `len` bytes from `offset` on at multiples of `granule`. Returns the number of each granule, and the range of
+/// the bytes in it.
 pub(crate) fn granules(offset: u64, len: usize, granule: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -28,15 +28,15 @@ pub(crate) fn granules(offset: u64, len: usize, granule: u64) -> impl Iterator<I
     })
 }
 
-/// The pages of a file that have real space, as runs.
+/// The pages of a file that have space on the drive, as runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
-    /// From the first page of a run to the page after its last. Runs are not empty and do not touch.
+    /// The end of each run, by its first page. Runs are not empty and do not touch.
     runs: BTreeMap<u64, u64>,
 }
 
 impl Space {
-    /// How many pages of `start..end` have no space yet.
+    /// The number of pages of `start..end` without space.
     pub fn missing(&self, start: u64, end: u64) -> u64 {
         let mut missing = end.saturating_sub(start);
         for (&first, &after) in self.runs.range(..end).rev() {
@@ -48,7 +48,7 @@ impl Space {
         missing
     }
 
-    /// Gives space to `start..end`.
+    /// Allocates the space of `start..end`.
     pub fn insert(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         if start >= end {
@@ -65,7 +65,7 @@ impl Space {
         self.runs.insert(start, end);
     }
 
-    /// Removes all space from page `end` on.
+    /// Frees the space from page `end` on.
     pub fn cut(&mut self, end: u64) {
         while let Some((&first, &after)) = self.runs.last_key_value() {
             if after <= end {
@@ -78,7 +78,7 @@ impl Space {
         }
     }
 
-    /// Removes the space of `start..end`.
+    /// Frees the space of `start..end`.
     pub fn remove(&mut self, start: u64, end: u64) {
         let rest: Vec<(u64, u64)> = self.runs.range(..end).map(|(&first, &after)| (first, after)).collect();
         for (first, after) in rest.into_iter().filter(|(_, after)| *after > start) {
@@ -92,7 +92,7 @@ impl Space {
         }
     }
 
-    /// Number of pages that have space.
+    /// The number of pages with space.
     pub fn pages(&self) -> u64 {
         self.runs.iter().map(|(first, after)| after - first).sum()
     }
@@ -104,8 +104,8 @@ type Page = [u8; PAGE_BYTES as usize];
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Image {
     len: u64,
-    /// Pages that were written; all others read as zero. No page begins at or after `len`. Bytes of the last page after
-    /// `len` are zero.
+    /// The pages that were written. All others read as zero. No page begins at or after `len`. Bytes of the last page
+    /// after `len` are zero.
     pages: BTreeMap<u64, Arc<Page>>,
     space: Space,
 }
@@ -119,7 +119,7 @@ impl Image {
         &self.space
     }
 
-    /// Reads up to the end of the file, so the result may be short.
+    /// Reads up to the end of the file. Returns the number of bytes.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> usize {
         let len = self.len.saturating_sub(offset).min(buf.len() as u64) as usize;
         for (number, range) in granules(offset, len, PAGE_BYTES) {
@@ -165,7 +165,7 @@ impl Image {
         self.len = len;
     }
 
-    /// Takes the space of whole pages away. They read as zero.
+    /// Frees the space of whole pages. They read as zero.
     pub fn punch(&mut self, offset: u64, len: u64) {
         let (first, after) = (offset.div_ceil(PAGE_BYTES), (offset + len) / PAGE_BYTES);
         let gone: Vec<u64> = self.pages.range(first..after.max(first)).map(|(page, _)| *page).collect();
@@ -173,7 +173,7 @@ impl Image {
         self.space.remove(first, after.max(first));
     }
 
-    /// Gives a range space and makes the file at least that long.
+    /// Allocates the space of a range, and makes the file at least that long.
     pub fn allocate(&mut self, offset: u64, len: u64) {
         self.space.insert(offset / PAGE_BYTES, (offset + len).div_ceil(PAGE_BYTES));
         self.extend(offset + len);

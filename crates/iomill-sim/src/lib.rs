@@ -48,7 +48,7 @@ pub use fault::{Ailment, Death, Fault, Faults, Injection, Kind, Rates};
 pub use state::{DriveModel, DriveStats};
 pub use world::World;
 
-/// The error that the kernel would return.
+/// The kernel's error with this errno.
 fn errno(code: i32) -> io::Error {
     io::Error::from_raw_os_error(code)
 }

@@ -1,24 +1,24 @@
-//! Where the bytes of a request are: one stretch of memory, or the stretches of its list.
+//! The memory of a request: one stretch, or the stretches of its list.
 //!
-//! Goals: the engine is the same for both. A list that is wrong, or changes in flight, is found. Non-goals: overlaps
-//! and alignment, which the engine judges.
+//! Goals: the engine treats both alike. A list that is wrong, or changes in flight, is detected. Non-goals: overlaps
+//! and alignment; the engine checks them.
 
 use iomill::engine::{IoRequest, MAX_SEGMENTS, Memory, Op};
 use iomill::sys::fs::Alignment;
 
-/// Whether an open file refuses a transfer.
+/// Whether a transfer breaks an open file's alignment.
 pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address: usize) -> bool {
     let unit = u64::from(alignment.offset);
     !offset.is_multiple_of(unit) || !len.is_multiple_of(unit) || !address.is_multiple_of(alignment.memory as usize)
 }
 
-/// Start and length of each stretch of a request's memory, in order.
+/// The start and length of each stretch of a request's memory, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretches(Vec<(usize, usize)>);
 
 impl Stretches {
-    /// Where the bytes of a request are now, or how its list is wrong. The request is in flight, or about to be, so its
-    /// list is readable.
+    /// The present memory of a request, or what is wrong with its list. The request is in flight, or about to be, so
+    /// its list is readable.
     pub fn of(request: &IoRequest) -> Result<Stretches, String> {
         let slot = request.slot;
         match request.memory {
@@ -28,7 +28,7 @@ impl Stretches {
                 Err(format!("the list of slot {slot} has {count} segments"))
             }
             Memory::Scatter { list, count } => {
-                // SAFETY: by the contract of `Engine::push` the list is valid until the completion has come out of `wait`.
+                // SAFETY: by the contract of `Engine::push` the list is valid until `wait` has returned the completion.
                 let list = unsafe { std::slice::from_raw_parts(list, usize::from(count)) };
                 let stretches: Vec<_> = list.iter().map(|at| (at.buf.expose_provenance(), at.len)).collect();
                 let sum: usize = stretches.iter().map(|&(_, len)| len).sum();
@@ -44,12 +44,12 @@ impl Stretches {
         }
     }
 
-    /// Start and length of each.
+    /// The start and length of each stretch.
     pub fn each(&self) -> impl Iterator<Item = (usize, usize)> {
         self.0.iter().copied()
     }
 
-    /// Whether all of it lies in this memory.
+    /// Whether all stretches are within the `size` bytes from `first` on.
     pub fn is_within(&self, first: usize, size: usize) -> bool {
         self.each().all(|(start, len)| start >= first && start + len <= first + size)
     }
@@ -59,7 +59,7 @@ impl Stretches {
         overlap(&self.0, &other.0)
     }
 
-    /// Copies the first `len` bytes out of the memory.
+    /// Copies the first `len` bytes of the memory.
     ///
     /// # Safety
     /// The memory is readable.
@@ -76,7 +76,7 @@ impl Stretches {
         bytes
     }
 
-    /// Copies bytes into the beginning of the memory.
+    /// Copies bytes to the start of the memory.
     ///
     /// # Safety
     /// The memory is writable, and no other code uses it.

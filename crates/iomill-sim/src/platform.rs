@@ -17,7 +17,7 @@ use crate::fs::SimFs;
 use crate::state::CLOCK_NS;
 use crate::world::World;
 
-/// A view of a [`World`] during one boot (or process). A view of an earlier boot must not act in the next.
+/// A view of a [`World`] during one boot (or process). A view of an earlier boot cannot act any more.
 #[derive(Debug)]
 pub(crate) struct SimPlatform {
     pub world: World,
@@ -25,8 +25,8 @@ pub(crate) struct SimPlatform {
 }
 
 impl World {
-    /// The machine's platform, valid until the machine crashes or reboots, or the process is killed. Then take a new
-    /// one.
+    /// The machine's platform. It is valid until the machine crashes or reboots, or the process is killed. Take a new
+    /// one then.
     pub fn platform(&self) -> Arc<dyn Platform> {
         Arc::new(SimPlatform { world: self.clone(), boot: self.state().boot })
     }
@@ -117,7 +117,7 @@ fn unsupported(kind: EngineKind) -> io::Error {
     )
 }
 
-/// The virtual clock. Reading it takes a moment, so that a loop around it ends.
+/// The virtual clock. Each read of it takes a moment, so that a loop of reads ends.
 #[derive(Debug)]
 struct SimClock {
     world: World,

@@ -1,8 +1,8 @@
 //! The state behind a [`crate::World`]: drives, open files, the clock, the queue of events, the dice.
 //!
-//! Goals: every step of time goes through `advance_to`, so that events happen in the order of their times, whatever the
-//! caller does. Every operation passes `enter`, which counts it and asks the faults. Non-goals: the single operations,
-//! which are in `fs` and `engine`.
+//! Goals: every step of time goes through `advance_to`, so that events happen in the order of their times. Every
+//! `DriveFs` call passes `enter`, which counts it and judges its fate. Non-goals: the single operations, which are in
+//! `fs` and `engine`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -21,25 +21,26 @@ use crate::flight::{Flight, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES};
 use crate::trace::Trace;
 
-/// Virtual time of reading the clock, so that a loop that polls it ends.
+/// The virtual time of a read of the clock. It is not 0, so that a loop of reads ends.
 pub(crate) const CLOCK_NS: u64 = 25;
 
-/// What kind of drive to simulate.
+/// The properties of a simulated drive.
 #[derive(Clone, Debug)]
 pub struct DriveModel {
-    /// How long a channel works on a read or write. Each request draws from the range.
+    /// The time of a read or write on a channel, in nanoseconds. Each request draws from the range.
     pub latency_ns: Range<u64>,
-    /// The time that each 4 KiB of a request add to that.
+    /// The additional time for each 4 KiB of a request, in nanoseconds.
     pub page_ns: u64,
-    /// How long a sync takes.
+    /// The time of a sync, in nanoseconds.
     pub sync_latency_ns: Range<u64>,
-    /// How many requests the drive works on at a time. More requests wait.
+    /// The number of requests that the drive serves at a time. More requests wait.
     pub channels: usize,
-    /// Bytes the drive can hold; `None` for no limit.
+    /// The capacity in bytes; `None` for no limit.
     pub capacity_bytes: Option<u64>,
-    /// What direct I/O demands. With [`Alignment::NONE`] the file system refuses direct I/O, and files open buffered.
+    /// The alignment of direct I/O. With [`Alignment::NONE`] the file system refuses direct I/O, and files open
+    /// buffered.
     pub alignment: Alignment,
-    /// NUMA node.
+    /// The NUMA node.
     pub node: Option<u32>,
 }
 
@@ -57,7 +58,7 @@ impl Default for DriveModel {
     }
 }
 
-/// The requests of a drive's engines so far.
+/// The counts of engines' requests to a drive so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveStats {
     /// Reads started.
@@ -70,7 +71,7 @@ pub struct DriveStats {
     pub read_bytes: u64,
     /// Bytes of these writes.
     pub write_bytes: u64,
-    /// The largest number of requests in flight at one time.
+    /// The most requests in flight at one time.
     pub peak_in_flight: u64,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct Drive {
     pub disk: Disk,
     /// Whether the drive's directory exists.
     pub plugged: bool,
-    /// When each channel will be free.
+    /// The time at which each channel is free.
     pub channels_ns: Vec<u64>,
     pub stats: DriveStats,
     pub in_flight: u64,
@@ -96,7 +97,7 @@ pub(crate) struct Open {
     pub access: Access,
     pub alignment: Alignment,
     pub lock: Option<Lock>,
-    /// Handles, engines and requests that refer to it. At 0 it ends and its lock goes.
+    /// The number of handles, engines and requests that refer to it. At 0 it ends, and its lock is released.
     refs: usize,
 }
 
@@ -108,7 +109,7 @@ pub(crate) enum Event {
     End(u64),
 }
 
-/// One stream of chance for each purpose, so that one fault more or less does not change the other choices.
+/// A generator for each purpose, so that one more or one less choice for one purpose does not change the others.
 #[derive(Debug)]
 pub(crate) struct Chance {
     pub time: Rng,
@@ -121,9 +122,9 @@ pub(crate) struct Chance {
 #[derive(Debug)]
 pub(crate) struct State {
     pub now_ns: u64,
-    /// The number of the machine's present boot (or process). Objects of an earlier one are dead.
+    /// The number of the machine's present boot (or process). Objects of an earlier one cannot act any more.
     pub boot: u64,
-    /// Whether the machine has crashed and not yet booted again.
+    /// Whether the machine has crashed and has not booted since.
     pub down: bool,
     pub drives: Vec<Drive>,
     handles: Vec<Option<u64>>,
@@ -135,7 +136,7 @@ pub(crate) struct State {
     pub chance: Chance,
     pub trace: Trace,
     pub operations: u64,
-    /// Those that are `Kind::Sync`.
+    /// The number of operations that are `Kind::Sync`.
     pub flushes: u64,
     pub effects: u64,
     pub violations: Vec<String>,
@@ -183,13 +184,13 @@ impl State {
         self.trace.add(self.now_ns, event);
     }
 
-    /// Whether an object made under `boot` may still act.
+    /// Fails if an object of the boot `boot` may not act any more.
     pub fn check_boot(&self, boot: u64) -> io::Result<()> {
         if self.down {
             return Err(io::Error::other("the simulated machine is down after a crash"));
         }
         if boot != self.boot {
-            return Err(io::Error::other("the simulated machine or process that this belongs to has ended"));
+            return Err(io::Error::other("the simulated machine or process of this object has ended"));
         }
         Ok(())
     }
@@ -205,7 +206,7 @@ impl State {
         self.events.peek().map(|Reverse((at_ns, ..))| *at_ns)
     }
 
-    /// Lets the next event happen, if it is due by `limit_ns`.
+    /// Runs the next event, if it is due by `limit_ns`. Whether there was one.
     pub fn step(&mut self, limit_ns: u64) -> bool {
         if self.next_event_ns().is_none_or(|at_ns| at_ns > limit_ns) {
             return false;
@@ -219,7 +220,7 @@ impl State {
         true
     }
 
-    /// Lets time pass, and all events that are due.
+    /// Advances the time, and runs all events that are due.
     pub fn advance_to(&mut self, at_ns: u64) {
         while self.step(at_ns) {}
         self.now_ns = self.now_ns.max(at_ns);
@@ -233,7 +234,7 @@ impl State {
 
     // Operations.
 
-    /// How the drive answers if it is dead or unplugged.
+    /// The way in which a dead or unplugged drive answers; `None` for a living drive.
     pub fn death(&self, drive: usize) -> Option<Death> {
         if !self.drives[drive].plugged {
             return Some(Death::Error);
@@ -241,7 +242,7 @@ impl State {
         self.faults.ailment(drive).death
     }
 
-    /// Counts an operation and decides its fate. A crash that was planned for it happens here.
+    /// Counts an operation, and decides its fate.
     pub fn judge(&mut self, drive: usize, kind: Kind, path: &str, engine: bool) -> Verdict {
         self.operations += 1;
         self.flushes += u64::from(kind == Kind::Sync);
@@ -252,8 +253,8 @@ impl State {
         verdict
     }
 
-    /// Begins a `DriveFs` call: time passes, the drive may be dead, a fault may strike. The caller handles `Fail`,
-    /// since some operations leave traces when they fail.
+    /// Begins a `DriveFs` call: time passes, and the call's fate is decided. A planned crash happens here, and a dead
+    /// drive is an error. The caller handles `Fail`, because some operations have effects when they fail.
     pub fn enter(&mut self, boot: u64, drive: usize, kind: Kind, path: &str) -> io::Result<Verdict> {
         self.check_boot(boot)?;
         let range = match kind {
@@ -274,7 +275,8 @@ impl State {
         Ok(verdict)
     }
 
-    /// Counts a change of a drive that has just happened (a sync is about to happen). Crashes if that is planned.
+    /// Counts a change of a drive that has just happened (but a sync that is about to happen). Crashes if that is
+    /// planned.
     pub fn effect(&mut self) -> io::Result<()> {
         self.effects += 1;
         if self.faults.crash_at_effect == Some(self.effects) {
@@ -285,7 +287,7 @@ impl State {
         Ok(())
     }
 
-    /// Pages that still fit on a drive.
+    /// The number of pages that still fit on a drive.
     pub fn free_pages(&self, drive: usize) -> u64 {
         let Some(capacity_bytes) = self.drives[drive].model.capacity_bytes else { return u64::MAX };
         (capacity_bytes / PAGE_BYTES).saturating_sub(self.used_pages(drive))
@@ -295,7 +297,7 @@ impl State {
         self.drives[drive].disk.used_pages(&self.open_files(drive))
     }
 
-    /// How many of `len` bytes at `offset` the drive has room for.
+    /// The number of bytes, of `len` at `offset`, for which the drive has room.
     pub fn fitting(&self, drive: usize, file: u64, offset: u64, len: usize) -> usize {
         let Some(found) = self.drives[drive].disk.files.get(&file) else { return 0 };
         let space = found.now.space();
@@ -318,7 +320,7 @@ impl State {
 
     // Open files.
 
-    /// Opens a description and gives it the lowest free handle.
+    /// Adds an open file description, and gives it the lowest free handle.
     pub fn open(&mut self, open: Open) -> Handle {
         let id = self.next_id();
         self.opens.insert(id, open);
@@ -327,7 +329,7 @@ impl State {
             self.handles.len() - 1
         });
         self.handles[number] = Some(id);
-        // As on a real system, 0 to 2 never are descriptors of array files.
+        // As on a real system, files of arrays never have descriptors 0 to 2.
         Handle(number as i32 + 3)
     }
 
@@ -374,7 +376,7 @@ impl State {
 
     // The end of processes and machines.
 
-    /// The machine stops now.
+    /// Crashes the machine.
     pub fn crash(&mut self, survival: Survival) {
         if self.down {
             return;
@@ -388,8 +390,8 @@ impl State {
         self.note("crash");
     }
 
-    /// The process that uses the drives ends now. Writes in flight reach the drives by chance. With `all_writes` they
-    /// surely do, so that a crash decides about them.
+    /// Ends the process that uses the drives. Writes in flight reach the drives by chance. With `all_writes` they
+    /// surely do, so that the crash decides about them.
     pub fn end_process(&mut self, all_writes: bool) {
         let flights: Vec<u64> = self.flights.keys().copied().collect();
         for flight in flights {

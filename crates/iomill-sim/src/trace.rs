@@ -1,11 +1,11 @@
-//! A record of all events: a hash, which two runs of one seed share, and the last events in words.
+//! A record of all events: a hash, which is the same for all runs of one seed, and the last events in words.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// How many events are kept in words.
+/// The number of events that are kept in words.
 const KEPT: usize = 200;
 
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl Trace {
     }
 }
 
-/// A digest of data, so that events with different contents differ.
+/// The digest of data, so that events with different data differ.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }

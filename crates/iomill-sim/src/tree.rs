@@ -1,14 +1,14 @@
-//! The directories of one drive: what a look-up sees now, and what a crash leaves.
+//! The directories of one drive: their present entries, and the outcome of a crash.
 //!
 //! The model is a weak journalling file system. Rules:
 //! 1. The changes of one directory become durable in order: a prefix of them survives a crash.
 //! 2. Changes of different directories are independent. A rename between two directories survives in both or in
 //!    neither. So a rename's target holds the old file or the new one, never nothing.
-//! 3. `sync_dir` makes all earlier changes of that directory durable, and everything that they depend on by rules 1 and
-//!    2.
+//! 3. `sync_dir` makes all earlier changes of that directory durable, and all changes on which they depend by rules 1
+//!    and 2.
 //! 4. A new directory is itself a change of its parent.
 //!
-//! Non-goals: file contents (`disk`), renaming and removing directories.
+//! Non-goals: file contents (`disk`), renames and removals of directories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -101,9 +101,9 @@ impl Dirs {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tree {
     now: Dirs,
-    /// The entries that survive every crash. It may contain directories with an own entry that is still in the journal.
+    /// The entries that survive every crash. A directory may be here while its entry in its parent is in the journal.
     durable: Dirs,
-    /// The changes that lead from `durable` to `now`, in order.
+    /// The changes from `durable` to `now`, in order.
     journal: Vec<NameChange>,
     last_dir: u64,
 }
@@ -114,7 +114,7 @@ impl Tree {
         self.journal.push(change);
     }
 
-    /// Finds the entry of a path; `""` is the root.
+    /// The entry of a path; `""` is the root.
     pub fn find(&self, path: &str) -> io::Result<Entry> {
         let mut found = Entry::Dir(ROOT);
         if path.is_empty() {
@@ -144,7 +144,7 @@ impl Tree {
         }
     }
 
-    /// The directory that holds `path`, and the path's last name.
+    /// The directory of `path`, and the path's last name.
     fn parent(&self, path: &str) -> io::Result<(u64, String)> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         if path.starts_with('/') || name.is_empty() || name == "." || name == ".." {
@@ -222,7 +222,7 @@ impl Tree {
                 dirs.extend(change.dirs());
             }
         }
-        // A change that stays in the journal shares no directory with a later one that leaves it. So their order does
+        // A change that stays in the journal shares no directory with a later one that leaves it, so their order does
         // not matter.
         let mut chosen = chosen.into_iter();
         let durable = &mut self.durable;
@@ -236,13 +236,13 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes everything durable.
+    /// Makes all changes durable.
     pub fn settle(&mut self) {
         self.journal.clear();
         self.durable = self.now.clone();
     }
 
-    /// Leaves what a crash leaves (rules 1 and 2).
+    /// Crashes (rules 1 and 2).
     pub fn crash(&mut self, dice: &mut Dice<'_>) {
         let mut lost: BTreeSet<u64> = BTreeSet::new();
         for change in std::mem::take(&mut self.journal) {
@@ -253,7 +253,7 @@ impl Tree {
                 self.durable.apply(&change);
             }
         }
-        // A directory that lost its own entry loses its contents, too (rule 4).
+        // A directory that has lost its own entry loses its contents, too (rule 4).
         let mut reached = BTreeSet::from([ROOT]);
         self.durable.walk(ROOT, "", &mut |_, entry| {
             if let Entry::Dir(dir) = entry {
@@ -271,7 +271,7 @@ impl Tree {
         files
     }
 
-    /// The files that have a name now or may have one after a crash.
+    /// The files that have a name now, or may have one after a crash.
     pub fn referenced(&self) -> BTreeSet<u64> {
         let mut files = self.named();
         self.durable.files(&mut files);
@@ -344,7 +344,7 @@ mod tests {
         let with = vec!["a/from".to_owned(), "b/to".to_owned()];
         let without = vec!["b/to".to_owned()];
         assert_eq!(seen, BTreeSet::from([with, without]));
-        // A sync of the target's directory also makes durable what the rename depends on.
+        // A sync of the target's directory also makes the changes durable on which the rename depends.
         tree.sync_dir("b").unwrap();
         assert_eq!(crashed(&tree, Survival::Nothing, 0), ["b/to"]);
         assert_eq!(crashed(&tree, Survival::Everything, 0), ["b/to"]);

@@ -1,7 +1,7 @@
 //! A test's handle on a simulated machine.
 //!
-//! Goals: everything that a test wants to do to a machine, or to see of it, in one call each. Non-goals: what the
-//! program under test sees. That goes through [`World::platform`].
+//! Goals: one call for each act of a test on the machine, and for each look at it. Non-goals: the view of the program
+//! under test, which is [`World::platform`].
 
 use std::fmt;
 use std::io;
@@ -17,8 +17,8 @@ use crate::state::{Drive, DriveModel, DriveStats, State};
 
 /// A simulated machine. Clones are the same machine.
 ///
-/// Everything in it happens on the calling thread, during a call. The lock inside only serves the traits that demand
-/// it. A drive that does not exist, or a path that is taken, is a mistake of the test and panics.
+/// All its events happen on the calling thread, during a call. It has a lock only because traits demand it. A drive
+/// that does not exist, or a path that is taken, is a mistake of the test and panics.
 #[derive(Clone)]
 pub struct World {
     state: Arc<Mutex<State>>,
@@ -39,12 +39,12 @@ impl fmt::Debug for World {
 }
 
 impl World {
-    /// A machine without drives. `seed` decides everything that happens to it.
+    /// A machine without drives. `seed` decides all its events.
     pub fn new(seed: u64) -> World {
         World { state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// Adds `count` empty drives, at `/sim/<index>`.
+    /// Adds `count` empty drives at `/sim/<index>`.
     pub fn with_drives(self, count: usize, model: DriveModel) -> World {
         for _ in 0..count {
             let index = self.drives();
@@ -59,7 +59,7 @@ impl World {
 
     // Drives.
 
-    /// Adds an empty drive at the given path. Returns its index.
+    /// Adds an empty drive at a path. Returns the drive's index.
     pub fn add_drive(&self, path: impl Into<PathBuf>, model: DriveModel) -> usize {
         let mut state = self.state();
         let path = path.into();
@@ -92,7 +92,7 @@ impl World {
         self.state().drives.iter().map(|drive| drive.path.clone()).collect()
     }
 
-    /// Mounts a drive elsewhere. Two drives can swap places through a third path.
+    /// Mounts a drive at another path. Two drives can swap places by way of a third path.
     pub fn move_drive(&self, drive: usize, to: impl Into<PathBuf>) {
         let to = to.into();
         let mut state = self.state();
@@ -101,8 +101,8 @@ impl World {
         state.drives[drive].path = to;
     }
 
-    /// Copies a drive, like `cp -a` to a new drive. Everything that is readable now is durable in the copy. Returns its
-    /// index.
+    /// Copies a drive, like `cp -a` to a new drive. All bytes that are readable now are durable in the copy. Returns
+    /// the copy's index.
     pub fn duplicate_drive(&self, drive: usize, to: impl Into<PathBuf>) -> usize {
         let (model, mut disk) = {
             let state = self.state();
@@ -114,17 +114,17 @@ impl World {
         index
     }
 
-    /// Empties a drive, like a new drive in its place. Files that were open on it are invalid from now on.
+    /// Empties a drive, like a new one in its place. Open files on it become invalid.
     pub fn erase(&self, drive: usize) {
         self.state().drives[drive].disk = Disk::default();
     }
 
-    /// Removes a drive. Its directory is gone, and files that were open on it fail with EIO.
+    /// Unplugs a drive. Its directory is gone, and operations on open files fail with EIO.
     pub fn unplug(&self, drive: usize) {
         self.state().drives[drive].plugged = false;
     }
 
-    /// Brings a drive back to its place.
+    /// Plugs a drive in again, at its path.
     pub fn plug(&self, drive: usize) {
         let mut state = self.state();
         let path = state.drives[drive].path.clone();
@@ -138,12 +138,12 @@ impl World {
         self.state().drives[drive].model.capacity_bytes = capacity_bytes;
     }
 
-    /// Bytes that the files of a drive take up.
+    /// The space of a drive's files in bytes.
     pub fn used_bytes(&self, drive: usize) -> u64 {
         self.state().used_pages(drive) * crate::image::PAGE_BYTES
     }
 
-    /// The requests of engines to a drive.
+    /// The counts of engines' requests to a drive.
     pub fn stats(&self, drive: usize) -> DriveStats {
         self.state().drives[drive].stats
     }
@@ -159,13 +159,13 @@ impl World {
         result
     }
 
-    /// The machine loses power. The seed decides what survives of the volatile state. Everything fails until
+    /// Cuts the machine's power. The seed decides which unsynced changes survive. All operations fail until
     /// [`World::reboot`]. Does nothing if the machine is down already.
     pub fn crash(&self) {
         self.crash_with(Survival::Seeded);
     }
 
-    /// A crash with a given outcome.
+    /// As [`World::crash`], with a given outcome.
     pub fn crash_with(&self, survival: Survival) {
         self.state().crash(survival);
     }
@@ -175,8 +175,8 @@ impl World {
         self.state().down
     }
 
-    /// Boots again, after a crash with what the crash left. Without a crash there is an orderly shutdown first, which
-    /// makes everything durable. All handles, locks and engines are gone.
+    /// Boots the machine again. Without a crash before, there is an orderly shutdown first, which makes all changes
+    /// durable. All handles, locks and engines are gone.
     pub fn reboot(&self) {
         let mut state = self.state();
         if !state.down {
@@ -187,8 +187,8 @@ impl World {
         state.note("boot");
     }
 
-    /// Ends the process that uses the drives, like SIGKILL. Handles, locks and engines are gone. Bytes that were
-    /// written stay readable, and are as volatile as before. Each write in flight has happened or not.
+    /// Ends the process that uses the drives, like SIGKILL. Handles, locks and engines are gone. Written bytes stay
+    /// readable, and are as volatile as before. Each write in flight has happened or not.
     pub fn kill_process(&self) {
         let mut state = self.state();
         if !state.down {
@@ -197,60 +197,61 @@ impl World {
         }
     }
 
-    // What a test sees.
+    // Looks at the machine.
 
-    /// Operations so far, reads included: every `DriveFs` call that reaches a drive, every request of an engine.
+    /// The number of operations so far, reads too: `DriveFs` calls that reach a drive, and requests of engines.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Operations so far that made a file durable, also those that failed.
+    /// The number of syncs of files so far, failed ones too.
     pub fn flushes(&self) -> u64 {
         self.state().flushes
     }
 
-    /// Changes of drives so far (writes, syncs, names, lengths). At each of them a crash may make a difference.
+    /// The number of changes of drives so far (writes, syncs, names, lengths). At each of them a crash may make a
+    /// difference.
     pub fn effects(&self) -> u64 {
         self.state().effects
     }
 
-    /// Requests that were pushed to engines and have not ended.
+    /// The number of requests that were pushed to engines and have not ended.
     pub fn in_flight(&self) -> usize {
         self.state().flights.len()
     }
 
-    /// Requests that were in flight when their engine was dropped.
+    /// The number of requests that were in flight when their engine was dropped.
     pub fn abandoned(&self) -> u64 {
         self.state().abandoned
     }
 
-    /// Breaches of the contracts of `Engine` and `DriveFs` so far. A test should find none.
+    /// The breaches of the contracts of `Engine` and `DriveFs` so far. A test should find none.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
 
-    /// Open file descriptions, those of handles, engines and requests in flight. It helps to find leaks.
+    /// The number of open file descriptions, of handles, engines and requests in flight. It helps to find leaks.
     pub fn open_files(&self) -> usize {
         self.state().opens.len()
     }
 
-    /// A hash over all events. It is equal for two runs of one seed.
+    /// A hash of all events, the same for all runs of one seed.
     pub fn trace_hash(&self) -> u64 {
         self.state().trace.hash()
     }
 
-    /// The last events in words, for the message of a test that fails.
+    /// The last events in words, for the message of a failed test.
     pub fn trace_tail(&self) -> String {
         self.state().trace.tail()
     }
 
-    /// The virtual time. Unlike a look at the platform's clock, this takes no time.
+    /// The virtual time. Unlike a read of the platform's clock, this call takes none.
     pub fn now_ns(&self) -> u64 {
         self.state().now_ns
     }
 
     // Changes of files without the program's knowledge. Paths are relative to `<drive>/iomill`. A change also makes
-    // durable what was written to that file, or done in that directory, before.
+    // earlier writes to that file, or earlier changes of that directory, durable.
 
     /// The paths of all files of a drive, sorted.
     pub fn files(&self, drive: usize) -> Vec<String> {
@@ -266,7 +267,7 @@ impl World {
         })
     }
 
-    /// Flips all bits of a range of a file, durably. Bytes past the end stay unchanged.
+    /// Flips all bits of a range of a file, durably. The range ends at the end of the file.
     pub fn corrupt(&self, drive: usize, path: &str, offset: u64, len: usize) -> io::Result<()> {
         self.tamper(drive, path, |image| {
             let mut bytes = vec![0; len];
@@ -329,7 +330,7 @@ impl World {
     }
 }
 
-/// The directory that holds a file.
+/// The directory of a file.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
