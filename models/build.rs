@@ -1,4 +1,4 @@
-//! Lets the library have loom's atomics and locks.
+//! Gives the library loom's atomics and locks, by the cfg `iomill_models`.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

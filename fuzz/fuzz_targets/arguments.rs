@@ -1,4 +1,4 @@
-//! The command's arguments may be any bytes; parsing never panics. Here line ends separate the arguments.
+//! The parser of the command's arguments never panics, whatever bytes they have. Here line ends separate arguments.
 
 #![no_main]
 

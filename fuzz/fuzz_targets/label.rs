@@ -1,4 +1,4 @@
-//! Labels come from drives, which may hold any bytes; reading a label never panics.
+//! The parser of labels never panics, whatever bytes a drive holds.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ fuzz_target!(
         }
     },
     |data: &[u8]| {
-        // Most bytes fail at the checksum. With a right one they reach the code behind it.
+        // Most bytes fail at the checksum. With a right one they reach the code after it.
         let _ = iomill::catalog::parse_label(data);
         let _ = iomill::catalog::parse_label(&seal::sealed(data));
     }

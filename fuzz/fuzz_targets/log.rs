@@ -1,5 +1,5 @@
-//! The log comes from drives, which may hold any bytes. Reading headers, groups and records never panics, and what is read is written
-//! the same.
+//! The parsers of the log's headers, groups and records never panic, whatever bytes a drive holds. A parsed header or
+//! record is written as the same bytes again.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     records(data);
 });
 
-/// With a right checksum the bytes reach the code behind it.
+/// Parses a header also with a right checksum, so that the bytes reach the code after it.
 fn header(data: &[u8]) {
     let _ = FileHeader::parse(data, true);
     if let Some(body) = data.get(..120) {
@@ -38,7 +38,7 @@ fn records(data: &[u8]) {
         if let Some(record) = record {
             record.encode(&mut again);
             count += 1;
-            // The first half may be late, as behind a checkpoint.
+            // Records of the first half may be late (older than the state), as records after a checkpoint may be.
             let _ = files.apply(&record, cursor.rest().len() > data.len() / 2);
         }
         if cursor.is_empty() {

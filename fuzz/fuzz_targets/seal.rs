@@ -1,5 +1,5 @@
-//! The checksum line at the end of labels and records, so that the fuzzer's bytes pass the check. It is written from
-//! `docs/format.md`, not by the library.
+//! The checksum line at the end of labels and records, so that the fuzzer's bytes pass the check. The code follows
+//! `docs/format.md`, and does not use the library.
 
 use xxhash_rust::xxh3::xxh3_64;
 

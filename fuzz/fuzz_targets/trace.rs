@@ -1,5 +1,5 @@
-//! Traces come from anywhere, compressed or not. Reading one never panics and takes bounded memory. No request reaches beyond the
-//! limits that other code relies on.
+//! The readers of traces, compressed or not, never panic, and take bounded memory. No request is beyond the limits on
+//! which other code relies.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use std::io::Cursor;
 use iomill_trace::{Format, Reader};
 use libfuzzer_sys::fuzz_target;
 
-/// A limit, because a short input that compresses well could be read for ever.
+/// The most requests of one input. A short input that compresses well could be read for ever.
 const REQUESTS_MAX: usize = 20_000;
 
 fuzz_target!(
