@@ -96,6 +96,35 @@ fn a_sync_covers_what_an_earlier_writer_left() {
     }
 }
 
+/// So may the names of parts: an opening that made them may have ended, or its sync may have failed, before they were durable.
+#[test]
+fn a_sync_covers_the_names_of_parts_that_an_earlier_opening_made() {
+    for is_killed in [true, false] {
+        let world = World::new(1).with_drives(3, DriveModel::default());
+        let (array, file) = made(&world, options(&world, 0));
+        file.write_at(&[1; 30 * PAGE], 0).unwrap();
+        let (array, file) = if is_killed {
+            world.kill_process();
+            drop((array, file));
+            let array = options(&world, 0).open(world.path(0)).unwrap();
+            let file = array.open_file("file").unwrap();
+            (array, file)
+        } else {
+            let hit = Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).drive(0).path("parts/");
+            world.faults(|faults| faults.inject(hit));
+            file.sync().unwrap_err();
+            drop(file);
+            let file = array.open_file("file").unwrap();
+            (array, file)
+        };
+        let content = [2; 30 * PAGE];
+        file.write_at(&content, 0).unwrap();
+        file.sync().unwrap();
+        drop(file);
+        assert_same(&after_a_crash(&world, array), &content, || format!("after the crash, killed {is_killed}"));
+    }
+}
+
 /// The same in one process, for a file that was discarded and for one that got no more writes.
 #[test]
 fn a_sync_covers_what_an_earlier_opening_left() {

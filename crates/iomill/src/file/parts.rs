@@ -46,7 +46,8 @@ pub struct ArrayParts {
     count: AtomicUsize,
     /// Whether the record names the first of them (rule 2).
     is_published: AtomicBool,
-    /// Whether parts were made, and their names are not durable.
+    /// Whether there may be parts with names that are not durable: they were made, or no durable length needs them, so an earlier opening may have
+    /// ended before it synced them.
     has_new_names: AtomicBool,
 }
 
@@ -249,7 +250,9 @@ impl ArrayParts {
         }
         if is_missing {
             opened = DriveFile::open(&place.fs, path, Access { create: true, ..access });
-            // Release: pairs with the AcqRel in `settle_names`.
+        }
+        if !holds_bytes {
+            // Release: pairs with the AcqRel in `sync_names`.
             self.has_new_names.store(true, Ordering::Release);
         }
         let mut open = opened.map_err(|e| Error::io("open", whole_path(), e))?;
