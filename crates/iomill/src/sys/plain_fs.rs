@@ -85,11 +85,13 @@ impl PlainFs {
     /// Finds and opens a file. With `access.create` it creates an empty file if there is none, durably. Errors have an
     /// errno: the kernel's own, or the one that it has for such a case.
     pub fn open(path: &Path, access: Access) -> io::Result<Opened> {
+        let mut was_missing = false;
         for _ in 0..OPEN_TRIES {
             let Some(found) = find(path)? else {
                 if let Some(drive) = create(path, access.create)? {
                     return Ok(Opened::InDrive(drive));
                 }
+                was_missing = true;
                 continue;
             };
             let text = text_of(&found, path);
@@ -103,6 +105,12 @@ impl PlainFs {
             let flush_failures = FlushFailures::of_device(found.identity.device);
             let fs = PlainFs { file, path, demands: Demands::default(), flush_failures };
             fs.check_length()?;
+            // An empty file may be one that another call has made, and that call may end before the name is durable.
+            if access.create && (was_missing || calls::len(fs.handle())? == 0) {
+                let directory =
+                    descriptor::openat(CWD, split(&fs.path).0, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+                sys::fsync(directory)?;
+            }
             return Ok(Opened::File(fs));
         }
         Err(told(libc::EAGAIN, "other programs replace the file again and again; stop them, or try again later"))
@@ -204,8 +212,8 @@ fn check_kind(kind: FileType) -> io::Result<()> {
     Err(told(errno, format!("it is {what}, not a file")))
 }
 
-/// Creates an empty file and makes its name durable, if that is wanted. If the file would be in the directory of a
-/// drive, nothing is created, and the result is the drive. No error if another program has just created the file.
+/// Creates an empty file, if that is wanted. If the file would be in the directory of a drive, nothing is created, and the
+/// result is the drive. No error if another program has just created the file.
 fn create(path: &Path, is_wanted: bool) -> io::Result<Option<PathBuf>> {
     if !is_wanted {
         return Err(Errno::NOENT.into());
@@ -224,11 +232,7 @@ fn create(path: &Path, is_wanted: bool) -> io::Result<Option<PathBuf>> {
     }
     let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     match descriptor::openat(&found.file, name, how, Mode::from_raw_mode(0o666)) {
-        Ok(_made) => {
-            let directory = descriptor::openat(&found.file, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-            sys::fsync(directory)?;
-            Ok(None)
-        }
+        Ok(_made) => Ok(None),
         // If nothing is found, the name is a symbolic link to nothing. No file is created through such a link.
         Err(Errno::EXIST) if find(path)?.is_some() => Ok(None),
         Err(Errno::EXIST) => Err(Errno::NOENT.into()),
