@@ -12,12 +12,13 @@ mod reader;
 use std::cell::RefCell;
 
 use self::machine::{Counts, Machine};
+use self::model::{Step, apply, view};
 // For the model.
 use iomill::catalog::journal::{Journal, commits::Ticket};
 use iomill::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord};
 use iomill::catalog::state::files::Files;
 use iomill::{LayoutKind, Result};
-use iomill_sim::{DriveModel, World};
+use iomill_sim::{DriveModel, Fault, Injection, Kind, World};
 
 /// Seeds that once showed a fault, of the test too.
 const ONCE_FAILED: [u64; 2] = [17041108380535943686, 11372865050257043862];
@@ -62,5 +63,56 @@ fn what_is_acknowledged_outlives_all_accidents() {
             "{counts:?}"
         );
         assert!(counts.failed_openings > 5 && counts.checkpoints > 20 && counts.refused > 5, "{counts:?}");
+    }
+}
+
+/// Opens a log of two copies, each of which fails one of its reads, or that one and all later ones. Returns how many faults did not strike.
+fn opening_with_failed_reads(reads: [u64; 2], times: u64) -> usize {
+    let context = format!("reads {reads:?} fail, {times} times");
+    let mut counts = Counts::default();
+    let mut machine = Machine::new(World::new(1).with_drives(2, DriveModel::default()), 2, &mut counts);
+    let journal = machine.open().unwrap();
+    for name in 0..6 {
+        journal.commit(apply(&journal, &Step::Create(name)).unwrap()).unwrap();
+    }
+    machine.is(view(&journal.files()));
+    drop(journal);
+    machine.world.kill_process();
+    machine.world.faults(|faults| {
+        for (drive, read) in reads.into_iter().enumerate() {
+            let failed = Injection::new(Kind::Read, Fault::Errno(libc::EIO)).path("log/").drive(drive);
+            faults.inject(failed.skip(read).times(times));
+        }
+    });
+    if let Ok(journal) = machine.open() {
+        assert_eq!(vec![view(&journal.files())], machine.allowed, "{context}");
+        let changed = apply(&journal, &Step::Create(6));
+        machine.may_be(view(&journal.files()));
+        if changed.is_ok_and(|ticket| journal.commit(ticket).is_ok()) {
+            machine.is(view(&journal.files()));
+        }
+    }
+    let left = machine.world.faults(|faults| {
+        let left = faults.pending();
+        faults.clear();
+        left
+    });
+    machine.world.crash();
+    machine.world.reboot();
+    let read = machine.read().unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(machine.allowed.contains(&read), "{context}: {read:?}");
+    let journal = machine.open().unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert_eq!(view(&journal.files()), read, "{context}");
+    left
+}
+
+#[test]
+fn failed_reads_of_both_copies_end_no_log_early() {
+    const READS: u64 = 24;
+    for times in [1, u64::MAX] {
+        for (first, second) in (0..READS).flat_map(|first| (0..READS).map(move |second| (first, second))) {
+            let left = opening_with_failed_reads([first, second], times);
+            assert!(first.min(second) < READS - 1 || left == 2, "an opening has more reads than are tried");
+        }
     }
 }
