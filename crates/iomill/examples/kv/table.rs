@@ -275,9 +275,11 @@ impl<M: Medium> Table<M> {
     /// Up to `count` keys from one on, in their order, with their values.
     pub fn scan(&self, from: u64, count: usize) -> Result<Vec<(u64, Vec<u8>)>> {
         let mut found = self.scan_run(from, count)?;
+        // The scan ends at this key of the run, or before it.
+        let last = found.keys().nth(count.saturating_sub(1)).copied().unwrap_or(u64::MAX);
         let changed: Vec<u64> = {
             let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
-            changed.range(from..).take(count).copied().collect()
+            changed.range(from..=last).take(count).copied().collect()
         };
         let homes: Vec<u64> = changed.iter().map(|key| mix(*key) % self.pages).collect();
         let mut values = vec![None; changed.len()];
