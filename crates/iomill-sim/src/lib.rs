@@ -37,6 +37,7 @@ mod image;
 mod memory;
 mod platform;
 mod state;
+pub mod swarm;
 mod trace;
 mod tree;
 mod world;

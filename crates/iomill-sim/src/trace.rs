@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The number of events that are kept in words.
-const KEPT: usize = 200;
+const KEPT: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Trace {

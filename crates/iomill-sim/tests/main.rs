@@ -12,3 +12,4 @@ mod machine;
 mod pieces;
 mod slow;
 mod stack;
+mod swarm;

@@ -1,0 +1,832 @@
+//! What each step does.
+//!
+//! A step that finds nothing to do says so, and is no step.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use iomill::{Array, Error, File, PutOptions, Request, When};
+
+use super::calls::{Call, Part, Pending, block_on};
+use super::coverage::Trouble;
+use super::life::{End, Handle, Life, Named, Names, Wrong};
+use super::model::Contents;
+use super::program::{Act, Step, bytes, length, offset, rates};
+use crate::{Death, Fault, Injection, Kind, Rates};
+
+const PAGE: usize = 4096;
+
+/// Files, open handles, and calls in flight that there are at most.
+const FILES_MAX: usize = 6;
+const HANDLES_MAX: usize = 8;
+const CALLS_MAX: usize = 12;
+
+type Said = Result<String, Wrong>;
+
+fn nothing() -> Said {
+    Ok("nothing to do".to_owned())
+}
+
+impl Life<'_> {
+    /// Does one step. Says in words what came of it; what begins with `failed` had an error.
+    pub fn act(&mut self, step: &Step) -> Said {
+        match step.act {
+            Act::Create => self.create(step),
+            Act::Open => self.open(step),
+            Act::Drop => self.drop_handle(step),
+            Act::Close => self.close_handle(step),
+            Act::Rename => self.rename(step),
+            Act::Delete => self.delete(step),
+            Act::Attribute => self.attribute(step),
+            Act::Put => self.put(step),
+            Act::Copy => self.copy(step),
+            Act::Draft => self.draft(step),
+            Act::Publish => self.publish(step),
+            Act::Read => self.read(step),
+            Act::Gather => self.gather(step),
+            Act::Pin => self.pin(step),
+            Act::Write | Act::Append => self.write(step),
+            Act::Scatter => self.scatter(step),
+            Act::SetLen => self.set_len(step),
+            Act::Preallocate => self.preallocate(step),
+            Act::Sync => self.sync(step),
+            Act::BeginRead | Act::BeginGather | Act::BeginWrite | Act::Submit => self.begin_call(step),
+            Act::Poll | Act::Finish | Act::Abandon => self.go_on(step),
+            Act::Step => {
+                (0..step.first % 20).for_each(|_| self.array().step());
+                Ok("stepped".to_owned())
+            }
+            Act::Resize => self.resize(step),
+            Act::Reopen => self.end(End::Close).map(|()| "opened again".to_owned()),
+            Act::KillProcess => self.end(End::Death).map(|()| "opened again".to_owned()),
+            Act::Crash => self.end(End::Power).map(|()| "opened again".to_owned()),
+            _ => self.accident(step),
+        }
+    }
+
+    // Names.
+
+    /// A call that changes names (rule 1 of lives). Its result, if it succeeded.
+    fn change<R>(
+        &mut self,
+        after: Names,
+        may_happen_with_error: bool,
+        call: impl FnOnce(&Array) -> iomill::Result<R>,
+    ) -> Result<Result<R, String>, Wrong> {
+        self.outcomes = vec![self.names.clone(), after.clone()];
+        match call(&self.array()) {
+            Ok(result) => {
+                self.names = after;
+                self.outcomes = vec![self.names.clone()];
+                Ok(Ok(result))
+            }
+            Err(error) => {
+                self.excuse(&error)?;
+                let text = format!("failed: {error}");
+                if self.world.crashed() || self.is_unknown {
+                    return Ok(Err(text));
+                }
+                match self.shows(&after)? {
+                    // The array believes no name any more.
+                    None => return Ok(Err(text)),
+                    Some(true) if !may_happen_with_error => {
+                        return Err(format!("a change happened that is said to have failed: {error}"));
+                    }
+                    Some(true) => self.names = after,
+                    Some(false) => {}
+                }
+                self.outcomes = vec![self.names.clone()];
+                Ok(Err(text))
+            }
+        }
+    }
+
+    /// Whether the array shows these names, or else those from before. `None` if it does not know.
+    fn shows(&mut self, after: &Names) -> Result<Option<bool>, Wrong> {
+        let array = self.array();
+        let there = array.list("");
+        let same = |names: &Names| there.iter().eq(names.keys());
+        match (same(&self.names), same(after)) {
+            (true, false) => return Ok(Some(false)),
+            (false, true) => return Ok(Some(true)),
+            (false, false) => return Err(format!("names {there:?} are neither those before nor those after")),
+            (true, true) => {}
+        }
+        for (name, before) in &self.names.clone() {
+            if after[name] == *before {
+                continue;
+            }
+            let stat = match array.stat(name) {
+                Ok(stat) => stat,
+                Err(error) => {
+                    self.excuse(&error)?;
+                    return if self.is_unknown {
+                        Ok(None)
+                    } else {
+                        Err(format!("{name} is there and has no stat: {error}"))
+                    };
+                }
+            };
+            let is_as_before = before.version == Some(stat.version) && before.attributes == stat.attributes;
+            return Ok(Some(!is_as_before));
+        }
+        Ok(Some(false))
+    }
+
+    /// A name that is there.
+    fn name(&self, draw: u32) -> Option<String> {
+        self.names.keys().nth(draw as usize % self.names.len().max(1)).cloned()
+    }
+
+    /// A name that may be there or not.
+    fn any_name(&self, draw: u32) -> String {
+        match self.name(draw / 2) {
+            Some(name) if draw.is_multiple_of(2) || self.names.len() >= FILES_MAX => name,
+            _ => format!("f{}", draw / 2 % 20),
+        }
+    }
+
+    /// New contents that these bytes are.
+    fn make(&mut self, bytes: &[u8]) -> u32 {
+        self.made += 1;
+        self.contents.insert(self.made, Contents::durable(bytes));
+        self.made
+    }
+
+    fn create(&mut self, step: &Step) -> Said {
+        if self.names.len() >= FILES_MAX {
+            return nothing();
+        }
+        let name = format!("f{}", step.which % 20);
+        let layout = self.program.layout(step.first);
+        if self.names.contains_key(&name) {
+            return match self.array().create_file(&name, layout) {
+                Err(Error::Exists { .. }) => Ok("refused".to_owned()),
+                Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+                Ok(_) => Err(format!("{name} was made twice")),
+            };
+        }
+        let id = self.make(&[]);
+        let mut after = self.names.clone();
+        after.insert(name.clone(), Named { id, version: None, attributes: BTreeMap::new() });
+        match self.change(after, true, |array| array.create_file(&name, layout))? {
+            Ok(file) => {
+                self.handles.push(Handle { id, file });
+                self.trim_handles()?;
+                self.see_version(&name)
+            }
+            Err(failed) => {
+                if self.names.contains_key(&name) && !self.is_unknown {
+                    self.see_version(&name)?;
+                }
+                Ok(failed)
+            }
+        }
+    }
+
+    /// Learns the version of a name that was just given.
+    fn see_version(&mut self, name: &str) -> Said {
+        match self.array().stat(name) {
+            Ok(stat) => {
+                if let Some(named) = self.names.get_mut(name) {
+                    named.version = Some(stat.version);
+                }
+                self.outcomes = vec![self.names.clone()];
+                Ok(format!("{name} has version {}", stat.version))
+            }
+            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+        }
+    }
+
+    fn rename(&mut self, step: &Step) -> Said {
+        let Some(from) = self.name(step.which) else { return nothing() };
+        let to = self.any_name(step.first);
+        if from == to {
+            return nothing();
+        }
+        let mut after = self.names.clone();
+        let named = after.remove(&from).ok_or("a name that is there")?;
+        after.insert(to.clone(), named);
+        let renamed = self.change(after, true, |array| array.rename(&from, &to))?;
+        Ok(renamed.map_or_else(|failed| failed, |()| format!("{from} is {to}")))
+    }
+
+    fn delete(&mut self, step: &Step) -> Said {
+        let Some(name) = self.name(step.which) else { return nothing() };
+        let mut after = self.names.clone();
+        after.remove(&name);
+        let deleted = self.change(after, true, |array| array.delete(&name))?;
+        Ok(deleted.map_or_else(|failed| failed, |()| name))
+    }
+
+    fn attribute(&mut self, step: &Step) -> Said {
+        let Some(name) = self.name(step.which) else { return nothing() };
+        let (key, value) = (format!("k{}", step.first % 3), step.second.to_string());
+        let mut after = self.names.clone();
+        if let Some(named) = after.get_mut(&name) {
+            named.attributes.insert(key.clone(), value.clone());
+        }
+        let set = self.change(after, true, |array| array.set_attribute(&name, &key, Some(&value)))?;
+        Ok(set.map_or_else(|failed| failed, |()| name))
+    }
+
+    /// A name gets whole contents, on a condition that a draw chooses.
+    fn give(
+        &mut self,
+        name: &str,
+        draw: u32,
+        named: Named,
+        call: impl FnOnce(&Array, When) -> iomill::Result<iomill::FileStat>,
+    ) -> Said {
+        let there = self.names.get(name).and_then(|named| named.version);
+        let (when, holds) = match (draw % 4, there) {
+            (0, _) => (When::Absent, !self.names.contains_key(name)),
+            (1, Some(version)) => (When::Version(version), true),
+            (2, _) => (When::Version(u64::from(draw) << 20 | 1 << 60), false),
+            _ => (When::Always, true),
+        };
+        if !holds {
+            return match call(&self.array(), when) {
+                Err(Error::Exists { .. } | Error::Conflict { .. }) => Ok("refused".to_owned()),
+                Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+                Ok(_) => Err(format!("{name} was given on a condition that does not hold")),
+            };
+        }
+        let mut after = self.names.clone();
+        after.insert(name.to_owned(), named);
+        match self.change(after, false, |array| call(array, when))? {
+            Ok(stat) => {
+                let id = self.names[name].id;
+                if stat.name != name || !self.contents(id).shows(stat.len_bytes as usize) {
+                    let (len, wanted) = (stat.len_bytes, self.contents(id).len());
+                    return Err(format!("{name} was given {wanted} bytes, and it says {} has {len}", stat.name));
+                }
+                self.contents(id).synced();
+                self.names.get_mut(name).ok_or("a name that was given")?.version = Some(stat.version);
+                self.outcomes = vec![self.names.clone()];
+                Ok(format!("{name} has version {}", stat.version))
+            }
+            Err(failed) => Ok(failed),
+        }
+    }
+
+    fn put(&mut self, step: &Step) -> Said {
+        let name = self.any_name(step.which);
+        let content = bytes(step.first, length(step.second).min(self.program.longest));
+        let id = self.make(&content);
+        let attributes = BTreeMap::from([("k0".to_owned(), step.first.to_string())]);
+        let options = PutOptions::new().layout(self.program.layout(step.first)).attribute("k0", step.first.to_string());
+        let is_future = step.first.is_multiple_of(3);
+        self.give(&name, step.first, Named { id, version: None, attributes }, |array, when| {
+            let options = options.when(when);
+            if is_future {
+                let putting = array.put_async(&name, content, &options);
+                block_on(array, putting).unwrap_or_else(|hung| panic!("{hung}"))
+            } else {
+                array.put(&name, &content, &options)
+            }
+        })
+    }
+
+    fn copy(&mut self, step: &Step) -> Said {
+        let Some(from) = self.name(step.which) else { return nothing() };
+        let to = self.any_name(step.first);
+        let source = self.names[&from].clone();
+        if from == to {
+            return nothing();
+        }
+        self.finish_file(Some(source.id))?;
+        // What a failed write left is one of several contents, and the copy has one of them.
+        let contents = self.contents(source.id).clone();
+        self.made += 1;
+        let id = self.made;
+        self.contents.insert(id, contents);
+        let named = Named { id, version: None, attributes: source.attributes };
+        self.give(&to, step.second, named, |array, when| array.copy(&from, &to, when))
+    }
+
+    fn draft(&mut self, step: &Step) -> Said {
+        if self.drafts.len() >= 2 {
+            let (draft, id) = self.drafts.swap_remove(0);
+            self.handles.retain(|handle| handle.id != id);
+            self.finish_file(Some(id))?;
+            drop(draft);
+        }
+        match self.array().draft(self.program.layout(step.first)) {
+            Ok(draft) => {
+                let id = self.make(&[]);
+                self.handles.push(Handle { id, file: draft.file().clone() });
+                self.drafts.push((draft, id));
+                self.trim_handles()?;
+                Ok(format!("contents {id}"))
+            }
+            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+        }
+    }
+
+    fn publish(&mut self, step: &Step) -> Said {
+        if self.drafts.is_empty() {
+            return nothing();
+        }
+        let index = step.which as usize % self.drafts.len();
+        let id = self.drafts[index].1;
+        self.finish_file(Some(id))?;
+        let (draft, id) = self.drafts.swap_remove(index);
+        let name = self.any_name(step.first);
+        self.contents(id).may_be_synced();
+        let named = Named { id, version: None, attributes: BTreeMap::new() };
+        let published = self.give(&name, step.second, named, |_, when| draft.publish(&name, when))?;
+        if !self.names.values().any(|named| named.id == id) {
+            self.drafts.push((draft, id));
+        }
+        Ok(published)
+    }
+
+    // Handles.
+
+    fn trim_handles(&mut self) -> Result<(), Wrong> {
+        while self.handles.len() > HANDLES_MAX {
+            let handle = self.handles.remove(0);
+            self.let_handle_go(handle)?;
+        }
+        Ok(())
+    }
+
+    fn let_handle_go(&mut self, handle: Handle) -> Result<(), Wrong> {
+        let id = handle.id;
+        if self.is_excused {
+            // A call that is in flight shows what was there before the handle's end, which may lose some of it.
+            self.finish_file(Some(id))?;
+        }
+        self.contents(id).may_be_synced();
+        drop(handle);
+        self.has_let_go(id);
+        Ok(())
+    }
+
+    /// A handle has gone. If it was the last one, and something may have failed, the next one may show other contents.
+    fn has_let_go(&mut self, id: u32) {
+        let is_open =
+            self.handles.iter().any(|handle| handle.id == id) || self.drafts.iter().any(|draft| draft.1 == id);
+        if self.is_excused && !is_open {
+            self.contents(id).doubt();
+        }
+    }
+
+    fn open(&mut self, step: &Step) -> Said {
+        let Some(name) = self.name(step.which) else { return nothing() };
+        let id = self.names[&name].id;
+        match self.array().open_file(&name) {
+            Ok(file) => {
+                let len = self.contents(id).len();
+                if !self.contents(id).shows(file.len() as usize) {
+                    return Err(format!("{name} has {} bytes, not {len}", file.len()));
+                }
+                let file = if step.first.is_multiple_of(5) { file.background() } else { file };
+                self.handles.push(Handle { id, file });
+                self.trim_handles()?;
+                Ok(name)
+            }
+            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+        }
+    }
+
+    fn drop_handle(&mut self, step: &Step) -> Said {
+        if self.handles.is_empty() {
+            return nothing();
+        }
+        let handle = self.handles.swap_remove(step.which as usize % self.handles.len());
+        let id = handle.id;
+        self.let_handle_go(handle)?;
+        Ok(format!("contents {id}"))
+    }
+
+    fn close_handle(&mut self, step: &Step) -> Said {
+        if self.handles.is_empty() {
+            return nothing();
+        }
+        let handle = self.handles.swap_remove(step.which as usize % self.handles.len());
+        self.finish_file(Some(handle.id))?;
+        self.contents(handle.id).may_be_synced();
+        match handle.file.close() {
+            Ok(()) => {
+                self.contents(handle.id).synced();
+                Ok(format!("contents {}", handle.id))
+            }
+            Err(error) => {
+                self.excuse(&error)?;
+                self.has_let_go(handle.id);
+                Ok(format!("failed: {error}"))
+            }
+        }
+    }
+
+    /// An open file. Opens one if there is none.
+    fn handle(&mut self, step: &Step) -> Result<Option<(u32, File)>, Wrong> {
+        if self.handles.is_empty() {
+            self.open(step)?;
+        }
+        let count = self.handles.len();
+        Ok((count > 0).then(|| {
+            let handle = &self.handles[step.which as usize % count];
+            (handle.id, handle.file.clone())
+        }))
+    }
+
+    // Reads.
+
+    /// A range of a file for a read.
+    fn range(&mut self, id: u32, step: &Step) -> Range<usize> {
+        let len = self.contents(id).len();
+        let at = offset(step.first, len);
+        at..at + length(step.second).min(len - at)
+    }
+
+    fn read(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        let range = self.range(id, step);
+        if !range.is_empty() && !self.is_free(id, &range, false) {
+            return nothing();
+        }
+        // Beyond the end a read is short.
+        let mut out = vec![0xA5; range.len() + if range.end == self.contents(id).len() { 100 } else { 0 }];
+        match file.read_at(&mut out, range.start as u64) {
+            Ok(read) if read == range.len() => {
+                let right = self.contents(id).read(range.start, &out[..read]);
+                right.map_err(|why| format!("contents {id}, read of {range:?}: {why}"))?;
+                Ok(format!("contents {id}, {range:?}"))
+            }
+            Ok(read) => Err(format!("a read of {range:?} brought {read} bytes")),
+            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+        }
+    }
+
+    /// Records of one length, at offsets that may meet.
+    fn records(&mut self, id: u32, step: &Step) -> Option<(Vec<u64>, usize)> {
+        let len = self.contents(id).len();
+        let record = [1, 8, 100, 512, 700, 4096, 5000][step.second as usize % 7].min(len);
+        if record == 0 {
+            return None;
+        }
+        let count = 1 + step.first as usize % 60;
+        let draw = |index: usize| {
+            offset(step.first.wrapping_mul(2_654_435_761).wrapping_add(index as u32 * 40_503), len - record)
+        };
+        let offsets: Vec<u64> = (0..count).map(|index| draw(index) as u64).collect();
+        let is_free = offsets.iter().all(|at| self.is_free(id, &(*at as usize..*at as usize + record), false));
+        is_free.then_some((offsets, record))
+    }
+
+    fn gather(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        let Some((offsets, record)) = self.records(id, step) else { return nothing() };
+        let mut out = vec![0xA5; offsets.len() * record];
+        if let Err(error) = file.read_many(&mut out, &offsets, record) {
+            return self.excuse(&error).map(|()| format!("failed: {error}"));
+        }
+        for (at, found) in offsets.iter().zip(out.chunks(record)) {
+            let right = self.contents(id).read(*at as usize, found);
+            right.map_err(|why| format!("contents {id}, gather of {} records of {record}: {why}", offsets.len()))?;
+        }
+        Ok(format!("contents {id}, {} records of {record}", offsets.len()))
+    }
+
+    fn pin(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        let len = self.contents(id).len();
+        let page = step.first as usize % len.div_ceil(PAGE).max(1);
+        let range = page * PAGE..((page + 1) * PAGE).min(len);
+        if range.is_empty() || !self.is_free(id, &range, false) {
+            return nothing();
+        }
+        let pinned = match file.pin(page as u64) {
+            Ok(pinned) => pinned.to_vec(),
+            // There is no cache, or too much of it is pinned.
+            Err(Error::Invalid { .. }) => return Ok("refused".to_owned()),
+            Err(error) => return self.excuse(&error).map(|()| format!("failed: {error}")),
+        };
+        if pinned.len() != range.len() {
+            return Err(format!("page {page} has {} bytes, not {}", pinned.len(), range.len()));
+        }
+        let right = self.contents(id).read(range.start, &pinned);
+        right.map_err(|why| format!("contents {id}, page {page}: {why}"))?;
+        Ok(format!("contents {id}, page {page}"))
+    }
+
+    // Writes.
+
+    fn write(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        let len = self.contents(id).len();
+        let count = length(step.second).min(60_000);
+        let at = if step.act == Act::Append { len } else { offset(step.first, len + 20_000) };
+        let range = at..at + count;
+        if range.end > self.program.longest || !self.is_free(id, &range, true) {
+            return nothing();
+        }
+        let new = bytes(step.second ^ step.first, count);
+        let began = self.contents(id).begin(at, &new);
+        let written = if step.first % 3 == 0 {
+            block_on(&self.array(), file.write(new, at as u64))?.map(drop).map_err(Error::from)
+        } else {
+            file.write_at(&new, at as u64)
+        };
+        self.written(id, &file, &[began], written)?.map_or_else(Ok, |()| Ok(format!("contents {id}, {range:?}")))
+    }
+
+    /// What a write has come to. `Err` with words if it failed.
+    fn written(
+        &mut self,
+        id: u32,
+        file: &File,
+        began: &[super::model::Began],
+        written: iomill::Result<()>,
+    ) -> Result<Result<(), String>, Wrong> {
+        let before = self.contents(id).len();
+        match written {
+            Ok(()) => {
+                began.iter().for_each(|began| self.contents(id).end(began));
+                let len = self.contents(id).len();
+                if file.len() != len as u64 && !self.world.crashed() {
+                    return Err(format!("contents {id} has {} bytes after a write, not {len}", file.len()));
+                }
+                Ok(Ok(()))
+            }
+            Err(error) => {
+                self.excuse(&error)?;
+                let len = file.len() as usize;
+                let end = began.iter().map(|began| began.range().end).max().unwrap_or(0);
+                if len < before || len > before.max(end) {
+                    return Err(format!("contents {id} has {len} bytes after a write that failed, not {before}"));
+                }
+                began.iter().for_each(|began| self.contents(id).fail(began, len));
+                Ok(Err(format!("failed: {error}")))
+            }
+        }
+    }
+
+    /// Several ranges in one call, which do not meet.
+    fn scatter(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        let (mut at, mut ranges, mut all) = (offset(step.first, self.contents(id).len()), Vec::new(), Vec::new());
+        for index in 0..1 + step.second % 8 {
+            let count = length(step.second.wrapping_add(index)).min(9000);
+            let range = at..at + count;
+            if range.end > self.program.longest || !self.is_free(id, &range, true) {
+                break;
+            }
+            let new = bytes(step.first.wrapping_add(index), count);
+            ranges.push((at, new.clone()));
+            all.extend(new);
+            at = (range.end + step.first as usize % 5000).next_multiple_of(512);
+        }
+        if ranges.is_empty() {
+            return nothing();
+        }
+        let began: Vec<_> = ranges.iter().map(|(at, new)| self.contents(id).begin(*at, new)).collect();
+        let asked: Vec<(u64, usize)> = ranges.iter().map(|(at, new)| (*at as u64, new.len())).collect();
+        let written = file.write_ranges(&all, &asked);
+        self.written(id, &file, &began, written)?.map_or_else(Ok, |()| Ok(format!("contents {id}, {asked:?}")))
+    }
+
+    fn set_len(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        self.finish_file(Some(id))?;
+        let old = self.contents(id).len();
+        let len = match step.first % 4 {
+            0 => 0,
+            1 => (old + step.second as usize % 300_000).min(self.program.longest),
+            _ => step.second as usize % (old + 1),
+        };
+        self.contents(id).begin_resize(len);
+        match file.set_len(len as u64) {
+            Ok(()) => {
+                self.contents(id).end_resize(len);
+                Ok(format!("contents {id}, {old} to {len}"))
+            }
+            Err(error) => {
+                self.excuse(&error)?;
+                let now = file.len() as usize;
+                if now != old && now != len && !self.world.crashed() {
+                    return Err(format!("contents {id} has {now} bytes, neither {old} nor {len}"));
+                }
+                self.contents(id).fail_resize(now);
+                Ok(format!("failed: {error}"))
+            }
+        }
+    }
+
+    fn preallocate(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        match file.preallocate(u64::from(step.first) % self.program.longest as u64) {
+            Ok(()) => Ok(format!("contents {id}")),
+            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+        }
+    }
+
+    fn sync(&mut self, step: &Step) -> Said {
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        self.contents(id).may_be_synced();
+        let synced =
+            if step.first.is_multiple_of(2) { file.sync() } else { block_on(&self.array(), file.sync_async())? };
+        match synced {
+            Ok(()) => {
+                self.contents(id).synced();
+                Ok(format!("contents {id}"))
+            }
+            Err(error) => {
+                self.contents(id).may_be_lost();
+                self.excuse(&error).map(|()| format!("failed: {error}"))
+            }
+        }
+    }
+
+    // Calls in flight.
+
+    fn begin_call(&mut self, step: &Step) -> Said {
+        if self.calls.len() >= CALLS_MAX {
+            return nothing();
+        }
+        let Some((id, file)) = self.handle(step)? else { return nothing() };
+        let (parts, pending) = match step.act {
+            Act::BeginGather => {
+                let Some((offsets, record)) = self.records(id, step) else { return nothing() };
+                let parts = offsets.iter().map(|at| Part::Read(*at as usize..*at as usize + record)).collect();
+                let future = file.read_many_async(vec![0xA5; offsets.len() * record], &offsets, record);
+                let split = move |out: Vec<u8>| out.chunks(record).map(<[u8]>::to_vec).collect();
+                (parts, Pending::Future(Box::pin(async move { future.await.map(split).map_err(Error::from) })))
+            }
+            Act::Submit => {
+                let Some((parts, requests)) = self.requests(id, step) else { return nothing() };
+                let outcome = Arc::new(Mutex::new(None));
+                let there = Arc::clone(&outcome);
+                let kept: Vec<bool> = parts.iter().map(|part| matches!(part, Part::Read(_))).collect();
+                let submitted = file.submit(requests, move |brought| {
+                    let reads = |all: Vec<Vec<u8>>| {
+                        all.into_iter().zip(kept).filter(|(_, kept)| *kept).map(|(bytes, _)| bytes).collect()
+                    };
+                    *there.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(brought.map(reads));
+                });
+                if let Err(error) = submitted {
+                    self.calls.push(Call {
+                        id,
+                        parts,
+                        pending: Pending::Callback(Arc::new(Mutex::new(Some(Err(error))))),
+                    });
+                    let last = self.calls.len() - 1;
+                    return self.wait(last);
+                }
+                (parts, Pending::Callback(outcome))
+            }
+            _ => {
+                let range = self.range(id, step);
+                let writes = step.act == Act::BeginWrite;
+                if !self.is_free(id, &range, writes) {
+                    return nothing();
+                }
+                if writes {
+                    let new = bytes(step.first ^ step.second, range.len());
+                    let began = self.contents(id).begin(range.start, &new);
+                    let future = file.write(new, range.start as u64);
+                    let future = async move { future.await.map(|_| Vec::new()).map_err(Error::from) };
+                    (vec![Part::Write(began)], Pending::Future(Box::pin(future) as _))
+                } else {
+                    let future = file.read(range.start as u64, range.len());
+                    let future = async move { future.await.map(|bytes| vec![bytes]) };
+                    (vec![Part::Read(range)], Pending::Future(Box::pin(future) as _))
+                }
+            }
+        };
+        let ranges: Vec<Range<usize>> = parts.iter().take(3).map(Part::range).collect();
+        let said = format!("contents {id}, {} ranges from {ranges:?}", parts.len());
+        self.calls.push(Call { id, parts, pending });
+        Ok(said)
+    }
+
+    /// Requests of a batch, on ranges that do not meet.
+    fn requests(&mut self, id: u32, step: &Step) -> Option<(Vec<Part>, Vec<Request>)> {
+        let range = self.range(id, step);
+        let (piece, mut parts, mut requests) = (512 * (1 + step.first as usize % 40), Vec::new(), Vec::new());
+        for (index, from) in (0..).zip((range.start.next_multiple_of(512)..range.end).step_by(piece).take(20)) {
+            let one = from..(from + piece).min(range.end);
+            let writes = (step.second >> (index % 20)) & 1 == 0;
+            if !self.is_free(id, &one, writes) {
+                break;
+            }
+            if writes {
+                let new = bytes(step.second.wrapping_add(index), one.len());
+                parts.push(Part::Write(self.contents(id).begin(one.start, &new)));
+                requests.push(Request::Write { offset: one.start as u64, bytes: new });
+            } else {
+                requests.push(Request::Read { offset: one.start as u64, len: one.len() });
+                parts.push(Part::Read(one));
+            }
+        }
+        (!parts.is_empty()).then_some((parts, requests))
+    }
+
+    fn go_on(&mut self, step: &Step) -> Said {
+        let waited: Vec<usize> =
+            (0..self.calls.len()).filter(|index| !matches!(self.calls[*index].pending, Pending::Abandoned)).collect();
+        if waited.is_empty() {
+            return nothing();
+        }
+        let index = waited[step.which as usize % waited.len()];
+        match step.act {
+            Act::Poll => Ok(self.poll(index)?.unwrap_or_else(|| "pending".to_owned())),
+            Act::Finish => self.wait(index),
+            _ => {
+                // Polled once, it has begun. A read that is dropped reads nothing more; a write goes on.
+                let call = &mut self.calls[index];
+                call.pending = Pending::Abandoned;
+                call.parts.retain(|part| matches!(part, Part::Write(_)));
+                Ok("dropped".to_owned())
+            }
+        }
+    }
+
+    // The machine.
+
+    fn resize(&mut self, step: &Step) -> Said {
+        match self.array().resize_cache(u64::from(1 + step.first % 64) * 4 * PAGE as u64) {
+            Ok(()) => Ok("resized".to_owned()),
+            // There is no cache, or that size is none for it.
+            Err(Error::Invalid { .. }) => Ok("refused".to_owned()),
+            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+        }
+    }
+
+    fn accident(&mut self, step: &Step) -> Said {
+        let drive = step.which as usize % self.world.drives();
+        match step.act {
+            Act::Errors => {
+                let rates = rates(step.first);
+                self.world.faults(|faults| faults.rates = rates);
+                let harmless = Rates {
+                    short_read: rates.short_read,
+                    short_write: rates.short_write,
+                    interrupted: rates.interrupted,
+                    ..Rates::default()
+                };
+                self.is_excused |= rates != harmless;
+                self.is_cut_short |= rates.short_write > 0;
+                self.coverage.trouble(Trouble::Errors);
+                Ok(format!("{rates:?}"))
+            }
+            Act::Inject => {
+                let kinds = [
+                    Kind::Read,
+                    Kind::Write,
+                    Kind::Sync,
+                    Kind::SyncDir,
+                    Kind::Create,
+                    Kind::Open,
+                    Kind::Rename,
+                    Kind::Allocate,
+                    Kind::SetLen,
+                    Kind::Unlink,
+                    Kind::Zero,
+                ];
+                let kind = kinds[step.first as usize % kinds.len()];
+                let takes_space = matches!(kind, Kind::Write | Kind::Create | Kind::Allocate);
+                let errno = if takes_space && step.second.is_multiple_of(2) { libc::ENOSPC } else { libc::EIO };
+                let (skip, times) = (u64::from(step.second % 5), u64::from(1 + step.second / 5 % 3));
+                let injection = Injection::new(kind, Fault::Errno(errno)).drive(drive).skip(skip).times(times);
+                self.world.faults(|faults| faults.inject(injection));
+                self.is_excused = true;
+                self.coverage.trouble(Trouble::Errors);
+                Ok(format!("{times} {kind:?} on drive {drive} after {skip} fail with errno {errno}"))
+            }
+            Act::Slow => {
+                self.world.faults(|faults| faults.slow(drive, u64::from(2 + step.first % 200)));
+                self.coverage.trouble(Trouble::Slow);
+                Ok(format!("drive {drive}"))
+            }
+            Act::Kill => {
+                let death = if step.first.is_multiple_of(2) { Death::Error } else { Death::Empty };
+                self.world.faults(|faults| faults.kill(drive, death));
+                self.is_excused = true;
+                self.coverage.trouble(Trouble::Dead);
+                Ok(format!("drive {drive}, {death:?}"))
+            }
+            Act::Fill => {
+                let room = self.world.used_bytes(drive) + u64::from(step.first % 40) * PAGE as u64;
+                self.world.set_capacity(drive, Some(room));
+                self.is_excused = true;
+                self.coverage.trouble(Trouble::Full);
+                Ok(format!("drive {drive} has {room} bytes"))
+            }
+            Act::CrashSoon => {
+                let at = self.world.effects() + u64::from(1 + step.first % 150);
+                self.world.faults(|faults| faults.crash_at_effect = Some(at));
+                Ok(format!("at change {at}"))
+            }
+            _ => {
+                self.calm();
+                self.coverage.calm();
+                Ok("calm".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Calls in flight: futures, and batches with a callback.
+
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use iomill::{Array, Error};
+
+use super::life::{Life, Wrong};
+use super::model::{Began, SECTOR};
+
+/// What a call brings: the bytes of its reads, one after the other.
+pub type Brought = Result<Vec<Vec<u8>>, Error>;
+
+/// How it is learned what a call brings.
+pub enum Pending {
+    Future(Pin<Box<dyn Future<Output = Brought>>>),
+    Callback(Arc<Mutex<Option<Brought>>>),
+    /// It was dropped, and goes on.
+    Abandoned,
+}
+
+/// What one request of a call does.
+pub enum Part {
+    Read(Range<usize>),
+    Write(Began),
+}
+
+impl Part {
+    pub fn range(&self) -> Range<usize> {
+        match self {
+            Part::Read(range) => range.clone(),
+            Part::Write(began) => began.range(),
+        }
+    }
+}
+
+/// A call in flight.
+pub struct Call {
+    pub id: u32,
+    pub parts: Vec<Part>,
+    pub pending: Pending,
+}
+
+/// Steps after which a call that has not ended hangs.
+const STEPS_MAX: usize = 1_000_000;
+
+impl Life<'_> {
+    /// Whether nothing in flight touches a range, in whole sectors. Reads may meet reads.
+    pub fn is_free(&self, id: u32, range: &Range<usize>, writes: bool) -> bool {
+        let sectors = |range: &Range<usize>| range.start / SECTOR..range.end.div_ceil(SECTOR);
+        let wanted = sectors(range);
+        let parts = self.calls.iter().filter(|call| call.id == id).flat_map(|call| &call.parts);
+        let meets = |part: &Part| {
+            let has = sectors(&part.range());
+            has.start < wanted.end && wanted.start < has.end && (writes || matches!(part, Part::Write(_)))
+        };
+        !range.is_empty() && !parts.into_iter().any(meets)
+    }
+
+    /// Looks once whether a call has ended, and takes what it brought.
+    pub fn poll(&mut self, index: usize) -> Result<Option<String>, Wrong> {
+        let mut context = Context::from_waker(Waker::noop());
+        let brought = match &mut self.calls[index].pending {
+            Pending::Future(future) => match future.as_mut().poll(&mut context) {
+                Poll::Ready(brought) => brought,
+                Poll::Pending => return Ok(None),
+            },
+            Pending::Callback(outcome) => {
+                match outcome.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take() {
+                    Some(brought) => brought,
+                    None => return Ok(None),
+                }
+            }
+            Pending::Abandoned => return Ok(None),
+        };
+        let call = self.calls.swap_remove(index);
+        self.ended(&call, brought).map(Some)
+    }
+
+    /// Waits for a call.
+    pub fn wait(&mut self, index: usize) -> Result<String, Wrong> {
+        for _ in 0..STEPS_MAX {
+            if let Some(said) = self.poll(index)? {
+                return Ok(said);
+            }
+            self.array().step();
+        }
+        Err(format!("a call has not ended after {STEPS_MAX} steps"))
+    }
+
+    /// Waits for all calls on a file, and for those that were dropped as long as they may take.
+    pub fn finish_file(&mut self, id: Option<u32>) -> Result<(), Wrong> {
+        while let Some(index) = self
+            .calls
+            .iter()
+            .position(|call| id.is_none_or(|id| call.id == id) && !matches!(call.pending, Pending::Abandoned))
+        {
+            self.wait(index)?;
+        }
+        let dropped = self.calls.iter().filter(|call| id.is_none_or(|id| call.id == id)).count();
+        // A dropped write may wait for a thread of a pool, and one step begins it. What has begun is waited for by the next call.
+        (0..16 * dropped).for_each(|_| self.array().step());
+        Ok(())
+    }
+
+    /// Waits for all calls.
+    pub fn finish_all(&mut self) -> Result<(), Wrong> {
+        self.finish_file(None)
+    }
+
+    fn ended(&mut self, call: &Call, brought: Brought) -> Result<String, Wrong> {
+        match brought {
+            Ok(brought) => {
+                let mut reads = brought.iter();
+                for part in &call.parts {
+                    match part {
+                        Part::Write(began) => self.contents(call.id).end(began),
+                        Part::Read(range) => {
+                            let bytes = reads.next().ok_or("a call brought too few reads")?;
+                            if bytes.len() != range.len() {
+                                return Err(format!("a read of {range:?} brought {} bytes", bytes.len()));
+                            }
+                            let right = self.contents(call.id).read(range.start, bytes);
+                            right.map_err(|why| format!("a call in flight, contents {}: {why}", call.id))?;
+                        }
+                    }
+                }
+                Ok("ended".to_owned())
+            }
+            Err(error) => {
+                self.excuse(&error)?;
+                let len = self.contents(call.id).len();
+                for part in &call.parts {
+                    if let Part::Write(began) = part {
+                        self.contents(call.id).fail(began, len);
+                    }
+                }
+                Ok(format!("failed: {error}"))
+            }
+        }
+    }
+}
+
+/// Steps the array until a future ends.
+pub fn block_on<F: Future>(array: &Array, future: F) -> Result<F::Output, Wrong> {
+    let mut future = std::pin::pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..STEPS_MAX {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Ok(output);
+        }
+        array.step();
+    }
+    Err(format!("a future has not ended after {STEPS_MAX} steps"))
+}

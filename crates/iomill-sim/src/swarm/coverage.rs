@@ -1,0 +1,118 @@
+//! Which steps met which accidents: a table whose empty cells tell what was never tried.
+
+use std::fmt;
+
+use super::program::Act;
+
+/// What is wrong with a machine while a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Nothing.
+    None,
+    /// Errors by chance, or aimed ones.
+    Errors,
+    /// A drive is slow.
+    Slow,
+    /// A drive is dead.
+    Dead,
+    /// A drive is full.
+    Full,
+    /// The machine stopped during the step.
+    Crash,
+}
+
+const TROUBLES: usize = 6;
+
+/// Counts of steps by what they met.
+#[derive(Clone, Debug)]
+pub struct Coverage {
+    /// By step and trouble: how often it ran, and how often it failed.
+    cells: Vec<[[u64; 2]; TROUBLES]>,
+    now: [bool; TROUBLES],
+    /// Programs.
+    pub programs: u64,
+    /// Steps.
+    pub steps: u64,
+}
+
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage { cells: vec![[[0; 2]; TROUBLES]; Act::ALL.len()], now: [false; TROUBLES], programs: 0, steps: 0 }
+    }
+}
+
+impl Coverage {
+    /// A program begins.
+    pub fn program(&mut self) {
+        self.programs += 1;
+        self.now = [false; TROUBLES];
+    }
+
+    /// Something is wrong from now on.
+    pub fn trouble(&mut self, trouble: Trouble) {
+        self.now[trouble as usize] = true;
+    }
+
+    /// Nothing is wrong from now on.
+    pub fn calm(&mut self) {
+        self.now = [false; TROUBLES];
+    }
+
+    /// A step begins.
+    pub fn begin(&mut self, _: Act) {
+        self.steps += 1;
+    }
+
+    /// A step has ended.
+    pub fn end(&mut self, act: Act, did: &str, crashed: bool) {
+        let cells = &mut self.cells[act as usize];
+        let failed = usize::from(did.starts_with("failed"));
+        let mut count = |trouble: Trouble| {
+            let cell = &mut cells[trouble as usize];
+            cell[0] += 1;
+            cell[1] += failed as u64;
+        };
+        if crashed {
+            return count(Trouble::Crash);
+        }
+        let troubles = [Trouble::Errors, Trouble::Slow, Trouble::Dead, Trouble::Full];
+        let met: Vec<Trouble> = troubles.into_iter().filter(|trouble| self.now[*trouble as usize]).collect();
+        if met.is_empty() {
+            count(Trouble::None);
+        }
+        met.into_iter().for_each(count);
+    }
+
+    /// Adds the counts of others.
+    pub fn add(&mut self, other: &Coverage) {
+        self.programs += other.programs;
+        self.steps += other.steps;
+        for (own, other) in self.cells.iter_mut().flatten().flatten().zip(other.cells.iter().flatten().flatten()) {
+            *own += other;
+        }
+    }
+}
+
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} programs, {} steps. Each cell: how often it ran, and how often of these it failed.",
+            self.programs, self.steps
+        )?;
+        writeln!(
+            f,
+            "{:<13}{:>15}{:>15}{:>15}{:>15}{:>15}{:>15}",
+            "", "no trouble", "errors", "slow", "dead", "full", "crash"
+        )?;
+        for (act, cells) in Act::ALL.iter().zip(&self.cells) {
+            write!(f, "{:<13}", format!("{act:?}"))?;
+            for [ran, failed] in cells {
+                let text = if *ran == 0 { "-".to_owned() } else { format!("{ran}/{failed}") };
+                write!(f, "{text:>15}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

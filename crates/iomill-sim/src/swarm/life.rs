@@ -1,0 +1,341 @@
+//! A program as it runs: the machine, the array, and what the files may be.
+//!
+//! Rules:
+//! 1. A call that changes names leaves one of the states that it may leave. After an error with a known outcome, the array shows which.
+//! 2. A life of the array ends when the machine stops, the process dies, or the outcome of a change is unknown. Then the array is opened again,
+//!    and all that it shows is one of the states that may be.
+//! 3. An error is right only if something has gone wrong since the array was opened.
+//! 4. Bytes that are read without an error are always right.
+
+use std::collections::BTreeMap;
+
+use iomill::catalog::{Record, check};
+use iomill::layout::Map;
+use iomill::{Array, Draft, Error, File};
+
+use super::calls::{Call, Part};
+use super::coverage::Coverage;
+use super::model::Contents;
+use super::program::{Program, Step};
+use crate::World;
+
+/// What was found to be wrong.
+pub type Wrong = String;
+
+/// A name: which contents it has, and its attributes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    pub id: u32,
+    /// The version that `stat` shows, once it was seen.
+    pub version: Option<u64>,
+    pub attributes: BTreeMap<String, String>,
+}
+
+/// All names.
+pub type Names = BTreeMap<String, Named>;
+
+/// An open file.
+pub struct Handle {
+    pub id: u32,
+    pub file: File,
+}
+
+/// How a life ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The machine stops.
+    Power,
+    /// The process dies.
+    Death,
+    /// The array is closed.
+    Close,
+}
+
+/// A program that runs.
+pub struct Life<'a> {
+    pub program: &'a Program,
+    pub world: World,
+    /// Only `None` between lives.
+    pub array: Option<Array>,
+    pub names: Names,
+    /// The states of which one is there if the life ends in the running call.
+    pub outcomes: Vec<Names>,
+    pub contents: BTreeMap<u32, Contents>,
+    pub handles: Vec<Handle>,
+    pub drafts: Vec<(Draft, u32)>,
+    /// Calls in flight, and those that were dropped in this life. Their ranges do not meet.
+    pub calls: Vec<Call>,
+    /// Contents that were made.
+    pub made: u32,
+    openings: u64,
+    /// Whether something that causes errors has happened since the array was opened (rule 3).
+    pub is_excused: bool,
+    /// Whether a change has an unknown outcome (rule 2).
+    pub is_unknown: bool,
+    /// Whether writes are cut anywhere, so that a crash leaves a sector that is old and new.
+    pub is_cut_short: bool,
+    /// Whether a life has ended with requests in flight.
+    was_cut: bool,
+    pub coverage: &'a mut Coverage,
+    /// What each step did, in words.
+    pub story: Vec<String>,
+}
+
+impl<'a> Life<'a> {
+    /// Makes the machine and an array.
+    pub fn begin(program: &'a Program, coverage: &'a mut Coverage) -> Result<Life<'a>, Wrong> {
+        let world = program.world();
+        let options = program.options(&world, 0).weights(program.weights.clone());
+        let array = options.create(world.paths()).map_err(|error| format!("no array could be made: {error}"))?;
+        Ok(Life {
+            program,
+            world,
+            array: Some(array),
+            names: Names::new(),
+            outcomes: vec![Names::new()],
+            contents: BTreeMap::new(),
+            handles: Vec::new(),
+            drafts: Vec::new(),
+            calls: Vec::new(),
+            made: 0,
+            openings: 0,
+            is_excused: false,
+            is_unknown: false,
+            is_cut_short: false,
+            was_cut: false,
+            coverage,
+            story: Vec::new(),
+        })
+    }
+
+    /// Runs one step, and what follows from it.
+    pub fn step(&mut self, index: usize, step: &Step) -> Result<(), Wrong> {
+        self.coverage.begin(step.act);
+        let did = self.act(step)?;
+        self.story.push(format!("{index:>4} {step}: {did}"));
+        self.coverage.end(step.act, &did, self.world.crashed());
+        self.follow()
+    }
+
+    /// Ends the life if it is over.
+    pub fn follow(&mut self) -> Result<(), Wrong> {
+        self.sound()?;
+        if self.world.crashed() {
+            self.end(End::Power)?;
+        } else if self.is_unknown {
+            let how = if self.openings.is_multiple_of(2) { End::Close } else { End::Death };
+            self.end(how)?;
+        }
+        Ok(())
+    }
+
+    /// The machine's contracts hold.
+    fn sound(&self) -> Result<(), Wrong> {
+        let violations = self.world.violations();
+        if violations.is_empty() { Ok(()) } else { Err(format!("contracts of the machine: {violations:?}")) }
+    }
+
+    /// The array that is open.
+    pub fn array(&self) -> Array {
+        self.array.clone().expect("an array is open between steps")
+    }
+
+    /// A contents of a number.
+    pub fn contents(&mut self, id: u32) -> &mut Contents {
+        self.contents.get_mut(&id).expect("a handle has contents")
+    }
+
+    /// Takes note of an error (rule 3).
+    pub fn excuse(&mut self, error: &Error) -> Result<(), Wrong> {
+        if self.world.crashed() {
+            return Ok(());
+        }
+        let text = error.to_string();
+        if !self.is_excused {
+            return Err(format!("an error, and nothing has gone wrong: {text}"));
+        }
+        match error {
+            Error::OutcomeUnknown { .. } | Error::ReadOnly { .. } => self.is_unknown = true,
+            Error::Io { source, .. } if source.raw_os_error().is_none() => {
+                return Err(format!("no kernel says so: {text}"));
+            }
+            Error::Io { .. }
+            | Error::Poisoned { .. }
+            | Error::PartCut { .. }
+            | Error::PinnedSet { source: Some(_), .. } => {}
+            Error::Corrupt { .. } | Error::Drive { .. } | Error::DriveMissing { .. } if text.contains("/sim/") => {}
+            _ => return Err(format!("no drive can cause this error: {text}")),
+        }
+        Ok(())
+    }
+
+    /// Ends this life, and begins the next one with what it left (rule 2).
+    pub fn end(&mut self, how: End) -> Result<(), Wrong> {
+        self.story.push(format!("     {how:?}, {} outcomes", self.outcomes.len()));
+        let is_closed = match how {
+            End::Power => {
+                self.world.crash();
+                self.let_go();
+                self.array = None;
+                false
+            }
+            End::Death => {
+                self.world.kill_process();
+                self.let_go();
+                self.array = None;
+                false
+            }
+            End::Close => self.close()?,
+        };
+        // The machine may have stopped while the array was closed.
+        let how = if self.world.crashed() { End::Power } else { how };
+        if self.is_excused {
+            self.contents.values_mut().for_each(Contents::may_be_lost);
+        }
+        self.was_cut |= how != End::Close;
+        self.calm();
+        self.coverage.calm();
+        if how == End::Power {
+            self.world.reboot();
+        }
+        if self.is_cut_short {
+            self.contents.values_mut().for_each(Contents::tear_unsynced);
+        }
+        (self.is_excused, self.is_unknown, self.is_cut_short) = (false, false, false);
+        self.openings += 1;
+        let options = self.program.options(&self.world, self.openings);
+        let drive = self.openings as usize % self.world.drives();
+        let array =
+            options.open(self.world.path(drive)).map_err(|error| format!("the array does not open: {error}"))?;
+        self.array = Some(array);
+        self.look(how, is_closed)
+    }
+
+    /// Nothing fails any more.
+    pub fn calm(&mut self) {
+        self.world.faults(|faults| faults.clear());
+        (0..self.world.drives()).for_each(|drive| self.world.set_capacity(drive, None));
+    }
+
+    /// Drops all that the process has, but the array.
+    fn let_go(&mut self) {
+        for call in std::mem::take(&mut self.calls) {
+            for part in &call.parts {
+                if let (Part::Write(began), Some(contents)) = (part, self.contents.get_mut(&call.id)) {
+                    contents.tear(began);
+                }
+            }
+        }
+        self.drafts.clear();
+        self.handles.clear();
+    }
+
+    /// Closes the array. Returns whether everything was made durable.
+    fn close(&mut self) -> Result<bool, Wrong> {
+        self.finish_all()?;
+        self.contents.values_mut().for_each(Contents::may_be_synced);
+        self.let_go();
+        let array = self.array.take().expect("an array is open between steps");
+        let was_excused = self.is_excused;
+        match array.close() {
+            Ok(()) => Ok(!was_excused),
+            Err(error) => self.excuse(&error).map(|()| false),
+        }
+    }
+
+    /// Compares all that the array shows with the states that may be (rule 2), and goes on with it.
+    fn look(&mut self, how: End, is_closed: bool) -> Result<(), Wrong> {
+        if is_closed {
+            self.contents.values_mut().for_each(Contents::synced);
+        }
+        let found = self.read_all()?;
+        let killed = how != End::Power;
+        let reasons: Vec<Result<(), Wrong>> =
+            self.outcomes.iter().map(|names| fits(names, &self.contents, &found, killed)).collect();
+        let Some(which) = reasons.iter().position(Result::is_ok) else {
+            let reasons: Vec<Wrong> = reasons.into_iter().filter_map(Result::err).collect();
+            return Err(format!("after {how:?} no state that may be is there:\n  {}", reasons.join("\n  ")));
+        };
+        self.names = self.outcomes.swap_remove(which);
+        for found in found {
+            let Some(named) = self.names.get_mut(&found.name) else { continue };
+            named.version = Some(found.version);
+            let contents = self.contents.get_mut(&named.id).expect("a name has contents");
+            if killed && !is_closed { contents.found_after_kill(&found.bytes) } else { contents.found(&found.bytes) }
+        }
+        self.outcomes = vec![self.names.clone()];
+        let names = &self.names;
+        self.contents.retain(|id, _| names.values().any(|named| named.id == *id));
+        self.sound()
+    }
+
+    fn read_all(&self) -> Result<Vec<Found>, Wrong> {
+        let array = self.array();
+        let mut all = Vec::new();
+        for name in array.list("") {
+            let failed = |error: Error| format!("{name} cannot be read, and nothing fails: {error}");
+            let file = array.open_file(&name).map_err(failed)?;
+            let mut bytes = vec![0; file.len() as usize];
+            let read = file.read_at(&mut bytes, 0).map_err(failed)?;
+            if read != bytes.len() {
+                return Err(format!("{name} has {} bytes, and a read of them brought {read}", bytes.len()));
+            }
+            let stat = array.stat(&name).map_err(failed)?;
+            all.push(Found { version: stat.version, attributes: stat.attributes, name, bytes });
+        }
+        Ok(all)
+    }
+
+    /// The last look: what there is, closed, checked, opened and read once more, and nothing is left open.
+    pub fn finish(&mut self) -> Result<(), Wrong> {
+        self.calm();
+        self.end(End::Close)?;
+        self.end(End::Close)?;
+        let array = self.array.take().expect("an array is open between steps");
+        let unnamed = array.unnamed_pages();
+        if unnamed != 0 {
+            return Err(format!("{unnamed} pages of shared parts belong to no file"));
+        }
+        array.close().map_err(|error| format!("the array does not close: {error}"))?;
+        self.sound()?;
+        let (open, flying) = (self.world.open_files(), self.world.in_flight());
+        let left = if self.was_cut { 0 } else { self.world.abandoned() };
+        if open > 0 || flying > 0 || left > 0 {
+            return Err(format!("left behind: {open} open files, {flying} requests in flight, {left} abandoned"));
+        }
+        clean(&self.world)
+    }
+}
+
+/// A file after the end of a life.
+struct Found {
+    name: String,
+    version: u64,
+    attributes: BTreeMap<String, String>,
+    bytes: Vec<u8>,
+}
+
+fn fits(names: &Names, contents: &BTreeMap<u32, Contents>, found: &[Found], killed: bool) -> Result<(), Wrong> {
+    let there: Vec<&String> = found.iter().map(|found| &found.name).collect();
+    if !there.iter().copied().eq(names.keys()) {
+        return Err(format!("names {there:?}, not {:?}", names.keys().collect::<Vec<_>>()));
+    }
+    for (found, named) in found.iter().zip(names.values()) {
+        if found.attributes != named.attributes {
+            return Err(format!("{}: attributes {:?}, not {:?}", found.name, found.attributes, named.attributes));
+        }
+        contents[&named.id].may_leave(&found.bytes, killed).map_err(|why| format!("{}: {why}", found.name))?;
+    }
+    Ok(())
+}
+
+/// `iomill check` finds nothing to report.
+fn clean(world: &World) -> Result<(), Wrong> {
+    let least = |record: &Record, len: u64, position: usize| {
+        Map::new(record.layout, &record.weights, record.key)
+            .map_or(0, |map| map.part_bytes(position as u16, len, record.block_bytes))
+    };
+    let report = check(&world.platform(), &world.paths(), false, &least, &mut |_, _| ())
+        .map_err(|error| format!("the check fails: {error}"))?;
+    if report.problems.is_empty() { Ok(()) } else { Err(format!("the check finds {:?}", report.problems)) }
+}

@@ -1,0 +1,316 @@
+//! A program: a machine, and what is done to it. A seed draws all of it before anything runs, so steps can be left out.
+//!
+//! A step names files, ranges and drives by numbers that are taken modulo what there is when it runs. So each step means something in every
+//! program. Each seed draws how often it wants each kind of step, most kinds seldom or never (swarm testing: Groce et al., ISSTA 2012).
+
+use std::fmt;
+
+use fastrand::Rng;
+use iomill::sys::fs::Alignment;
+use iomill::{ArrayOptions, Layout, LayoutKind, PolicyKind, Topology};
+
+use crate::{DriveModel, Rates, World};
+
+const PAGE: usize = 4096;
+
+/// What a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Act {
+    Create,
+    Open,
+    Drop,
+    Close,
+    Rename,
+    Delete,
+    Attribute,
+    Put,
+    Copy,
+    Draft,
+    Publish,
+    Read,
+    Gather,
+    Pin,
+    Write,
+    Append,
+    Scatter,
+    SetLen,
+    Preallocate,
+    Sync,
+    BeginRead,
+    BeginGather,
+    BeginWrite,
+    Submit,
+    Poll,
+    Finish,
+    Abandon,
+    Step,
+    Resize,
+    /// Operations fail by chance from here on.
+    Errors,
+    /// The next operations of a kind fail on a drive.
+    Inject,
+    Slow,
+    Kill,
+    Fill,
+    /// Nothing fails from here on.
+    Calm,
+    /// The machine stops at a change of its drives that is still to come.
+    CrashSoon,
+    Crash,
+    /// The process dies, and the machine goes on.
+    KillProcess,
+    /// The array is closed and opened again.
+    Reopen,
+}
+
+impl Act {
+    /// All of them.
+    pub const ALL: [Act; 39] = [
+        Act::Create,
+        Act::Open,
+        Act::Drop,
+        Act::Close,
+        Act::Rename,
+        Act::Delete,
+        Act::Attribute,
+        Act::Put,
+        Act::Copy,
+        Act::Draft,
+        Act::Publish,
+        Act::Read,
+        Act::Gather,
+        Act::Pin,
+        Act::Write,
+        Act::Append,
+        Act::Scatter,
+        Act::SetLen,
+        Act::Preallocate,
+        Act::Sync,
+        Act::BeginRead,
+        Act::BeginGather,
+        Act::BeginWrite,
+        Act::Submit,
+        Act::Poll,
+        Act::Finish,
+        Act::Abandon,
+        Act::Step,
+        Act::Resize,
+        Act::Errors,
+        Act::Inject,
+        Act::Slow,
+        Act::Kill,
+        Act::Fill,
+        Act::Calm,
+        Act::CrashSoon,
+        Act::Crash,
+        Act::KillProcess,
+        Act::Reopen,
+    ];
+
+    /// Whether it makes something go wrong.
+    pub fn is_accident(self) -> bool {
+        matches!(
+            self,
+            Act::Errors
+                | Act::Inject
+                | Act::Slow
+                | Act::Kill
+                | Act::Fill
+                | Act::Calm
+                | Act::CrashSoon
+                | Act::Crash
+                | Act::KillProcess
+        )
+    }
+
+    /// How often it is drawn beside others, at most.
+    fn weight(self) -> u32 {
+        match self {
+            Act::Read | Act::Write | Act::Append | Act::BeginWrite | Act::BeginRead | Act::Finish => 12,
+            Act::Gather | Act::Put | Act::Poll | Act::Sync | Act::Submit | Act::BeginGather => 6,
+            Act::Crash | Act::KillProcess | Act::Reopen | Act::Kill | Act::Fill | Act::CrashSoon | Act::Slow => 1,
+            _ => 3,
+        }
+    }
+}
+
+/// A step: what it does, and the draws that say to what.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub act: Act,
+    /// Which file, handle, drive or call.
+    pub which: u32,
+    /// An offset, a length, or another choice.
+    pub first: u32,
+    pub second: u32,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({}, {}, {})", self.act, self.which, self.first, self.second)
+    }
+}
+
+/// A machine, and what is done to it.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub seed: u64,
+    pub drives: Vec<DriveModel>,
+    pub weights: Vec<u32>,
+    /// Whether drives tear sectors when the machine stops.
+    pub tears: bool,
+    /// Files stay below this length.
+    pub longest: usize,
+    pub steps: Vec<Step>,
+}
+
+impl Program {
+    /// What a seed draws.
+    pub fn draw(seed: u64) -> Program {
+        let mut rng = Rng::with_seed(seed);
+        let drives: Vec<DriveModel> = (0..rng.usize(1..=5)).map(|_| drive(&mut rng)).collect();
+        let weights = drives.iter().map(|_| rng.u32(1..8)).collect();
+        let wanted = wanted(&mut rng);
+        let total: u32 = wanted.iter().sum();
+        let count = [rng.usize(5..40), rng.usize(20..150), rng.usize(50..400)][rng.usize(0..3)];
+        let steps = (0..count).map(|_| step(&mut rng, &wanted, total)).collect();
+        let longest = [6 * PAGE, 40 * PAGE, 700 << 10, 3 << 20][rng.usize(0..4)];
+        Program { seed, drives, weights, tears: rng.bool(), longest, steps }
+    }
+
+    /// A machine with the program's drives.
+    pub fn world(&self) -> World {
+        let world = World::new(self.seed);
+        for (index, model) in self.drives.iter().enumerate() {
+            world.add_drive(format!("/sim/{index}"), model.clone());
+        }
+        world.faults(|faults| faults.torn_sectors = self.tears);
+        world
+    }
+
+    /// Options of an opening. Each opening has others.
+    pub fn options(&self, world: &World, opening: u64) -> ArrayOptions {
+        let mut rng = Rng::with_seed(self.seed ^ opening.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let depth = [1, 2, 3, 8, 32][rng.usize(0..5)];
+        let mut options =
+            ArrayOptions::new().platform(world.platform()).depth(depth).sort(rng.bool()).merge(rng.bool());
+        if rng.u8(0..4) == 0 {
+            options = options.read_ahead_bytes(rng.u64(0..64) * PAGE as u64);
+        }
+        match rng.u8(0..5) {
+            0 => options.cache_bytes(0),
+            1 => options,
+            _ => {
+                let ways = [4, 8, 12, 32][rng.usize(0..4)];
+                let nodes = [1, 1, 2, 4][rng.usize(0..4)];
+                let sets = rng.usize(1..9).max(nodes);
+                let policy = PolicyKind::ALL[rng.usize(0..PolicyKind::ALL.len())];
+                let mask = [u64::MAX, u64::MAX, 0, 0xFF << 32][rng.usize(0..4)];
+                let bytes = (sets * ways * PAGE) as u64;
+                options
+                    .topology(Topology::Emulate(nodes))
+                    .policy(policy)
+                    .cache_hash_mask(mask)
+                    .set_size(ways)
+                    .cache_bytes(bytes)
+                    .cache_bytes_max(bytes * rng.u64(1..4))
+            }
+        }
+    }
+
+    /// The layout that a draw means.
+    pub fn layout(&self, draw: u32) -> Layout {
+        let mut rng = Rng::with_seed(u64::from(draw));
+        let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
+        let longest = if kind == LayoutKind::Hash { 16384 } else { 512 << 10 };
+        let layout =
+            Layout::new(kind).block_bytes([4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest));
+        if rng.bool() {
+            return layout;
+        }
+        let mut chosen: Vec<u16> = (0..self.drives.len() as u16).collect();
+        rng.shuffle(&mut chosen);
+        chosen.truncate(rng.usize(1..=self.drives.len()));
+        layout.drives(chosen)
+    }
+}
+
+/// How often each kind of step is wanted. Some seeds have no accidents, some all, most a few.
+fn wanted(rng: &mut Rng) -> Vec<u32> {
+    let accidents = rng.u8(0..4);
+    let wants = |act: &Act| match act {
+        Act::Create => 4,
+        _ if act.is_accident() && accidents == 0 => 0,
+        _ if act.is_accident() && accidents < 3 => rng.u32(0..4).saturating_sub(2) * act.weight(),
+        _ => rng.u32(0..3) * act.weight(),
+    };
+    Act::ALL.iter().map(wants).collect()
+}
+
+fn step(rng: &mut Rng, wanted: &[u32], total: u32) -> Step {
+    let mut draw = rng.u32(0..total);
+    let mut index = 0;
+    while draw >= wanted[index] {
+        draw -= wanted[index];
+        index += 1;
+    }
+    Step { act: Act::ALL[index], which: rng.u32(..), first: rng.u32(..), second: rng.u32(..) }
+}
+
+fn drive(rng: &mut Rng) -> DriveModel {
+    let direct = |offset, memory| Alignment { offset, memory };
+    let alignments = [direct(512, 512), direct(4096, 4096), direct(512, 4), direct(4096, 512), Alignment::NONE];
+    let fast = rng.u64(1_000..100_000);
+    DriveModel {
+        latency_ns: fast..fast + rng.u64(1_000..1_000_000),
+        channels: rng.usize(1..20),
+        alignment: alignments[rng.usize(0..alignments.len())],
+        ..DriveModel::default()
+    }
+}
+
+/// The rates that a draw means: some errors, or only what a call goes on after.
+pub fn rates(draw: u32) -> Rates {
+    let mut rng = Rng::with_seed(u64::from(draw));
+    let transient = Rates { short_read: 100, short_write: 100, interrupted: 100, ..Rates::default() };
+    if rng.u8(0..3) == 0 {
+        return transient;
+    }
+    let mut rate = || [0, 0, 5, 30, 200][rng.usize(0..5)];
+    Rates {
+        read_error: rate(),
+        write_error: rate(),
+        sync_error: rate(),
+        catalog_error: rate() / 4,
+        no_space: rate() / 2,
+        short_read: rate(),
+        short_write: rate(),
+        interrupted: rate(),
+    }
+}
+
+/// A length that a draw means: mostly short, sometimes whole pages, seldom long.
+pub fn length(draw: u32) -> usize {
+    let mut rng = Rng::with_seed(u64::from(draw));
+    match rng.u8(0..10) {
+        0 => 0,
+        1..4 => rng.usize(1..300),
+        4..6 => rng.usize(1..20_000),
+        6..8 => PAGE * rng.usize(1..20),
+        8 => 512 * rng.usize(1..100),
+        _ => rng.usize(1..300_000),
+    }
+}
+
+/// An offset of at most `end` that a draw means. Every other one is at a page's start.
+pub fn offset(draw: u32, end: usize) -> usize {
+    let offset = (draw >> 1) as usize % (end + 1);
+    if draw & 1 == 0 { offset - offset % PAGE } else { offset }
+}
+
+/// Bytes of a step. They differ from those of all others.
+pub fn bytes(draw: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    Rng::with_seed(u64::from(draw) << 1 | 1).fill(&mut bytes);
+    bytes
+}
