@@ -2,31 +2,22 @@
 //!
 //! A step that finds nothing to do says so, and is no step.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use iomill::{Array, Error, File, PutOptions, Request, When};
+use iomill::{Error, File, Request};
 
-use super::calls::{Call, Part, Pending, block_on};
-use super::coverage::Trouble;
-use super::life::{End, Handle, Life, Named, Names, Wrong};
-use super::model::Contents;
-use super::program::{Act, Step, bytes, length, offset, rates};
-use crate::{Death, Fault, Injection, Kind, Rates};
+use super::calls::block_on;
+use super::flight::{Call, Part, Pending};
+use super::life::{End, Handle, Life, Said, Wrong, nothing};
+use super::model::Began;
+use super::program::{Act, Step, bytes, length, offset};
 
 const PAGE: usize = 4096;
 
-/// Files, open handles, and calls in flight that there are at most.
-const FILES_MAX: usize = 6;
+/// Open handles, and calls in flight, that there are at most.
 const HANDLES_MAX: usize = 8;
 const CALLS_MAX: usize = 12;
-
-type Said = Result<String, Wrong>;
-
-fn nothing() -> Said {
-    Ok("nothing to do".to_owned())
-}
 
 impl Life<'_> {
     /// Does one step. Says in words what came of it; what begins with `failed` had an error.
@@ -65,287 +56,9 @@ impl Life<'_> {
         }
     }
 
-    // Names.
-
-    /// A call that changes names (rule 1 of lives). Its result, if it succeeded.
-    fn change<R>(
-        &mut self,
-        after: Names,
-        may_happen_with_error: bool,
-        call: impl FnOnce(&Array) -> iomill::Result<R>,
-    ) -> Result<Result<R, String>, Wrong> {
-        self.outcomes = vec![self.names.clone(), after.clone()];
-        match call(&self.array()) {
-            Ok(result) => {
-                self.names = after;
-                self.outcomes = vec![self.names.clone()];
-                Ok(Ok(result))
-            }
-            Err(error) => {
-                self.excuse(&error)?;
-                let text = format!("failed: {error}");
-                if self.world.crashed() || self.is_unknown {
-                    return Ok(Err(text));
-                }
-                match self.shows(&after)? {
-                    // The array believes no name any more.
-                    None => return Ok(Err(text)),
-                    Some(true) if !may_happen_with_error => {
-                        return Err(format!("a change happened that is said to have failed: {error}"));
-                    }
-                    Some(true) => self.names = after,
-                    Some(false) => {}
-                }
-                self.outcomes = vec![self.names.clone()];
-                Ok(Err(text))
-            }
-        }
-    }
-
-    /// Whether the array shows these names, or else those from before. `None` if it does not know.
-    fn shows(&mut self, after: &Names) -> Result<Option<bool>, Wrong> {
-        let array = self.array();
-        let there = array.list("");
-        let same = |names: &Names| there.iter().eq(names.keys());
-        match (same(&self.names), same(after)) {
-            (true, false) => return Ok(Some(false)),
-            (false, true) => return Ok(Some(true)),
-            (false, false) => return Err(format!("names {there:?} are neither those before nor those after")),
-            (true, true) => {}
-        }
-        for (name, before) in &self.names.clone() {
-            if after[name] == *before {
-                continue;
-            }
-            let stat = match array.stat(name) {
-                Ok(stat) => stat,
-                Err(error) => {
-                    self.excuse(&error)?;
-                    return if self.is_unknown {
-                        Ok(None)
-                    } else {
-                        Err(format!("{name} is there and has no stat: {error}"))
-                    };
-                }
-            };
-            let is_as_before = before.version == Some(stat.version) && before.attributes == stat.attributes;
-            return Ok(Some(!is_as_before));
-        }
-        Ok(Some(false))
-    }
-
-    /// A name that is there.
-    fn name(&self, draw: u32) -> Option<String> {
-        self.names.keys().nth(draw as usize % self.names.len().max(1)).cloned()
-    }
-
-    /// A name that may be there or not.
-    fn any_name(&self, draw: u32) -> String {
-        match self.name(draw / 2) {
-            Some(name) if draw.is_multiple_of(2) || self.names.len() >= FILES_MAX => name,
-            _ => format!("f{}", draw / 2 % 20),
-        }
-    }
-
-    /// New contents that these bytes are.
-    fn make(&mut self, bytes: &[u8]) -> u32 {
-        self.made += 1;
-        self.contents.insert(self.made, Contents::durable(bytes));
-        self.made
-    }
-
-    fn create(&mut self, step: &Step) -> Said {
-        if self.names.len() >= FILES_MAX {
-            return nothing();
-        }
-        let name = format!("f{}", step.which % 20);
-        let layout = self.program.layout(step.first);
-        if self.names.contains_key(&name) {
-            return match self.array().create_file(&name, layout) {
-                Err(Error::Exists { .. }) => Ok("refused".to_owned()),
-                Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
-                Ok(_) => Err(format!("{name} was made twice")),
-            };
-        }
-        let id = self.make(&[]);
-        let mut after = self.names.clone();
-        after.insert(name.clone(), Named { id, version: None, attributes: BTreeMap::new() });
-        match self.change(after, true, |array| array.create_file(&name, layout))? {
-            Ok(file) => {
-                self.handles.push(Handle { id, file });
-                self.trim_handles()?;
-                self.see_version(&name)
-            }
-            Err(failed) => {
-                if self.names.contains_key(&name) && !self.is_unknown {
-                    self.see_version(&name)?;
-                }
-                Ok(failed)
-            }
-        }
-    }
-
-    /// Learns the version of a name that was just given.
-    fn see_version(&mut self, name: &str) -> Said {
-        match self.array().stat(name) {
-            Ok(stat) => {
-                if let Some(named) = self.names.get_mut(name) {
-                    named.version = Some(stat.version);
-                }
-                self.outcomes = vec![self.names.clone()];
-                Ok(format!("{name} has version {}", stat.version))
-            }
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
-        }
-    }
-
-    fn rename(&mut self, step: &Step) -> Said {
-        let Some(from) = self.name(step.which) else { return nothing() };
-        let to = self.any_name(step.first);
-        if from == to {
-            return nothing();
-        }
-        let mut after = self.names.clone();
-        let named = after.remove(&from).ok_or("a name that is there")?;
-        after.insert(to.clone(), named);
-        let renamed = self.change(after, true, |array| array.rename(&from, &to))?;
-        Ok(renamed.map_or_else(|failed| failed, |()| format!("{from} is {to}")))
-    }
-
-    fn delete(&mut self, step: &Step) -> Said {
-        let Some(name) = self.name(step.which) else { return nothing() };
-        let mut after = self.names.clone();
-        after.remove(&name);
-        let deleted = self.change(after, true, |array| array.delete(&name))?;
-        Ok(deleted.map_or_else(|failed| failed, |()| name))
-    }
-
-    fn attribute(&mut self, step: &Step) -> Said {
-        let Some(name) = self.name(step.which) else { return nothing() };
-        let (key, value) = (format!("k{}", step.first % 3), step.second.to_string());
-        let mut after = self.names.clone();
-        if let Some(named) = after.get_mut(&name) {
-            named.attributes.insert(key.clone(), value.clone());
-        }
-        let set = self.change(after, true, |array| array.set_attribute(&name, &key, Some(&value)))?;
-        Ok(set.map_or_else(|failed| failed, |()| name))
-    }
-
-    /// A name gets whole contents, on a condition that a draw chooses.
-    fn give(
-        &mut self,
-        name: &str,
-        draw: u32,
-        named: Named,
-        call: impl FnOnce(&Array, When) -> iomill::Result<iomill::FileStat>,
-    ) -> Said {
-        let there = self.names.get(name).and_then(|named| named.version);
-        let (when, holds) = match (draw % 4, there) {
-            (0, _) => (When::Absent, !self.names.contains_key(name)),
-            (1, Some(version)) => (When::Version(version), true),
-            (2, _) => (When::Version(u64::from(draw) << 20 | 1 << 60), false),
-            _ => (When::Always, true),
-        };
-        if !holds {
-            return match call(&self.array(), when) {
-                Err(Error::Exists { .. } | Error::Conflict { .. }) => Ok("refused".to_owned()),
-                Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
-                Ok(_) => Err(format!("{name} was given on a condition that does not hold")),
-            };
-        }
-        let mut after = self.names.clone();
-        after.insert(name.to_owned(), named);
-        match self.change(after, false, |array| call(array, when))? {
-            Ok(stat) => {
-                let id = self.names[name].id;
-                if stat.name != name || !self.contents(id).shows(stat.len_bytes as usize) {
-                    let (len, wanted) = (stat.len_bytes, self.contents(id).len());
-                    return Err(format!("{name} was given {wanted} bytes, and it says {} has {len}", stat.name));
-                }
-                self.contents(id).synced();
-                self.names.get_mut(name).ok_or("a name that was given")?.version = Some(stat.version);
-                self.outcomes = vec![self.names.clone()];
-                Ok(format!("{name} has version {}", stat.version))
-            }
-            Err(failed) => Ok(failed),
-        }
-    }
-
-    fn put(&mut self, step: &Step) -> Said {
-        let name = self.any_name(step.which);
-        let content = bytes(step.first, length(step.second).min(self.program.longest));
-        let id = self.make(&content);
-        let attributes = BTreeMap::from([("k0".to_owned(), step.first.to_string())]);
-        let options = PutOptions::new().layout(self.program.layout(step.first)).attribute("k0", step.first.to_string());
-        let is_future = step.first.is_multiple_of(3);
-        self.give(&name, step.first, Named { id, version: None, attributes }, |array, when| {
-            let options = options.when(when);
-            if is_future {
-                let putting = array.put_async(&name, content, &options);
-                block_on(array, putting).unwrap_or_else(|hung| panic!("{hung}"))
-            } else {
-                array.put(&name, &content, &options)
-            }
-        })
-    }
-
-    fn copy(&mut self, step: &Step) -> Said {
-        let Some(from) = self.name(step.which) else { return nothing() };
-        let to = self.any_name(step.first);
-        let source = self.names[&from].clone();
-        if from == to {
-            return nothing();
-        }
-        self.finish_file(Some(source.id))?;
-        // What a failed write left is one of several contents, and the copy has one of them.
-        let contents = self.contents(source.id).clone();
-        self.made += 1;
-        let id = self.made;
-        self.contents.insert(id, contents);
-        let named = Named { id, version: None, attributes: source.attributes };
-        self.give(&to, step.second, named, |array, when| array.copy(&from, &to, when))
-    }
-
-    fn draft(&mut self, step: &Step) -> Said {
-        if self.drafts.len() >= 2 {
-            let (draft, id) = self.drafts.swap_remove(0);
-            self.handles.retain(|handle| handle.id != id);
-            self.finish_file(Some(id))?;
-            drop(draft);
-        }
-        match self.array().draft(self.program.layout(step.first)) {
-            Ok(draft) => {
-                let id = self.make(&[]);
-                self.handles.push(Handle { id, file: draft.file().clone() });
-                self.drafts.push((draft, id));
-                self.trim_handles()?;
-                Ok(format!("contents {id}"))
-            }
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
-        }
-    }
-
-    fn publish(&mut self, step: &Step) -> Said {
-        if self.drafts.is_empty() {
-            return nothing();
-        }
-        let index = step.which as usize % self.drafts.len();
-        let id = self.drafts[index].1;
-        self.finish_file(Some(id))?;
-        let (draft, id) = self.drafts.swap_remove(index);
-        let name = self.any_name(step.first);
-        self.contents(id).may_be_synced();
-        let named = Named { id, version: None, attributes: BTreeMap::new() };
-        let published = self.give(&name, step.second, named, |_, when| draft.publish(&name, when))?;
-        if !self.names.values().any(|named| named.id == id) {
-            self.drafts.push((draft, id));
-        }
-        Ok(published)
-    }
-
     // Handles.
 
-    fn trim_handles(&mut self) -> Result<(), Wrong> {
+    pub fn trim_handles(&mut self) -> Result<(), Wrong> {
         while self.handles.len() > HANDLES_MAX {
             let handle = self.handles.remove(0);
             self.let_handle_go(handle)?;
@@ -540,7 +253,7 @@ impl Life<'_> {
         &mut self,
         id: u32,
         file: &File,
-        began: &[super::model::Began],
+        began: &[Began],
         written: iomill::Result<()>,
     ) -> Result<Result<(), String>, Wrong> {
         let before = self.contents(id).len();
@@ -746,87 +459,12 @@ impl Life<'_> {
         }
     }
 
-    // The machine.
-
     fn resize(&mut self, step: &Step) -> Said {
         match self.array().resize_cache(u64::from(1 + step.first % 64) * 4 * PAGE as u64) {
             Ok(()) => Ok("resized".to_owned()),
             // There is no cache, or that size is none for it.
             Err(Error::Invalid { .. }) => Ok("refused".to_owned()),
             Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
-        }
-    }
-
-    fn accident(&mut self, step: &Step) -> Said {
-        let drive = step.which as usize % self.world.drives();
-        match step.act {
-            Act::Errors => {
-                let rates = rates(step.first);
-                self.world.faults(|faults| faults.rates = rates);
-                let harmless = Rates {
-                    short_read: rates.short_read,
-                    short_write: rates.short_write,
-                    interrupted: rates.interrupted,
-                    ..Rates::default()
-                };
-                self.is_excused |= rates != harmless;
-                self.is_cut_short |= rates.short_write > 0;
-                self.coverage.trouble(Trouble::Errors);
-                Ok(format!("{rates:?}"))
-            }
-            Act::Inject => {
-                let kinds = [
-                    Kind::Read,
-                    Kind::Write,
-                    Kind::Sync,
-                    Kind::SyncDir,
-                    Kind::Create,
-                    Kind::Open,
-                    Kind::Rename,
-                    Kind::Allocate,
-                    Kind::SetLen,
-                    Kind::Unlink,
-                    Kind::Zero,
-                ];
-                let kind = kinds[step.first as usize % kinds.len()];
-                let takes_space = matches!(kind, Kind::Write | Kind::Create | Kind::Allocate);
-                let errno = if takes_space && step.second.is_multiple_of(2) { libc::ENOSPC } else { libc::EIO };
-                let (skip, times) = (u64::from(step.second % 5), u64::from(1 + step.second / 5 % 3));
-                let injection = Injection::new(kind, Fault::Errno(errno)).drive(drive).skip(skip).times(times);
-                self.world.faults(|faults| faults.inject(injection));
-                self.is_excused = true;
-                self.coverage.trouble(Trouble::Errors);
-                Ok(format!("{times} {kind:?} on drive {drive} after {skip} fail with errno {errno}"))
-            }
-            Act::Slow => {
-                self.world.faults(|faults| faults.slow(drive, u64::from(2 + step.first % 200)));
-                self.coverage.trouble(Trouble::Slow);
-                Ok(format!("drive {drive}"))
-            }
-            Act::Kill => {
-                let death = if step.first.is_multiple_of(2) { Death::Error } else { Death::Empty };
-                self.world.faults(|faults| faults.kill(drive, death));
-                self.is_excused = true;
-                self.coverage.trouble(Trouble::Dead);
-                Ok(format!("drive {drive}, {death:?}"))
-            }
-            Act::Fill => {
-                let room = self.world.used_bytes(drive) + u64::from(step.first % 40) * PAGE as u64;
-                self.world.set_capacity(drive, Some(room));
-                self.is_excused = true;
-                self.coverage.trouble(Trouble::Full);
-                Ok(format!("drive {drive} has {room} bytes"))
-            }
-            Act::CrashSoon => {
-                let at = self.world.effects() + u64::from(1 + step.first % 150);
-                self.world.faults(|faults| faults.crash_at_effect = Some(at));
-                Ok(format!("at change {at}"))
-            }
-            _ => {
-                self.calm();
-                self.coverage.calm();
-                Ok("calm".to_owned())
-            }
         }
     }
 }

@@ -1,47 +1,13 @@
-//! Calls in flight: futures, and batches with a callback.
+//! How calls in flight go on and end.
 
 use std::ops::Range;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use iomill::{Array, Error};
+use iomill::Array;
 
+use super::flight::{Brought, Call, Part, Pending};
 use super::life::{Life, Wrong};
-use super::model::{Began, SECTOR};
-
-/// What a call brings: the bytes of its reads, one after the other.
-pub type Brought = Result<Vec<Vec<u8>>, Error>;
-
-/// How it is learned what a call brings.
-pub enum Pending {
-    Future(Pin<Box<dyn Future<Output = Brought>>>),
-    Callback(Arc<Mutex<Option<Brought>>>),
-    /// It was dropped, and goes on.
-    Abandoned,
-}
-
-/// What one request of a call does.
-pub enum Part {
-    Read(Range<usize>),
-    Write(Began),
-}
-
-impl Part {
-    pub fn range(&self) -> Range<usize> {
-        match self {
-            Part::Read(range) => range.clone(),
-            Part::Write(began) => began.range(),
-        }
-    }
-}
-
-/// A call in flight.
-pub struct Call {
-    pub id: u32,
-    pub parts: Vec<Part>,
-    pub pending: Pending,
-}
+use super::model::SECTOR;
 
 /// Steps after which a call that has not ended hangs.
 const STEPS_MAX: usize = 1_000_000;

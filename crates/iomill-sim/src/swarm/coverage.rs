@@ -1,4 +1,4 @@
-//! Which steps met which accidents: a table whose empty cells tell what was never tried.
+//! Which steps met which accidents, as a table. An empty cell was never tried.
 
 use std::fmt;
 

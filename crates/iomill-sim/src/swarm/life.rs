@@ -13,14 +13,22 @@ use iomill::catalog::{Record, check};
 use iomill::layout::Map;
 use iomill::{Array, Draft, Error, File};
 
-use super::calls::{Call, Part};
 use super::coverage::Coverage;
+use super::flight::{Call, Part};
 use super::model::Contents;
 use super::program::{Program, Step};
 use crate::World;
 
 /// What was found to be wrong.
 pub type Wrong = String;
+
+/// What a step did, in words.
+pub type Said = Result<String, Wrong>;
+
+/// A step finds nothing that it could do.
+pub fn nothing() -> Said {
+    Ok("nothing to do".to_owned())
+}
 
 /// A name: which contents it has, and its attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,11 +3,14 @@
 //! Goals: a seed decides a machine, what is done to it and what goes wrong, and each read, error, length and name is compared with what may be
 //! there. A program that shows a fault is made as short as it gets. Non-goals: plain files, several threads, and speed.
 
+mod accidents;
 mod acts;
 mod calls;
 mod coverage;
+mod flight;
 mod life;
 mod model;
+mod names;
 mod program;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

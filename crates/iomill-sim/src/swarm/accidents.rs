@@ -1,0 +1,86 @@
+//! Steps that make something go wrong with the machine.
+
+use super::coverage::Trouble;
+use super::life::{Life, Said};
+use super::program::{Act, Step, rates};
+use crate::{Death, Fault, Injection, Kind, Rates};
+
+impl Life<'_> {
+    /// Makes something go wrong.
+    pub fn accident(&mut self, step: &Step) -> Said {
+        let drive = step.which as usize % self.world.drives();
+        match step.act {
+            Act::Errors => self.fail_by_chance(step),
+            Act::Inject => self.fail_next(step, drive),
+            Act::Slow => {
+                self.world.faults(|faults| faults.slow(drive, u64::from(2 + step.first % 200)));
+                self.coverage.trouble(Trouble::Slow);
+                Ok(format!("drive {drive}"))
+            }
+            Act::Kill => {
+                let death = if step.first.is_multiple_of(2) { Death::Error } else { Death::Empty };
+                self.world.faults(|faults| faults.kill(drive, death));
+                self.is_excused = true;
+                self.coverage.trouble(Trouble::Dead);
+                Ok(format!("drive {drive}, {death:?}"))
+            }
+            Act::Fill => {
+                let room = self.world.used_bytes(drive) + u64::from(step.first % 40) * 4096;
+                self.world.set_capacity(drive, Some(room));
+                self.is_excused = true;
+                self.coverage.trouble(Trouble::Full);
+                Ok(format!("drive {drive} has {room} bytes"))
+            }
+            Act::CrashSoon => {
+                let at = self.world.effects() + u64::from(1 + step.first % 150);
+                self.world.faults(|faults| faults.crash_at_effect = Some(at));
+                Ok(format!("at change {at}"))
+            }
+            _ => {
+                self.calm();
+                self.coverage.calm();
+                Ok("calm".to_owned())
+            }
+        }
+    }
+
+    fn fail_by_chance(&mut self, step: &Step) -> Said {
+        let rates = rates(step.first);
+        self.world.faults(|faults| faults.rates = rates);
+        let harmless = Rates {
+            short_read: rates.short_read,
+            short_write: rates.short_write,
+            interrupted: rates.interrupted,
+            ..Rates::default()
+        };
+        self.is_excused |= rates != harmless;
+        self.is_cut_short |= rates.short_write > 0;
+        self.coverage.trouble(Trouble::Errors);
+        Ok(format!("{rates:?}"))
+    }
+
+    fn fail_next(&mut self, step: &Step, drive: usize) -> Said {
+        let kinds = [
+            Kind::Read,
+            Kind::Write,
+            Kind::Sync,
+            Kind::SyncDir,
+            Kind::Create,
+            Kind::Open,
+            Kind::Rename,
+            Kind::Allocate,
+            Kind::SetLen,
+            Kind::Unlink,
+            Kind::Zero,
+        ];
+        let kind = kinds[step.first as usize % kinds.len()];
+        let takes_space = matches!(kind, Kind::Write | Kind::Create | Kind::Allocate);
+        let errno = if takes_space && step.second.is_multiple_of(2) { libc::ENOSPC } else { libc::EIO };
+        let (skip, times) = (u64::from(step.second % 5), u64::from(1 + step.second / 5 % 3));
+        let injection = Injection::new(kind, Fault::Errno(errno)).drive(drive).skip(skip).times(times);
+        self.world.faults(|faults| faults.inject(injection));
+        self.is_excused = true;
+        self.coverage.trouble(Trouble::Errors);
+        Ok(format!("{times} {kind:?} on drive {drive} after {skip} fail with errno {errno}"))
+    }
+}
