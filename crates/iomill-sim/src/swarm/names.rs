@@ -244,7 +244,8 @@ impl Life<'_> {
         }
         self.finish_file(Some(source.id))?;
         // What a failed write left is one of several contents, and the copy has one of them.
-        let contents = self.contents(source.id).clone();
+        let mut contents = self.contents(source.id).clone();
+        contents.may_be_synced();
         self.made += 1;
         let id = self.made;
         self.contents.insert(id, contents);
