@@ -240,7 +240,7 @@ impl Life<'_> {
         }
         let new = bytes(step.second ^ step.first, count);
         let began = self.contents(id).begin(at, &new);
-        let written = if step.first % 3 == 0 {
+        let written = if step.first.is_multiple_of(3) {
             block_on(&self.array(), file.write(new, at as u64))?.map(drop).map_err(Error::from)
         } else {
             file.write_at(&new, at as u64)

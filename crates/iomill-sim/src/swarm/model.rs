@@ -272,7 +272,8 @@ impl Contents {
 
     /// Whether a crash may leave these bytes, or, if only the process died, also what a read would have returned.
     pub fn may_leave(&self, found: &[u8], killed: bool) -> Result<(), String> {
-        if !self.crash_lens.contains(&found.len()) && !(killed && found.len() == self.len) {
+        let may_have_len = self.crash_lens.contains(&found.len()) || killed && found.len() == self.len;
+        if !may_have_len {
             return Err(format!("it has {} bytes, not one of {:?}", found.len(), self.crash_lens));
         }
         for (index, chunk) in found.chunks(SECTOR).enumerate() {

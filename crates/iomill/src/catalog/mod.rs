@@ -55,9 +55,9 @@
 //!    the next epoch.
 //! 4. *Lock.* `lock` is made once, never replaced, and locked on every drive in the order of indices: exclusively by
 //!    the writer, shared by readers. Labels are read again under the lock.
-//! 5. *Init.* Labels are written with epoch 0 on all drives, then the log is made, then labels are written with epoch
-//!    1. So a drive with epoch 0 has never held a file, and a later init may use it. An array opens when at least one
-//!    of its labels has left epoch 0, since then all drives have theirs.
+//! 5. *Init.* Labels are written with epoch 0 on all drives, then the log is made, then labels are written with
+//!    epoch 1. So a drive with epoch 0 has never held a file, and a later init may use it. An array opens when at least
+//!    one of its labels has left epoch 0, since then all drives have theirs.
 //! 6. *Building on what is found.* The changes of a killed process may be in memory only. A writer syncs the
 //!    directories of every drive, and all copies of the log (C11), before it builds on them.
 //! 7. *Removing.* Parts of a dying file are cut and unlinked. The record `gone` follows when the directories are
