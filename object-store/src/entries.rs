@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use futures_util::stream::{self, BoxStream, StreamExt};
 use iomill::{Listed, Listing};
 
-use crate::fault::{Fault, Result};
+use crate::common::{Fault, Result};
 use crate::known::{Entry, Meta};
 use crate::tree::Walk;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 
-use crate::fault::{Fault, Kind, Result};
+use crate::common::{Fault, Kind, Result};
 use crate::stamp::Stamp;
 
 /// What a listing says of an object.

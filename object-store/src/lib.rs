@@ -28,7 +28,6 @@
 //! `docs/objects.md` of iomill says when this helps, when not, and what the trait cannot express.
 
 mod entries;
-mod fault;
 mod handles;
 mod known;
 mod objects;
@@ -37,9 +36,10 @@ mod source;
 mod stamp;
 mod store;
 mod tree;
-mod turns;
 mod upload;
 mod uploads;
+
+use iomill_objects_common as common;
 
 #[cfg(feature = "v0_13")]
 pub mod v0_13;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use iomill::{Array, Draft, Error, FileStat, Listing, PutOptions, When};
 
-use crate::fault::Result;
+use crate::common::Result;
 use crate::handles::{Handle, Handles, SMALL_MAX_BYTES};
 use crate::known::{Found, Meta, Version};
 

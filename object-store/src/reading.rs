@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, StreamExt};
 
-use crate::fault::{Fault, Result};
+use crate::common::{Fault, Result, pieces};
 use crate::handles::Handle;
 
 /// A range up to this length is one read, and one `Bytes`.
@@ -48,19 +48,8 @@ pub fn stream(file: Arc<Handle>, range: Range<u64>) -> BoxStream<'static, Result
     } else if range.end - range.start <= WHOLE_MAX_BYTES {
         stream::once(read(range)).boxed()
     } else {
-        stream::iter(pieces(range)).map(read).buffered(PIECES_AHEAD).boxed()
+        stream::iter(pieces(range, PIECE_BYTES)).map(read).buffered(PIECES_AHEAD).boxed()
     }
-}
-
-/// A range cut at multiples of the length of a piece, so that no page is read twice.
-fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
-    let mut at = range.start;
-    std::iter::from_fn(move || {
-        let end = (at / PIECE_BYTES + 1).saturating_mul(PIECE_BYTES).min(range.end);
-        let piece = at..end;
-        at = end;
-        (!piece.is_empty()).then_some(piece)
-    })
 }
 
 /// Reads ranges within the file by one gather, into memory that all of them share.
@@ -83,7 +72,7 @@ mod tests {
     #[test]
     fn pieces_cover_the_range() {
         for range in [0..1, 5..5, 0..3 * PIECE_BYTES, 7..PIECE_BYTES, PIECE_BYTES - 1..2 * PIECE_BYTES + 1] {
-            let pieces: Vec<_> = pieces(range.clone()).collect();
+            let pieces: Vec<_> = pieces(range.clone(), PIECE_BYTES).collect();
             assert_eq!(pieces.iter().map(|piece| piece.end - piece.start).sum::<u64>(), range.end - range.start);
             assert_eq!(pieces.first().map_or(range.start, |piece| piece.start), range.start);
             assert_eq!(pieces.last().map_or(range.end, |piece| piece.end), range.end);

@@ -4,13 +4,12 @@
 
 use std::sync::Arc;
 
+use crate::common::{Fault, Kind, Result, give_turn};
 use crate::entries::Entries;
-use crate::fault::{Fault, Kind, Result};
 use crate::handles::Handle;
 use crate::known::{Found, Version};
 use crate::objects::Objects;
 use crate::tree::Tree;
-use crate::turns::give_turn;
 
 /// See the module.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use iomill::{Array, Layout, Runtime};
 
-use crate::fault::{Fault, Result};
+use crate::common::{Fault, Result};
 use crate::objects::Objects;
 use crate::source::Source;
 use crate::tree::Tree;

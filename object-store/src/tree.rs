@@ -13,7 +13,7 @@ use iomill::{PlainOptions, Runtime};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
-use crate::fault::{Fault, Kind, Result, kind_of_io};
+use crate::common::{Fault, Kind, Result, kind_of_io};
 use crate::handles::{Handle, Handles};
 use crate::known::{Found, Meta, Version};
 use crate::stamp::Stamp;

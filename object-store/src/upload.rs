@@ -19,7 +19,7 @@ use blocking::Task;
 use bytes::Bytes;
 use iomill::{Draft, Layout};
 
-use crate::fault::{Fault, Result};
+use crate::common::{Fault, Result};
 use crate::objects::{Objects, meta_of};
 
 /// A copy of parts moves so many bytes at a time.

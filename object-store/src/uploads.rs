@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::fault::{Fault, Result};
+use crate::common::{Fault, Result};
 use crate::upload::Upload;
 
 /// So many results of completed uploads are kept, for calls of `complete` that come again.

@@ -11,24 +11,8 @@ mod versioned;
 
 pub use versioned::IomillStore;
 
-/// Results as this version has them. There are no extensions: those of this version are for answers of HTTP.
-mod result {
-    use super::object_store::path::Path;
-    use super::object_store::{Attributes, Extensions, GetResult, GetResultPayload, ListResult, ObjectMeta, PutResult};
-    use std::ops::Range;
-
-    pub fn put(e_tag: String) -> PutResult {
-        PutResult { e_tag: Some(e_tag), version: None, extensions: Extensions::new() }
-    }
-
-    pub fn get(payload: GetResultPayload, meta: ObjectMeta, range: Range<u64>, attributes: Attributes) -> GetResult {
-        GetResult { payload, meta, range, attributes, extensions: Extensions::new() }
-    }
-
-    pub fn list(common_prefixes: Vec<Path>, objects: Vec<ObjectMeta>) -> ListResult {
-        ListResult { common_prefixes, objects, extensions: Extensions::new() }
-    }
-}
+/// Results and errors as this version has them.
+use crate::common::v0_14 as result;
 
 /// Parts are addressed by the id of their upload. Ids are kept in the store, and end with it.
 #[async_trait]

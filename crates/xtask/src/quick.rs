@@ -186,7 +186,8 @@ fn tested(package: &Package, root: &Path, path: &str) -> Option<(Vec<String>, Op
 
 /// The workspaces beside that of the root that have changed files, by their folders.
 fn apart(changed: &BTreeSet<String>) -> BTreeSet<String> {
-    const APART: [&str; 7] = ["lab/", "models/", "object-store/", "origin/", "python/", "fuzz/", "examples/"];
+    const APART: [&str; 8] =
+        ["lab/", "models/", "object-store/", "objects-common/", "origin/", "python/", "fuzz/", "examples/"];
     let found = |path: &String| APART.into_iter().find(|folder| path.starts_with(folder));
     changed.iter().filter_map(found).map(|folder| folder.trim_end_matches('/').to_owned()).collect()
 }

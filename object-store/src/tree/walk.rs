@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::is_unfinished;
-use crate::fault::{Fault, Kind, Result, kind_of_io};
+use crate::common::{Fault, Kind, Result, kind_of_io};
 use crate::known::{Entry, Meta};
 use crate::stamp::Stamp;
 

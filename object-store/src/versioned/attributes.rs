@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::convert::error;
 use super::object_store::path::Path;
 use super::object_store::{Attribute, Attributes, Result};
-use crate::fault::{Fault, Kind};
+use crate::common::{Fault, Kind};
 
 const KEY: &str = "object:";
 const METADATA: &str = "object:metadata:";

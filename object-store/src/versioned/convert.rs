@@ -1,9 +1,9 @@
 //! Errors and what is known of objects, in the types of one version of `object_store`.
 
-use super::object_store;
 use super::object_store::path::Path;
 use super::object_store::{Error, ObjectMeta};
-use crate::fault::{Fault, Kind};
+use super::{object_store, result};
+use crate::common::Fault;
 use crate::known::Meta;
 
 /// The name of the store in errors.
@@ -16,15 +16,7 @@ pub fn error(fault: Fault, location: &Path) -> Error {
 
 /// The same where `path` is no path of an object.
 pub fn failed(fault: Fault, path: &str) -> Error {
-    let (path, source) = (path.to_owned(), fault.source);
-    match fault.kind {
-        Kind::NotFound => Error::NotFound { path, source },
-        Kind::AlreadyExists => Error::AlreadyExists { path, source },
-        Kind::Precondition => Error::Precondition { path, source },
-        Kind::PermissionDenied => Error::PermissionDenied { path, source },
-        Kind::NotSupported => Error::NotSupported { source },
-        Kind::Other => Error::Generic { store: STORE, source },
-    }
+    result::error(&fault, path, STORE)
 }
 
 pub fn unsupported(why: impl Into<String>) -> Error {

@@ -24,7 +24,7 @@ use super::object_store::{
     Result,
 };
 use super::result;
-use crate::fault::{Fault, Kind};
+use crate::common::{Fault, Kind};
 use crate::known::version_of;
 use crate::objects::meta_of;
 use crate::reading;

@@ -13,7 +13,8 @@ use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 6] = ["examples/http-records", "fuzz", "models", "object-store", "origin", "python"];
+const APART: [&str; 7] =
+    ["examples/http-records", "fuzz", "models", "object-store", "objects-common", "origin", "python"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]

@@ -1,37 +1,57 @@
-//! [`Fault`]: what can go wrong, before it becomes an error of one version of `object_store`. Non-goals: those errors (`versioned::convert`).
+//! [`Fault`]: what can go wrong, before it becomes an error of one version of `object_store`. Clones are for calls that waited for one read. Non-goals:
+//! those errors (`errors`).
 
+use std::error::Error;
 use std::io;
+use std::sync::Arc;
 
 /// What a fault is to users of the trait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// There is no such object.
     NotFound,
+    /// There is one already.
     AlreadyExists,
-    /// The object does not have the version that the call demands.
+    /// The object changed, or does not have the version that the call demands.
     Precondition,
+    /// The object has the version that the caller has, too.
+    NotModified,
     /// The store cannot do that, whatever the object.
     NotSupported,
-    /// The array was opened for reading, or the system denies the access to a file.
+    /// The caller may not do that.
     PermissionDenied,
+    /// The caller has not said what it is.
+    Unauthenticated,
+    /// Anything else.
     Other,
 }
 
 /// A failure with its kind.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fault {
+    /// What it is to users.
     pub kind: Kind,
-    pub source: Box<dyn std::error::Error + Send + Sync>,
+    /// What happened.
+    pub source: Arc<dyn Error + Send + Sync>,
 }
 
+/// A result of a call below the trait.
 pub type Result<T, E = Fault> = std::result::Result<T, E>;
 
 impl Fault {
-    pub fn new(kind: Kind, why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault {
-        Fault { kind, source: why.into() }
+    /// A fault with a reason.
+    pub fn new(kind: Kind, why: impl Into<Box<dyn Error + Send + Sync>>) -> Fault {
+        Fault { kind, source: Arc::from(why.into()) }
     }
 
-    pub fn other(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Fault {
+    /// A fault that is of no other kind.
+    pub fn other(why: impl Into<Box<dyn Error + Send + Sync>>) -> Fault {
         Fault::new(Kind::Other, why)
+    }
+
+    /// The object has another version than the one that the call began with.
+    pub fn changed(path: &str) -> Fault {
+        Fault::new(Kind::Precondition, format!("{path:?} was changed while it was read; read it again"))
     }
 }
 
@@ -46,7 +66,7 @@ impl From<iomill::Error> for Fault {
             Error::Io { source, .. } => kind_of_io(source),
             _ => Kind::Other,
         };
-        Fault { kind, source: error.into() }
+        Fault::new(kind, error)
     }
 }
 
