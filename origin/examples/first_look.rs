@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     origin.put(&path, vec![7; (ROWS * ROW_BYTES) as usize].into()).await?;
 
     // Objects never change here, so a hit asks the origin for nothing.
-    let options = Options::new().bytes(256 << 20).index_dir(dir.path()).revalidate("", Revalidate::Never);
+    let options = Options::new().bytes(256 << 20).index_dir(dir.path()).on_root(true).revalidate("", Revalidate::Never);
     let cache = Cache::open([&ssd0, &ssd1], options)?;
     let store = cache.over(origin, "file://bucket");
 

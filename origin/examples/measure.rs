@@ -125,6 +125,8 @@ fn opened(dir: &FsPath, name: &str, bytes: u64, memory: u64, admit: f64) -> Resu
     let home = dir.join(name);
     std::fs::create_dir(&home)?;
     let options = Options::new()
+        .on_root(true)
+        .read_within(Duration::from_secs(60))
         .bytes(bytes)
         .memory_bytes(memory)
         .fill_bytes(512 << 20)
@@ -229,7 +231,8 @@ async fn reopened(dir: &FsPath, name: &str, len: u64, memory: u64) -> Result<()>
             }
         }
         let begun = Instant::now();
-        let options = Options::new().memory_bytes(memory).index_dir(dir).revalidate("", Revalidate::Never);
+        let options =
+            Options::new().on_root(true).memory_bytes(memory).index_dir(dir).revalidate("", Revalidate::Never);
         let cache = Cache::open([&home], options)?;
         let store = over(&cache, len, Duration::ZERO);
         store.get_range(&Path::from("object"), 4096..8192).await?;

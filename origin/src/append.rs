@@ -5,7 +5,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use crate::drive::{Drive, Held};
+use crate::drive::{Drive, Held, random};
 use crate::identity::{GranuleId, PAGE_BYTES};
 use crate::index::Region;
 use crate::load;
@@ -88,14 +88,14 @@ fn region_with_room(drive: &Drive, held: &Held<'_>, done: &mut Appended) -> io::
         }
     }
     if let Some(region) = unused_region(drive, held)? {
-        begin_life(drive, region, held);
+        begin_life(drive, region, held)?;
         return Ok(region);
     }
     let Some(region) = victim(drive) else {
         return Err(io::Error::new(io::ErrorKind::StorageFull, "the file system has no room for a region"));
     };
     let carried = carried(drive, region);
-    begin_life(drive, region, held);
+    begin_life(drive, region, held)?;
     done.emptied += 1;
     let mut rest = &carried[..];
     while !rest.is_empty() {
@@ -153,14 +153,16 @@ fn carried(drive: &Drive, region: u32) -> Vec<Ready> {
 }
 
 /// Rules W3 and I4: all granules of a region are forgotten before it gets another life.
-fn begin_life(drive: &Drive, region: u32, _held: &Held<'_>) {
+fn begin_life(drive: &Drive, region: u32, _held: &Held<'_>) -> io::Result<()> {
+    let salt = u64::from_le_bytes(random()?);
     drive.index.set_open_region(None);
     let emptied = Region { life: None, filled: 0, allocated: true };
     drive.index.set_region(region, emptied);
     drive.index.clear(region);
-    let life = drive.index.next_life(fastrand::u64(..));
+    let life = drive.index.next_life(salt);
     drive.index.set_region(region, Region { life: Some(life), ..emptied });
     drive.index.set_open_region(Some(region));
+    Ok(())
 }
 
 /// Appends as many granules as the region has room for, and as one call writes. Rule W2: the bytes, then the summary, then the index.

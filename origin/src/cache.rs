@@ -3,10 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_lock::{Semaphore, SemaphoreGuard};
-use futures_timer::Delay;
 use futures_util::future::{Either, select};
 use iomill::{Runtime, RuntimeOptions};
 
@@ -15,18 +14,35 @@ use crate::drive::Drive;
 use crate::error::{Error, Result};
 use crate::fill::{Fill, Filler};
 use crate::flights::Flights;
+use crate::geometry::Geometry;
 use crate::identity::GranuleId;
+use crate::label::Label;
 use crate::notices::Notices;
-use crate::options::{Cost, Options, PATIENCE};
+use crate::options::{Options, PATIENCE};
+use crate::process::PerProcess;
 use crate::shares::Shares;
+use crate::timer::Timer;
 
 /// A cache of objects on the drives of this machine. All processes of the machine may open it at the same time. Clones are one cache.
 ///
 /// When the last clone and the last store over it are dropped, what waits is written, and the threads of the cache end.
+///
+/// A child that was forked may use it. It opens the drives again for itself, at its first call.
 #[derive(Clone, Debug)]
-pub struct Cache(pub(crate) Arc<Inner>);
+pub struct Cache(Arc<Opening>);
 
-/// What all clones share.
+/// What all clones share, in this process and in its children.
+#[derive(Debug)]
+struct Opening {
+    dirs: Vec<PathBuf>,
+    options: Options,
+    runtime: Runtime,
+    /// The memory of the runtime, of which children have shares.
+    memory_bytes: u64,
+    here: PerProcess<Inner>,
+}
+
+/// What a process has of a cache.
 #[derive(Debug)]
 pub struct Inner {
     pub drives: Vec<Arc<Drive>>,
@@ -37,15 +53,15 @@ pub struct Inner {
     /// One permit for each GET in flight.
     gets: Semaphore,
     pub granule_bytes: u64,
-    pub cost: Cost,
-    pub wait_for_others: Duration,
+    pub timer: Timer,
     pub options: Options,
     runtime: Runtime,
     notices: Notices,
 }
 
 impl Cache {
-    /// Opens a cache on directories, one for each drive. A directory that belongs to no cache becomes a drive of this one.
+    /// Opens a cache on directories, one for each drive. A directory that belongs to no cache becomes a drive of this one, if it is on another file
+    /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same.
     ///
     /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. An error if none can be, if the options are wrong, or if the
     /// directories belong to two caches.
@@ -54,32 +70,71 @@ impl Cache {
     pub fn open<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>, options: Options) -> Result<Cache> {
         let mut dirs: Vec<PathBuf> = drives.into_iter().map(|dir| dir.as_ref().to_owned()).collect();
         check(&dirs, &options)?;
-        // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
-        dirs.sort_by_cached_key(|dir| std::fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok());
-        let notices = Notices::default();
-        let runtime = runtime(&options)?;
-        let share = options.bytes.map(|bytes| bytes / dirs.len() as u64);
-        let (mut cache, mut opened, mut first_error) = (known_cache(&dirs), Vec::<Arc<Drive>>::new(), None);
-        for dir in &dirs {
-            match Drive::open(dir, &mut cache, share, &options, &runtime, &notices) {
-                Ok(drive) if is_like(&opened, &drive) => opened.push(Arc::new(drive)),
-                Ok(_) => {
-                    let why =
-                        format!("{} is given twice, or has other lengths of granules than the rest", dir.display());
-                    return Err(Error::Invalid { what: "the directories", why });
-                }
-                Err(error @ (Error::Foreign { .. } | Error::Invalid { .. })) => return Err(error),
-                Err(error) => {
-                    notices.add(format!("a drive is left out: {error}"));
-                    first_error.get_or_insert(error);
-                }
-            }
+        // A child may have another working directory.
+        for dir in &mut dirs {
+            *dir = std::path::absolute(&*dir).map_err(Error::io("find", &*dir))?;
         }
-        let granule_bytes = match (opened.first(), first_error) {
-            (Some(drive), _) => drive.geometry().granule_bytes() as u64,
-            (None, Some(error)) => return Err(error),
-            (None, None) => return Err(Error::Invalid { what: "the directories", why: "there is none".into() }),
-        };
+        let runtime = runtime(&options)?;
+        let memory_bytes = runtime.counters().cache_bytes;
+        let here = PerProcess::new(Inner::open(&dirs, &options, runtime.clone())?);
+        Ok(Cache(Arc::new(Opening { dirs, options, runtime, memory_bytes, here })))
+    }
+
+    /// What this process has of the cache. A forked child opens it here.
+    pub(crate) fn here(&self) -> Result<&Inner> {
+        let opening = &*self.0;
+        opening
+            .here
+            .get_or_try(|| Inner::open(&opening.dirs, &opening.options, runtime_of_child(opening.memory_bytes)?))
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// What the cache has done in this process.
+    pub fn counters(&self) -> Counters {
+        self.0.here.get().map(|inner| inner.tally.now()).unwrap_or_default()
+    }
+
+    /// The runtime that reads the drives. Its counters tell hits in memory from reads of drives.
+    pub fn runtime(&self) -> &Runtime {
+        self.0.here.get().map_or(&self.0.runtime, |inner| &inner.runtime)
+    }
+
+    /// What a user should know and no call returns: drives that were left out, that failed, or that are full.
+    pub fn notices(&self) -> Vec<String> {
+        self.0.here.get().map(|inner| inner.notices.all()).unwrap_or_default()
+    }
+
+    /// The bytes of memory that the indexes of all drives take. All processes share them.
+    pub fn index_bytes(&self) -> u64 {
+        self.0.here.get().map_or(0, |inner| inner.drives.iter().map(|drive| drive.index.bytes()).sum())
+    }
+
+    /// Waits until all granules that were fetched are written, or dropped. It blocks.
+    pub fn flush(&self) {
+        self.0.here.get().into_iter().for_each(|inner| inner.fillers.iter().for_each(Filler::flush));
+    }
+
+    /// [`Cache::flush`] within a bound. Whether nothing waits any more.
+    pub fn flush_within(&self, most: Duration) -> bool {
+        let end = Instant::now() + most;
+        self.0.here.get().is_none_or(|inner| inner.fillers.iter().all(|filler| filler.flush_before(end)))
+    }
+
+    /// Waits until the indexes have what the drives have. It blocks. Nothing needs this call: what is not in an index yet is a miss.
+    pub fn wait_until_loaded(&self) {
+        self.0.here.get().into_iter().for_each(|inner| inner.fillers.iter().for_each(Filler::wait_until_loaded));
+    }
+}
+
+impl Inner {
+    fn open(dirs: &[PathBuf], options: &Options, runtime: Runtime) -> Result<Inner> {
+        let notices = Notices::default();
+        let opened = opened(dirs, options, &runtime, &notices)?;
+        // There is one at least.
+        let granule_bytes = opened.first().map_or(1, |drive| drive.geometry().granule_bytes() as u64);
         let (flights, tally) = (Arc::new(Flights::default()), Arc::new(Tally::default()));
         let most = (options.fill_bytes / opened.len() as u64).max(granule_bytes);
         let filler = |drive: &Arc<Drive>| {
@@ -88,10 +143,11 @@ impl Cache {
             started.map_err(Error::io("start the thread of", drive.home()))
         };
         let fillers = opened.iter().map(filler).collect::<Result<Vec<_>>>()?;
+        let timer = Timer::start().map_err(Error::io("start the timer of", &dirs[0]))?;
         let shares = RwLock::new(Arc::new(shares_of(&opened)));
-        let (cost, wait_for_others) = (options.cost, options.wait_for_others);
-        let gets = Semaphore::new(cost.in_flight.max(1));
-        let inner = Inner {
+        let gets = Semaphore::new(options.cost.in_flight.max(1));
+        let options = options.clone();
+        Ok(Inner {
             drives: opened,
             fillers,
             shares,
@@ -99,54 +155,23 @@ impl Cache {
             tally,
             gets,
             granule_bytes,
-            cost,
-            wait_for_others,
+            timer,
             options,
             runtime,
             notices,
-        };
-        Ok(Cache(Arc::new(inner)))
+        })
     }
 
-    /// What the cache has done in this process.
-    pub fn counters(&self) -> Counters {
-        self.0.tally.now()
-    }
-
-    /// The runtime that reads the drives. Its counters tell hits in memory from reads of drives.
-    pub fn runtime(&self) -> &Runtime {
-        &self.0.runtime
-    }
-
-    /// What a user should know and no call returns: drives that were left out, that failed, or that are full.
-    pub fn notices(&self) -> Vec<String> {
-        self.0.notices.all()
-    }
-
-    /// The bytes of memory that the indexes of all drives take. All processes share them.
-    pub fn index_bytes(&self) -> u64 {
-        self.0.drives.iter().map(|drive| drive.index.bytes()).sum()
-    }
-
-    /// Waits until all granules that were fetched are written, or dropped. It blocks.
-    pub fn flush(&self) {
-        self.0.fillers.iter().for_each(Filler::flush);
-    }
-
-    /// Waits until the indexes have what the drives have. It blocks. Nothing needs this call: what is not in an index yet is a miss.
-    pub fn wait_until_loaded(&self) {
-        self.0.fillers.iter().for_each(Filler::wait_until_loaded);
-    }
-}
-
-impl Inner {
     pub fn shares(&self) -> Arc<Shares> {
         Arc::clone(&self.shares.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A permit for a GET. It is a throttle, and no right: futures that nothing polls may have all of them, so a call waits within a bound.
     pub async fn permit(&self) -> Option<SemaphoreGuard<'_>> {
-        match select(std::pin::pin!(self.gets.acquire()), Delay::new(PATIENCE)).await {
+        if let Some(permit) = self.gets.try_acquire() {
+            return Some(permit);
+        }
+        match select(std::pin::pin!(self.gets.acquire()), self.timer.after(PATIENCE)).await {
             Either::Left((permit, _)) => Some(permit),
             Either::Right(_) => None,
         }
@@ -174,6 +199,12 @@ impl Inner {
         *self.shares.write().unwrap_or_else(PoisonError::into_inner) = shares;
     }
 
+    /// Whether all drives have room for their shares of so many bytes to be written.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let share = bytes / self.fillers.len().max(1) as u64;
+        self.fillers.iter().all(|filler| filler.has_room(share))
+    }
+
     /// Hands a granule to the thread of its drive.
     pub fn offer(&self, fill: Fill, extra: bool) {
         if let Some(drive) = self.shares().drive(fill.id.tag) {
@@ -185,6 +216,46 @@ impl Inner {
     }
 }
 
+/// The drives that can be had. What is wrong with the others is told.
+fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Notices) -> Result<Vec<Arc<Drive>>> {
+    let share = options.bytes.map(|bytes| bytes / dirs.len() as u64);
+    // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
+    let mut dirs: Vec<&PathBuf> = dirs.iter().collect();
+    dirs.sort_by_cached_key(|dir| std::fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok());
+    let (mut cache, mut opened, mut first_error) = (known_cache(&dirs), Vec::<Arc<Drive>>::new(), None);
+    for dir in dirs {
+        let drive = Drive::open(dir, &mut cache, share, options, runtime, notices);
+        match drive.and_then(|drive| checked(drive, dir, &opened)) {
+            Ok(drive) => opened.push(Arc::new(drive)),
+            Err(error @ (Error::Foreign { .. } | Error::Invalid { .. })) => return Err(error),
+            Err(error) => {
+                notices.add(format!("a drive is left out: {error}"));
+                first_error.get_or_insert(error);
+            }
+        }
+    }
+    match first_error {
+        Some(error) if opened.is_empty() => Err(error),
+        _ => Ok(opened),
+    }
+}
+
+/// A drive beside those before it.
+fn checked(drive: Drive, dir: &Path, opened: &[Arc<Drive>]) -> Result<Drive> {
+    if opened.iter().any(|other| other.label.drive == drive.label.drive) {
+        let why = format!("{} is given twice, or is a copy of another one", dir.display());
+        return Err(Error::Invalid { what: "the directories", why });
+    }
+    let own = drive.geometry().granule_bytes();
+    match opened.first().map(|first| first.geometry().granule_bytes()) {
+        Some(others) if others != own => {
+            let why = format!("its granules have {own} bytes, and those of the drives before it {others}");
+            Err(Error::Label { path: crate::label::path_of(drive.home()), why })
+        }
+        _ => Ok(drive),
+    }
+}
+
 fn check(dirs: &[PathBuf], options: &Options) -> Result<()> {
     let invalid = |what, why: &str| Err(Error::Invalid { what, why: why.into() });
     if dirs.is_empty() || dirs.len() > 1024 {
@@ -193,19 +264,15 @@ fn check(dirs: &[PathBuf], options: &Options) -> Result<()> {
     if !(options.admit > 0.0 && options.admit <= 1.0) {
         return invalid("Options::admit", "it is a share, more than 0 and at most 1");
     }
-    Ok(())
+    // Whether a drive is long enough is a matter of that drive.
+    let lengths = Geometry::new(options.granule_bytes, options.region_bytes.unwrap_or(1 << 20), 2);
+    lengths.map(drop).map_err(|why| Error::Invalid { what: "Options", why })
 }
 
 /// The cache that the drives belong to, if one of them has a label. A new drive among old ones gets their cache.
-fn known_cache(dirs: &[PathBuf]) -> Option<u128> {
-    let label = |dir: &PathBuf| crate::label::Label::read(&dir.join("iomill-origin")).ok().flatten();
+fn known_cache(dirs: &[&PathBuf]) -> Option<u128> {
+    let label = |dir: &&PathBuf| Label::read(&dir.join("iomill-origin")).ok().flatten();
     dirs.iter().find_map(label).map(|label| label.cache)
-}
-
-fn is_like(opened: &[Arc<Drive>], drive: &Drive) -> bool {
-    opened.iter().all(|other| {
-        other.label.drive != drive.label.drive && other.geometry().granule_bytes() == drive.geometry().granule_bytes()
-    })
 }
 
 fn shares_of(drives: &[Arc<Drive>]) -> Shares {
@@ -226,6 +293,14 @@ fn runtime(options: &Options) -> Result<Runtime> {
     Ok(made.start()?)
 }
 
+/// The runtime of a forked child: with a share of its parent's memory, because there are usually as many workers as CPUs.
+fn runtime_of_child(memory_bytes: u64) -> Result<Runtime> {
+    const LEAST_BYTES: u64 = 1 << 20;
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let share = (memory_bytes / cpus).max(memory_bytes.min(LEAST_BYTES));
+    Ok(RuntimeOptions::new().read_ahead_bytes(0).cache_bytes(share).start()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,8 +312,8 @@ mod tests {
         let drives = ["0", "1"].map(|name| dir.path().join(name));
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
         let options = Options::new().bytes(8 << 20).region_bytes(1 << 20).memory_bytes(1 << 20).index_dir(dir.path());
-        let cache = Cache::open(&drives, options).unwrap();
-        let inner = &cache.0;
+        let cache = Cache::open(&drives, options.on_root(true)).unwrap();
+        let inner = cache.here().unwrap();
         let ids = || (0..1000).map(|n| ObjectId::new("o", "k", &Version::Modified { ns: 0 }, 1).granule(n));
         let of_first = || ids().filter(|id| inner.drive_of(*id).unwrap().home() == inner.drives[0].home()).count();
         assert!((300..700).contains(&of_first()), "both have a share");

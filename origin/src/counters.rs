@@ -20,6 +20,11 @@ macro_rules! counters {
         }
 
         impl Counters {
+            /// All of them, by their names.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+
             /// What was added since an earlier state.
             pub fn since(&self, earlier: &Counters) -> Counters {
                 Counters { $($name: self.$name.wrapping_sub(earlier.$name),)* }
@@ -37,10 +42,12 @@ counters! {
     hits_waited,
     /// Granules that no index had.
     misses_absent,
-    /// Pieces with a page that does not have its sum: torn, overwritten meanwhile, foreign or rotten. They were fetched.
+    /// Pieces with a page that does not have its sum: torn, overwritten meanwhile, foreign or rotten, or in a region that was emptied meanwhile. They were fetched.
     misses_wrong,
     /// Pieces that a drive could not read. They were fetched.
     misses_failed,
+    /// Pieces that a drive did not bring in time. They were fetched.
+    misses_late,
     /// GETs to the origin, without those for whole objects that are not cached.
     gets,
     /// Heads that were asked for.

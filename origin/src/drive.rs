@@ -1,17 +1,22 @@
 //! [`Drive`]: one directory of a cache: its label, data file, index and lock. Non-goals: what is appended (`append`) and what is read (`reading`).
 
 use std::fs::{self, File, OpenOptions};
+use std::future::Future;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Buffer, PlainOptions, Runtime};
+use iomill::{Advice, Buffer, PlainOptions, Runtime};
 use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::bounded::Bounded;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
 use crate::index::Index;
@@ -32,12 +37,38 @@ pub struct Drive {
     /// Its `flock` is the right to append. Rule W1.
     lock: File,
     runtime: Runtime,
-    /// Failures since the last I/O that went well.
-    failures: AtomicU32,
+    /// Its reads that are under way, within bounds.
+    pub bounded: Bounded,
+    /// The life of each region of which the page cache may have pages. 0: of none.
+    seen: Vec<AtomicU64>,
+    reads: Failures,
+    writes: Failures,
     dead: AtomicBool,
     /// The file system had no room for another region.
     full: AtomicBool,
+    #[cfg(test)]
+    pub hangs: AtomicBool,
     notices: Notices,
+}
+
+/// A read that was begun.
+pub enum Gathered {
+    Runs(iomill::Gathering),
+    /// The drive does not answer.
+    #[cfg(test)]
+    Hangs,
+}
+
+impl Future for Gathered {
+    type Output = iomill::Result<Vec<u8>>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Gathered::Runs(gather) => Pin::new(gather).poll(context),
+            #[cfg(test)]
+            Gathered::Hangs => Poll::Pending,
+        }
+    }
 }
 
 /// The right to append to a drive, as a witness. The kernel gives it back if the process dies.
@@ -52,8 +83,26 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Reads or writes that failed since the last one that went well.
+#[derive(Debug, Default)]
+struct Failures(AtomicU32);
+
+impl Failures {
+    fn went_well(&self) {
+        // A load first: the line stays shared.
+        if self.0.load(Relaxed) != 0 {
+            self.0.store(0, Relaxed);
+        }
+    }
+
+    /// Whether it was one too many.
+    fn failed(&self) -> bool {
+        self.0.fetch_add(1, Relaxed) + 1 >= FAILURES_MOST
+    }
+}
+
 /// So many failures one after the other make a drive dead for this process.
-const FAILURES_MOST: u32 = 8;
+pub const FAILURES_MOST: u32 = 8;
 /// How long an opening waits for the lock, and how often it asks.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
@@ -77,6 +126,9 @@ impl Drive {
             return Err(Error::NoDirectory { path: dir.into() });
         }
         let home = dir.join("iomill-origin");
+        if !options.on_root && !crate::label::path_of(&home).exists() && is_on_root(dir)? {
+            return Err(Error::Unmounted { path: dir.into() });
+        }
         match fs::DirBuilder::new().mode(0o700).create(&home) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io("make the directory", home)(e)),
             _ => {}
@@ -91,7 +143,7 @@ impl Drive {
         let held = wait_for(&lock).map_err(Error::io("lock", &lock_path))?;
         let label = match Label::read(&home)? {
             Some(label) => label,
-            None => first_label(&home, *cache, share, options)?,
+            None => first_label(dir, &home, *cache, share, options)?,
         };
         let expected = *cache.get_or_insert(label.cache);
         if label.cache != expected {
@@ -102,10 +154,30 @@ impl Drive {
         let raw = raw_file(&data, &label.geometry)?;
         let index = Index::open(&options.index_dir, &label)?;
         let file = PlainOptions::new().runtime(runtime).open(&data)?;
+        // Granules of one object lie apart: a read ahead would bring strangers.
+        file.advise(.., Advice::Random)?;
         drop(held);
-        let (failures, dead, full) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
+        let (bounded, reads, writes, dead, full) = Default::default();
+        let seen = (0..label.geometry.regions()).map(|_| AtomicU64::new(0)).collect();
         let (runtime, notices) = (runtime.clone(), notices.clone());
-        Ok(Drive { home, label, index, file, raw, lock, runtime, failures, dead, full, notices })
+        Ok(Drive {
+            home,
+            label,
+            index,
+            file,
+            raw,
+            lock,
+            runtime,
+            bounded,
+            seen,
+            reads,
+            writes,
+            dead,
+            full,
+            #[cfg(test)]
+            hangs: AtomicBool::new(false),
+            notices,
+        })
     }
 
     pub fn geometry(&self) -> &Geometry {
@@ -127,12 +199,40 @@ impl Drive {
     }
 
     pub fn write(&self, bytes: &[u8], offset: u64, _held: &Held<'_>) -> io::Result<()> {
-        self.noted("write", self.raw.write_all_at(bytes, offset))
+        self.noted_write("write", self.raw.write_all_at(bytes, offset))
     }
 
     /// Reads past iomill's cache, which is for what users ask for.
     pub fn read_raw(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        self.noted("read", self.raw.read_exact_at(bytes, offset))
+        let read = self.raw.read_exact_at(bytes, offset);
+        match &read {
+            Ok(()) => self.went_well(),
+            Err(error) => self.failed("read", error),
+        }
+        read
+    }
+
+    /// Begins a read of places through iomill, one after the other into one memory.
+    pub fn gather(&self, places: &[(u64, usize)]) -> Gathered {
+        #[cfg(test)]
+        if self.hangs.load(Relaxed) {
+            return Gathered::Hangs;
+        }
+        Gathered::Runs(self.file.gather(places))
+    }
+
+    /// Before a read of a place whose region has this life: lets the page cache forget what the region held in an earlier one. Rule R4.
+    pub fn see(&self, place: u64, life: u64) {
+        let region = self.geometry().region_of(place);
+        let seen = &self.seen[region as usize];
+        if seen.load(Relaxed) == life {
+            return;
+        }
+        // Of two threads one lets the pages go. What the other one reads meanwhile is proved like all else.
+        if seen.swap(life, Relaxed) != 0 {
+            let begin = self.geometry().summary_offset(region, 0);
+            let _closed = self.file.advise(begin..begin + self.geometry().region_bytes(), Advice::DontNeed);
+        }
     }
 
     /// Rule W5: gives a region its blocks before it is used. `false` if the file system has none left.
@@ -143,16 +243,10 @@ impl Drive {
         match allocated {
             // Without the call the writes take the blocks, and one that finds none fails.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
-            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => {
-                if !self.full.swap(true, Relaxed) {
-                    let home = self.home.display();
-                    self.notices.add(format!(
-                        "{home}: its file system is full; the cache goes on with the regions that it has there"
-                    ));
-                }
-                Ok(false)
+            Err(e) => {
+                let noted = self.noted_write("allocate", Err(e.into()));
+                if [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].contains(&e) { Ok(false) } else { noted.map(|()| false) }
             }
-            Err(e) => self.noted("allocate", Err(e.into())),
         }
     }
 
@@ -165,33 +259,67 @@ impl Drive {
         self.dead.load(Relaxed)
     }
 
-    /// An I/O of iomill on the drive went well.
+    /// A read of the drive went well.
     pub fn went_well(&self) {
-        // A load first: the line stays shared.
-        if self.failures.load(Relaxed) != 0 {
-            self.failures.store(0, Relaxed);
+        self.reads.went_well();
+    }
+
+    /// A read failed. After some in a row the drive is dead for this process, which is told once.
+    pub fn failed(&self, what: &str, error: &dyn std::error::Error) {
+        if self.reads.failed() {
+            self.die(what, error);
         }
     }
 
-    /// An I/O failed. After some in a row the drive is dead for this process, which is told once.
-    pub fn failed(&self, what: &str, error: &dyn std::error::Error) {
-        let failures = self.failures.fetch_add(1, Relaxed) + 1;
-        if failures >= FAILURES_MOST && !self.dead.swap(true, Relaxed) {
+    /// The same for what changes the drive. A drive that can be read and not written dies, too: what is fetched goes to the others then. A full
+    /// file system is no failure.
+    fn noted_write(&self, what: &str, result: io::Result<()>) -> io::Result<()> {
+        match &result {
+            Ok(()) => self.writes.went_well(),
+            Err(error) if is_full(error) => {
+                if !self.full.swap(true, Relaxed) {
+                    let home = self.home.display();
+                    self.notices.add(format!(
+                        "{home}: its file system is full; the cache goes on with the regions that it has there"
+                    ));
+                }
+            }
+            Err(error) => {
+                if self.writes.failed() {
+                    self.die(what, error);
+                }
+            }
+        }
+        result
+    }
+
+    fn die(&self, what: &str, error: &dyn std::error::Error) {
+        if !self.dead.swap(true, Relaxed) {
             let home = self.home.display();
             self.notices.add(format!(
-                "{home}: {failures} calls failed one after the other, the last one with: cannot {what}: {error}; \
+                "{home}: {FAILURES_MOST} calls failed one after the other, the last one with: cannot {what}: {error}; \
                  the cache goes on without this drive until it is opened again"
             ));
         }
     }
 
-    fn noted<T>(&self, what: &str, result: io::Result<T>) -> io::Result<T> {
-        match &result {
-            Ok(_) => self.went_well(),
-            Err(error) => self.failed(what, error),
-        }
-        result
+    /// A drive that takes no writes.
+    #[cfg(test)]
+    pub fn without_writes(mut self) -> Drive {
+        self.raw = File::open(self.home.join("data")).unwrap();
+        self
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
+    error.raw_os_error().is_some_and(|raw| full.iter().any(|errno| errno.raw_os_error() == raw))
+}
+
+/// Whether a directory is on the file system of `/`.
+fn is_on_root(dir: &Path) -> Result<bool> {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).map_err(Error::io("examine", path));
+    Ok(device(dir)? == device(Path::new("/"))?)
 }
 
 fn try_lock(lock: &File) -> io::Result<Held<'_>> {
@@ -214,7 +342,7 @@ fn wait_for(lock: &File) -> io::Result<Held<'_>> {
     }
 }
 
-fn first_label(home: &Path, cache: Option<u128>, share: Option<u64>, options: &Options) -> Result<Label> {
+fn first_label(dir: &Path, home: &Path, cache: Option<u128>, share: Option<u64>, options: &Options) -> Result<Label> {
     let bytes = match share {
         Some(bytes) => bytes,
         None => {
@@ -224,9 +352,14 @@ fn first_label(home: &Path, cache: Option<u128>, share: Option<u64>, options: &O
     };
     let region_bytes = options.region_bytes.unwrap_or_else(|| region_bytes(bytes));
     let regions = u32::try_from(bytes.checked_div(region_bytes).unwrap_or(0)).unwrap_or(u32::MAX);
+    if regions < 2 {
+        return Err(Error::Small { path: dir.into(), bytes, region_bytes });
+    }
     let geometry = Geometry::new(options.granule_bytes, region_bytes, regions);
     let geometry = geometry.map_err(|why| Error::Invalid { what: "Options", why })?;
-    let label = Label { cache: cache.unwrap_or_else(random_id), drive: random_id(), geometry };
+    let cache = cache.map_or_else(random_id, Ok).map_err(Error::io("take a random number for", home))?;
+    let drive = random_id().map_err(Error::io("take a random number for", home))?;
+    let label = Label { cache, drive, geometry };
     label.write(home)?;
     Ok(label)
 }
@@ -246,8 +379,18 @@ fn refuse_foreign(home: &Path) -> Result<()> {
     Err(Error::Label { path: home.into(), why: why.into() })
 }
 
-fn random_id() -> u128 {
-    u128::from(fastrand::u64(..)) << 64 | u128::from(fastrand::u64(..))
+/// From the kernel: two processes that were forked from one have the same generators in memory.
+fn random_id() -> io::Result<u128> {
+    random().map(u128::from_le_bytes)
+}
+
+/// Random bytes of the kernel.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let (mut bytes, mut have) = ([0; N], 0);
+    while have < N {
+        have += retry_on_intr(|| getrandom(&mut bytes[have..], GetRandomFlags::empty()))?;
+    }
+    Ok(bytes)
 }
 
 /// The data file at its full length, most of it a hole at first.
@@ -274,6 +417,16 @@ fn raw_file(path: &Path, geometry: &Geometry) -> Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As in two children of one process, whose generators are in the same state.
+    #[test]
+    fn ids_of_processes_with_the_same_state_differ() {
+        let id = || {
+            fastrand::seed(7);
+            random_id().unwrap()
+        };
+        assert_ne!(id(), id());
+    }
 
     #[test]
     fn regions_are_a_share_within_bounds() {

@@ -21,6 +21,24 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory has no drive of a cache, and may be the empty mount point of a drive that is not mounted.
+    #[error("{}: no cache has a drive here, and the directory is on the file system of `/`, as the mount point of a drive that is not \
+        mounted: mount the drive, or allow this place by `Options::on_root(true)` (`iomill-cache init` and `on_root=True` do)", path.display())]
+    Unmounted {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The share of a drive is too small.
+    #[error("{}: {bytes} bytes for a drive, which has at least 2 regions of {region_bytes} bytes: free some space, or give the cache more bytes",
+        path.display())]
+    Small {
+        /// The directory of the drive.
+        path: PathBuf,
+        /// What it would have.
+        bytes: u64,
+        /// The length of a region.
+        region_bytes: u64,
+    },
     /// The directories belong to two caches.
     #[error("{} belongs to the cache {found}, and the drives before it to {expected}; open each cache by its own directories, or remove {}/iomill-origin",
         path.display(), path.display())]

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_timer::Delay;
 use futures_util::future::{Either, join, join_all, select, try_join, try_join_all};
 
 use crate::cache::Inner;
+use crate::common::Result;
 use crate::counters::add;
 use crate::drive::Drive;
-use crate::fault::Result;
 use crate::fill::Fill;
 use crate::flights::{Begun, Lead, Wait};
 use crate::identity::{GranuleId, ObjectId};
@@ -94,7 +93,7 @@ pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fe
 
 /// Rule F1: waits for the call that fetches a granule, within a bound. `None` if that call gave up.
 async fn waited(source: &Source<'_>, id: ObjectId, granule: u64, wait: Wait) -> (u64, Option<Result<Bytes>>) {
-    match select(std::pin::pin!(wait.ended()), Delay::new(PATIENCE)).await {
+    match select(std::pin::pin!(wait.ended()), source.cache.timer.after(PATIENCE)).await {
         Either::Left((ended, _)) => (granule, ended),
         Either::Right(_) => {
             let own = by_gets(source, id, vec![Leading { granule, lead: None, claiming: None }]).await;
@@ -110,7 +109,7 @@ async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Lead)>) -> Resu
     for (granule, lead) in leads {
         let drive = cache.drive_of(lead.id());
         let claimed =
-            drive.as_ref().map_or(Claimed::No, |drive| drive.index.claim(lead.id().tag, cache.wait_for_others));
+            drive.as_ref().map_or(Claimed::No, |drive| drive.index.claim(lead.id().tag, cache.options.wait_for_others));
         match (claimed, drive) {
             (Claimed::Others, Some(drive)) => others.push((granule, lead, drive)),
             (Claimed::Mine(claim), Some(drive)) => {
@@ -142,9 +141,9 @@ async fn of_others(
     let cache = source.cache;
     let begun = Instant::now();
     let mut claim = None;
-    while begun.elapsed() < cache.wait_for_others {
-        Delay::new(LOOK).await;
-        let ended = match drive.index.claim(lead.id().tag, cache.wait_for_others) {
+    while begun.elapsed() < cache.options.wait_for_others {
+        cache.timer.after(LOOK).await;
+        let ended = match drive.index.claim(lead.id().tag, cache.options.wait_for_others) {
             Claimed::Others => false,
             Claimed::Mine(mine) => {
                 claim = Some(Claiming { drive: Arc::clone(&drive), claim: Some(mine) });
@@ -176,7 +175,7 @@ async fn by_gets(source: &Source<'_>, id: ObjectId, leading: Vec<Leading>) -> Re
     let cache = source.cache;
     let granules: Vec<u64> = leading.iter().map(|leading| leading.granule).collect();
     let mut leading = leading.into_iter().peekable();
-    let runs: Vec<(Range<u64>, Vec<Leading>)> = gets(&granules, cache.granule_bytes, &cache.cost)
+    let runs: Vec<(Range<u64>, Vec<Leading>)> = gets(&granules, cache.granule_bytes, &cache.options.cost)
         .into_iter()
         .map(|run| {
             let own = std::iter::from_fn(|| leading.next_if(|leading| leading.granule < run.end)).collect();

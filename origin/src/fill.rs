@@ -53,6 +53,8 @@ struct Queue {
     ends: bool,
     /// The regions of the drive are in the index, or cannot be.
     is_loaded: bool,
+    /// The thread does nothing any more.
+    has_ended: bool,
 }
 
 /// Most granules of one batch: other processes have a turn after each.
@@ -62,6 +64,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The same for each batch that is left when the cache is closed.
 const PATIENCE_AT_END: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long a cache that is closed waits for the thread of a drive, which goes on by itself then.
+const PATIENCE_FOR_THREAD: Duration = Duration::from_secs(30);
 
 impl Filler {
     pub fn start(
@@ -74,12 +78,15 @@ impl Filler {
         let (queue, changed) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { drive, flights, tally, most, admit, queue, changed });
         let served = Arc::clone(&shared);
-        let thread = thread::Builder::new().name("iomill-origin".into()).spawn(move || served.serve())?;
+        let thread = thread::Builder::new().name("iomill-origin".into()).spawn(move || {
+            let _told = Ending(&served);
+            served.serve();
+        })?;
         Ok(Filler { shared, thread: Some(thread) })
     }
 
     /// Takes a granule, unless too much waits. `extra`: it was not asked for, and is taken only if half of the room is free.
-    pub fn offer(&self, fill: Fill, extra: bool) {
+    pub fn offer(&self, mut fill: Fill, extra: bool) {
         let shared = &*self.shared;
         let (most, bytes) = (if extra { shared.most / 2 } else { shared.most }, fill.bytes.len() as u64);
         let mut queue = locked(&shared.queue);
@@ -89,6 +96,8 @@ impl Filler {
             shared.drive.give_up(fill.claim);
             return;
         }
+        // A copy: the granule is a part of the memory of its GET, which would be kept beyond the bound.
+        fill.bytes = Bytes::copy_from_slice(&fill.bytes);
         if !shared.flights.hold(fill.id, &fill.bytes) {
             drop(queue);
             shared.drive.give_up(fill.claim);
@@ -99,10 +108,26 @@ impl Filler {
         shared.changed.notify_all();
     }
 
+    /// Whether so many bytes more may wait. On an idle drive any number may.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let waiting = locked(&self.shared.queue).bytes;
+        // Shares of a few granules are not equal.
+        waiting == 0 || waiting + 2 * bytes <= self.shared.most || self.shared.drive.is_dead()
+    }
+
     /// Waits until nothing waits to be written.
     pub fn flush(&self) {
         let shared = &*self.shared;
         shared.wait_while(locked(&shared.queue), |queue| !queue.ends && (queue.writing || !queue.fills.is_empty()));
+    }
+
+    /// The same until then. Whether nothing waits any more.
+    pub fn flush_before(&self, end: Instant) -> bool {
+        let shared = &*self.shared;
+        let (queue, left) = (locked(&shared.queue), end.saturating_duration_since(Instant::now()));
+        let waits = |queue: &mut Queue| !queue.ends && (queue.writing || !queue.fills.is_empty());
+        let waited = shared.changed.wait_timeout_while(queue, left, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Waits until the index has what the drive has.
@@ -112,12 +137,29 @@ impl Filler {
     }
 }
 
+/// Tells the end of the thread, also after a panic.
+struct Ending<'a>(&'a Shared);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut queue = locked(&self.0.queue);
+        (queue.has_ended, queue.ends) = (true, true);
+        self.0.changed.notify_all();
+    }
+}
+
 impl Drop for Filler {
     /// Writes what waits, and ends.
     fn drop(&mut self) {
-        locked(&self.shared.queue).ends = true;
+        let mut queue = locked(&self.shared.queue);
+        queue.ends = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        // A drive that does not answer holds its thread up. The thread is then left to itself, with what it uses.
+        let ended = self.shared.changed.wait_timeout_while(queue, PATIENCE_FOR_THREAD, |queue| !queue.has_ended);
+        let (queue, _) = ended.unwrap_or_else(PoisonError::into_inner);
+        let has_ended = queue.has_ended;
+        drop(queue);
+        if let Some(thread) = self.thread.take().filter(|_| has_ended) {
             let _panicked = thread.join();
         }
     }

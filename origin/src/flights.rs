@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 use futures_util::future::{FutureExt, Shared};
 
-use crate::fault::Result;
+use crate::common::Result;
 use crate::identity::GranuleId;
 use crate::notices::locked;
 
@@ -130,7 +130,7 @@ impl Drop for Lead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::Fault;
+    use crate::common::Fault;
     use crate::identity::{ObjectId, Version};
     use futures_executor::block_on;
 

@@ -30,6 +30,8 @@ pub struct Index {
 pub struct Found {
     pub place: u64,
     pub sums: Sums,
+    /// The number of the region's life. Rule I6: what was read is right only if the region has the same life afterwards.
+    pub life: u64,
     slot: usize,
     seen: u64,
 }
@@ -152,20 +154,34 @@ impl Index {
         Entry { tag, sums: sums_of((1..words).map(|n| self.word(at + n).load(Relaxed))) }
     }
 
-    /// Looks a granule up. Rule I1: without a lock, and what it finds is a hint.
+    /// Where a granule is, if a region has it. Rule I1.
     pub fn find(&self, tag: u64) -> Option<Found> {
+        // Rule W3: nothing is in a region without a life.
+        self.found(tag).filter(|found| found.life != 0)
+    }
+
+    /// The same, in whatever state its region is.
+    fn found(&self, tag: u64) -> Option<Found> {
         for bucket in self.buckets(tag) {
             for at in bucket..bucket + SLOTS {
                 // Acquire: pairs with the Release in `insert`, so that the entry is there.
                 let seen = self.word(at).load(Acquire);
                 let Some(place) = self.place_of(seen, tag) else { continue };
+                // Before the entry: if the region begins another life later, its number tells.
+                let life = self.life_at(place);
                 let entry = self.entry(place);
                 if entry.tag == tag {
-                    return Some(Found { place, sums: entry.sums, slot: at, seen });
+                    return Some(Found { place, sums: entry.sums, life, slot: at, seen });
                 }
             }
         }
         None
+    }
+
+    /// The number of the life of the region that has a place. 0 is none.
+    pub fn life_at(&self, place: u64) -> u64 {
+        // Acquire: pairs with the Release in `set_region`. What is read later is no older than the life.
+        self.word(self.region_at(self.shape.geometry.region_of(place))).load(Acquire)
     }
 
     /// Notes that a granule was asked for.
@@ -201,7 +217,7 @@ impl Index {
         // Release: pairs with the Acquire in `tag_at`.
         self.word(at).store(tag, Release);
         self.untouch(place);
-        let slot = self.find(tag).map(|found| found.slot).unwrap_or_else(|| self.free_slot(tag, place));
+        let slot = self.found(tag).map(|found| found.slot).unwrap_or_else(|| self.free_slot(tag, place));
         // Release: pairs with the Acquire in `find`.
         self.word(slot).store(Index::slot(tag, place), Release);
     }
@@ -254,7 +270,8 @@ impl Index {
         let at = self.region_at(region);
         let (number, salt) = to.life.map_or((0, 0), |life| (life.number, life.salt));
         let words = [number, salt, to.filled.into(), to.allocated.into()];
-        words.into_iter().enumerate().for_each(|(n, word)| self.word(at + n).store(word, Relaxed));
+        // Release: pairs with the Acquire in `life_at`. A reader that sees the end of a life sees it before the bytes of the next one.
+        words.into_iter().enumerate().for_each(|(n, word)| self.word(at + n).store(word, Release));
     }
 
     /// A region of the head, or none.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::identity::{ObjectId, mixed};
 use crate::notices::locked;
@@ -32,11 +32,19 @@ struct Shard {
     objects: HashMap<String, (Arc<Object>, Instant)>,
     /// The tick of the last change of an object of the shard.
     changed: u64,
+    /// Objects of which a change may still come, and until when that is believed.
+    doubted: HashMap<String, Instant>,
+    /// The same for all objects of the shard: too many are doubted.
+    all_doubted: Option<Instant>,
 }
 
 const SHARDS: usize = 64;
 /// Most objects of a shard.
 const OBJECTS: usize = 4096;
+/// Most objects of a shard that are doubted by name.
+const DOUBTED: usize = 256;
+/// A request whose end was not seen may change its object for so long.
+const DOUBT: Duration = Duration::from_secs(900);
 
 impl Default for Known {
     fn default() -> Self {
@@ -62,7 +70,7 @@ impl Known {
     /// Notes an answer to a request that began at `tick`. Rule C4: not if the object may have been changed through the store since.
     pub fn learn(&self, object: &Arc<Object>, tick: u64, asked: Instant) {
         let mut shard = self.shard(&object.path);
-        if shard.changed > tick {
+        if shard.changed > tick || shard.doubts(&object.path) {
             return;
         }
         if shard.objects.len() >= OBJECTS && !shard.objects.contains_key(&object.path) {
@@ -79,6 +87,30 @@ impl Known {
         let mut shard = self.shard(path);
         shard.objects.remove(path);
         shard.changed = self.tick.fetch_add(1, SeqCst) + 1;
+    }
+
+    /// A change of the object has begun, and its end was not seen. So nothing is remembered of the object for a while.
+    pub fn doubt(&self, path: &str) {
+        self.forget(path);
+        let end = Instant::now() + DOUBT;
+        let mut shard = self.shard(path);
+        if shard.doubted.len() >= DOUBTED {
+            let now = Instant::now();
+            shard.doubted.retain(|_, end| *end > now);
+        }
+        if shard.doubted.len() >= DOUBTED {
+            shard.all_doubted = Some(end);
+            shard.objects.clear();
+        } else {
+            shard.doubted.insert(path.to_owned(), end);
+        }
+    }
+}
+
+impl Shard {
+    fn doubts(&self, path: &str) -> bool {
+        let end = self.doubted.get(path).max(self.all_doubted.as_ref());
+        end.is_some_and(|end| *end > Instant::now())
     }
 }
 
@@ -102,6 +134,31 @@ mod tests {
         assert!(known.find("a").is_none());
         known.learn(&object("a"), tick, Instant::now());
         assert!(known.find("a").is_none(), "the request began before the change");
+        known.learn(&object("a"), known.tick(), Instant::now());
+        assert!(known.find("a").is_some());
+    }
+
+    #[test]
+    fn of_an_object_in_doubt_nothing_is_remembered() {
+        let known = Known::default();
+        known.learn(&object("a"), known.tick(), Instant::now());
+        known.doubt("a");
+        known.learn(&object("a"), known.tick(), Instant::now());
+        known.learn(&object("b"), known.tick(), Instant::now());
+        assert!(known.find("a").is_none() && known.find("b").is_some());
+        // Too many to name: all are doubted, and no memory is taken for them.
+        let many = SHARDS * DOUBTED * 2;
+        (0..many).for_each(|n| known.doubt(&n.to_string()));
+        let named: usize = known.shards.iter().map(|shard| locked(shard).doubted.len()).sum();
+        assert!(named <= SHARDS * DOUBTED);
+        known.learn(&object("c"), known.tick(), Instant::now());
+        assert!(known.find("b").is_none() && known.find("c").is_none());
+        // The end of the time.
+        for shard in &known.shards {
+            let mut shard = locked(shard);
+            shard.all_doubted = None;
+            shard.doubted.values_mut().for_each(|end| *end = Instant::now());
+        }
         known.learn(&object("a"), known.tick(), Instant::now());
         assert!(known.find("a").is_some());
     }

@@ -23,11 +23,12 @@
 //! `docs/origin.md` of iomill says when this helps, when not, how much it takes, and what is promised.
 
 mod append;
+mod bounded;
 mod cache;
+mod change;
 mod counters;
 mod drive;
 mod error;
-mod fault;
 mod fetch;
 mod fill;
 mod flights;
@@ -43,11 +44,16 @@ mod notices;
 mod options;
 mod origin;
 mod pages;
+mod prefetch;
+mod process;
 mod reading;
 mod shares;
 mod source;
 mod store;
 mod summary;
+mod timer;
+
+use iomill_objects_common as common;
 
 #[cfg(feature = "v0_13")]
 pub mod v0_13;
@@ -58,6 +64,7 @@ pub use cache::Cache;
 pub use counters::Counters;
 pub use error::{Error, Result};
 pub use options::{Cost, Options, Revalidate};
+pub use prefetch::Prefetched;
 
 /// A store that a [`Cache`] can be put over: `Arc<dyn ObjectStore>` of a version of `object_store`, if its feature is on.
 pub trait Over: Sized {

@@ -1,4 +1,4 @@
-//! [`Mapping`]: a file in shared memory, as words that all its processes read and write. It is the only unsafe code of the crate. Non-goals: what
+//! [`Mapping`]: a file in shared memory, as words that all its processes read and write. Non-goals: what
 //! the words mean (`index`).
 
 #![allow(unsafe_code)]

@@ -94,6 +94,8 @@ pub struct Options {
     pub(crate) cost: Cost,
     pub(crate) fill_bytes: u64,
     pub(crate) wait_for_others: Duration,
+    pub(crate) read_within: Duration,
+    pub(crate) on_root: bool,
     pub(crate) admit: f64,
 }
 
@@ -111,6 +113,8 @@ impl Default for Options {
             cost: Cost::default(),
             fill_bytes: 64 << 20,
             wait_for_others: Duration::from_millis(250),
+            read_within: Duration::from_secs(1),
+            on_root: false,
             admit: 1.0,
         }
     }
@@ -186,6 +190,19 @@ impl Options {
     /// How long a call waits for a granule that another process fetches, before it fetches the granule itself: 250 ms by default.
     pub fn wait_for_others(mut self, most: Duration) -> Options {
         self.wait_for_others = most;
+        self
+    }
+
+    /// How long a call waits for the reads of one drive: 1 s by default. What has not come by then is a miss, and the origin is asked for it.
+    pub fn read_within(mut self, most: Duration) -> Options {
+        self.read_within = most;
+        self
+    }
+
+    /// Whether a directory on the file system of `/` may become a drive. By default it may not: the directory of a drive that is not mounted is on
+    /// it. What is a drive already is opened wherever it is.
+    pub fn on_root(mut self, on_root: bool) -> Options {
+        self.on_root = on_root;
         self
     }
 

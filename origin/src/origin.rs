@@ -10,7 +10,7 @@ use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures_util::stream::BoxStream;
 
-use crate::fault::Result;
+use crate::common::Result;
 use crate::identity::Version;
 
 /// What an origin says of an object.

@@ -1,17 +1,22 @@
-//! Pages of granules from a drive, each with its sum checked. Rules R1 and R3 of `docs/origin.md`. Non-goals: what becomes of pages that are not right
+//! Pages of granules from a drive, each with its sum checked. Rules R1 to R5 and D1 of `docs/origin.md`. Non-goals: what becomes of pages that are not right
 //! (`reading`).
 
+use std::collections::VecDeque;
+use std::io;
 use std::ops::Range;
 use std::task::Poll;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use iomill::Advice;
 
+use crate::bounded::{Reading, Slot};
 use crate::cache::Inner;
 use crate::counters::add;
 use crate::drive::Drive;
 use crate::identity::{GranuleId, PAGE_BYTES};
 use crate::index::Found;
+use crate::timer::Delay;
 
 /// Pages of a granule to read from a drive.
 #[derive(Clone, Debug)]
@@ -26,107 +31,179 @@ pub struct Planned {
 /// Pieces of one gather: their pages fit into the CPU's second cache.
 const PIECES_AT_ONCE: usize = 64;
 
+/// Of the pieces of a read that failed, so many are read by themselves and fail, one after the other, before the rest is given up.
+const ALONE_MOST: usize = 4;
+
 /// Reads what was planned from one drive by one gather. Returns the pieces with their bytes, and the pieces that are not right.
 pub async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) {
-    let Sorted { mut right, wrong, failed: mut lost } = attempt(drive, plan).await;
-    add(&cache.tally.misses_failed, lost.len() as u64);
-    if !wrong.is_empty() {
+    // Rule D1: one bound in time for all of it.
+    let mut end = cache.timer.after(cache.options.read_within);
+    let mut first = attempt(drive, plan, &mut end).await;
+    let (mut right, mut lost) = first.given_up(cache, drive);
+    if !first.wrong.is_empty() {
         // Rule R3: the page cache may have a page from before its place was written again. So it forgets the page, and reads it once more.
-        for planned in &wrong {
+        for planned in &first.wrong {
             let (offset, len) = place_of(drive, planned);
             let _closed = drive.file.advise(offset..offset + len as u64, Advice::DontNeed);
         }
-        let Sorted { right: again, wrong: still, failed } = attempt(drive, wrong).await;
+        let mut second = attempt(drive, first.wrong, &mut end).await;
+        let (again, lost_again) = second.given_up(cache, drive);
         right.extend(again);
-        add(&cache.tally.misses_failed, failed.len() as u64);
-        lost.extend(failed);
-        add(&cache.tally.misses_wrong, still.len() as u64);
-        for planned in still {
+        lost.extend(lost_again);
+        add(&cache.tally.misses_wrong, second.wrong.len() as u64);
+        for planned in second.wrong {
             drive.index.forget(&planned.found);
-            lost.push(planned);
+            lost.push(planned.piece);
         }
     }
     add(&cache.tally.hits, right.len() as u64);
     if drive.is_dead() {
         cache.leave_out_dead();
     }
-    (right, lost.into_iter().map(|planned| planned.piece).collect())
+    (right, lost)
 }
 
 /// What became of pieces that were read.
 #[derive(Default)]
 struct Sorted {
     right: Vec<(usize, Bytes)>,
-    /// A page does not have its sum.
+    /// A page does not have its sum, or its region has another life by now.
     wrong: Vec<Planned>,
-    /// The drive could not read it.
+    /// The drive could not read it, also not by itself.
+    unreadable: Vec<Planned>,
+    /// It was given up with others that failed.
     failed: Vec<Planned>,
+    /// It did not come in time.
+    late: Vec<Planned>,
 }
 
-/// Rule R1: a page is used only if it has its sum. All reads begin before one is waited for. What is in memory is copied and checked a few pieces at a
-/// time, while the copies are near the CPU.
-async fn attempt(drive: &Drive, plan: Vec<Planned>) -> Sorted {
+/// Rule R1: a page is used only if it has its sum. Reads begin, as many as there are slots, before one is waited for. What is in memory is copied
+/// and checked a few pieces at a time, while the copies are near the CPU.
+async fn attempt(drive: &Drive, plan: Vec<Planned>, end: &mut Delay) -> Sorted {
     let mut sorted = Sorted { right: Vec::with_capacity(plan.len()), ..Default::default() };
+    if drive.bounded.is_stuck() {
+        sorted.late = plan;
+        return sorted;
+    }
     let mut plan = plan.into_iter();
-    let mut waiting = Vec::new();
+    let mut waiting = VecDeque::new();
     loop {
         let some: Vec<Planned> = plan.by_ref().take(PIECES_AT_ONCE).collect();
         if some.is_empty() {
             break;
         }
+        let slot = loop {
+            match (drive.bounded.try_slot(), waiting.pop_front()) {
+                (Some(slot), earlier) => {
+                    earlier.into_iter().for_each(|earlier| waiting.push_front(earlier));
+                    break Some(slot);
+                }
+                // This call has slots itself: the oldest one comes back first.
+                (None, Some((earlier, read, slot))) => sorted.wait(drive, earlier, read, slot, end).await,
+                (None, None) => break drive.bounded.slot_before(end).await,
+            }
+        };
+        let Some(slot) = slot else {
+            sorted.late.extend(some.into_iter().chain(plan));
+            break;
+        };
+        some.iter().for_each(|planned| drive.see(planned.found.place, planned.found.life));
         let places: Vec<(u64, usize)> = some.iter().map(|planned| place_of(drive, planned)).collect();
-        let mut gather = drive.file.gather(&places);
-        match futures_util::poll!(&mut gather) {
-            Poll::Ready(read) => sorted.take(drive, some, read).await,
-            Poll::Pending => waiting.push((some, gather)),
+        let mut read = drive.gather(&places);
+        match futures_util::poll!(&mut read) {
+            // From memory, most likely: that says nothing of the drive.
+            Poll::Ready(Ok(bytes)) => sorted.check_all(drive, some, bytes),
+            Poll::Ready(Err(error)) => sorted.one_by_one(drive, some, error, slot, end).await,
+            Poll::Pending => waiting.push_back((some, read.boxed(), slot)),
         }
     }
-    for (some, gather) in waiting {
-        sorted.take(drive, some, gather.await).await;
+    for (some, read, slot) in waiting {
+        sorted.wait(drive, some, read, slot, end).await;
     }
     sorted
 }
 
 impl Sorted {
-    async fn take(&mut self, drive: &Drive, plan: Vec<Planned>, read: iomill::Result<Vec<u8>>) {
-        match read {
-            Ok(bytes) => {
+    async fn wait(&mut self, drive: &Drive, plan: Vec<Planned>, read: Reading, slot: Slot, end: &mut Delay) {
+        match drive.bounded.wait(read, slot, end).await {
+            Some((Ok(bytes), _slot)) => {
                 drive.went_well();
-                let mut bytes = Bytes::from(bytes);
-                for planned in plan {
-                    let (_, len) = place_of(drive, &planned);
-                    let own = bytes.split_to(len);
-                    self.check(planned, own);
-                }
+                self.check_all(drive, plan, bytes);
             }
-            Err(first) => {
-                // One place may have failed the others, so each is read by itself.
-                let (mut last, mut failed) = (first, false);
-                for planned in plan {
-                    match drive.file.gather(&[place_of(drive, &planned)]).await {
-                        Ok(bytes) => {
-                            drive.went_well();
-                            self.check(planned, bytes.into());
-                        }
-                        Err(error) => {
-                            (last, failed) = (error, true);
-                            self.failed.push(planned);
-                        }
-                    }
-                }
-                if failed {
-                    drive.failed("read", &last);
-                }
-            }
+            Some((Err(error), slot)) => self.one_by_one(drive, plan, error, slot, end).await,
+            None => self.late.extend(plan),
         }
     }
 
-    fn check(&mut self, planned: Planned, bytes: Bytes) {
+    /// One place may have failed the others, so each is read by itself, as long as that brings something.
+    async fn one_by_one(
+        &mut self,
+        drive: &Drive,
+        plan: Vec<Planned>,
+        error: iomill::Error,
+        slot: Slot,
+        end: &mut Delay,
+    ) {
+        let (mut last, mut slot, mut failures, mut went_well) = (error, Some(slot), 0, false);
+        for planned in plan {
+            let Some(own) = slot.take().filter(|_| failures < ALONE_MOST) else {
+                if failures < ALONE_MOST {
+                    self.late.push(planned)
+                } else {
+                    self.failed.push(planned)
+                }
+                continue;
+            };
+            let read = drive.gather(&[place_of(drive, &planned)]).boxed();
+            match drive.bounded.wait(read, own, end).await {
+                Some((Ok(bytes), own)) => {
+                    (slot, failures, went_well) = (Some(own), 0, true);
+                    self.check(drive, planned, bytes.into());
+                }
+                Some((Err(error), own)) => {
+                    (slot, failures, last) = (Some(own), failures + 1, error);
+                    self.unreadable.push(planned);
+                }
+                None => self.late.push(planned),
+            }
+        }
+        // Rule R5: one bad place is no bad drive.
+        if went_well { drive.went_well() } else { drive.failed("read", &last) }
+    }
+
+    fn check_all(&mut self, drive: &Drive, plan: Vec<Planned>, bytes: Vec<u8>) {
+        let mut bytes = Bytes::from(bytes);
+        for planned in plan {
+            let (_, len) = place_of(drive, &planned);
+            let own = bytes.split_to(len);
+            self.check(drive, planned, own);
+        }
+    }
+
+    fn check(&mut self, drive: &Drive, planned: Planned, bytes: Bytes) {
         let mut pages = planned.pages.clone().zip(bytes.chunks_exact(PAGE_BYTES));
-        match pages.all(|(page, bytes)| planned.found.sums[page] == planned.id.sum(page, bytes)) {
+        let is_right = pages.all(|(page, bytes)| planned.found.sums[page] == planned.id.sum(page, bytes));
+        // Rule I6: after the read.
+        match is_right && drive.index.life_at(planned.found.place) == planned.found.life {
             true => self.right.push((planned.piece, bytes)),
             false => self.wrong.push(planned),
         }
+    }
+
+    /// Counts what does not come from the drive. Returns what is right, and the pieces that are lost.
+    fn given_up(&mut self, cache: &Inner, drive: &Drive) -> (Vec<(usize, Bytes)>, Vec<usize>) {
+        add(&cache.tally.misses_failed, (self.unreadable.len() + self.failed.len()) as u64);
+        add(&cache.tally.misses_late, self.late.len() as u64);
+        if !self.late.is_empty() {
+            let within = cache.options.read_within;
+            let late = io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {within:?}"));
+            drive.failed("read", &late);
+        }
+        // Rule R5: it is filled again, elsewhere.
+        self.unreadable.iter().for_each(|planned| drive.index.forget(&planned.found));
+        let lost = [&self.unreadable, &self.failed, &self.late].into_iter().flatten();
+        let lost = lost.map(|planned| planned.piece).collect();
+        (std::mem::take(&mut self.right), lost)
     }
 }
 
@@ -142,3 +219,6 @@ pub async fn whole(cache: &Inner, drive: &Drive, id: GranuleId) -> Option<Bytes>
     let (right, _) = gathered(cache, drive, vec![Planned { piece: 0, id, pages, found }]).await;
     right.into_iter().next().map(|(_, bytes)| bytes)
 }
+
+#[cfg(test)]
+mod tests;

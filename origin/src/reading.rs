@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::{join, join_all};
 
 use crate::cache::Inner;
+use crate::common::{Fault, Result};
 use crate::counters::add;
-use crate::fault::{Fault, Result};
 use crate::fetch::{self, Fetched};
 use crate::identity::{ObjectId, PAGE_BYTES};
 use crate::pages::{Planned, gathered};

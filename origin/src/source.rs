@@ -9,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
 use crate::cache::Inner;
+use crate::common::{Fault, Result};
 use crate::counters::add;
-use crate::fault::{Fault, Result};
 use crate::known::Object;
 use crate::origin::{Answer, Meta};
 

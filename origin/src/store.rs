@@ -2,6 +2,7 @@
 //! (`versioned`), and where bytes come from (`reading`).
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -10,12 +11,11 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use futures_timer::Delay;
 use futures_util::future::{FutureExt, Shared, select};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Inner};
+use crate::common::{Fault, Kind, Result, give_turn};
 use crate::counters::add;
-use crate::fault::{Fault, Kind, Result};
 use crate::fetch::granules_of;
 use crate::fill::Fill;
 use crate::identity::ObjectId;
@@ -23,6 +23,8 @@ use crate::known::{Known, Object};
 use crate::notices::locked;
 use crate::options::{PATIENCE, Revalidate};
 use crate::origin::{Condition, Meta, Origin};
+use crate::prefetch::{Prefetched, prefetch};
+use crate::process::PerProcess;
 use crate::reading::read;
 use crate::source::{Gets, Source, checked_body, checked_meta};
 
@@ -33,14 +35,19 @@ pub struct Store {
     origin: Arc<dyn Origin>,
     /// The origin, in identities of granules.
     name: String,
-    pub known: Known,
+    here: PerProcess<Learned>,
+}
+
+/// What a process has learned of the origin.
+#[derive(Debug, Default)]
+struct Learned {
+    known: Known,
+    /// How the origin takes etags in conditions, as far as it was found: as it gives them at first, and then [`BARE`] or [`NONE`].
     etags: AtomicU8,
     /// First GETs of objects of which nothing is known.
     firsts: Mutex<HashMap<String, Shared<oneshot::Receiver<()>>>>,
 }
 
-/// How the origin takes etags in conditions, as far as it was found.
-const QUOTED: u8 = 0;
 /// Without quotes: the gateway of Ceph.
 const BARE: u8 = 1;
 /// Not at all. Answers are compared.
@@ -72,7 +79,7 @@ enum Present {
 #[async_trait]
 impl Gets for Store {
     async fn get(&self, object: &Object, range: Range<u64>) -> Result<Bytes> {
-        let cache = &*self.cache.0;
+        let cache = self.inner()?;
         loop {
             let (condition, how) = self.condition(object);
             let _permit = cache.permit().await;
@@ -92,12 +99,28 @@ impl Gets for Store {
 
 impl Store {
     pub fn new(cache: Cache, origin: Arc<dyn Origin>, name: &str) -> Store {
-        let (known, firsts) = (Known::default(), Mutex::default());
-        Store { cache, origin, name: name.to_owned(), known, etags: AtomicU8::new(QUOTED), firsts }
+        Store { cache, origin, name: name.to_owned(), here: PerProcess::new(Learned::default()) }
+    }
+
+    /// What this process has of the cache.
+    pub fn inner(&self) -> Result<&Inner> {
+        self.cache
+            .here()
+            .map_err(|error| Fault::other(format!("the cache cannot be opened in this forked process: {error}")))
+    }
+
+    /// What this process has learned.
+    fn here(&self) -> &Learned {
+        let Ok(here) = self.here.get_or_try(|| Ok::<_, Infallible>(Learned::default()));
+        here
+    }
+
+    pub fn known(&self) -> &Known {
+        &self.here().known
     }
 
     fn object(&self, path: &str, meta: Meta) -> Arc<Object> {
-        let version = meta.identity(self.cache.0.options.by_time);
+        let version = meta.identity(self.cache.options().by_time);
         let id = version.map(|version| ObjectId::new(&self.name, path, &version, meta.size));
         Arc::new(Object { path: path.to_owned(), meta, id })
     }
@@ -105,12 +128,12 @@ impl Store {
     /// Notes what an origin said in answer to a request that began at `tick`.
     pub fn learn(&self, path: &str, meta: Meta, tick: u64, asked: Instant) -> Arc<Object> {
         let object = self.object(path, meta);
-        self.known.learn(&object, tick, asked);
+        self.known().learn(&object, tick, asked);
         object
     }
 
     fn condition(&self, object: &Object) -> (Condition, u8) {
-        let how = self.etags.load(Relaxed);
+        let how = self.here().etags.load(Relaxed);
         let condition = match &object.meta.e_tag {
             // A weak etag never matches.
             Some(e_tag) if how != NONE && !e_tag.starts_with("W/") => {
@@ -129,24 +152,25 @@ impl Store {
         if object.meta.e_tag.is_none() || how == NONE {
             return false;
         }
+        let Ok(cache) = self.inner() else { return false };
         let Ok(meta) = self.origin.head(&object.path).await else { return false };
-        add(&self.cache.0.tally.heads, 1);
+        add(&cache.tally.heads, 1);
         if !meta.is_same(&object.meta) {
             return false;
         }
-        let _by_another_call = self.etags.compare_exchange(how, how + 1, Relaxed, Relaxed);
+        let _by_another_call = self.here().etags.compare_exchange(how, how + 1, Relaxed, Relaxed);
         true
     }
 
     /// The object as it is now.
     pub async fn head(&self, path: &str) -> Result<Arc<Object>> {
-        let (tick, asked) = (self.known.tick(), Instant::now());
-        add(&self.cache.0.tally.heads, 1);
+        let (tick, asked) = (self.known().tick(), Instant::now());
+        add(&self.inner()?.tally.heads, 1);
         match self.origin.head(path).await {
             Ok(meta) => Ok(self.learn(path, meta, tick, asked)),
             Err(fault) => {
                 if fault.kind == Kind::NotFound {
-                    self.known.forget(path);
+                    self.known().forget(path);
                 }
                 Err(fault)
             }
@@ -154,8 +178,8 @@ impl Store {
     }
 
     fn present(&self, path: &str) -> Present {
-        let Some((object, asked)) = self.known.find(path) else { return Present::Nothing };
-        let fresh = match self.cache.0.options.when(path) {
+        let Some((object, asked)) = self.known().find(path) else { return Present::Nothing };
+        let fresh = match self.cache.options().when(path) {
             Revalidate::Always => false,
             Revalidate::After(most) => asked.elapsed() < most,
             Revalidate::Never => true,
@@ -165,6 +189,7 @@ impl Store {
 
     /// Reads an object as it is now. `first` is what a first GET asks for, if nothing is known of the object; without it, its head is asked for.
     pub async fn read(&self, path: &str, first: Option<Range<u64>>, cut: Cut<'_>) -> Result<Got> {
+        give_turn().await;
         for _ in 0..TRIES {
             let (object, have, fresh) = self.begin(path, first.clone()).await?;
             if object.id.is_none() {
@@ -174,29 +199,43 @@ impl Store {
                 Ok(Some(parts)) => return Ok(Got::Parts(object, parts)),
                 Ok(None) => {}
                 // Rule C1: nothing of what was read is used.
-                Err(fault) if fault.kind == Kind::Precondition => self.known.forget(path),
+                Err(fault) if fault.kind == Kind::Precondition => self.known().forget(path),
                 Err(fault) => return Err(fault),
             }
-            add(&self.cache.0.tally.restarts, 1);
+            add(&self.inner()?.tally.restarts, 1);
         }
         Err(Fault::changed(path))
     }
 
+    /// The object as a call that begins now sees it.
+    pub async fn open(&self, path: &str) -> Result<Arc<Object>> {
+        match self.present(path) {
+            Present::Fresh(object) => Ok(object),
+            _ => self.head(path).await,
+        }
+    }
+
+    /// Rule C5: brings ranges of one content to the drives.
+    pub async fn prefetch(&self, object: &Object, range: Range<u64>) -> Result<Prefetched> {
+        prefetch(&Source { cache: self.inner()?, object, gets: self }, range).await
+    }
+
     /// Rule C5: reads ranges of one content, and of no other: what goes on after a call has begun to answer.
     pub async fn read_more(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        let source = Source { cache: &self.cache.0, object, gets: self };
+        give_turn().await;
+        let source = Source { cache: self.inner()?, object, gets: self };
         let id = object.id.ok_or_else(|| Fault::other("an object without a version is not cached"))?;
         let read = read(&source, id, ranges, HashMap::new()).await;
         if read.as_ref().is_err_and(|fault| matches!(fault.kind, Kind::Precondition | Kind::NotFound)) {
             // The next call asks again, whatever `Revalidate` says.
-            self.known.forget(&object.path);
+            self.known().forget(&object.path);
         }
         Ok(read?.parts)
     }
 
     /// The object that a call begins with, granules that are in memory by then, and whether it is known to be the present one.
     async fn begin(&self, path: &str, first: Option<Range<u64>>) -> Result<(Arc<Object>, HashMap<u64, Bytes>, bool)> {
-        let mut has_waited = false;
+        let (inner, mut has_waited) = (self.inner()?, false);
         loop {
             match self.present(path) {
                 Present::Fresh(object) => return Ok((object, HashMap::new(), true)),
@@ -204,14 +243,14 @@ impl Store {
                 Present::Nothing => {}
             }
             // Of an object with granules on the drives, only the version is lacking.
-            let Some(range) = first.clone().filter(|_| !self.may_be_cached(path)) else {
+            let Some(range) = first.clone().filter(|_| !self.may_be_cached(inner, path)) else {
                 return Ok((self.head(path).await?, HashMap::new(), true));
             };
             // After a wait the other call has failed, or nothing polls it. Calls that waited do not wait for each other.
             let _leading = match self.lead(path) {
                 Err(other) if !has_waited => {
                     // Rule F1.
-                    let _ended_or_late = select(other, Delay::new(PATIENCE)).await;
+                    let _ended_or_late = select(other, inner.timer.after(PATIENCE)).await;
                     has_waited = true;
                     continue;
                 }
@@ -224,7 +263,7 @@ impl Store {
 
     /// The duty to make the first GET of an object, or the end of the call that has it.
     fn lead<'a>(&'a self, path: &'a str) -> std::result::Result<First<'a>, Shared<oneshot::Receiver<()>>> {
-        let mut firsts = locked(&self.firsts);
+        let mut firsts = locked(&self.here().firsts);
         if let Some(other) = firsts.get(path) {
             return Err(other.clone());
         }
@@ -233,17 +272,17 @@ impl Store {
         Ok(First { store: self, path, _told_by_drop: sender })
     }
 
-    fn may_be_cached(&self, path: &str) -> bool {
-        self.cache.0.may_have_object(object_hash(&self.name, path))
+    fn may_be_cached(&self, inner: &Inner, path: &str) -> bool {
+        inner.may_have_object(object_hash(&self.name, path))
     }
 
     /// Learns of an object by a GET of bytes that are wanted anyway. No head is asked for before it.
     async fn first(&self, path: &str, range: Range<u64>) -> Result<(Arc<Object>, HashMap<u64, Bytes>)> {
-        let cache = &*self.cache.0;
+        let cache = self.inner()?;
         let begin = range.start / cache.granule_bytes * cache.granule_bytes;
         let end = range.end.checked_next_multiple_of(cache.granule_bytes).unwrap_or(range.end);
         let range = begin..end.min(begin.saturating_add(FIRST_BYTES));
-        let (tick, asked) = (self.known.tick(), Instant::now());
+        let (tick, asked) = (self.known().tick(), Instant::now());
         cache.note_object(object_hash(&self.name, path));
         let _permit = cache.permit().await;
         add(&cache.tally.gets, 1);
@@ -260,11 +299,11 @@ impl Store {
         };
         let object = self.object(path, answer.meta.clone());
         let Some(id) = object.id else {
-            self.known.learn(&object, tick, asked);
+            self.known().learn(&object, tick, asked);
             return Ok((object, HashMap::new()));
         };
         let body = checked_body(cache, path, &range, answer).await?;
-        self.known.learn(&object, tick, asked);
+        self.known().learn(&object, tick, asked);
         let granules: HashMap<u64, Bytes> =
             granules_of(&body, begin / cache.granule_bytes, cache.granule_bytes).collect();
         for (granule, bytes) in &granules {
@@ -281,14 +320,14 @@ impl Store {
         fresh: bool,
         cut: Cut<'_>,
     ) -> Result<Option<Vec<Bytes>>> {
-        let (tick, asked) = (self.known.tick(), Instant::now());
+        let (tick, asked) = (self.known().tick(), Instant::now());
         let is_same = |now: Arc<Object>| now.meta.is_same(&object.meta);
         let ranges = match cut(object.meta.size) {
             Err(fault) if fresh || is_same(self.head(&object.path).await?) => return Err(fault),
             Err(_) => return Ok(None),
             Ok(ranges) => ranges,
         };
-        let source = Source { cache: &self.cache.0, object, gets: self };
+        let source = Source { cache: self.inner()?, object, gets: self };
         let Some(id) = object.id else { return Ok(None) };
         let read = read(&source, id, &ranges, have).await?;
         if fresh {
@@ -296,7 +335,7 @@ impl Store {
         }
         // Rule C3: a GET of this call has seen the version. Otherwise the head tells it, after the bytes were read.
         if read.validated {
-            self.known.learn(object, tick, asked);
+            self.known().learn(object, tick, asked);
         } else if !is_same(self.head(&object.path).await?) {
             return Ok(None);
         }
@@ -313,7 +352,7 @@ struct First<'a> {
 
 impl Drop for First<'_> {
     fn drop(&mut self) {
-        locked(&self.store.firsts).remove(self.path);
+        locked(&self.store.here().firsts).remove(self.path);
     }
 }
 

@@ -1,16 +1,11 @@
-//! The cache over stores of object_store 0.13. What differs from other versions is here: the results.
+//! The cache over stores of object_store 0.13. What differs from other versions is in the crate `objects-common`: results and errors.
 
 use object_store_0_13 as object_store;
 
 #[path = "versioned/mod.rs"]
 mod versioned;
 
-/// Results as this version has them.
-mod result {
-    use super::object_store::{Attributes, GetResult, GetResultPayload, ObjectMeta};
-    use std::ops::Range;
+pub use versioned::{Cached, Content};
 
-    pub fn get(payload: GetResultPayload, meta: ObjectMeta, range: Range<u64>, attributes: Attributes) -> GetResult {
-        GetResult { payload, meta, range, attributes }
-    }
-}
+/// Results and errors as this version has them.
+use crate::common::v0_13 as result;

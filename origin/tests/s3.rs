@@ -39,7 +39,8 @@ fn rig(options: impl FnOnce(Options) -> Options) -> Option<Rig> {
         return None;
     };
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let given = Options::new().bytes(64 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(dir.path());
+    let given =
+        Options::new().bytes(64 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(dir.path()).on_root(true);
     let cache = Cache::open([dir.path()], options(given)).unwrap();
     let s3 = Arc::new(s3);
     let store = cache.over(s3.clone() as Arc<dyn ObjectStore>, "s3://rig");

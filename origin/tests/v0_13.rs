@@ -1,5 +1,6 @@
 //! The tests of object_store 0.13's own suite, and ours, on the cache over stores of that version.
 
+use iomill_origin::v0_13::Cached;
 use object_store_0_13 as object_store;
 
 #[path = "suite/mod.rs"]

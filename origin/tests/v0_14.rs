@@ -1,5 +1,6 @@
 //! The tests of object_store 0.14's own suite, and ours, on the cache over stores of that version.
 
+use iomill_origin::v0_14::Cached;
 use object_store_0_14 as object_store;
 
 #[path = "suite/mod.rs"]

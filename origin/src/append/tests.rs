@@ -4,15 +4,20 @@ use bytes::Bytes;
 use iomill::RuntimeOptions;
 
 use super::*;
+use crate::drive::FAILURES_MOST;
 use crate::identity::{ObjectId, Version};
 use crate::notices::Notices;
 use crate::options::Options;
 
 /// A drive of four regions with granules of a page, so that a summary has several pages.
 fn drive(dir: &Path) -> Drive {
+    drive_telling(dir, &Notices::default())
+}
+
+fn drive_telling(dir: &Path, notices: &Notices) -> Drive {
     let runtime = RuntimeOptions::new().cache_bytes(1 << 20).start().unwrap();
-    let options = Options::new().granule_bytes(4096).region_bytes(4 << 20).index_dir(dir);
-    let drive = Drive::open(dir, &mut None, Some(16 << 20), &options, &runtime, &Notices::default()).unwrap();
+    let options = Options::new().granule_bytes(4096).region_bytes(4 << 20).index_dir(dir).on_root(true);
+    let drive = Drive::open(dir, &mut None, Some(16 << 20), &options, &runtime, notices).unwrap();
     load::recover(&drive, &drive.try_hold().unwrap()).unwrap();
     drive
 }
@@ -145,4 +150,22 @@ fn an_index_is_made_again_from_summaries() {
     assert_eq!((next.granules, next.emptied), (3, 0));
     let region = drive.index.region(drive.index.open_region().unwrap());
     assert_eq!(region.filled, 103, "the newest region goes on");
+}
+
+/// It can be read, and hits go well in between. So only a count of its writes finds it.
+#[test]
+fn a_drive_that_can_be_read_and_not_written_is_told_of_once_and_left_out() {
+    let (dir, notices) = (tempfile::tempdir().unwrap(), Notices::default());
+    let drive = drive_telling(dir.path(), &notices);
+    put(&drive, 0..10);
+    let drive = drive.without_writes();
+    for n in 10..10 + 2 * FAILURES_MOST {
+        assert_eq!(drive.is_dead(), n >= 10 + FAILURES_MOST, "{n}");
+        drive.went_well();
+        let item = Item { id: id(n.into()), bytes: Bytes::from(vec![1; 4096]) };
+        append(&drive, &[item], &drive.try_hold().unwrap(), &mut Appended::default()).unwrap_err();
+    }
+    let told = notices.all();
+    assert!(told.len() == 1 && told[0].contains("cannot") && told[0].contains("without this drive"), "{told:?}");
+    assert_eq!(known(&drive, 0..10), 10);
 }

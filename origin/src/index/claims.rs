@@ -31,20 +31,23 @@ pub struct Claim {
 impl Index {
     /// Claims a granule for as long as `bound`. Rule F2. A claim of this process itself is another's, too: its tasks have met before.
     pub fn claim(&self, tag: u64, bound: Duration) -> Claimed {
+        self.claim_at(tag, bound, now_ms())
+    }
+
+    fn claim_at(&self, tag: u64, bound: Duration, now: u64) -> Claimed {
         let first = self.shape.claims + (tag >> 40) as usize % (CLAIMS / SLOTS) * SLOTS;
-        let now = now_ms();
         let mut free = None;
         for at in first..first + SLOTS {
             let seen = self.word(at).load(Relaxed);
-            let is_free = seen == 0 || has_passed(seen as u32, now);
-            if !is_free && (seen ^ tag << 32) >> 32 == 0 {
+            let is_free = !(now..now + LONGEST_MS).contains(&(seen & END));
+            if !is_free && (seen ^ tag << END_BITS) >> END_BITS == 0 {
                 return Claimed::Others;
             }
             free = free.or(is_free.then_some((at, seen)));
         }
         let Some((at, seen)) = free else { return Claimed::No };
-        let end = now.wrapping_add(bound.as_millis().min(1 << 30) as u32).max(1);
-        let word = tag << 32 | u64::from(end);
+        let bound = u64::try_from(bound.as_millis()).unwrap_or(u64::MAX).min(LONGEST_MS - 1);
+        let word = tag << END_BITS | (now + bound) & END;
         // AcqRel: of two processes that find a word free, one gets it. The other one fetches unclaimed, which is rare and costs a GET.
         match self.word(at).compare_exchange(seen, word, AcqRel, Relaxed) {
             Ok(_) => Claimed::Mine(Claim { at, word }),
@@ -59,13 +62,51 @@ impl Index {
     }
 }
 
-/// All processes of the machine have this clock. It begins again every 49 days.
-fn now_ms() -> u32 {
+/// Bits of a claim for its end in milliseconds: 34 years of a clock that begins with the machine, as the index does. The rest are of the tag.
+const END_BITS: u32 = 40;
+const END: u64 = (1 << END_BITS) - 1;
+/// A word whose end is further away is no claim: it was damaged.
+const LONGEST_MS: u64 = 1 << 30;
+
+/// All processes of the machine have this clock.
+fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).wrapping_mul(1000).wrapping_add(now.tv_nsec as u64 / 1_000_000) as u32
+    (now.tv_sec as u64) * 1000 + now.tv_nsec as u64 / 1_000_000 + 1
 }
 
-fn has_passed(end: u32, now: u32) -> bool {
-    // What is further away than half of the clock is in the past.
-    end.wrapping_sub(now) > 1 << 31
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Geometry;
+    use crate::label::Label;
+
+    /// A claim of a process that was killed has ended, however long the machine runs on.
+    #[test]
+    fn a_claim_that_has_ended_stays_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let label = Label { cache: 1, drive: 2, geometry: Geometry::new(16_384, 1 << 20, 4).unwrap() };
+        let index = Index::open(dir.path(), &label).unwrap();
+        let (second, day) = (Duration::from_secs(1), 86_400_000);
+        let begun = 5 * day;
+        assert!(matches!(index.claim_at(9 << 41, second, begun), Claimed::Mine(_)));
+        assert_eq!(index.claim_at(9 << 41, second, begun + 999), Claimed::Others);
+        for days in [1, 24, 25, 26, 40, 49, 50, 75, 3000] {
+            let later = begun + days * day;
+            let Claimed::Mine(claim) = index.claim_at(9 << 41, second, later) else {
+                panic!("claimed after {days} days")
+            };
+            assert_eq!(index.claim_at(9 << 41, second, later), Claimed::Others);
+            // The next round finds the claim of a process that was killed then.
+            let _left = claim;
+        }
+    }
+
+    #[test]
+    fn a_damaged_word_is_no_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let label = Label { cache: 1, drive: 2, geometry: Geometry::new(16_384, 1 << 20, 4).unwrap() };
+        let index = Index::open(dir.path(), &label).unwrap();
+        (0..CLAIMS).for_each(|n| index.word(index.shape.claims + n).store(u64::MAX, Relaxed));
+        assert!(matches!(index.claim_at(u64::MAX, Duration::from_secs(1), 1000), Claimed::Mine(_)));
+    }
 }

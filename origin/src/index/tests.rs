@@ -13,7 +13,13 @@ fn entry(tag: u64) -> Entry {
 fn fresh() -> (tempfile::TempDir, Index) {
     let dir = tempfile::tempdir().unwrap();
     let index = Index::open(dir.path(), &label()).unwrap();
+    give_lives(&index);
     (dir, index)
+}
+
+fn give_lives(index: &Index) {
+    let region = Region { life: Some(Life { number: 1, salt: 1 }), filled: 0, allocated: true };
+    (0..index.geometry().regions()).for_each(|n| index.set_region(n, region));
 }
 
 #[test]
@@ -66,6 +72,23 @@ fn a_granule_that_comes_again_is_found_at_its_new_place() {
     assert_eq!(index.find(99).unwrap().place, 70);
 }
 
+/// Rule W3.
+#[test]
+fn nothing_is_found_in_a_region_without_a_life() {
+    let (_dir, index) = fresh();
+    index.insert(5, &entry(99));
+    let found = index.find(99).unwrap();
+    assert_eq!((found.life, index.life_at(5)), (1, 1));
+    let region = index.region(0);
+    index.set_region(0, Region { life: None, ..region });
+    assert!(index.find(99).is_none());
+    assert_ne!(index.life_at(5), found.life);
+    // It comes to the slot that it had: it is not there twice.
+    index.insert(70, &entry(99));
+    index.set_region(0, region);
+    assert_eq!(index.find(99).unwrap().place, 70);
+}
+
 #[test]
 fn a_slot_is_forgotten_only_as_it_was_found() {
     let (_dir, index) = fresh();
@@ -84,6 +107,7 @@ fn an_index_of_another_boot_or_shape_is_made_anew() {
     index.insert(5, &entry(99));
     index.word(6).fetch_xor(1, Relaxed);
     let anew = Index::open(dir.path(), &label()).unwrap();
+    give_lives(&anew);
     assert!(anew.find(99).is_none(), "another boot");
     anew.insert(5, &entry(99));
     assert!(Index::open(dir.path(), &label()).unwrap().find(99).is_some());

@@ -1,61 +1,42 @@
 //! Errors and what is known of objects, in the types of one version of `object_store`.
 
-use std::error::Error as StdError;
-use std::fmt;
 use std::sync::Arc;
 
 use super::object_store::path::Path;
 use super::object_store::{Attributes, Error, ObjectMeta};
-use crate::fault::{Fault, Kind};
+use super::result;
+use crate::common::Fault;
 use crate::origin::Meta;
 
 /// The name of the store in errors.
 const STORE: &str = "iomill-origin";
 
-/// An error that several calls got.
-#[derive(Debug)]
-struct SharedError(Arc<dyn StdError + Send + Sync>);
-
-impl fmt::Display for SharedError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl StdError for SharedError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
-    }
-}
-
 /// The error of a call on one object.
 pub fn error(fault: &Fault, location: &Path) -> Error {
-    let (path, source) = (location.to_string(), Box::new(SharedError(Arc::clone(&fault.source))));
-    match fault.kind {
-        Kind::NotFound => Error::NotFound { path, source },
-        Kind::AlreadyExists => Error::AlreadyExists { path, source },
-        Kind::Precondition => Error::Precondition { path, source },
-        Kind::NotModified => Error::NotModified { path, source },
-        Kind::PermissionDenied => Error::PermissionDenied { path, source },
-        Kind::Unauthenticated => Error::Unauthenticated { path, source },
-        Kind::NotSupported => Error::NotSupported { source },
-        Kind::Other => Error::Generic { store: STORE, source },
-    }
+    result::error(fault, location.as_ref(), STORE)
 }
 
-/// What an error of the origin is to the cache.
-pub fn fault(error: Error) -> Fault {
-    let kind = match &error {
-        Error::NotFound { .. } => Kind::NotFound,
-        Error::AlreadyExists { .. } => Kind::AlreadyExists,
-        Error::Precondition { .. } => Kind::Precondition,
-        Error::NotModified { .. } => Kind::NotModified,
-        Error::PermissionDenied { .. } => Kind::PermissionDenied,
-        Error::Unauthenticated { .. } => Kind::Unauthenticated,
-        Error::NotSupported { .. } | Error::NotImplemented { .. } => Kind::NotSupported,
-        _ => Kind::Other,
+/// Whether a change has happened or was refused. Other errors leave it open: an answer that was lost, or a time that ran out.
+pub fn is_sure<T>(changed: &Result<T, Error>) -> bool {
+    use Error::{
+        AlreadyExists, InvalidPath, NotFound, NotImplemented, NotModified, NotSupported, PermissionDenied,
+        Precondition, Unauthenticated,
     };
-    Fault::new(kind, error)
+    match changed {
+        Ok(_) => true,
+        Err(error) => matches!(
+            error,
+            NotFound { .. }
+                | AlreadyExists { .. }
+                | Precondition { .. }
+                | NotModified { .. }
+                | PermissionDenied { .. }
+                | Unauthenticated { .. }
+                | NotSupported { .. }
+                | NotImplemented { .. }
+                | InvalidPath { .. }
+        ),
+    }
 }
 
 pub fn meta_of(meta: &ObjectMeta, attributes: &Attributes) -> Meta {

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt};
 
+use super::meta_of;
 use super::object_store::path::Path;
 use super::object_store::{GetOptions, GetRange, ObjectStore};
-use super::{fault, meta_of};
-use crate::fault::{Fault, Result};
+use super::result::fault;
+use crate::common::{Fault, Result};
 use crate::origin::{Answer, Condition, Meta, Origin};
 
 /// See the module.

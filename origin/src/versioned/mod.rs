@@ -1,6 +1,7 @@
 //! The trait `ObjectStore` through a cache, for the version of `object_store` that the module above names. Non-goals: what differs between versions
 //! (`crate::v0_13`, `crate::v0_14`).
 
+mod content;
 mod convert;
 mod inner;
 mod upload;
@@ -21,29 +22,31 @@ use super::object_store::{
 };
 use super::result;
 use crate::cache::Cache;
+use crate::change::{Change, Deletes};
+use crate::common::{Fault, pieces};
 use crate::counters::add;
-use crate::fault::Fault;
 use crate::known::Object;
 use crate::store::{Got, Store};
-use convert::{error, fault, meta_of, object_meta};
+use convert::{error, is_sure, meta_of, object_meta};
 use inner::Inner;
+
+pub use content::Content;
 
 /// A stream comes in pieces that end at multiples of this.
 const PIECE_BYTES: u64 = 2 << 20;
 /// So many pieces are read ahead of their reader.
 const PIECES_AHEAD: usize = 4;
 
-/// A store through a cache.
+/// A store through a cache, with what the trait does not have. Clones are one store.
 #[derive(Clone)]
-struct Cached {
+pub struct Cached {
     inner: Arc<dyn ObjectStore>,
     store: Arc<Store>,
 }
 
 impl crate::Over for Arc<dyn ObjectStore> {
     fn over(self, cache: &Cache, name: &str) -> Self {
-        let origin = Arc::new(Inner(Arc::clone(&self)));
-        Arc::new(Cached { inner: self, store: Arc::new(Store::new(cache.clone(), origin, name)) })
+        Arc::new(Cached::new(cache, self, name))
     }
 }
 
@@ -70,19 +73,33 @@ fn first_piece(range: &Range<u64>) -> Range<u64> {
 }
 
 impl Cached {
-    fn passed(&self) {
-        add(&self.store.cache.0.tally.passed, 1);
+    /// The objects of a store through a cache. [`Cache::over`] gives the same as an `Arc<dyn ObjectStore>`, and says what the name is.
+    pub fn new(cache: &Cache, store: Arc<dyn ObjectStore>, name: &str) -> Cached {
+        let origin = Arc::new(Inner(Arc::clone(&store)));
+        Cached { inner: store, store: Arc::new(Store::new(cache.clone(), origin, name)) }
     }
 
-    /// A change of an object is under way, or has ended. Rule C4: what was known of it is not believed, from both ends of the change.
-    fn changes(&self, location: &Path) {
-        self.store.known.forget(location.as_ref());
+    /// Opens an object as it is now. Whatever is read of the result is of this content.
+    pub async fn open(&self, location: &Path) -> Result<Content> {
+        let object = self.store.open(location.as_ref()).await.map_err(|fault| error(&fault, location))?;
+        Ok(Content { store: self.clone(), location: location.clone(), object })
+    }
+
+    fn passed(&self) {
+        if let Ok(inner) = self.store.inner() {
+            add(&inner.tally.passed, 1);
+        }
+    }
+
+    /// A change of objects is under way.
+    fn change<const N: usize>(&self, locations: [&Path; N]) -> Change {
+        Change::begin(&self.store, locations.into_iter().map(AsRef::as_ref))
     }
 
     /// The head of an object, with the attributes.
     async fn head_of(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let (tick, asked) = (self.store.known.tick(), std::time::Instant::now());
-        add(&self.store.cache.0.tally.heads, 1);
+        let (tick, asked) = (self.store.known().tick(), std::time::Instant::now());
+        add(&self.store.inner().map_err(|fault| error(&fault, location))?.tally.heads, 1);
         let got = self.inner.get_opts(location, options).await?;
         self.store.learn(location.as_ref(), meta_of(&got.meta, &got.attributes), tick, asked);
         Ok(got)
@@ -125,7 +142,7 @@ impl Cached {
     /// An answer after its first piece was read. The others are read as the caller takes them, and are of the same content.
     fn result(&self, location: &Path, object: &Arc<Object>, range: Range<u64>, parts: Vec<Bytes>) -> GetResult {
         let read = first_piece(&range);
-        let more = pieces(read.end..range.end);
+        let more = pieces(read.end..range.end, PIECE_BYTES);
         let (store, object_read, at) = (Arc::clone(&self.store), Arc::clone(object), location.clone());
         let more = stream::iter(more).map(move |piece| {
             let (store, object, at) = (Arc::clone(&store), Arc::clone(&object_read), at.clone());
@@ -141,21 +158,12 @@ impl Cached {
     }
 }
 
-fn pieces(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
-    let mut rest = range;
-    std::iter::from_fn(move || {
-        let piece = first_piece(&rest);
-        rest.start = piece.end;
-        (!piece.is_empty()).then_some(piece)
-    })
-}
-
 #[async_trait]
 impl ObjectStore for Cached {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        self.changes(location);
+        let change = self.change([location]);
         let put = self.inner.put_opts(location, payload, options).await;
-        self.changes(location);
+        change.end(is_sure(&put));
         put
     }
 
@@ -209,9 +217,10 @@ impl ObjectStore for Cached {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let (before, after) = (self.clone(), self.clone());
-        let noted = locations.inspect_ok(move |location| before.changes(location)).boxed();
-        self.inner.delete_stream(noted).inspect_ok(move |location| after.changes(location)).boxed()
+        let before = Deletes::new(&self.store);
+        let after = Arc::clone(&before);
+        let noted = locations.inspect_ok(move |location| before.begin(location.as_ref())).boxed();
+        self.inner.delete_stream(noted).inspect_ok(move |location| after.end(location.as_ref())).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -227,16 +236,16 @@ impl ObjectStore for Cached {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.changes(to);
+        let change = self.change([to]);
         let copied = self.inner.copy_opts(from, to, options).await;
-        self.changes(to);
+        change.end(is_sure(&copied));
         copied
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        [from, to].into_iter().for_each(|location| self.changes(location));
+        let change = self.change([from, to]);
         let renamed = self.inner.rename_opts(from, to, options).await;
-        [from, to].into_iter().for_each(|location| self.changes(location));
+        change.end(is_sure(&renamed));
         renamed
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::convert::is_sure;
 use super::object_store::path::Path;
 use super::object_store::{MultipartUpload, PutPayload, PutResult, Result, UploadPart};
+use crate::change::Change;
 use crate::store::Store;
 
 /// See the module.
@@ -35,9 +37,9 @@ impl MultipartUpload for Upload {
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        self.store.known.forget(self.location.as_ref());
+        let change = Change::begin(&self.store, [self.location.as_ref()]);
         let completed = self.inner.complete().await;
-        self.store.known.forget(self.location.as_ref());
+        change.end(is_sure(&completed));
         completed
     }
 

@@ -138,6 +138,52 @@ async fn what_is_learned_during_a_change_is_forgotten_at_its_end() {
     }
 }
 
+/// A program gives up on a change while the origin still works on it. The change comes later, and is seen then.
+#[tokio::test]
+async fn a_change_whose_future_is_dropped_is_seen_when_it_comes() {
+    let (a, b) = (Path::from("a"), Path::from("b"));
+    for n in 0..6 {
+        let rig = Rig::immutable();
+        let (old, new) = (random(LEN, 1), random(LEN, 2));
+        rig.behind("a", old.clone()).await;
+        rig.behind("b", new.clone()).await;
+        let _never = rig.scripted.close_gate();
+        let store = &rig.store;
+        let mut upload = store.put_multipart(&a).await.unwrap();
+        upload.put_part(new.clone().into()).await.unwrap();
+        let mut change: futures_util::future::BoxFuture<'_, ()> = match n {
+            0 => Box::pin(async { drop(store.put(&a, new.clone().into()).await) }),
+            1 => Box::pin(async { drop(store.copy(&b, &a).await) }),
+            2 => Box::pin(async { drop(store.rename(&b, &a).await) }),
+            3 => Box::pin(async { drop(upload.complete().await) }),
+            4 => Box::pin(async { drop(store.delete(&a).await) }),
+            // The origin says that it does not know what became of it.
+            _ => {
+                rig.scripted.fail_changes();
+                Box::pin(async { drop(store.put(&a, new.clone().into()).await) })
+            }
+        };
+        assert_eq!(futures_util::poll!(&mut change).is_pending(), n != 5, "change {n}");
+        drop(change);
+        for _ in 0..2 {
+            assert_eq!(rig.ranges("a", &[0..5]).await.unwrap()[0], old[..5]);
+            rig.cache.flush();
+        }
+        // The origin has done it now.
+        rig.behind("a", new.clone()).await;
+        assert_eq!(rig.ranges("a", &[0..5]).await.unwrap()[0], new[..5], "change {n}");
+        if n == 2 {
+            continue;
+        }
+        // Other objects are remembered.
+        let asked = rig.scripted.counts();
+        rig.ranges("b", &[0..5]).await.unwrap();
+        rig.cache.flush();
+        rig.ranges("b", &[0..5]).await.unwrap();
+        assert!(rig.scripted.counts().0 + rig.scripted.counts().1 <= asked.0 + asked.1 + 1);
+    }
+}
+
 /// An answer that was under way while the object was replaced through the store is not remembered.
 #[tokio::test]
 async fn a_get_that_races_with_a_put_is_not_remembered() {

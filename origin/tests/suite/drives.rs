@@ -1,6 +1,7 @@
 //! Drives that are missing, new, given twice or in another order, and file systems that are full.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use iomill_origin::{Cache, Error, Options, Revalidate};
@@ -9,6 +10,7 @@ use super::object_store::ObjectStore;
 use super::{GRANULE, Rig, drives, expected, options, random, rows, scratch};
 
 const LEN: usize = 4 << 20;
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
 
 fn never(options: Options) -> Options {
     options.revalidate("", Revalidate::Never)
@@ -55,7 +57,6 @@ async fn a_missing_drive_takes_its_share_and_gives_it_back_when_it_comes() {
 /// What others could have written is not believed, and no link of theirs is followed.
 #[test]
 fn a_directory_that_others_may_write_to_is_refused() {
-    use std::os::unix::fs::PermissionsExt;
     let dir = scratch();
     let dirs = drives(&dir);
     let home = dirs[0].join("iomill-origin");
@@ -92,6 +93,64 @@ fn the_order_of_new_directories_does_not_matter() {
         one.and(other).unwrap();
         open(&forward).unwrap();
     }
+}
+
+/// The directory of a drive that is not mounted is on the file system of `/`, where it must not become a drive.
+#[test]
+fn an_unmounted_drive_is_left_out_and_makes_nothing() {
+    let dir = scratch();
+    if fs::metadata(dir.path()).unwrap().dev() != fs::metadata("/").unwrap().dev() {
+        println!("skipped: scratch directories are on a file system of their own");
+        return;
+    }
+    let [one, two] = [&drives(&dir)[0], &drives(&dir)[1]].map(Clone::clone);
+    let mounted = options(&dir).on_root(false);
+    let error = Cache::open([&one, &two], mounted.clone()).unwrap_err();
+    assert!(matches!(error, Error::Unmounted { .. }) && error.to_string().contains("mount the drive"), "{error}");
+    assert_eq!(fs::read_dir(&one).unwrap().count() + fs::read_dir(&two).unwrap().count(), 0);
+    // What is a drive by its label is one, wherever it is. The other one is told.
+    drop(Cache::open([&one], options(&dir)).unwrap());
+    let cache = Cache::open([&one, &two], mounted).unwrap();
+    let notices = cache.notices();
+    assert!(notices.len() == 1 && notices[0].contains("ssd1") && notices[0].contains("mount"), "{notices:?}");
+    assert_eq!(fs::read_dir(&two).unwrap().count(), 0);
+}
+
+/// Of a drive that is too small only itself is left out.
+#[tokio::test]
+async fn a_drive_that_is_too_small_is_left_out() {
+    let dir = scratch();
+    let small = dir.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let script = r#"mount -t tmpfs -o size=1m tmpfs "$0" && mount -t tmpfs -o size=16m tmpfs "$0/../ssd0" || exit 77; exec "$@""#;
+    if let Some(dir) = std::env::var_os(SMALL) {
+        let dir = std::path::Path::new(&dir);
+        let dirs = [dir.join("small"), dir.join("ssd0")];
+        let cache = Cache::open(&dirs, options_at(dir)).unwrap();
+        let notices = cache.notices();
+        assert!(notices.len() == 1 && notices[0].contains("small") && notices[0].contains("at least 2"), "{notices:?}");
+        let error = Cache::open(&dirs[..1], options_at(dir)).unwrap_err();
+        assert!(matches!(error, Error::Small { .. }), "{error}");
+        return;
+    }
+    drives(&dir);
+    in_namespace(script, &small, SMALL, dir.path());
+}
+
+/// Drives of one cache have granules of one length. Another one is left out.
+#[test]
+fn a_drive_with_other_granules_is_left_out() {
+    let dir = scratch();
+    let [one, two] = [&drives(&dir)[0], &drives(&dir)[1]].map(Clone::clone);
+    drop(Cache::open([&one], options(&dir)).unwrap());
+    let label = fs::read_to_string(one.join("iomill-origin/label")).unwrap();
+    // It becomes a drive of the same cache.
+    drop(Cache::open([&one, &two], options(&dir).granule_bytes(4096)).unwrap());
+    let other = fs::read_to_string(two.join("iomill-origin/label")).unwrap();
+    assert!(label.contains("granule 16384") && other.contains("granule 4096"));
+    let cache = Cache::open([&one, &two], options(&dir)).unwrap();
+    let notices = cache.notices();
+    assert!(notices.len() == 1 && notices[0].contains("granules"), "{notices:?}");
 }
 
 #[tokio::test]
@@ -140,6 +199,12 @@ fn wrong_arguments_are_refused_in_words() {
 
 /// The environment variable with the directory of the full file system, in the process that has it.
 const FULL: &str = "IOMILL_ORIGIN_FULL";
+/// The same with the directory of a small drive and another one.
+const SMALL: &str = "IOMILL_ORIGIN_SMALL";
+
+fn options_at(dir: &std::path::Path) -> Options {
+    Options::new().region_bytes(1 << 20).memory_bytes(1 << 20).index_dir(dir).on_root(true)
+}
 
 /// A file system of 6 MiB in a namespace of the test, for a cache of 32 MiB.
 #[test]
@@ -150,14 +215,19 @@ fn a_full_file_system_shrinks_the_cache() {
         return;
     }
     let dir = scratch();
-    let name = std::thread::current().name().unwrap().to_owned();
     let script = r#"mount -t tmpfs -o size=6m tmpfs "$0" || exit 77; exec "$@""#;
+    in_namespace(script, dir.path(), FULL, dir.path());
+}
+
+/// Runs this test again in a namespace, where a script mounts something at a directory.
+fn in_namespace(script: &str, at: &std::path::Path, variable: &str, value: &std::path::Path) {
+    let name = std::thread::current().name().unwrap().to_owned();
     let test = Command::new("unshare")
         .args(["-rm", "sh", "-c", script])
-        .arg(dir.path())
+        .arg(at)
         .arg(std::env::current_exe().unwrap())
         .args([&name, "--exact"])
-        .env(FULL, dir.path())
+        .env(variable, value)
         .output();
     match test {
         Ok(output) if output.status.success() => {}
@@ -171,7 +241,7 @@ fn a_full_file_system_shrinks_the_cache() {
 async fn on_full_file_system(dir: &std::path::Path) {
     let index = scratch();
     let options = Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(index.path());
-    let cache = Cache::open([dir], never(options)).unwrap();
+    let cache = Cache::open([dir], never(options).read_within(PATIENCE)).unwrap();
     let memory = std::sync::Arc::new(super::InMemory::new());
     use super::object_store::ObjectStoreExt;
     let (path, bytes) = (super::Path::from("a"), random(20 << 20, 1));

@@ -20,7 +20,7 @@ use super::object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use super::{result, rounds, scratch};
+use super::{on_any_machine, result, rounds, scratch};
 
 /// The environment variable that makes this program a reader, with the directory and the seed.
 const JOB: &str = "IOMILL_ORIGIN_JOB";
@@ -101,7 +101,7 @@ impl ObjectStore for Computed {
 }
 
 fn options(dir: &FsPath) -> Options {
-    Options::new().bytes(12 << 20).region_bytes(1 << 20).memory_bytes(4 << 20).index_dir(dir)
+    on_any_machine(Options::new().bytes(12 << 20).region_bytes(1 << 20).memory_bytes(4 << 20).index_dir(dir))
 }
 
 fn open(dir: &FsPath) -> (Cache, Arc<dyn ObjectStore>) {

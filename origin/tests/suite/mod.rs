@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use iomill_origin::{Cache, Counters, Options, Revalidate};
@@ -14,18 +15,21 @@ use tempfile::TempDir;
 use super::object_store::memory::InMemory;
 use super::object_store::path::Path;
 use super::object_store::{ObjectStore, ObjectStoreExt, Result};
-use super::{object_store, result};
+use super::{Cached, object_store, result};
 
 mod changes;
+mod content;
 mod damage;
 mod drives;
 mod eviction;
+mod fork;
 mod hostile;
 mod integration;
 mod kill;
 mod ranges;
 mod scripted;
 mod sharing;
+mod turns;
 
 use scripted::{Act, Scripted};
 
@@ -55,7 +59,12 @@ pub fn drives(dir: &TempDir) -> Vec<PathBuf> {
 
 /// Small regions, and an index that goes with the directory.
 pub fn options(dir: &TempDir) -> Options {
-    Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(dir.path())
+    on_any_machine(Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(dir.path()))
+}
+
+/// Scratch directories are where they are, and no drive is too slow.
+pub fn on_any_machine(options: Options) -> Options {
+    options.on_root(true).read_within(Duration::from_secs(600))
 }
 
 impl Rig {

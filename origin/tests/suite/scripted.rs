@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ pub struct Scripted {
     asked: Mutex<Vec<Range<u64>>>,
     /// The next change waits for it.
     gate: Gate,
+    fails_changes: AtomicBool,
 }
 
 type Gate = Arc<Mutex<Option<oneshot::Receiver<()>>>>;
@@ -99,9 +100,9 @@ impl MultipartUpload for Slow {
 
 impl Scripted {
     pub fn new(inner: Arc<InMemory>) -> Scripted {
-        let (gets, heads, bytes, gate) = Default::default();
+        let (gets, heads, bytes, gate, fails_changes) = Default::default();
         let script: Mutex<Script> = Mutex::new(Box::new(|_| Act::Pass));
-        Scripted { inner, script, gets, heads, bytes, asked: Mutex::default(), gate }
+        Scripted { inner, script, gets, heads, bytes, asked: Mutex::default(), gate, fails_changes }
     }
 
     pub fn script(&self, script: impl FnMut(&Ask) -> Act + Send + 'static) {
@@ -113,6 +114,11 @@ impl Scripted {
         let (open, gate) = oneshot::channel();
         *self.gate.lock().unwrap() = Some(gate);
         open
+    }
+
+    /// Puts end with an error that says nothing of the object.
+    pub fn fail_changes(&self) {
+        self.fails_changes.store(true, Relaxed);
     }
 
     /// GETs and heads so far.
@@ -226,6 +232,9 @@ impl ObjectStore for Scripted {
     }
 
     async fn put_opts(&self, path: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+        if self.fails_changes.load(Relaxed) {
+            return Err(Error::Generic { store: "S3", source: "the connection was lost".into() });
+        }
         pass(&self.gate).await;
         self.inner.put_opts(path, payload, options).await
     }
@@ -235,7 +244,15 @@ impl ObjectStore for Scripted {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
+        let gate = Arc::clone(&self.gate);
+        let behind = locations.then(move |location| {
+            let gate = Arc::clone(&gate);
+            async move {
+                pass(&gate).await;
+                location
+            }
+        });
+        self.inner.delete_stream(behind.boxed())
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

@@ -1,0 +1,175 @@
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use futures_executor::block_on;
+
+use super::*;
+use crate::cache::Cache;
+use crate::drive::FAILURES_MOST;
+use crate::fill::Fill;
+use crate::identity::{ObjectId, Version};
+use crate::index::Region;
+use crate::options::Options;
+use crate::summary::Life;
+
+const GRANULE: usize = 16 << 10;
+
+fn cache(dir: &Path, within: Duration) -> Cache {
+    let options = Options::new().bytes(8 << 20).region_bytes(1 << 20).memory_bytes(1 << 20).index_dir(dir);
+    Cache::open([dir], options.on_root(true).read_within(within)).unwrap()
+}
+
+fn patient(dir: &Path) -> Cache {
+    cache(dir, Duration::from_secs(600))
+}
+
+fn id(n: u64) -> GranuleId {
+    ObjectId::new("o", "k", &Version::Modified { ns: 0 }, 1 << 40).granule(n)
+}
+
+fn fill(cache: &Cache, granules: std::ops::Range<u64>) {
+    for n in granules {
+        cache.here().unwrap().offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None }, false);
+    }
+    cache.flush();
+}
+
+fn plan(inner: &Inner, granules: std::ops::Range<u64>) -> Vec<Planned> {
+    let planned = |n: u64| {
+        let found = inner.drives[0].index.find(id(n).tag).unwrap();
+        Planned { piece: n as usize, id: id(n), pages: 0..4, found }
+    };
+    granules.map(planned).collect()
+}
+
+fn read(cache: &Cache, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) {
+    let inner = cache.here().unwrap();
+    block_on(gathered(inner, &inner.drives[0], plan))
+}
+
+/// A drive that does not answer: what is asked of it is a miss after a while, and after some such reads it is left out.
+#[test]
+fn a_drive_that_hangs_is_a_miss_within_the_bound_and_is_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), Duration::from_millis(20));
+    fill(&cache, 0..100);
+    let inner = cache.here().unwrap();
+    let drive = &inner.drives[0];
+    drive.hangs.store(true, Relaxed);
+    let begun = Instant::now();
+    for n in 1..=FAILURES_MOST {
+        assert!(!drive.is_dead());
+        let (right, lost) = read(&cache, plan(inner, 0..100));
+        assert_eq!((right.len(), lost.len()), (0, 100));
+        assert_eq!(cache.counters().misses_late, u64::from(n) * 100);
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+    assert!(drive.is_dead());
+    let notices = cache.notices();
+    assert!(notices.len() == 1 && notices[0].contains("nothing came within"), "{notices:?}");
+    assert!(inner.drive_of(id(0)).is_none(), "it has no share any more");
+    // Reads are under way without an end. No more of them begin.
+    assert!(drive.bounded.is_stuck());
+}
+
+/// More pieces than there may be reads: the call takes its slots again and again, and gets all.
+#[test]
+fn a_gather_of_more_than_the_bound_gets_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = patient(dir.path());
+    fill(&cache, 0..100);
+    let inner = cache.here().unwrap();
+    let slots: Vec<_> = std::iter::from_fn(|| inner.drives[0].bounded.try_slot()).collect();
+    let wanted: Vec<Planned> = (0..20).flat_map(|_| plan(inner, 0..100)).collect();
+    let one_free = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        let mut slots = slots;
+        slots.truncate(slots.len() - 1);
+        // The others stay taken until the end of the test.
+        slots
+    });
+    let (right, lost) = read(&cache, wanted);
+    assert_eq!((right.len(), lost.len()), (2000, 0));
+    drop(one_free.join().unwrap());
+}
+
+/// Rule I6: the sum of a page is right, and its region was emptied while it was read.
+#[test]
+fn a_page_of_a_region_that_was_emptied_meanwhile_is_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = patient(dir.path());
+    fill(&cache, 0..3);
+    let inner = cache.here().unwrap();
+    let (drive, planned) = (&inner.drives[0], plan(inner, 0..3));
+    assert_eq!(read(&cache, planned.clone()).0.len(), 3);
+    let region = drive.geometry().region_of(planned[0].found.place);
+    let was = drive.index.region(region);
+    let life = was.life.unwrap();
+    drive.index.set_region(region, Region { life: Some(Life { number: life.number + 1, ..life }), ..was });
+    let (right, lost) = read(&cache, planned);
+    assert_eq!((right.len(), lost.len(), cache.counters().misses_wrong), (0, 3, 3));
+}
+
+/// Rule R4: without a sum that tells, because the page is asked for by iomill's file itself.
+#[test]
+fn the_page_cache_forgets_a_region_that_has_another_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = patient(dir.path());
+    fill(&cache, 0..3);
+    let inner = cache.here().unwrap();
+    let drive = &inner.drives[0];
+    let found = plan(inner, 1..2)[0].found;
+    let offset = drive.geometry().offset(found.place);
+    let page = || block_on(drive.gather(&[(offset, PAGE_BYTES)])).unwrap();
+    drive.see(found.place, found.life);
+    assert_eq!(page(), vec![1; PAGE_BYTES]);
+    let mut new = drive.buffer(PAGE_BYTES).unwrap();
+    new.fill(9);
+    drive.write(&new, offset, &drive.try_hold().unwrap()).unwrap();
+    drive.see(found.place, found.life);
+    assert_eq!(page(), vec![1; PAGE_BYTES], "it is in memory");
+    drive.see(found.place, found.life + 1);
+    assert_eq!(page(), vec![9; PAGE_BYTES]);
+}
+
+/// Rule R5: places behind the end of a file that was cut cannot be read. They are forgotten, filled again elsewhere, and the drive lives.
+#[test]
+fn a_granule_that_cannot_be_read_is_filled_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = patient(dir.path());
+    fill(&cache, 0..40);
+    let inner = cache.here().unwrap();
+    let drive = &inner.drives[0];
+    let last = plan(inner, 39..40)[0].found.place;
+    let data = std::fs::OpenOptions::new().write(true).open(drive.home().join("data")).unwrap();
+    data.set_len(drive.geometry().offset(last)).unwrap();
+    for _ in 0..2 * FAILURES_MOST {
+        let (right, lost) = read(&cache, plan(inner, 30..40));
+        assert_eq!((right.len(), lost), (9, vec![39]));
+        assert!(!drive.is_dead() && drive.index.find(id(39).tag).is_none());
+        // The file has its length again, so that a place behind this one can be written. Then it is cut there again.
+        fill(&cache, 39..40);
+        let place = plan(inner, 39..40)[0].found.place;
+        assert!(place > last, "it has another place");
+        data.set_len(drive.geometry().offset(place)).unwrap();
+    }
+    assert_eq!(cache.counters().misses_failed, 2 * u64::from(FAILURES_MOST));
+}
+
+/// The bound of what waits to be written is one of memory: a granule keeps no more than itself.
+#[test]
+fn a_granule_that_waits_does_not_keep_the_memory_of_its_get() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = patient(dir.path());
+    let inner = cache.here().unwrap();
+    // As another process that is stopped.
+    let lock = std::fs::File::open(inner.drives[0].home().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let body = Bytes::from(vec![7; 64 * GRANULE]);
+    let slice = body.slice(GRANULE..2 * GRANULE);
+    inner.offer(Fill { id: id(1), bytes: slice, claim: None }, false);
+    assert!(body.is_unique(), "the granule keeps all of it");
+    let found = inner.flights.begin(id(1));
+    assert!(matches!(found, crate::flights::Begun::Have(bytes) if bytes == vec![7; GRANULE]));
+}

@@ -1,0 +1,191 @@
+//! [`Timer`]: futures that end at a time. Each cache has one, with a thread, so that a forked child, whose cache is its own, has timers too.
+//! Non-goals: exact times.
+//!
+//! Most delays bound a wait that ends earlier. So a new delay does not wake the thread, unless it ends before the thread looks next. After a
+//! delay the thread looks at least once more before it sleeps without an end.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::notices::locked;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Timer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Delays that were polled, by their ends.
+    due: BTreeMap<(Instant, u64), Waker>,
+    /// The number of the next delay.
+    next: u64,
+    /// When the thread looks next. `None`: when it is told.
+    looks: Option<Instant>,
+    /// A delay came since the thread looked last.
+    is_used: bool,
+    ends: bool,
+}
+
+/// A future that ends at a time. Polled after its end, it has ended.
+#[derive(Debug)]
+pub struct Delay {
+    shared: Arc<Shared>,
+    end: Instant,
+    /// Its number, once it waits.
+    number: Option<u64>,
+}
+
+/// The end of a time that begins now. A time that no clock can tell is as good as no end.
+pub fn end_of(time: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+    Instant::now() + time.min(LONGEST)
+}
+
+/// The thread looks so often while delays come.
+const TICK: Duration = Duration::from_millis(100);
+
+impl Timer {
+    pub fn start() -> io::Result<Timer> {
+        let shared = Arc::<Shared>::default();
+        let served = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("iomill-timer".into()).spawn(move || served.serve())?;
+        Ok(Timer { shared, thread: Some(thread) })
+    }
+
+    pub fn after(&self, time: Duration) -> Delay {
+        self.at(end_of(time))
+    }
+
+    pub fn at(&self, end: Instant) -> Delay {
+        Delay { shared: Arc::clone(&self.shared), end, number: None }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        locked(&self.shared.state).ends = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let _panicked = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut state = locked(&self.state);
+        while !state.ends {
+            let now = Instant::now();
+            let later = state.due.split_off(&(now, u64::MAX));
+            let ended = std::mem::replace(&mut state.due, later);
+            if !ended.is_empty() {
+                drop(state);
+                // Without the lock: a waker may run code of an executor.
+                ended.into_values().for_each(Waker::wake);
+                state = locked(&self.state);
+                continue;
+            }
+            let first = state.due.first_key_value().map(|((end, _), _)| *end);
+            let tick = std::mem::take(&mut state.is_used).then(|| now + TICK);
+            state.looks = first.or(tick);
+            state = match state.looks {
+                Some(end) => {
+                    let waited = self.changed.wait_timeout(state, end.saturating_duration_since(now));
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        // What waits for a cache that has gone looks at the time when it is polled.
+        let left = std::mem::take(&mut state.due);
+        drop(state);
+        left.into_values().for_each(Waker::wake);
+    }
+}
+
+impl Future for Delay {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if Instant::now() >= self.end {
+            return Poll::Ready(());
+        }
+        let shared = Arc::clone(&self.shared);
+        let mut state = locked(&shared.state);
+        let number = *self.number.get_or_insert_with(|| {
+            state.next += 1;
+            state.next
+        });
+        state.due.insert((self.end, number), context.waker().clone());
+        state.is_used = true;
+        if state.looks.is_none_or(|looks| self.end < looks) {
+            shared.changed.notify_all();
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Delay {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            locked(&self.shared.state).due.remove(&(self.end, number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_executor::block_on;
+    use futures_util::future::{Either, join_all, pending, select};
+
+    #[test]
+    fn delays_end_in_any_order_and_not_too_early() {
+        let timer = Timer::start().unwrap();
+        let begun = Instant::now();
+        let delays = [30u64, 0, 5, 200, 5].map(|ms| {
+            let delay = timer.after(Duration::from_millis(ms));
+            async move {
+                delay.await;
+                assert!(begun.elapsed() >= Duration::from_millis(ms));
+            }
+        });
+        block_on(join_all(delays));
+        // One that comes when the thread sleeps without an end.
+        thread::sleep(TICK * 3);
+        assert!(locked(&timer.shared.state).looks.is_none());
+        block_on(timer.after(Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn a_delay_that_is_dropped_is_forgotten_and_one_that_has_ended_stays_ended() {
+        let timer = Timer::start().unwrap();
+        block_on(async {
+            let mut long = timer.after(Duration::from_secs(3600));
+            assert!(futures_util::poll!(&mut long).is_pending());
+            assert_eq!(locked(&timer.shared.state).due.len(), 1);
+            drop(long);
+            assert_eq!(locked(&timer.shared.state).due.len(), 0);
+            let mut short = timer.after(Duration::from_millis(1));
+            for _ in 0..3 {
+                let Either::Right(_) = select(pending::<()>(), &mut short).await else { panic!("it is pending") };
+            }
+        });
+        drop(timer);
+    }
+}

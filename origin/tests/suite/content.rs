@@ -1,0 +1,77 @@
+//! An object that is open has one content, and what is prefetched is a hit.
+
+use super::object_store::path::Path;
+use super::object_store::{Error, ObjectStore};
+use super::{Act, Cached, GRANULE, Rig, expected, random, rows};
+
+const LEN: usize = 3_000_001;
+
+fn cached(rig: &Rig) -> Cached {
+    Cached::new(&rig.cache, rig.scripted.clone() as std::sync::Arc<dyn ObjectStore>, "memory://")
+}
+
+#[tokio::test]
+async fn an_open_object_has_one_content() {
+    let rig = Rig::new();
+    let (old, new) = (random(LEN, 1), random(LEN, 2));
+    rig.behind("a", old.clone()).await;
+    let content = cached(&rig).open(&Path::from("a")).await.unwrap();
+    assert!(content.is_cached() && content.meta().size == LEN as u64);
+    let wanted = [5..9000, 2_999_000..LEN as u64, 7..7];
+    assert_eq!(content.read(&wanted).await.unwrap(), expected(&old, &wanted));
+    rig.cache.flush();
+    let asked = rig.scripted.counts();
+    assert_eq!(content.read(&wanted).await.unwrap(), expected(&old, &wanted));
+    assert_eq!(rig.scripted.counts(), asked, "a hit asks for nothing");
+    rig.behind("a", new.clone()).await;
+    // What is on the drives is of this content. The rest is not to be had any more.
+    assert_eq!(content.read(&wanted).await.unwrap(), expected(&old, &wanted));
+    let error = content.read(&[1 << 20..(1 << 20) + 5]).await.unwrap_err();
+    assert!(matches!(error, Error::Precondition { .. }), "{error}");
+    let content = cached(&rig).open(&Path::from("a")).await.unwrap();
+    assert_eq!(content.read(&wanted).await.unwrap(), expected(&new, &wanted));
+    for wrong in [0..LEN as u64 + 1, LEN as u64 + 1..LEN as u64 + 1] {
+        assert!(content.read(std::slice::from_ref(&wrong)).await.is_err(), "{wrong:?}");
+    }
+    assert!(matches!(cached(&rig).open(&Path::from("none")).await, Err(Error::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn an_object_without_a_version_passes_and_its_change_is_told() {
+    let rig = Rig::new();
+    let old = random(LEN, 1);
+    rig.behind("a", old.clone()).await;
+    rig.scripted.script(|_| Act::ETag(None));
+    let content = cached(&rig).open(&Path::from("a")).await.unwrap();
+    assert!(!content.is_cached());
+    assert_eq!(content.read(&[3..5000]).await.unwrap(), expected(&old, &[3..5000]));
+    assert!(content.prefetch(0..5).await.unwrap_err().to_string().contains("by_time"));
+    rig.behind("a", random(LEN - 1, 2)).await;
+    assert!(matches!(content.read(&[3..5000]).await, Err(Error::Precondition { .. })));
+}
+
+/// More than may wait to be written: a prefetch waits for the drives, and nothing of it is dropped.
+#[tokio::test]
+async fn what_was_prefetched_is_a_hit() {
+    let rig = Rig::with(|options| options.fill_bytes(2 << 20));
+    let bytes = random(12 << 20, 1);
+    rig.behind("a", bytes.clone()).await;
+    let content = cached(&rig).open(&Path::from("a")).await.unwrap();
+    // A part of it is there.
+    content.read(&[GRANULE * 3..GRANULE * 4]).await.unwrap();
+    rig.cache.flush();
+    let half = 6 << 20;
+    let brought = content.prefetch(100..half).await.unwrap();
+    assert_eq!((brought.bytes, brought.fetched), (half, half - GRANULE));
+    rig.cache.flush();
+    let before = rig.cache.counters();
+    let wanted = rows(half);
+    assert_eq!(content.read(&wanted).await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!((rig.since(&before).gets, rig.cache.counters().dropped), (0, 0));
+    let again = content.prefetch(0..half).await.unwrap();
+    assert_eq!((again.bytes, again.fetched), (half, 0));
+    let rest = content.prefetch(0..u64::MAX).await.unwrap();
+    assert_eq!((rest.bytes, rest.fetched), (12 << 20, half));
+    rig.cache.flush();
+    assert_eq!(rig.cache.counters().dropped, 0);
+}

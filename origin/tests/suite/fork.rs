@@ -1,0 +1,100 @@
+//! Children of a fork use the cache of their parent: they open it for themselves.
+
+#![allow(unsafe_code)]
+
+use std::future::Future;
+
+use futures_executor::block_on;
+use iomill_origin::{Cost, Revalidate};
+
+use super::object_store::ObjectStoreExt;
+use super::object_store::path::Path;
+use super::{Act, Rig, expected, random, rows};
+
+const LEN: usize = 1 << 20;
+
+/// The exit status of a child that runs something. It ends itself if that takes too long.
+fn in_child(run: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child runs no code of other threads, of which none is in it: what it uses of this test was made for it, or is idle.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: a signal that ends the child, and nothing else.
+        unsafe { libc::alarm(300) };
+        // The harness would keep what a panic says, and take it along.
+        std::panic::set_hook(Box::new(|why| drop(std::fs::write("/proc/self/fd/2", format!("in a child: {why}\n")))));
+        let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        // SAFETY: it ends the child at once. What the child has is the kernel's to give back.
+        unsafe { libc::_exit(if right.unwrap_or(false) { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: the call writes the status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+/// The child reads what its parent has fetched, fetches more, and the parent finds that. Neither ends the other.
+#[test]
+fn a_forked_child_reads_and_fills() {
+    let rig = Rig::immutable();
+    let bytes = random(LEN, 1);
+    block_on(rig.behind("a", bytes.clone()));
+    let (half, all) = (rows(LEN as u64 / 2), rows(LEN as u64));
+    assert_eq!(block_on(rig.ranges("a", &half)).unwrap(), expected(&bytes, &half));
+    rig.cache.flush();
+    let status = in_child(|| {
+        let right = block_on(rig.ranges("a", &all)).unwrap() == expected(&bytes, &all);
+        rig.cache.flush();
+        let counters = rig.cache.counters();
+        // The end of the last clone in the child stops no thread of its parent, and waits for none.
+        let (store, cache) = (rig.store.clone(), rig.cache.clone());
+        drop((store, cache));
+        right && counters.hits >= half.len() as u64 && counters.filled > 0 && rig.cache.notices().is_empty()
+    });
+    assert_eq!(status, 0);
+    let before = rig.cache.counters();
+    assert_eq!(block_on(rig.ranges("a", &all)).unwrap(), expected(&bytes, &all));
+    assert_eq!(rig.since(&before).gets, 0, "what the child has fetched is on the drives");
+    rig.cache.flush();
+}
+
+/// A call that waits for one which nothing polls goes on after some seconds. That takes a timer.
+#[test]
+fn timers_run_in_a_forked_child() {
+    let rig = Rig::with(|options| {
+        let mut one = Cost::default();
+        one.in_flight = 1;
+        options.cost(one).revalidate("", Revalidate::Never)
+    });
+    let bytes = random(LEN, 1);
+    block_on(rig.behind("a", bytes.clone()));
+    block_on(rig.ranges("a", &[0..5])).unwrap();
+    let status = in_child(|| {
+        rig.scripted.script(|ask| if ask.nth == 1 { Act::Stall } else { Act::Pass });
+        let far = [600_000..600_100];
+        let mut asleep = Box::pin(rig.ranges("a", &far));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let begun = asleep.as_mut().poll(&mut context).is_pending();
+        begun && block_on(rig.ranges("a", &far)).unwrap() == expected(&bytes, &far)
+    });
+    assert_eq!(status, 0);
+}
+
+/// The threads of the parent write while it forks, again and again. No child hangs.
+#[test]
+fn a_child_of_a_busy_parent_does_not_hang() {
+    let rig = Rig::immutable();
+    let bytes = random(LEN * 4, 1);
+    block_on(rig.behind("a", bytes.clone()));
+    for round in 0..8 {
+        // The origin is idle at the fork, and the cache is not.
+        let path = Path::from(format!("{round}"));
+        block_on(rig.store.put(&path, bytes.clone().into())).unwrap();
+        block_on(rig.ranges(path.as_ref(), &rows(bytes.len() as u64))).unwrap();
+        let status = in_child(|| {
+            let wanted = [round * 1000..round * 1000 + 50_000];
+            block_on(rig.ranges(path.as_ref(), &wanted)).unwrap() == expected(&bytes, &wanted)
+        });
+        assert_eq!(status, 0, "round {round}");
+    }
+    rig.cache.flush();
+}
