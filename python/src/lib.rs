@@ -12,6 +12,8 @@ mod ids;
 mod memory;
 mod modes;
 mod order;
+#[cfg(feature = "origins")]
+mod origins;
 mod rows;
 mod runtime;
 mod slices;
@@ -28,6 +30,9 @@ mod _iomill {
     use super::futures::stop;
     #[pymodule_export]
     use super::order::far_pages;
+    #[cfg(feature = "origins")]
+    #[pymodule_export]
+    use super::origins::{ContentRows, NativeCache, NativeContent, NativeStore, open_cache, stop_origins};
     #[pymodule_export]
     use super::rows::Rows;
     #[pymodule_export]

@@ -1,7 +1,7 @@
 //! Rows of one length in a file: the class [`Rows`], under `RowArray`. Goals: the interpreter is free while a call waits, and Ctrl-C ends a
 //! long one. Non-goals: shapes, dtypes and indexing, which are Python's side.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use iomill::{Advice, File, Transfer};
 use numpy::PyUntypedArray;
@@ -24,21 +24,17 @@ struct Part {
     base: u64,
 }
 
-/// Rows of one length in a file.
-#[pyclass(frozen, module = "iomill._iomill")]
-pub struct Rows {
-    file: Py<NativeFile>,
-    row_bytes: usize,
+/// Where rows of one length are in a file or an object.
+#[derive(Clone, Debug)]
+pub struct Places {
+    pub row_bytes: usize,
     /// At least one. Files in a list have a header each, so their rows are parts.
     parts: Vec<Part>,
 }
 
-#[pymethods]
-impl Rows {
+impl Places {
     /// `parts` has the number of rows of each part, and the offset of its first byte.
-    #[new]
-    fn new(py: Python<'_>, file: Py<NativeFile>, row_bytes: usize, parts: Vec<(u64, u64)>) -> PyResult<Rows> {
-        let file_bytes = file.get().file(py)?.len();
+    pub fn new(file_bytes: u64, row_bytes: usize, parts: Vec<(u64, u64)>) -> PyResult<Places> {
         let refused = || PyValueError::new_err("the rows end beyond the file");
         let mut end = 0u64;
         let mut placed = Vec::with_capacity(parts.len());
@@ -54,7 +50,58 @@ impl Rows {
         if placed.is_empty() {
             return Err(PyValueError::new_err("no parts"));
         }
-        Ok(Rows { file, row_bytes, parts: placed })
+        Ok(Places { row_bytes, parts: placed })
+    }
+
+    pub fn count(&self) -> u64 {
+        self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// Refuses memory that does not fit rows.
+    pub fn check(&self, memory: Memory, rows: usize) -> PyResult<Memory> {
+        if rows.checked_mul(self.row_bytes) == Some(memory.len()) {
+            return Ok(memory);
+        }
+        let (given, row) = (memory.len(), self.row_bytes);
+        Err(PyValueError::new_err(format!("an array of {given} bytes for {rows} rows of {row} bytes")))
+    }
+
+    /// Where rows begin. Their numbers have been checked.
+    pub fn offsets<'a>(&'a self, ids: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
+        ids.iter().map(|&id| self.offset(id))
+    }
+
+    pub fn offset(&self, id: u64) -> u64 {
+        let part = self.parts[self.parts.partition_point(|part| part.end <= id)];
+        part.base.wrapping_add(id.wrapping_mul(self.row_bytes as u64))
+    }
+
+    /// The bytes of rows that follow each other, part by part. There are such rows.
+    pub fn stretches(&self, start: u64, count: u64) -> impl Iterator<Item = Range<u64>> + '_ {
+        let (mut from, end) = (start, start + count);
+        self.parts.iter().filter_map(move |part| {
+            let here = part.end.min(end).saturating_sub(from);
+            let at = part.base.wrapping_add(from.wrapping_mul(self.row_bytes as u64));
+            from += here;
+            (here > 0).then(|| at..at + here * self.row_bytes as u64)
+        })
+    }
+}
+
+/// Rows of one length in a file.
+#[pyclass(frozen, module = "iomill._iomill")]
+pub struct Rows {
+    file: Py<NativeFile>,
+    places: Places,
+}
+
+#[pymethods]
+impl Rows {
+    /// `parts` has the number of rows of each part, and the offset of its first byte.
+    #[new]
+    fn new(py: Python<'_>, file: Py<NativeFile>, row_bytes: usize, parts: Vec<(u64, u64)>) -> PyResult<Rows> {
+        let places = Places::new(file.get().file(py)?.len(), row_bytes, parts)?;
+        Ok(Rows { file, places })
     }
 
     /// How many rows there are.
@@ -66,9 +113,9 @@ impl Rows {
     fn take(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let file = self.file.get().file(py)?;
         let ids = row_numbers(ids, self.count())?;
-        let out = self.check(Memory::of_array(out, true)?, ids.len())?;
-        in_slices(py, ids.len(), self.row_bytes, |slice| {
-            let part = out.part(slice.start * self.row_bytes, slice.len() * self.row_bytes);
+        let out = self.places.check(Memory::of_array(out, true)?, ids.len())?;
+        in_slices(py, ids.len(), self.places.row_bytes, |slice| {
+            let part = out.part(slice.start * self.places.row_bytes, slice.len() * self.places.row_bytes);
             // SAFETY: `out` is borrowed until this function returns, and is writable.
             self.read(&file, &ids[slice], unsafe { part.bytes_mut() })
         })
@@ -80,15 +127,12 @@ impl Rows {
         if start.checked_add(count).is_none_or(|end| end > self.count()) {
             return Err(PyValueError::new_err("the rows end beyond the file"));
         }
-        let out = self.check(Memory::of_array(out, true)?, count as usize)?;
+        let out = self.places.check(Memory::of_array(out, true)?, count as usize)?;
         let mut done = 0usize;
-        for part in &self.parts {
-            let from = start + done as u64;
-            let here = part.end.saturating_sub(from).min(count - done as u64) as usize;
-            let at = part.base.wrapping_add(from.wrapping_mul(self.row_bytes as u64));
-            let memory = out.part(done * self.row_bytes, here * self.row_bytes);
-            read_bytes(py, &file, memory, at)?;
-            done += here;
+        for stretch in self.places.stretches(start, count) {
+            let len = (stretch.end - stretch.start) as usize;
+            read_bytes(py, &file, out.part(done, len), stretch.start)?;
+            done += len;
         }
         Ok(())
     }
@@ -131,12 +175,12 @@ impl Rows {
     fn write(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let file = self.file.get().file_to_write(py)?;
         let ids = row_numbers(ids, self.count())?;
-        let rows = self.check(Memory::of_array(rows, false)?, ids.len())?;
-        in_slices(py, ids.len(), self.row_bytes, |slice| {
-            let part = rows.part(slice.start * self.row_bytes, slice.len() * self.row_bytes);
-            let offsets: Vec<u64> = self.offsets(&ids[slice]).collect();
+        let rows = self.places.check(Memory::of_array(rows, false)?, ids.len())?;
+        in_slices(py, ids.len(), self.places.row_bytes, |slice| {
+            let part = rows.part(slice.start * self.places.row_bytes, slice.len() * self.places.row_bytes);
+            let offsets: Vec<u64> = self.places.offsets(&ids[slice]).collect();
             // SAFETY: `rows` is borrowed until this function returns.
-            file.write_many(unsafe { part.bytes() }, &offsets, self.row_bytes)
+            file.write_many(unsafe { part.bytes() }, &offsets, self.places.row_bytes)
         })
     }
 }
@@ -146,58 +190,45 @@ impl Rows {
     pub const PAGE_BYTES: u64 = 4096;
 
     pub fn count(&self) -> u64 {
-        self.parts.last().map_or(0, |part| part.end)
+        self.places.count()
     }
 
     /// The pages of a row that is at least a byte long.
     pub fn pages(&self, id: u64) -> RangeInclusive<u64> {
-        let start = self.offset(id);
-        start / Self::PAGE_BYTES..=(start + self.row_bytes as u64 - 1) / Self::PAGE_BYTES
+        let start = self.places.offset(id);
+        start / Self::PAGE_BYTES..=(start + self.places.row_bytes as u64 - 1) / Self::PAGE_BYTES
     }
 
     /// A number above those of all pages of rows.
     pub fn pages_end(&self) -> u64 {
-        let ends = self.parts.iter().map(|part| part.base.wrapping_add(part.end.wrapping_mul(self.row_bytes as u64)));
+        let ends = self
+            .places
+            .parts
+            .iter()
+            .map(|part| part.base.wrapping_add(part.end.wrapping_mul(self.places.row_bytes as u64)));
         ends.max().unwrap_or(0).div_ceil(Self::PAGE_BYTES)
-    }
-
-    fn check(&self, memory: Memory, rows: usize) -> PyResult<Memory> {
-        if rows.checked_mul(self.row_bytes) == Some(memory.len()) {
-            return Ok(memory);
-        }
-        let (given, row) = (memory.len(), self.row_bytes);
-        Err(PyValueError::new_err(format!("an array of {given} bytes for {rows} rows of {row} bytes")))
-    }
-
-    /// Where rows begin. Their numbers have been checked.
-    fn offsets<'a>(&'a self, ids: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
-        ids.iter().map(|&id| self.offset(id))
-    }
-
-    fn offset(&self, id: u64) -> u64 {
-        let part = self.parts[self.parts.partition_point(|part| part.end <= id)];
-        part.base.wrapping_add(id.wrapping_mul(self.row_bytes as u64))
     }
 
     /// Memory for rows.
     fn room(&self, rows: usize) -> PyResult<Vec<u8>> {
-        zeroed(rows.saturating_mul(self.row_bytes))
+        zeroed(rows.saturating_mul(self.places.row_bytes))
     }
 
     fn begin(&self, file: &File, ids: &[u64], out: Vec<u8>) -> Transfer<Vec<u8>> {
-        match &self.parts[..] {
-            [one] => file.read_rows_async(out, ids, self.row_bytes, one.base),
+        match &self.places.parts[..] {
+            [one] => file.read_rows_async(out, ids, self.places.row_bytes, one.base),
             _ => {
-                let ranges: Vec<(u64, usize)> = self.offsets(ids).map(|offset| (offset, self.row_bytes)).collect();
+                let ranges: Vec<(u64, usize)> =
+                    self.places.offsets(ids).map(|offset| (offset, self.places.row_bytes)).collect();
                 file.read_ranges_async(out, &ranges)
             }
         }
     }
 
     fn read(&self, file: &File, ids: &[u64], out: &mut [u8]) -> iomill::Result<()> {
-        match &self.parts[..] {
-            [one] => file.read_rows(out, ids, self.row_bytes, one.base),
-            _ => file.read_many(out, &self.offsets(ids).collect::<Vec<_>>(), self.row_bytes),
+        match &self.places.parts[..] {
+            [one] => file.read_rows(out, ids, self.places.row_bytes, one.base),
+            _ => file.read_many(out, &self.places.offsets(ids).collect::<Vec<_>>(), self.places.row_bytes),
         }
     }
 }

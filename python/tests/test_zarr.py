@@ -19,7 +19,7 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 from zarr.testing.store import StoreTests  # noqa: E402
 
 import iomill  # noqa: E402
-from iomill.zarr import ArrayStore, IomillStore, _open_files  # noqa: E402
+from iomill.zarr import ArrayStore, IomillStore, RemoteStore, _open_files  # noqa: E402
 
 
 class TestIomillStore(StoreTests[IomillStore, cpu.Buffer]):
@@ -72,6 +72,53 @@ class TestArrayStore(StoreTests[ArrayStore, cpu.Buffer]):
 
     def test_store_supports_listing(self, store: ArrayStore) -> None:
         assert store.supports_listing
+
+
+class TestRemoteStore(StoreTests[RemoteStore, cpu.Buffer]):
+    """Over a directory, through a cache."""
+
+    store_cls = RemoteStore
+    buffer_cls = cpu.Buffer
+
+    async def get(self, store: RemoteStore, key: str) -> Buffer:
+        return self.buffer_cls.from_bytes((self.origin / key).read_bytes())
+
+    async def set(self, store: RemoteStore, key: str, value: Buffer) -> None:
+        path = self.origin / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(value.to_bytes())
+
+    @pytest.fixture
+    def store_kwargs(self, drives, tmp_path):
+        self.origin = tmp_path / "origin"
+        self.origin.mkdir()
+        cache = iomill.Cache(drives, bytes=64 << 20, on_root=True, index_dir=tmp_path, read_within=600)
+        return {"store": iomill.cached(self.origin.as_uri(), cache)}
+
+    def test_store_repr(self, store: RemoteStore) -> None:
+        assert repr(store) == f"RemoteStore('{self.origin.as_uri()}')"
+
+    def test_store_supports_writes(self, store: RemoteStore) -> None:
+        assert store.supports_writes
+
+    def test_store_supports_listing(self, store: RemoteStore) -> None:
+        assert store.supports_listing
+
+
+def test_a_remote_zarr_comes_from_the_drives_the_second_time(drives, tmp_path):
+    (tmp_path / "origin").mkdir()
+    cache = iomill.Cache(drives, bytes=64 << 20, on_root=True, index_dir=tmp_path, read_within=600, revalidate="never")
+    store = RemoteStore(iomill.cached(tmp_path / "origin", cache))
+    values = np.random.default_rng(1).integers(0, 1 << 30, (1000, 64), dtype="i4")
+    made = zarr.create_array(store, shape=values.shape, chunks=(1, 64), shards=(250, 64), dtype="i4", compressors=None)
+    made[:] = values
+    ids = np.sort(np.random.default_rng(2).integers(0, 1000, 200))
+    for round in range(2):
+        before = cache.counters()["gets"]
+        read = zarr.open_array(pickle.loads(pickle.dumps(store)), mode="r")
+        assert np.array_equal(read.oindex[ids], values[ids])
+        cache.flush()
+        assert (cache.counters()["gets"] > before) == (round == 0)
 
 
 def test_a_drive_is_no_place_for_plain_files(drives):

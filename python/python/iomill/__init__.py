@@ -24,12 +24,15 @@ from ._arrays import Array, Draft, FileStat
 from ._files import File, Runtime, configure
 from ._formats import open
 from ._futures import Gather
+from ._origins import Cache, CachedStore, cached
 from ._put import RowWriter, put
 from ._rows import RowArray
 
 __version__ = "0.1.0"
 __all__ = [
     "Array",
+    "Cache",
+    "CachedStore",
     "Draft",
     "File",
     "FileStat",
@@ -37,6 +40,7 @@ __all__ = [
     "RowArray",
     "RowWriter",
     "Runtime",
+    "cached",
     "configure",
     "open",
     "put",

@@ -272,6 +272,10 @@ class File(io.RawIOBase):
         """``r`` or ``r+``."""
         return "r+" if self._native.writable else "r"
 
+    def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> _iomill.Rows:
+        """Rows of one length in this file. `parts` has the number of rows of each part, and its first byte."""
+        return _iomill.Rows(self._native, row_bytes, parts)
+
     def _cache_bytes(self) -> int:
         """Memory for cached pages, of this file and of those that share its cache."""
         return self._runtime.counters()[2] if self._owner is None else self._owner.cache_bytes

@@ -7,7 +7,7 @@ import multiprocessing
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from ._arrays import Array
 from ._files import File, Path, Runtime, limit_worker_cache, paths_of, worker_share
 from ._npy import MAGIC, check_shape, header_of
+from ._origins import Cache, is_url, open_url
 from ._rows import ELEMENTS, RowArray
 from ._safetensors import BITS, tensors_of
 
@@ -52,8 +53,10 @@ def open(
     offset: int = 0,
     mode: str = "r",
     runtime: Runtime | None = None,
+    cache: Cache | Path | Sequence[Path] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> RowArray:
-    """Opens rows in a file.
+    """Opens rows in a file, or in an object of a store.
 
     `path` is a file, or a list of files of one format whose rows follow each other. It may be the directory of a drive;
     then `name` is the file in its array. For a file of safetensors `name` is the tensor.
@@ -68,6 +71,10 @@ def open(
 
     `mode` is ``r``, or ``r+`` for writing. `runtime` has another cache than that of the process.
 
+    `path` may be a URL: ``s3://bucket/features.npy``, ``gs://``, ``az://``, ``https://``, ``file:///``. Then `cache` has what was read before:
+    the directories of its drives, or a `Cache`. Credentials and `config` are those of `cached`. A local path with a `cache` is read
+    through it as well: it may be on a slow file system.
+
     OSError if the file cannot be opened; ValueError if it has another format, Python objects or Fortran order, or if it
     is too short.
 
@@ -78,7 +85,38 @@ def open(
            [2, 3],
            [0, 1]], dtype=int16)
     """
-    return _open(path, name, dtype=dtype, shape=shape, offset=offset, mode=mode, runtime=runtime)
+    how: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset}
+    if cache is not None or is_url(path):
+        if mode != "r" or runtime is not None:
+            raise ValueError(
+                "an object of a store is for reading, and its cache has the runtime: iomill.Cache(..., runtime=...)"
+            )
+        return _open_remote(path, name, how, None if cache is None else Cache._of(cache), config)
+    if config is not None:
+        raise ValueError("a config is for an object of a store, and needs a cache")
+    return _open(path, name, **how, mode=mode, runtime=runtime)
+
+
+def _open_remote(
+    path: Any, name: str | None, how: dict[str, Any], cache: Cache | None, config: Mapping[str, Any] | None
+) -> RowArray:
+    with _closed_on_error(open_url(path, cache, config)) as file:
+        rows = rows_of_file(file, [path if isinstance(path, str) else os.fspath(path)], tensor=name, **how)
+    if cache is not None and cache._runtime is None:
+        used = worker_share(Runtime.shared().cache_bytes)
+        rows._recipe = (_open_remote_again, (path, name, how, cache, config, used))
+    return rows
+
+
+def _open_remote_again(
+    path: Any, name: str | None, how: dict[str, Any], cache: Cache, config: Any, cache_bytes: int, *, now: bool = False
+) -> RowArray:
+    """`_open_again` for an object."""
+    if not now:
+        return RowArray._later((_open_remote_again, (path, name, how, cache, config, cache_bytes)))
+    if multiprocessing.parent_process() is not None:
+        limit_worker_cache(cache_bytes)
+    return _open_remote(path, name, how, cache, config)
 
 
 def _open(

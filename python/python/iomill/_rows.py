@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from . import _iomill
 from ._arrays import settle
 from ._files import Closing, File
 from ._futures import Gather, begun
@@ -98,7 +97,7 @@ class RowArray(Closing):
         for length in shape[1:]:
             row_bytes *= length
         self._file = file
-        self._rows = _iomill.Rows(file._native, row_bytes, parts)
+        self._rows = file._row_reader(row_bytes, parts)
         self._dtype = dtype
         # The type of the values, if numpy has none of its own.
         self._element = element or (dtype.name if dtype.name in ELEMENTS else None)

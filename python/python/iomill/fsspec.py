@@ -32,7 +32,27 @@ from ._writing import Buffered, Compressed, Text, Written
 _COPY_BYTES = 8 << 20
 
 
-class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class Whole(AbstractFileSystem):  # type: ignore[misc]
+    """A file system whose files appear whole, when they are closed, or not at all."""
+
+    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if "r" in mode and "+" not in mode:
+            return super().open(path, mode, **options)
+        if "b" not in mode:
+            text = {key: options.pop(key) for key in ("encoding", "errors", "newline") if key in options}
+            return Text(self.open(path, mode.replace("t", "") + "b", **options), **text)
+        compression = options.pop("compression", None)
+        file = super().open(path, mode, **options)
+        if compression is None:
+            return file
+        from fsspec.compression import compr
+        from fsspec.core import get_compression
+
+        kind = get_compression(path, compression)
+        return file if kind is None else Compressed(compr[kind](file, mode="w"), file)
+
+
+class IomillFileSystem(Whole):
     """The files of an array. `drive` is the directory of one of its drives. With `mode` ``r`` nothing can be written.
 
     Names with slashes look like files in directories. A directory is there while a file is in it. A name may be a file and a
@@ -250,22 +270,6 @@ class IomillFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
         with self.open(path, "xb" if mode == "create" else "wb") as file:
             file.write(value)
-
-    def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        if "r" in mode and "+" not in mode:
-            return super().open(path, mode, **options)
-        if "b" not in mode:
-            text = {key: options.pop(key) for key in ("encoding", "errors", "newline") if key in options}
-            return Text(self.open(path, mode.replace("t", "") + "b", **options), **text)
-        compression = options.pop("compression", None)
-        file = super().open(path, mode, **options)
-        if compression is None:
-            return file
-        from fsspec.compression import compr
-        from fsspec.core import get_compression
-
-        kind = get_compression(path, compression)
-        return file if kind is None else Compressed(compr[kind](file, mode="w"), file)
 
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **options: Any

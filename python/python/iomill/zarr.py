@@ -1,4 +1,4 @@
-"""Stores for Zarr whose reads go through iomill's cache and engines: of a directory, and of an array of drives.
+"""Stores for Zarr whose reads go through iomill's cache and engines: of a directory, of an array of drives, and of a remote store.
 
 >>> import numpy, zarr, iomill.zarr
 >>> store = iomill.zarr.IomillStore("volume.zarr")
@@ -16,6 +16,15 @@ In an array the chunks are spread over all drives:
 >>> volume = zarr.create_array(spread, shape=(100, 64), chunks=(10, 64), dtype="i4")
 >>> volume[:] = 7
 >>> int(zarr.open_array(spread, mode="r")[99, 63])
+7
+
+A remote store has a cache on local drives. Here a directory stands for ``s3://bucket``:
+
+>>> os.mkdir("bucket"); os.mkdir("nvme0")
+>>> remote = iomill.zarr.RemoteStore("bucket", cache="nvme0", bytes=64 << 20, on_root=True, index_dir=".")
+>>> volume = zarr.create_array(remote, shape=(100, 64), chunks=(10, 64), dtype="i4")
+>>> volume[:] = 7
+>>> int(zarr.open_array(remote, mode="r")[99, 63])
 7
 """
 
@@ -38,6 +47,7 @@ from zarr.storage import LocalStore
 
 from ._arrays import Array, Lingering, is_drive, settle
 from ._files import File, Path, path_of
+from ._origins import CachedStore, cached
 
 # So many files stay open, those that were used last, of all stores of a process together.
 _OPEN_FILES = 64
@@ -429,6 +439,146 @@ class ArrayStore(_Gathering):
             self._array.close()
             self._array = None
         super().close()
+
+
+class RemoteStore(Store):
+    """A store of Zarr over `iomill.cached`: chunks that were read before come from local drives. What a call asks of one object is one gather.
+
+    `store` is a `CachedStore`, or a URL; then the other arguments are those of `iomill.cached`. Writes pass to the origin.
+    """
+
+    supports_writes = True
+    supports_deletes = True
+    supports_listing = True
+
+    def __init__(self, store: CachedStore | str, cache: Any = None, *, read_only: bool = False, **how: Any) -> None:
+        super().__init__(read_only=read_only)
+        self.store = store if isinstance(store, CachedStore) else cached(store, cache, **how)
+
+    def with_read_only(self, read_only: bool = False) -> RemoteStore:
+        return RemoteStore(self.store, read_only=read_only)
+
+    def __str__(self) -> str:
+        return self.store.url
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self.store.url!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteStore) and (self.store, self.read_only) == (other.store, other.read_only)
+
+    def __hash__(self) -> int:
+        return hash(self.store)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        await self._ensure_open()
+        values = await self.get_partial_values(prototype or default_buffer_prototype(), [(key, byte_range)])
+        return values[0]
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        wanted = list(key_ranges)
+        places: dict[str, list[int]] = collections.defaultdict(list)
+        for place, (key, _) in enumerate(wanted):
+            places[key].append(place)
+        values: list[Buffer | None] = [None] * len(wanted)
+
+        async def gather(key: str) -> None:
+            asked = [wanted[place][1] for place in places[key]]
+            try:
+                read = await self._read(key, asked)
+            except _ABSENT:
+                return
+            for place, part in zip(places[key], read):
+                values[place] = prototype.buffer.from_bytes(part)
+
+        await asyncio.gather(*(gather(key) for key in places))
+        return values
+
+    async def _read(self, key: str, asked: list[ByteRequest | None]) -> list[bytes]:
+        if asked == [None]:
+            return [(await self.store.get_async(key)).buffer()]
+        # Only the length says where other ranges begin, and a range may end behind the object.
+        size = (await self.store.head_async(key))["size"]
+        ranges = [_range(size, one) for one in asked]
+        starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
+        return await self.store.get_ranges_async(key, starts=starts, lengths=lengths)
+
+    async def exists(self, key: str) -> bool:
+        try:
+            await self.store.head_async(key)
+        except _ABSENT:
+            return False
+        return True
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_value(value)
+        await self._ensure_open()
+        await self.store.put_async(key, value.as_buffer_like())
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        self._check_value(value)
+        await self._ensure_open()
+        with contextlib.suppress(FileExistsError):
+            await self.store.put_async(key, value.as_buffer_like(), mode="create")
+
+    def _check_value(self, value: Buffer) -> None:
+        self._check_writable()
+        if not isinstance(value, Buffer):
+            raise TypeError(
+                f"RemoteStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead."
+            )
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+        await self._ensure_open()
+        with contextlib.suppress(FileNotFoundError):
+            await self.store.delete_async(key)
+
+    async def delete_dir(self, prefix: str) -> None:
+        self._check_writable()
+        await self._ensure_open()
+        await asyncio.gather(*[self.delete(key) async for key in self.list_prefix(_below(prefix))])
+
+    async def clear(self) -> None:
+        await self.delete_dir("")
+
+    async def is_empty(self, prefix: str) -> bool:
+        async for _ in self.list_prefix(_below(prefix)):
+            return False
+        return True
+
+    async def list(self) -> AsyncIterator[str]:
+        async for chunk in self.store.list_async():
+            for meta in chunk:
+                yield meta["path"]
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        # A store lists below whole segments.
+        within = prefix.rstrip("/") if prefix.endswith("/") else prefix.rpartition("/")[0]
+        async for chunk in self.store.list_async(within or None):
+            for meta in chunk:
+                if meta["path"].startswith(prefix):
+                    yield meta["path"]
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        within = prefix.strip("/")
+        found = await self.store.list_with_delimiter_async(within or None)
+        names = [*found["common_prefixes"], *(meta["path"] for meta in found["objects"])]
+        cut = len(within) + 1 if within else 0
+        for name in sorted({name[cut:].rstrip("/") for name in names}):
+            yield name
+
+    async def getsize(self, key: str) -> int:
+        return (await self.store.head_async(key))["size"]
+
+
+def _below(prefix: str) -> str:
+    """What the keys in a directory begin with."""
+    return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 
 def _array_store(drive: str, prefix: str, read_only: bool) -> ArrayStore:

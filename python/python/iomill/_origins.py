@@ -1,0 +1,660 @@
+"""Objects of remote stores through a cache on local drives: `Cache`, `cached` and `CachedStore`."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import math
+import os
+import pathlib
+import re
+import threading
+import urllib.parse
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, TypedDict
+
+from . import _iomill
+from ._files import File, Path, Runtime, path_of, paths_of, tell
+from ._futures import begun
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Revalidate = str | float
+# Classes here have methods of these names.
+_Bytes = bytes
+_Parts = list[bytes]
+
+# URLs whose paths begin behind the name of a bucket. Of others all of the URL is needed to find the store.
+_BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
+_SCHEMES = (*_BUCKETS, "http", "https", "file")
+
+# A listing yields so many objects at a time.
+_LIST_CHUNK = 1000
+
+# A prefetch tells its progress after so many bytes.
+_PREFETCH_BYTES = 64 << 20
+
+# The end of the process waits so long for what was fetched and not written.
+_FLUSH_S = 10.0
+
+
+def is_url(path: Any) -> bool:
+    """Whether a path names an object of a store."""
+    return isinstance(path, str) and urllib.parse.urlsplit(path).scheme in _SCHEMES and "://" in path
+
+
+def url_of(path: Any) -> str:
+    """A URL, also of a local path."""
+    return path if is_url(path) else pathlib.Path(path_of(path)).absolute().as_uri()
+
+
+def _split(url: str) -> tuple[str, str]:
+    """A URL of a store, and the key of an object in it."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "file":
+        return "file:///", urllib.parse.unquote(parts.path).strip("/")
+    if parts.scheme in _BUCKETS:
+        return f"{parts.scheme}://{parts.netloc}", urllib.parse.unquote(parts.path).strip("/")
+    return url, ""
+
+
+def _native() -> Any:
+    """The native half, if this build has origins."""
+    if not hasattr(_iomill, "open_cache"):
+        raise NotImplementedError("this build of iomill has no remote stores: build it with the feature `origins`")
+    return _iomill
+
+
+class _Opened:
+    """A cache that this process has open."""
+
+    __slots__ = ("__weakref__", "native")
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+
+
+# Those of this process, by what they were opened with. A child that was forked goes on with them: each opens its drives there again.
+_opened: weakref.WeakValueDictionary[Any, _Opened] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+def _new_lock() -> None:
+    global _lock
+    # A thread that a child does not have may hold its parent's.
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
+def _end() -> None:
+    for opened in list(_opened.values()):
+        opened.native.flush(_FLUSH_S)
+    if hasattr(_iomill, "stop_origins"):
+        _iomill.stop_origins()
+
+
+atexit.register(_end)
+
+
+def _seconds(when: Revalidate) -> float:
+    if when == "always":
+        return 0.0
+    if when == "never":
+        return math.inf
+    if isinstance(when, str) or isinstance(when, bool) or not 0 <= when:
+        raise ValueError(f"revalidate must be 'always', 'never' or seconds (got {when!r})")
+    return float(when)
+
+
+class Cache:
+    """A cache of objects on local drives: a directory on each. All processes of the machine may open it at the same time.
+
+    A directory that has no drive of a cache becomes one, if it is on another file system than ``/``: the directory of a drive
+    that is not mounted is on that. `on_root` allows it all the same.
+
+    `bytes` is what all drives together may take, three quarters of what is free by default. `revalidate` says when the version
+    of an object is asked for again: ``always`` (in each call), ``never`` (objects do not change), seconds, or a dictionary of
+    these by prefixes of paths. With `by_time` objects without an etag are known by size and time. Pages that are hot are in
+    the memory of `runtime`, which is that of plain files by default.
+
+    Lengths and the number of bytes count when a drive is used first. `docs/origin.md` has the other options.
+
+    >>> import iomill, os
+    >>> os.makedirs("nvme0")
+    >>> cache = iomill.Cache("nvme0", bytes=64 << 20, on_root=True, index_dir=".")
+    >>> cache.counters()["hits"]
+    0
+    """
+
+    def __init__(
+        self,
+        drives: Path | Sequence[Path],
+        *,
+        bytes: int | None = None,
+        revalidate: Revalidate | Mapping[str, Revalidate] = "always",
+        granule_bytes: int | None = None,
+        by_time: bool = False,
+        on_root: bool = False,
+        index_dir: Path | None = None,
+        fill_bytes: int | None = None,
+        read_within: float | None = None,
+        wait_for_others: float | None = None,
+        admit: float | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        prefixes = revalidate if isinstance(revalidate, Mapping) else {"": revalidate}
+        options: dict[str, Any] = {
+            "bytes": bytes,
+            "granule_bytes": granule_bytes,
+            "index_dir": None if index_dir is None else os.path.abspath(path_of(index_dir)),
+            "revalidate": [(prefix, _seconds(when)) for prefix, when in prefixes.items()],
+            "by_time": by_time,
+            "on_root": on_root,
+            "fill_bytes": fill_bytes,
+            "read_within": read_within,
+            "wait_for_others": wait_for_others,
+            "admit": admit,
+        }
+        self._begin([os.path.abspath(drive) for drive in paths_of(drives)], options, runtime)
+        tell(self._native.notices())
+
+    def _begin(self, drives: list[str], options: dict[str, Any], runtime: Runtime | None = None) -> None:
+        self._drives = drives
+        self._options = {name: value for name, value in options.items() if value is not None}
+        self._runtime = runtime
+        self._held: _Opened | None = None
+
+    @classmethod
+    def _of(cls, drives: Any, **options: Any) -> Cache:
+        """A cache, or one on directories."""
+        if not isinstance(drives, cls):
+            return cls(drives, **options)
+        if options:
+            raise ValueError(f"a cache has its options already: {', '.join(options)}")
+        return drives
+
+    @classmethod
+    def _later(cls, drives: list[str], options: dict[str, Any]) -> Cache:
+        """One that is opened at its first use: what a process takes in must not fail."""
+        cache = cls.__new__(cls)
+        cache._begin(drives, options)
+        return cache
+
+    @property
+    def _native(self) -> Any:
+        if self._held is None:
+            runtime = self._runtime or Runtime.shared()
+            key = (*sorted(self._drives), repr(sorted(self._options.items())), id(self._runtime))
+            with _lock:
+                held = _opened.get(key)
+                if held is None:
+                    native = _native().open_cache(self._drives, runtime._native, **self._options)
+                    held = _opened[key] = _Opened(native)
+                self._held = held
+        return self._held.native
+
+    @property
+    def drives(self) -> list[str]:
+        """The directories."""
+        return list(self._drives)
+
+    def counters(self) -> dict[str, int]:
+        """What this process has done: hits, misses by their reasons, GETs, bytes asked for and fetched."""
+        counters: dict[str, int] = self._native.counters()
+        return counters
+
+    def notices(self) -> list[str]:
+        """What a user should know: drives that were left out, that failed, or that are full."""
+        notices: list[str] = self._native.notices()
+        return notices
+
+    def flush(self, seconds: float = 600.0) -> bool:
+        """Waits until what was fetched is on the drives. False if that takes longer. Nothing needs it."""
+        done: bool = self._native.flush(seconds)
+        return done
+
+    def __reduce__(self) -> Any:
+        if self._runtime is not None:
+            raise TypeError("a cache with a runtime of its own cannot be pickled")
+        return Cache._later, (self._drives, self._options)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cache) and self._what() == other._what()
+
+    def __hash__(self) -> int:
+        return hash(repr(self._what()))
+
+    def _what(self) -> tuple[Any, ...]:
+        return (sorted(self._drives), self._options, id(self._runtime))
+
+    def __repr__(self) -> str:
+        return f"<iomill.Cache on {', '.join(self._drives)}>"
+
+
+class ObjectMeta(TypedDict):
+    """What a store knows of an object."""
+
+    path: str
+    last_modified: datetime.datetime
+    size: int
+    e_tag: str | None
+    version: str | None
+
+
+class PutResult(TypedDict):
+    """What a store says of an object that was put."""
+
+    e_tag: str | None
+    version: str | None
+
+
+class ListResult(TypedDict):
+    """What is directly below a prefix."""
+
+    common_prefixes: Sequence[str]
+    objects: Sequence[ObjectMeta]
+
+
+def _time(ns: int) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(ns // 1000 / 1e6, datetime.UTC)
+
+
+def _meta(said: Any) -> ObjectMeta:
+    said["last_modified"] = _time(said["last_modified"])
+    return said  # type: ignore[no-any-return]
+
+
+class GetResult:
+    """The answer of a get: its bytes, and what is known of the object."""
+
+    def __init__(self, content: _Bytes, meta: ObjectMeta, range: tuple[int, int], attributes: dict[str, str]) -> None:
+        self._content = content
+        self.meta = meta
+        self.range = range
+        self.attributes = attributes
+
+    def buffer(self) -> _Bytes:
+        """The bytes."""
+        return self._content
+
+    async def buffer_async(self) -> _Bytes:
+        """The bytes."""
+        return self._content
+
+    # As obstore names them.
+    bytes = buffer
+    bytes_async = buffer_async
+
+    def __iter__(self) -> Iterator[Buffer]:
+        yield self._content
+
+    async def __aiter__(self) -> AsyncIterator[Buffer]:
+        yield self._content
+
+
+def _got(said: Any) -> GetResult:
+    content, meta, range, attributes = said
+    return GetResult(content, _meta(meta), range, attributes)
+
+
+def _ns(time: datetime.datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * 1e6) * 1000
+
+
+def _wanted(options: Mapping[str, Any] | None) -> tuple[Any, Any]:
+    """What the options of a get ask for, and its conditions."""
+    options = dict(options or {})
+    range = options.pop("range", None)
+    options.pop("head", None)
+    names = ("if_match", "if_none_match", "if_modified_since", "if_unmodified_since", "version")
+    conditions = {name: options.pop(name, None) for name in names}
+    for name in ("if_modified_since", "if_unmodified_since"):
+        conditions[name] = _ns(conditions[name])
+    if options:
+        raise ValueError(f"no option of a get is named {', '.join(map(repr, options))}")
+    if range is None:
+        wanted = None
+    elif isinstance(range, Mapping):
+        ((kind, count),) = range.items()
+        wanted = (kind, count, 0)
+    else:
+        wanted = ("range", *range)
+    return wanted, conditions if any(value is not None for value in conditions.values()) else None
+
+
+def _end_of(start: int, end: int | None, length: int | None) -> int:
+    if (end is None) == (length is None):
+        raise ValueError("give the end of the range or its length")
+    return end if end is not None else start + length  # type: ignore[operator]
+
+
+def _ranges(starts: Sequence[int], ends: Sequence[int] | None, lengths: Sequence[int] | None) -> list[tuple[int, int]]:
+    if (ends is None) == (lengths is None):
+        raise ValueError("give the ends of the ranges or their lengths")
+    if ends is None:
+        ends = [start + length for start, length in zip(starts, lengths or (), strict=True)]
+    return list(zip(starts, ends, strict=True))
+
+
+def _content(file: Any) -> bytes:
+    """What a put writes: bytes, a path, a file or an iterable of buffers."""
+    if isinstance(file, pathlib.Path):
+        return file.read_bytes()
+    read = getattr(file, "read", None)
+    if read is not None:
+        return bytes(read())
+    try:
+        return bytes(memoryview(file))
+    except TypeError:
+        return b"".join(bytes(memoryview(part)) for part in file)
+
+
+def _mode(mode: Any) -> tuple[str, str | None, str | None]:
+    if isinstance(mode, Mapping):
+        return "update", mode.get("e_tag"), mode.get("version")
+    return mode or "overwrite", None, None
+
+
+class CachedStore:
+    """The objects below a URL, through a cache: `iomill.cached` makes one. The methods are those of obspec, as obstore has them.
+
+    It may be used from several threads. It can be pickled, without any bytes, and is opened at the first use there; a forked
+    child opens it again by itself. Paths of objects begin behind the URL.
+    """
+
+    def __init__(self, url: str, cache: Cache, config: Mapping[str, Any] | None = None) -> None:
+        self._begin(url, cache, config)
+        _ = self._native
+
+    def _begin(self, url: str, cache: Cache, config: Mapping[str, Any] | None) -> None:
+        self.url = url_of(url)
+        self.cache = cache
+        self._config = {key: _setting(value) for key, value in (config or {}).items()}
+        self._opened: Any = None
+
+    @classmethod
+    def _later(cls, url: str, cache: Cache, config: dict[str, str]) -> CachedStore:
+        store = cls.__new__(cls)
+        store._begin(url, cache, config)
+        return store
+
+    @property
+    def _native(self) -> Any:
+        if self._opened is None:
+            self._opened = _native().Store(self.cache._native, self.url, self._config)
+        return self._opened
+
+    def __reduce__(self) -> Any:
+        return CachedStore._later, (self.url, self.cache, self._config)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CachedStore) and self._what() == other._what()
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def _what(self) -> tuple[Any, ...]:
+        return (self.url.rstrip("/"), self.cache, self._config)
+
+    def __repr__(self) -> str:
+        return f"<iomill.CachedStore of {self.url!r} on {', '.join(self.cache.drives)}>"
+
+    def open(self, path: str) -> RemoteFile:
+        """Opens an object as it is now, as a file for reading. If the object changes, reads of what is not cached are an OSError."""
+        return RemoteFile(self._native.open(path), self)
+
+    # obspec: reads.
+
+    def get(self, path: str, *, options: Mapping[str, Any] | None = None) -> GetResult:
+        """An object, or a range of it. `options` are those of obspec. FileNotFoundError if there is no such object."""
+        return _got(self._native.get(path, *_wanted(options)))
+
+    async def get_async(self, path: str, *, options: Mapping[str, Any] | None = None) -> GetResult:
+        """`get` as a coroutine."""
+        wanted, conditions = _wanted(options)
+        return await begun(lambda done: self._native.get(path, wanted, conditions, done), _got)
+
+    def get_range(self, path: str, *, start: int, end: int | None = None, length: int | None = None) -> bytes:
+        """A range of an object."""
+        return self.get_ranges(path, starts=[start], ends=[_end_of(start, end, length)])[0]
+
+    async def get_range_async(
+        self, path: str, *, start: int, end: int | None = None, length: int | None = None
+    ) -> bytes:
+        """`get_range` as a coroutine."""
+        return (await self.get_ranges_async(path, starts=[start], ends=[_end_of(start, end, length)]))[0]
+
+    def get_ranges(
+        self,
+        path: str,
+        *,
+        starts: Sequence[int],
+        ends: Sequence[int] | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> _Parts:
+        """Ranges of an object, by one gather of all drives."""
+        got: _Parts = self._native.get_ranges(path, _ranges(starts, ends, lengths))
+        return got
+
+    async def get_ranges_async(
+        self,
+        path: str,
+        *,
+        starts: Sequence[int],
+        ends: Sequence[int] | None = None,
+        lengths: Sequence[int] | None = None,
+    ) -> _Parts:
+        """`get_ranges` as a coroutine."""
+        ranges = _ranges(starts, ends, lengths)
+        return await begun(lambda done: self._native.get_ranges(path, ranges, done), _same)
+
+    def head(self, path: str) -> ObjectMeta:
+        """What the store knows of an object."""
+        return _meta(self._native.head(path))
+
+    async def head_async(self, path: str) -> ObjectMeta:
+        """`head` as a coroutine."""
+        return await begun(lambda done: self._native.head(path, done), _meta)
+
+    def list(self, prefix: str | None = None, *, offset: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
+        """The objects below a prefix of whole segments, in chunks, after `offset`. All of the listing is in memory meanwhile."""
+        yield from _chunks(self._native.list(prefix, offset))
+
+    async def list_async(
+        self, prefix: str | None = None, *, offset: str | None = None
+    ) -> AsyncIterator[Sequence[ObjectMeta]]:
+        """`list` as an asynchronous iterator."""
+        for chunk in _chunks(await begun(lambda done: self._native.list(prefix, offset, done), _same)):
+            yield chunk
+
+    def list_with_delimiter(self, prefix: str | None = None) -> ListResult:
+        """What is directly below a prefix."""
+        return _listed(self._native.list_with_delimiter(prefix))
+
+    async def list_with_delimiter_async(self, prefix: str | None = None) -> ListResult:
+        """`list_with_delimiter` as a coroutine."""
+        return await begun(lambda done: self._native.list_with_delimiter(prefix, done), _listed)
+
+    # obspec: changes. They pass to the store, and reads of this process see them at once.
+
+    def put(
+        self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: Any = None
+    ) -> PutResult:
+        """Writes an object. `mode` is ``overwrite``, ``create`` or a dictionary with the ``e_tag`` that is to be replaced."""
+        put: PutResult = self._native.put(path, _content(file), *_mode(mode))
+        return put
+
+    async def put_async(
+        self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: Any = None
+    ) -> PutResult:
+        """`put` as a coroutine."""
+        content, how = _content(file), _mode(mode)
+        return await begun(lambda done: self._native.put(path, content, *how, done), _same)
+
+    def delete(self, paths: str | Sequence[str]) -> None:
+        """Deletes an object, or several."""
+        self._native.delete([paths] if isinstance(paths, str) else [*paths])
+
+    async def delete_async(self, paths: str | Sequence[str]) -> None:
+        """`delete` as a coroutine."""
+        keys = [paths] if isinstance(paths, str) else [*paths]
+        await begun(lambda done: self._native.delete(keys, done), _same)
+
+    def copy(self, from_: str, to: str, *, overwrite: bool = True) -> None:
+        """Copies an object within the store."""
+        self._native.copy(from_, to, False, overwrite)
+
+    async def copy_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
+        """`copy` as a coroutine."""
+        await begun(lambda done: self._native.copy(from_, to, False, overwrite, done), _same)
+
+    def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
+        """Renames an object."""
+        self._native.copy(from_, to, True, overwrite)
+
+    async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
+        """`rename` as a coroutine."""
+        await begun(lambda done: self._native.copy(from_, to, True, overwrite, done), _same)
+
+    def prefetch(
+        self,
+        path: str = "",
+        ranges: Iterable[tuple[int, int]] | None = None,
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> int:
+        """Brings an object, or all objects below a prefix, to the drives. Returns how many bytes came from the origin.
+
+        With `ranges`, (start, end) in bytes each, only these of one object. `progress` is called with the bytes that are done
+        and with all bytes.
+        """
+        if ranges is not None:
+            wanted = [(path, start, end) for start, end in ranges]
+        else:
+            wanted = [(meta["path"], 0, meta["size"]) for meta in self._below(path)]
+        total, done, fetched = sum(end - start for _, start, end in wanted), 0, 0
+        for key, start, end in wanted:
+            with self.open(key) as file:
+                for begin in range(start, end, _PREFETCH_BYTES):
+                    stop = min(end, begin + _PREFETCH_BYTES)
+                    fetched += file._content.prefetch(begin, stop)[1]
+                    done += stop - begin
+                    if progress is not None:
+                        progress(done, total)
+        return fetched
+
+    def _below(self, path: str) -> Iterator[ObjectMeta]:
+        """The object of this path, or those below it."""
+        if path:
+            try:
+                yield self.head(path)
+                return
+            except FileNotFoundError:
+                pass
+        found = False
+        for chunk in self.list(path or None):
+            found = True
+            yield from chunk
+        if path and not found:
+            raise FileNotFoundError(2, f"no object {path!r} in {self.url}, and none below it")
+
+
+def _same(said: Any) -> Any:
+    return said
+
+
+def _chunks(all: Any) -> Iterator[Sequence[ObjectMeta]]:
+    for start in range(0, len(all), _LIST_CHUNK):
+        yield [_meta(said) for said in all[start : start + _LIST_CHUNK]]
+
+
+def _listed(said: Any) -> ListResult:
+    prefixes, objects = said
+    return {"common_prefixes": prefixes, "objects": [_meta(meta) for meta in objects]}
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def cached(url: str, cache: Any, *, config: Mapping[str, Any] | None = None, **options: Any) -> CachedStore:
+    """The objects of a store through a cache on local drives.
+
+    `url` names the store, and may go on with a prefix: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``https://``, ``file:///``.
+    Credentials and endpoints come from the usual environment variables: ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``,
+    ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_NAME`` and their like. `config` has more by the same names, and
+    ``max_retries`` and ``retry_timeout`` in seconds. `cache` is a `Cache`, or the directories of its drives; then the other
+    arguments are those of `Cache`.
+
+    >>> import iomill, os
+    >>> os.makedirs("bucket"), os.makedirs("ssd0")
+    (None, None)
+    >>> store = iomill.cached("bucket", cache=["ssd0"], bytes=64 << 20, on_root=True, index_dir=".")
+    >>> _ = store.put("words", b"one two three")
+    >>> store.get_ranges("words", starts=[4, 0], ends=[7, 3])
+    [b'two', b'one']
+    """
+    return CachedStore(url, Cache._of(cache, **options), config)
+
+
+class RemoteFile(File):
+    """An object that is open for reading: a file object of Python, and calls with offsets. `CachedStore.open` makes one.
+
+    All of its bytes are of the content that the object had when it was opened.
+    """
+
+    def __init__(self, native: Any, store: CachedStore) -> None:
+        self._begin(native)
+        self._content = native
+        # It stays while a file of it is open.
+        self._store = store
+        if not native.is_cached:
+            warnings.warn(
+                f"iomill: {native.name} has no etag and no version, so it is not cached; Cache(..., by_time=True) knows it by size and time",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _cache_bytes(self) -> int:
+        # Pages of other objects are in it as well, so nothing is planned for it.
+        return 0
+
+    def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> Any:
+        return _native().ContentRows(self._native, row_bytes, parts)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{len(self)} bytes"
+        return f"<iomill.RemoteFile {self.name!r}: {state}>"
+
+
+_PLAIN_SCHEME = re.compile("[a-z][a-z0-9+.-]*://")
+
+
+def open_url(url: str, cache: Any, config: Mapping[str, Any] | None) -> RemoteFile:
+    """Opens the object of a URL, or of a local path."""
+    if cache is None:
+        raise ValueError(
+            f"{url!r} is an object of a store: give the directories of a cache, cache=[...], or an iomill.Cache"
+        )
+    if not is_url(url) and isinstance(url, str) and _PLAIN_SCHEME.match(url):
+        raise ValueError(f"{url!r}: there are s3://, gs://, az://, abfs://, http://, https:// and file:///")
+    base, key = _split(url_of(url))
+    return _store_of(base, Cache._of(cache), config).open(key)
+
+
+# Stores of files that are open, so that files of one bucket have one client.
+_stores: weakref.WeakValueDictionary[Any, CachedStore] = weakref.WeakValueDictionary()
+
+
+def _store_of(base: str, cache: Cache, config: Mapping[str, Any] | None) -> CachedStore:
+    key = (base, cache, repr(sorted((config or {}).items())))
+    with _lock:
+        store = _stores.get(key)
+        if store is None:
+            store = _stores[key] = CachedStore(base, cache, config)
+    return store

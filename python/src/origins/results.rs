@@ -1,0 +1,91 @@
+//! Results and errors of `object_store` as objects of Python. The messages are the store's, with their causes.
+
+use std::error::Error as StdError;
+
+use object_store::path::Path;
+use object_store::{Attribute, Attributes, Error, ObjectMeta, PutResult};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+const ENOENT: i32 = 2;
+const EIO: i32 = 5;
+const EACCES: i32 = 13;
+const EEXIST: i32 = 17;
+const EOPNOTSUPP: i32 = 95;
+const ESTALE: i32 = 116;
+
+/// The exception for an error of a store.
+pub fn exception(error: Error) -> PyErr {
+    let errno = match &error {
+        Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => {
+            return PyValueError::new_err(in_words(&error));
+        }
+        Error::NotFound { .. } => ENOENT,
+        Error::AlreadyExists { .. } => EEXIST,
+        Error::Precondition { .. } | Error::NotModified { .. } => ESTALE,
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => EACCES,
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => EOPNOTSUPP,
+        _ => EIO,
+    };
+    PyOSError::new_err((errno, in_words(&error)))
+}
+
+/// A message with all of its causes: a client of HTTP says first that it failed, and last why.
+fn in_words(error: &Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(why) = cause {
+        let more = why.to_string();
+        if !words.contains(&more) {
+            words.extend([": ", &more]);
+        }
+        cause = why.source();
+    }
+    words
+}
+
+/// What a listing and a head say of an object. The path is below `prefix`.
+pub fn meta<'py>(py: Python<'py>, meta: &ObjectMeta, prefix: &Path) -> PyResult<Bound<'py, PyDict>> {
+    let said = PyDict::new(py);
+    said.set_item("path", below(&meta.location, prefix))?;
+    // Nanoseconds since the start of 1970: Python's side makes it a time.
+    said.set_item("last_modified", meta.last_modified.timestamp_nanos_opt().unwrap_or(0))?;
+    said.set_item("size", meta.size)?;
+    said.set_item("e_tag", &meta.e_tag)?;
+    said.set_item("version", &meta.version)?;
+    Ok(said)
+}
+
+/// A location without the prefix of its store.
+pub fn below(location: &Path, prefix: &Path) -> String {
+    match location.prefix_match(prefix) {
+        Some(parts) => parts.collect::<Path>().to_string(),
+        None => location.to_string(),
+    }
+}
+
+pub fn put<'py>(py: Python<'py>, put: &PutResult) -> PyResult<Bound<'py, PyDict>> {
+    let said = PyDict::new(py);
+    said.set_item("e_tag", &put.e_tag)?;
+    said.set_item("version", &put.version)?;
+    Ok(said)
+}
+
+/// Attributes by the names of HTTP's headers.
+pub fn attributes<'py>(py: Python<'py>, attributes: &Attributes) -> PyResult<Bound<'py, PyDict>> {
+    let said = PyDict::new(py);
+    for (key, value) in attributes {
+        let name = match key {
+            Attribute::ContentDisposition => "Content-Disposition",
+            Attribute::ContentEncoding => "Content-Encoding",
+            Attribute::ContentLanguage => "Content-Language",
+            Attribute::ContentType => "Content-Type",
+            Attribute::CacheControl => "Cache-Control",
+            Attribute::Metadata(name) => name.as_ref(),
+            _ => continue,
+        };
+        said.set_item(name, value.as_ref())?;
+    }
+    Ok(said)
+}

@@ -1,0 +1,107 @@
+//! The threads on which clients of origins run, and calls on them: [`wait`] and [`begin`].
+//!
+//! Rules:
+//! 1. Python ends the threads before it ends itself ([`stop_origins`], by `atexit`). A thread that asks for the interpreter later would hang.
+//! 2. In a forked child they are gone. The next call there starts others.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::process;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::{PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+struct Threads {
+    /// The process that has them.
+    process: u32,
+    runtime: Runtime,
+}
+
+static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
+
+/// A call looks for Ctrl-C so often.
+const LOOK: Duration = Duration::from_millis(100);
+/// The end of the interpreter waits so long for calls that run.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Threads that serve connections. Reads of drives have those of iomill.
+const COUNT: usize = 2;
+
+/// The threads of this process, which are started if there are none.
+pub fn handle() -> PyResult<Handle> {
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(there) = &*threads
+        && there.process == process::id()
+    {
+        return Ok(there.runtime.handle().clone());
+    }
+    let runtime = Builder::new_multi_thread().worker_threads(COUNT).thread_name("iomill-origin").enable_all().build();
+    let runtime =
+        runtime.map_err(|error| PyOSError::new_err(format!("cannot start threads for an object store: {error}")))?;
+    let handle = runtime.handle().clone();
+    // A parent's are not dropped: they are the parent's.
+    std::mem::forget(threads.replace(Threads { process: process::id(), runtime }));
+    Ok(handle)
+}
+
+/// Runs a call to its end without the interpreter. Ctrl-C drops it.
+pub fn wait<T: Send>(py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
+    let handle = handle()?;
+    let mut call = Box::pin(call);
+    loop {
+        let some = async { tokio::time::timeout(LOOK, call.as_mut()).await };
+        let ended = py.detach(|| match Handle::try_current() {
+            // What hears of a result may call the store again, on one of these threads.
+            Ok(_) => tokio::task::block_in_place(|| handle.block_on(some)),
+            Err(_) => handle.block_on(some),
+        });
+        match ended {
+            Ok(ended) => return Ok(ended),
+            Err(_not_yet) => py.check_signals()?,
+        }
+    }
+}
+
+/// What a call brings, as an object of Python.
+pub type Told = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
+/// A call whose result is to be told.
+pub type Call = Pin<Box<dyn Future<Output = Told> + Send>>;
+
+/// Runs a call: to its end, or behind this one if there is a `done`. Then `done(result, None)` or `done(None, exception)` is called once, on any
+/// thread, and the answer is None.
+pub fn run<'py>(py: Python<'py>, call: Call, done: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+    let Some(done) = done else { return wait(py, call)?(py) };
+    begin(call, done)?;
+    Ok(py.None().into_bound(py))
+}
+
+/// Begins a call that tells its end.
+pub fn begin(call: Call, done: Py<PyAny>) -> PyResult<()> {
+    handle()?.spawn(async move {
+        let told = call.await;
+        // `None` if the interpreter is ending. Nothing waits for the result then.
+        let _told = Python::try_attach(|py| {
+            let heard = match told(py) {
+                Ok(result) => done.call1(py, (result, py.None())),
+                Err(error) => done.call1(py, (py.None(), error)),
+            };
+            if let Err(error) = heard {
+                error.write_unraisable(py, Some(done.bind(py)));
+            }
+        });
+    });
+    Ok(())
+}
+
+/// Ends the threads (rule 1).
+#[pyfunction]
+pub fn stop_origins(py: Python<'_>) -> PyResult<()> {
+    let threads = THREADS.lock().map_err(|_| PyRuntimeError::new_err("a thread has panicked"))?.take();
+    match threads {
+        Some(there) if there.process == process::id() => py.detach(|| there.runtime.shutdown_timeout(PATIENCE)),
+        parents => std::mem::forget(parents),
+    }
+    Ok(())
+}

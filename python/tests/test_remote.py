@@ -1,0 +1,362 @@
+"""Rows and objects of remote stores through a cache: over HTTP, S3 and files, from workers of any kind, and where the store fails."""
+
+import asyncio
+import io
+import multiprocessing
+import os
+import pathlib
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from origin_server import Server
+
+import iomill
+
+COUNT, WIDTH = 4000, 48
+PATIENCE = 600
+
+
+@pytest.fixture
+def server(monkeypatch):
+    served = Server()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", served.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def options(tmp_path):
+    """A cache in scratch directories, on which no drive is too slow."""
+    return {"bytes": 64 << 20, "on_root": True, "index_dir": tmp_path, "read_within": PATIENCE}
+
+
+@pytest.fixture
+def cache(drives, options):
+    return iomill.Cache(drives, **options)
+
+
+@pytest.fixture
+def values():
+    return np.random.default_rng(1).integers(0, 1 << 30, (COUNT, WIDTH), dtype="i4")
+
+
+def saved(values):
+    file = io.BytesIO()
+    np.save(file, values)
+    return file.getvalue()
+
+
+@pytest.fixture
+def urls(server, values, tmp_path):
+    """One `.npy` in a store of each kind."""
+    (tmp_path / "origin").mkdir()
+    (tmp_path / "origin" / "x 1.npy").write_bytes(saved(values))
+    server.objects["/bucket/data/x 1.npy"] = saved(values)
+    return {
+        "http": f"{server.url}/bucket/data/x%201.npy",
+        "s3": "s3://bucket/data/x%201.npy",
+        "file": (tmp_path / "origin" / "x 1.npy").as_uri(),
+        "path": str(tmp_path / "origin" / "x 1.npy"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["http", "s3", "file", "path"])
+def test_rows_of_a_remote_file_come_from_the_drives_the_second_time(urls, server, cache, values, kind):
+    x = iomill.open(urls[kind], cache=cache)
+    assert x.shape == values.shape and x.dtype == values.dtype and "x" in repr(x)
+    rng = np.random.default_rng(2)
+    for round in range(2):
+        ids = np.arange(COUNT) if round == 0 else rng.integers(-COUNT, COUNT, 500)
+        assert np.array_equal(x[ids], values[ids])
+        assert cache.flush()
+    before = cache.counters()
+    assert np.array_equal(x[::7], values[::7]) and np.array_equal(x[100:200, 3], values[100:200, 3])
+    assert np.array_equal(x.take_async([5, 3]).result(), values[[5, 3]])
+    assert np.array_equal(np.concatenate([block for block in [*x][:3]]), values[:3].reshape(-1))
+    after = cache.counters()
+    assert after["gets"] == before["gets"] and after["hits"] > before["hits"]
+    with pytest.raises(IndexError):
+        x[COUNT]
+    with pytest.raises(ValueError, match="read-only"):
+        x[0] = 1
+    x.close()
+    with pytest.raises(ValueError, match="closed"):
+        x[0]
+
+
+def test_only_what_is_asked_for_is_fetched(urls, server, cache, values):
+    x = iomill.open(urls["s3"], cache=cache)
+    before = cache.counters()["bytes_fetched"]
+    assert np.array_equal(x[[0, 2000, 3999]], values[[0, 2000, 3999]])
+    assert cache.counters()["bytes_fetched"] - before <= 3 * 2 * (16 << 10)
+
+
+def test_raw_files_and_tensors(server, cache, values):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    server.objects["/bucket/t.safetensors"] = safetensors.save({"a": values, "b": values[:7]})
+    server.objects["/bucket/raw"] = values.tobytes()
+    b = iomill.open("s3://bucket/t.safetensors", "b", cache=cache)
+    assert np.array_equal(b[:], values[:7])
+    raw = iomill.open("s3://bucket/raw", dtype="i4", shape=(-1, WIDTH), cache=cache)
+    assert np.array_equal(raw[[-1, 0]], values[[-1, 0]])
+
+
+def test_the_directories_of_a_cache_are_enough(urls, drives, values, tmp_path, options):
+    store = iomill.cached(urls["file"].rpartition("/")[0], drives, **options)
+    assert store.head("x 1.npy")["size"] == len(saved(values))
+    # The drives are there now, so nothing has to be allowed. Their index is where processes look for it.
+    iomill.Cache(drives, index_dir=tmp_path)
+    with pytest.raises(OSError, match="on_root"):
+        (tmp_path / "new").mkdir()
+        iomill.open(urls["file"], cache=[tmp_path / "new"])
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_a_change_is_an_error_of_its_own_and_never_a_mixture(urls, server, cache, values):
+    x = iomill.open(urls["s3"], cache=cache)
+    assert np.array_equal(x[:10], values[:10])
+    server.objects["/bucket/data/x 1.npy"] = saved(values[::-1])
+    with pytest.raises(OSError, match="changed|precondition|Precondition") as caught:
+        x[3000:3100]
+    assert caught.value.errno == 116
+    assert np.array_equal(iomill.open(urls["s3"], cache=cache)[3000:3100], values[::-1][3000:3100])
+
+
+def test_errors_are_those_of_python(server, cache, values):
+    server.objects["/bucket/x.npy"] = saved(values)
+    with pytest.raises(FileNotFoundError, match="none.npy"):
+        iomill.open("s3://bucket/none.npy", cache=cache)
+    for status, kind in ((403, PermissionError), (401, PermissionError), (400, OSError)):
+        server.acts[:] = [status] * 3
+        with pytest.raises(kind):
+            iomill.open("s3://bucket/x.npy", cache=cache)
+        server.acts.clear()
+    # What may pass by is tried again.
+    server.acts[:] = [503, 500, "short"]
+    assert np.array_equal(iomill.open("s3://bucket/x.npy", cache=cache)[:], values)
+    server.objects["/bucket/words"] = b"no numbers"
+    with pytest.raises(ValueError, match="begins like no file of numpy"):
+        iomill.open("s3://bucket/words", cache=cache)
+    with pytest.raises(ValueError, match="cache="):
+        iomill.open("s3://bucket/x.npy")
+    with pytest.raises(ValueError, match="there are s3://"):
+        iomill.open("ftp://host/x.npy", cache=cache)
+    with pytest.raises(ValueError, match="no setting .nonsense."):
+        iomill.cached("s3://bucket", cache, config={"nonsense": 1})
+    with pytest.raises(ValueError, match="for reading"):
+        iomill.open("s3://bucket/x.npy", cache=cache, mode="r+")
+    with pytest.raises(ValueError, match="options already"):
+        iomill.cached("s3://bucket", cache, bytes=5)
+    with pytest.raises(ValueError, match="revalidate"):
+        iomill.Cache(cache.drives, revalidate="sometimes")
+
+
+def test_an_object_without_an_etag_passes_and_is_told(urls, server, cache, drives, options, values):
+    server.has_etags = False
+    with pytest.warns(RuntimeWarning, match="by_time"):
+        x = iomill.open(urls["http"], cache=cache)
+    assert np.array_equal(x[:], values)
+    by_time = iomill.Cache(drives, by_time=True, **options)
+    y = iomill.open(urls["http"], cache=by_time)
+    assert np.array_equal(y[:], values)
+    by_time.flush()
+    before = by_time.counters()["gets"]
+    assert np.array_equal(y[:], values) and by_time.counters()["gets"] == before
+
+
+def test_other_threads_run_while_a_call_waits(urls, server, cache, values):
+    x = iomill.open(urls["s3"], cache=cache)
+    gate = threading.Event()
+    server.acts[:] = [gate]
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(x[2000]))
+    thread.start()
+    # The server runs in this interpreter, and so does this.
+    while server.acts:
+        time.sleep(0.001)
+    assert not taken
+    gate.set()
+    thread.join(PATIENCE)
+    assert np.array_equal(taken[0], values[2000])
+
+
+def gather(job):
+    x, seed = job
+    ids = np.random.default_rng(seed).integers(0, COUNT, 100)
+    return os.getpid(), ids, x[ids], x.take_async(ids[:7]).result()
+
+
+ROWS = None
+
+
+def gather_inherited(seed):
+    return gather((ROWS, seed))
+
+
+@pytest.mark.parametrize("kind", ["s3", "file"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_workers_of_any_kind_read_it(urls, cache, values, method, kind):
+    x = iomill.open(urls[kind], cache=cache)
+    assert len(pickle.dumps(x)) < 2000, "no bytes of the object travel"
+    x[:100]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        results = pool.map(gather, [(x, seed) for seed in range(8)])
+    for pid, ids, taken, few in results:
+        assert pid != os.getpid() and np.array_equal(taken, values[ids]) and np.array_equal(few, values[ids[:7]])
+    assert np.array_equal(x[:], values)
+
+
+def test_forked_workers_have_what_their_parent_has_open(urls, cache, values):
+    global ROWS
+    ROWS = iomill.open(urls["s3"], cache=cache)
+    # Threads and connections of the parent are busy at the fork.
+    running = [ROWS.take_async(np.arange(COUNT)) for _ in range(5)]
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        results = pool.map(gather_inherited, range(16))
+    for pid, ids, taken, few in results:
+        assert pid != os.getpid() and np.array_equal(taken, values[ids]) and np.array_equal(few, values[ids[:7]])
+    assert all(np.array_equal(gather.result(PATIENCE), values) for gather in running)
+    ROWS = None
+
+
+def test_a_child_does_not_read_another_content(urls, server, cache, values):
+    global ROWS
+    ROWS = iomill.open(urls["s3"], cache=cache)
+    ROWS[:10]
+    server.objects["/bucket/data/x 1.npy"] = saved(values[::-1])
+    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(OSError, match="open the file again"):
+        pool.apply_async(gather_inherited, [1]).get(PATIENCE)
+    ROWS = None
+
+
+def test_rows_are_opened_at_their_first_use(urls, server, cache, values):
+    copy = pickle.loads(pickle.dumps(iomill.open(urls["s3"], cache=cache)))
+    server.acts[:] = [404] * 3
+    with pytest.raises(FileNotFoundError):
+        len(copy)
+    server.acts.clear()
+    assert np.array_equal(copy[3], values[3])
+
+
+def test_what_a_short_process_has_fetched_is_kept(urls, drives, values, tmp_path):
+    script = """if True:
+        import sys, iomill
+        cache = iomill.Cache(sys.argv[2:], bytes=64 << 20, on_root=True, index_dir=sys.argv[1], read_within=600)
+        x = iomill.open("s3://bucket/data/x%201.npy", cache=cache)
+        print(int(x[:].sum(dtype="i8")), cache.counters()["gets"])
+    """
+    said = []
+    for _ in range(2):
+        ran = subprocess.run(
+            [sys.executable, "-c", script, tmp_path, *drives], capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert ran.returncode == 0 and not ran.stderr, ran.stderr
+        said.append([int(word) for word in ran.stdout.split()])
+    assert said[0][0] == said[1][0] == values.sum(dtype="i8")
+    assert said[0][1] > 0 and said[1][1] == 0
+
+
+@pytest.fixture(params=["s3", "file"])
+def store(request, server, cache, tmp_path):
+    (tmp_path / "objects").mkdir()
+    url = {"s3": "s3://bucket/below", "file": (tmp_path / "objects").as_uri()}[request.param]
+    return iomill.cached(url, cache)
+
+
+def test_a_store_has_the_methods_of_obspec(store):
+    put = store.put("a/one", b"0123456789")
+    assert put["e_tag"]
+    store.put("a/two", io.BytesIO(b"two"))
+    store.put("b", [b"th", b"ree"])
+    assert store.get("a/one").buffer() == b"0123456789"
+    got = store.get("a/one", options={"range": (2, 5)})
+    assert got.buffer() == b"234" and got.range == (2, 5) and got.meta["size"] == 10 and b"".join(got) == b"234"
+    assert store.get("a/one", options={"range": {"offset": 7}}).buffer() == b"789"
+    assert store.get("a/one", options={"range": {"suffix": 2}}).buffer() == b"89"
+    assert store.get_range("a/one", start=1, end=3) == b"12" == store.get_range("a/one", start=1, length=2)
+    assert store.get_ranges("a/one", starts=[8, 0], lengths=[2, 1]) == [b"89", b"0"]
+    head = store.head("a/one")
+    assert head["path"] == "a/one" and head["size"] == 10 and head["e_tag"] == got.meta["e_tag"]
+    assert head["last_modified"].tzinfo is not None
+    assert [meta["path"] for chunk in store.list() for meta in chunk] == ["a/one", "a/two", "b"]
+    assert [meta["path"] for chunk in store.list("a", offset="a/one") for meta in chunk] == ["a/two"]
+    listed = store.list_with_delimiter()
+    assert listed["common_prefixes"] == ["a"] and [meta["path"] for meta in listed["objects"]] == ["b"]
+    with pytest.raises(FileExistsError):
+        store.put("b", b"x", mode="create")
+    with pytest.raises(OSError):
+        store.get("b", options={"if_match": '"another"'})
+    store.copy("b", "c")
+    store.rename("c", "d")
+    assert store.get("d").bytes() == b"three"
+    store.put("d", b"new")
+    assert store.get("d").bytes() == b"new"
+    store.delete(["a/one", "a/two"])
+    store.delete("d")
+    assert [meta["path"] for chunk in store.list() for meta in chunk] == ["b"]
+    with pytest.raises(FileNotFoundError):
+        store.get("a/one")
+    with pytest.raises(ValueError):
+        store.get("b", options={"nonsense": 1})
+    with pytest.raises(ValueError):
+        store.get_range("b", start=1)
+    copy = pickle.loads(pickle.dumps(store))
+    assert copy == store and copy.get("b").buffer() == b"three"
+
+
+async def test_a_store_has_coroutines(store):
+    await store.put_async("a", b"0123456789")
+    assert (await (await store.get_async("a")).bytes_async()) == b"0123456789"
+    assert await store.get_range_async("a", start=3, length=2) == b"34"
+    many = await asyncio.gather(*(store.get_ranges_async("a", starts=[n], ends=[n + 1]) for n in range(10)))
+    assert [part for parts in many for part in parts] == [b"%d" % n for n in range(10)]
+    assert (await store.head_async("a"))["size"] == 10
+    assert [meta["path"] async for chunk in store.list_async() for meta in chunk] == ["a"]
+    assert (await store.list_with_delimiter_async())["common_prefixes"] == []
+    await store.copy_async("a", "b")
+    await store.rename_async("b", "c")
+    await store.delete_async("a")
+    with pytest.raises(FileNotFoundError):
+        await store.get_async("a")
+    assert (await store.get_async("c")).buffer() == b"0123456789"
+
+
+def test_what_was_prefetched_is_a_hit(store, cache, values):
+    content = values.tobytes()
+    for name in ("p/one", "p/two"):
+        store.put(name, content)
+    steps = []
+    fetched = store.prefetch("p", progress=lambda done, total: steps.append((done, total)))
+    assert fetched == 2 * len(content) and steps[-1] == (2 * len(content), 2 * len(content))
+    cache.flush()
+    before = cache.counters()
+    assert store.get("p/two").buffer() == content
+    assert cache.counters()["gets"] == before["gets"]
+    assert store.prefetch("p/one") == 0 and store.prefetch("p/one", [(0, 5000)]) == 0
+    with pytest.raises(FileNotFoundError):
+        store.prefetch("none")
+
+
+def test_a_file_of_a_store_is_one_of_python(store):
+    store.put("words", b"one two three")
+    with store.open("words") as file:
+        assert (file.read(3), file.read_at(4, 3), len(file), file.seek(-5, os.SEEK_END)) == (b"one", b"two", 13, 8)
+        assert file.read() == b"three" and not file.writable()
+        assert [bytes(part) for part in file.read_ranges([(8, 5), (0, 1)])] == [b"three", b"o"]
+        assert [bytes(part) for part in file.read_ranges_async([(0, 3)]).result()] == [b"one"]
+    assert file.closed
+
+
+def test_a_path_of_python_is_a_store(tmp_path, cache):
+    (tmp_path / "there").mkdir()
+    store = iomill.cached(pathlib.Path(tmp_path / "there"), cache)
+    store.put("a", b"x")
+    assert (tmp_path / "there" / "a").read_bytes() == b"x"
