@@ -12,6 +12,7 @@ use iomill::{Runtime, RuntimeOptions};
 use crate::counters::{Counters, Tally};
 use crate::drive::Drive;
 use crate::error::{Error, Result};
+use crate::evict::{DriveStat, evict};
 use crate::fill::{Fill, Filler};
 use crate::flights::Flights;
 use crate::geometry::Geometry;
@@ -121,6 +122,22 @@ impl Cache {
     pub fn flush_within(&self, most: Duration) -> bool {
         let end = Instant::now() + most;
         self.0.here.get().is_none_or(|inner| inner.fillers.iter().all(|filler| filler.flush_before(end)))
+    }
+
+    /// What is on each drive.
+    pub fn stat(&self) -> Vec<DriveStat> {
+        self.0.here.get().map(|inner| inner.drives.iter().map(|drive| drive.stat()).collect()).unwrap_or_default()
+    }
+
+    /// Forgets all that is cached, for all processes, and gives its space back to the file systems. Returns how many bytes that are. It blocks.
+    /// What other processes fetch meanwhile may stay.
+    pub fn evict(&self) -> Result<u64> {
+        let mut freed = 0;
+        for drive in &self.here()?.drives {
+            let held = drive.hold().map_err(Error::io("lock", drive.home()))?;
+            freed += evict(drive, &held).map_err(Error::io("empty", drive.home()))?;
+        }
+        Ok(freed)
     }
 
     /// Waits until the indexes have what the drives have. It blocks. Nothing needs this call: what is not in an index yet is a miss.

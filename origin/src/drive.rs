@@ -12,13 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iomill::{Advice, Buffer, PlainOptions, Runtime};
-use rustix::fs::{FlockOperation, OFlags, flock, statvfs};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::bounded::Bounded;
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
+use crate::identity::PAGE_BYTES;
 use crate::index::Index;
 use crate::label::Label;
 use crate::notices::Notices;
@@ -188,6 +189,11 @@ impl Drive {
         &self.home
     }
 
+    /// Takes the right to append, and waits for it within a bound.
+    pub fn hold(&self) -> io::Result<Held<'_>> {
+        wait_for(&self.lock)
+    }
+
     /// Takes the right to append, if no other process has it now. Rule W1.
     pub fn try_hold(&self) -> Option<Held<'_>> {
         try_lock(&self.lock).ok()
@@ -238,8 +244,7 @@ impl Drive {
     /// Rule W5: gives a region its blocks before it is used. `false` if the file system has none left.
     pub fn allocate(&self, region: u32, _held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
-        let allocated =
-            retry_on_intr(|| rustix::fs::fallocate(&self.raw, rustix::fs::FallocateFlags::KEEP_SIZE, offset, len));
+        let allocated = retry_on_intr(|| fallocate(&self.raw, FallocateFlags::KEEP_SIZE, offset, len));
         match allocated {
             // Without the call the writes take the blocks, and one that finds none fails.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
@@ -247,6 +252,23 @@ impl Drive {
                 let noted = self.noted_write("allocate", Err(e.into()));
                 if [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].contains(&e) { Ok(false) } else { noted.map(|()| false) }
             }
+        }
+    }
+
+    /// Gives the blocks of a region back, so that it reads as zeroes. `false` if the file system cannot: then its summary alone is zeroes.
+    pub fn give_back(&self, region: u32, held: &Held<'_>) -> io::Result<bool> {
+        let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry_on_intr(|| fallocate(&self.raw, flags, offset, len)) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP) => {
+                let mut zeroes = self.buffer(PAGE_BYTES).map_err(io::Error::other)?;
+                zeroes.fill(0);
+                (0..self.geometry().summary_pages())
+                    .try_for_each(|page| self.write(&zeroes, self.geometry().summary_offset(region, page), held))?;
+                Ok(false)
+            }
+            Err(e) => self.noted_write("give back blocks of", Err(e.into())).map(|()| false),
         }
     }
 

@@ -29,6 +29,7 @@ mod change;
 mod counters;
 mod drive;
 mod error;
+mod evict;
 mod fetch;
 mod fill;
 mod flights;
@@ -63,6 +64,7 @@ pub mod v0_14;
 pub use cache::Cache;
 pub use counters::Counters;
 pub use error::{Error, Result};
+pub use evict::DriveStat;
 pub use options::{Cost, Options, Revalidate};
 pub use prefetch::Prefetched;
 

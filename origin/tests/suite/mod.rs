@@ -18,6 +18,7 @@ use super::object_store::{ObjectStore, ObjectStoreExt, Result};
 use super::{Cached, object_store, result};
 
 mod changes;
+mod command;
 mod content;
 mod damage;
 mod drives;

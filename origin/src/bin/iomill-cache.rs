@@ -1,0 +1,134 @@
+//! The command of a cache: `init`, `stat` and `evict`. It may run while other processes use the cache. Non-goals: names of objects, which are not on
+//! the drives.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use iomill_origin::{Cache, Options};
+
+const HELP: &str = "A cache of objects on local drives.
+
+usage: iomill-cache init [--bytes SIZE] [--granule SIZE] [--index DIR] DIR...
+       iomill-cache stat [--index DIR] DIR...
+       iomill-cache evict [--index DIR] DIR...
+
+init    makes directories, one on each drive, into the drives of a cache, also on the file system of `/`
+stat    says how much is on each drive
+evict   forgets all that is cached, and gives its space back
+
+--bytes    what all drives together may take; three quarters of what is free by default
+--granule  the length of a granule, from 4K to 64K; 16K by default
+--index    the directory of the index that all processes share; /dev/shm by default
+
+A SIZE is a number of bytes, or one with K, M, G or T.
+";
+
+/// What the command line says.
+struct Call {
+    verb: String,
+    bytes: Option<u64>,
+    granule: Option<u64>,
+    index: Option<PathBuf>,
+    dirs: Vec<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.is_empty() || arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    match parsed(arguments).and_then(|call| run(&call)) {
+        Ok(said) => {
+            print!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("iomill-cache: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parsed(arguments: Vec<String>) -> Result<Call, String> {
+    let mut arguments = arguments.into_iter();
+    let verb = arguments.next().unwrap_or_default();
+    let mut call = Call { verb, bytes: None, granule: None, index: None, dirs: Vec::new() };
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--bytes" => call.bytes = Some(size(&value()?)?),
+            "--granule" => call.granule = Some(size(&value()?)?),
+            "--index" => call.index = Some(value()?.into()),
+            other if other.starts_with('-') => return Err(format!("no option {other}; see --help")),
+            dir => call.dirs.push(dir.into()),
+        }
+    }
+    if call.dirs.is_empty() {
+        return Err("name the directories of the drives; see --help".into());
+    }
+    if call.verb != "init" && (call.bytes.is_some() || call.granule.is_some()) {
+        return Err("--bytes and --granule are for init: a drive keeps what it was made with".into());
+    }
+    Ok(call)
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, unit)) if !unit.is_ascii_digit() => {
+            let shift = "KMGT".find(unit.to_ascii_uppercase()).map(|n| 10 * (n + 1));
+            (&text[..at], shift.ok_or_else(|| format!("{text:?}: a size has K, M, G or T"))?)
+        }
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|e| format!("{text:?} is no size: {e}"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too much"))
+}
+
+fn has_drive(dir: &Path) -> bool {
+    dir.join("iomill-origin/label").exists()
+}
+
+fn run(call: &Call) -> Result<String, String> {
+    let mut options = Options::new().memory_bytes(1 << 20).on_root(call.verb == "init");
+    if let Some(bytes) = call.bytes {
+        options = options.bytes(bytes);
+    }
+    if let Some(bytes) = call.granule {
+        options = options.granule_bytes(u32::try_from(bytes).map_err(|e| format!("--granule: {e}"))?);
+    }
+    if let Some(dir) = &call.index {
+        options = options.index_dir(dir);
+    }
+    if !["init", "stat", "evict"].contains(&call.verb.as_str()) {
+        return Err(format!("no command {:?}; see --help", call.verb));
+    }
+    // A directory that is none must not become one by a look at it.
+    if let Some(dir) = call.dirs.iter().find(|dir| call.verb != "init" && !has_drive(dir)) {
+        return Err(format!(
+            "{}: no cache has a drive here; mount the drive, or make it one by `iomill-cache init`",
+            dir.display()
+        ));
+    }
+    let cache = Cache::open(&call.dirs, options).map_err(|error| error.to_string())?;
+    let mut said = String::new();
+    if call.verb == "evict" {
+        let freed = cache.evict().map_err(|error| error.to_string())?;
+        said += &format!("{freed} bytes were given back\n");
+    }
+    cache.wait_until_loaded();
+    for drive in cache.stat() {
+        let share = 100.0 * drive.filled_bytes as f64 / drive.bytes.max(1) as f64;
+        said += &format!(
+            "{}: {} bytes, {} cached ({share:.1}%), {} of them asked for lately, {} on the drive\n",
+            drive.path.display(),
+            drive.bytes,
+            drive.filled_bytes,
+            drive.touched_bytes,
+            drive.allocated_bytes
+        );
+    }
+    let notices = cache.notices();
+    notices.iter().for_each(|notice| said += &format!("{notice}\n"));
+    if notices.is_empty() { Ok(said) } else { Err(said.trim_end().to_owned()) }
+}

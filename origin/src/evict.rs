@@ -1,0 +1,77 @@
+//! Emptying a whole drive, and [`DriveStat`]: what is on it. Rules W3 and I4 of `docs/origin.md`. Non-goals: emptying one region for new granules
+//! (`append`).
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::drive::{Drive, Held};
+use crate::index::Region;
+use crate::load;
+
+/// What is on a drive of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DriveStat {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Bytes that the cache may take on it.
+    pub bytes: u64,
+    /// Bytes of regions that have blocks of the file system.
+    pub allocated_bytes: u64,
+    /// Bytes of granules that were written, and not emptied since. Some of them may be found elsewhere, or not at all.
+    pub filled_bytes: u64,
+    /// Bytes of those that were asked for lately.
+    pub touched_bytes: u64,
+    /// Whether all of its summaries were read.
+    pub is_loaded: bool,
+    /// Whether this process has left it out.
+    pub is_dead: bool,
+}
+
+impl Drive {
+    /// What the index says.
+    pub fn stat(&self) -> DriveStat {
+        let (geometry, index) = (self.geometry(), &self.index);
+        let granule_bytes = geometry.granule_bytes() as u64;
+        let (mut allocated, mut filled, mut touched) = (0, 0, 0);
+        for region in 0..geometry.regions() {
+            let state = index.region(region);
+            allocated += u64::from(state.allocated);
+            if state.life.is_some() {
+                filled += u64::from(state.filled);
+                touched += index.touched(region).len() as u64;
+            }
+        }
+        DriveStat {
+            path: self.home().to_owned(),
+            bytes: geometry.file_bytes(),
+            allocated_bytes: allocated * geometry.region_bytes(),
+            filled_bytes: filled * granule_bytes,
+            touched_bytes: touched * granule_bytes,
+            is_loaded: index.is_loaded(),
+            is_dead: self.is_dead(),
+        }
+    }
+}
+
+/// Forgets all granules of a drive, and gives their blocks back to the file system. Returns the bytes of these blocks.
+pub fn evict(drive: &Drive, held: &Held<'_>) -> io::Result<u64> {
+    load::recover(drive, held)?;
+    let (geometry, index) = (drive.geometry(), &drive.index);
+    index.set_open_region(None);
+    let mut freed = 0;
+    for region in 0..geometry.regions() {
+        if !index.region(region).allocated {
+            continue;
+        }
+        let emptied = Region { life: None, filled: 0, allocated: true };
+        index.set_region(region, emptied);
+        index.clear(region);
+        // A crash before this leaves a summary that is right. After it there is none.
+        if drive.give_back(region, held)? {
+            index.set_region(region, Region { allocated: false, ..emptied });
+            freed += geometry.region_bytes();
+        }
+    }
+    Ok(freed)
+}

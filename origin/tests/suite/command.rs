@@ -1,0 +1,75 @@
+//! The command `iomill-cache`, beside a cache that is open.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::{Rig, expected, random, rows, scratch};
+
+fn run(arguments: &[&str], index: &Path, dirs: &[std::path::PathBuf]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_iomill-cache"));
+    command.args(arguments).arg("--index").arg(index).args(dirs).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[tokio::test]
+async fn a_cache_is_made_looked_at_and_emptied() {
+    use std::os::unix::fs::MetadataExt;
+    let rig = Rig::immutable();
+    let bytes = random(4 << 20, 1);
+    rig.behind("a", bytes.clone()).await;
+    let wanted = rows(bytes.len() as u64);
+    rig.ranges("a", &wanted).await.unwrap();
+    rig.cache.flush();
+    rig.ranges("a", &wanted).await.unwrap();
+    let drives = super::drives(&rig.dir);
+    let stat = run(&["stat"], rig.dir.path(), &drives);
+    let text = said(&stat);
+    assert!(stat.status.success() && text.lines().count() == 2, "{text}");
+    let cached: u64 = rig.cache.stat().iter().map(|drive| drive.filled_bytes).sum();
+    assert_eq!(cached, bytes.len() as u64);
+    assert!(rig.cache.stat().iter().all(|drive| drive.touched_bytes == drive.filled_bytes && drive.is_loaded));
+    let blocks =
+        || drives.iter().map(|drive| drive.join("iomill-origin/data").metadata().unwrap().blocks()).sum::<u64>();
+    assert!(blocks() * 512 >= bytes.len() as u64);
+    let evict = run(&["evict"], rig.dir.path(), &drives);
+    assert!(evict.status.success() && said(&evict).contains("given back"), "{}", said(&evict));
+    assert_eq!(blocks(), 0);
+    // The open cache finds nothing of it, and fills it again.
+    for round in 0..2 {
+        let before = rig.cache.counters();
+        assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
+        rig.cache.flush();
+        let done = rig.since(&before);
+        assert_eq!((done.gets > 0, done.hits), (round == 0, round * wanted.len() as u64), "{done:?}");
+    }
+    // Nor does one that begins with the summaries.
+    rig.cache.evict().unwrap();
+    let rig = rig.reopened(|options| options, super::forget_index);
+    assert!(rig.cache.stat().iter().all(|drive| drive.filled_bytes == 0));
+}
+
+#[test]
+fn wrong_commands_are_refused_in_words_and_make_nothing() {
+    let dir = scratch();
+    let drives = super::drives(&dir);
+    for (arguments, word) in [
+        (&["stat"][..], "init"),
+        (&["evict"][..], "no cache"),
+        (&["nonsense"][..], "no command"),
+        (&["init", "--nonsense"][..], "no option"),
+        (&["init", "--bytes", "5X"][..], "K, M, G or T"),
+        (&["init", "--granule", "5K"][..], "power of two"),
+        (&["stat", "--bytes", "5M"][..], "for init"),
+    ] {
+        let output = run(arguments, dir.path(), &drives);
+        assert!(!output.status.success() && said(&output).contains(word), "{arguments:?}: {}", said(&output));
+    }
+    assert!(drives.iter().all(|drive| std::fs::read_dir(drive).unwrap().count() == 0));
+    let made = run(&["init", "--bytes", "64M", "--granule", "4K"], dir.path(), &drives);
+    assert!(made.status.success() && said(&made).lines().count() == 2, "{}", said(&made));
+    let label = std::fs::read_to_string(drives[0].join("iomill-origin/label")).unwrap();
+    assert!(label.contains("granule 4096"), "{label}");
+}
