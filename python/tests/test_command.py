@@ -88,7 +88,7 @@ def test_put(drives, capsys):
 def test_examples(example):
     lines = example.read_text().splitlines()
     assert len(lines) < 60
-    for needed in ("torch", "usearch", "zarr"):
+    for needed in ("dask.distributed", "torch", "usearch", "zarr"):
         if any(f"import {needed}" in line or f"from {needed}" in line for line in lines):
             pytest.importorskip(needed)
     done = subprocess.run([sys.executable, example], capture_output=True, text=True, timeout=120)

@@ -153,3 +153,16 @@ def test_types_that_numpy_does_not_have(has_ml_dtypes, monkeypatch):
         rows.take([7], out=torch.empty(1, 3, dtype=torch.float16))
     for other in DataLoader(RowDataset(rows), 4, num_workers=1, multiprocessing_context="fork"):
         assert other.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_of_a_remote_file(drives, tmp_path, workers):
+    values = np.arange(4000, dtype="f4").reshape(500, 8)
+    np.save("x.npy", values)
+    cache = iomill.Cache(drives, bytes=64 << 20, on_root=True, index_dir=tmp_path, read_within=600)
+    x = iomill.open((tmp_path / "x.npy").as_uri(), cache=cache)
+    for _ in range(2):
+        loader = DataLoader(RowDataset(x), batch_size=64, num_workers=workers)
+        assert torch.equal(torch.cat(list(loader)), torch.from_numpy(values))
+        ahead = list(RowLoader(x, batch_size=64, shuffle=True, seed=1))
+        assert torch.equal(torch.cat(ahead).sort(dim=0).values, torch.from_numpy(values))

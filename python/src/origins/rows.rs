@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 
 use super::content::{NativeContent, begin_read, read_into, slices};
 use super::threads::handle;
-use crate::errors::read_only;
 use crate::ids::row_numbers;
 use crate::memory::Memory;
 use crate::rows::Places;
@@ -92,9 +91,5 @@ impl ContentRows {
         // What fails is asked for again by the take.
         handle()?.spawn(async move { content.read(&ranges).await.map(drop) });
         Ok(())
-    }
-
-    fn write(&self, _ids: &Bound<'_, PyUntypedArray>, _rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-        Err(read_only("an object of a remote store"))
     }
 }
