@@ -3,6 +3,7 @@
 import asyncio
 import io
 import multiprocessing
+import multiprocessing.util
 import os
 import pathlib
 import pickle
@@ -225,6 +226,21 @@ def test_forked_workers_have_what_their_parent_has_open(urls, cache, values):
         assert pid != os.getpid() and np.array_equal(taken, values[ids]) and np.array_equal(few, values[ids[:7]])
     assert all(np.array_equal(gather.result(PATIENCE), values) for gather in running)
     ROWS = None
+
+
+def flushes_at_its_end(_):
+    registry = multiprocessing.util._finalizer_registry
+    return any(one._callback is iomill._origins._flush for one in registry.values())
+
+
+def test_a_worker_keeps_what_it_has_fetched(urls, cache, values):
+    """Forked ones end without `atexit`, so their end is told otherwise. That of others is tested with a short process."""
+    x = iomill.open(urls["s3"], cache=cache)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        assert pool.map(flushes_at_its_end, [x]) == [True]
+        pool.map(gather, [(x, 1)])
+        pool.close()
+        pool.join()
 
 
 def test_a_child_does_not_read_another_content(urls, server, cache, values):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import math
+import multiprocessing.util
 import os
 import pathlib
 import re
@@ -91,9 +92,24 @@ def _new_lock() -> None:
 os.register_at_fork(after_in_child=_new_lock)
 
 
-def _end() -> None:
+def _flush() -> None:
     for opened in list(_opened.values()):
         opened.native.flush(_FLUSH_S)
+
+
+class _AtFork:
+    """Workers of multiprocessing that were forked end without `atexit`."""
+
+    def in_worker(self) -> None:
+        multiprocessing.util.Finalize(None, _flush, exitpriority=10)
+
+
+_at_fork = _AtFork()
+multiprocessing.util.register_after_fork(_at_fork, _AtFork.in_worker)
+
+
+def _end() -> None:
+    _flush()
     if hasattr(_iomill, "stop_origins"):
         _iomill.stop_origins()
 
