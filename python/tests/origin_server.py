@@ -42,6 +42,8 @@ def etag_of(content):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # An answer is several writes.
+    disable_nagle_algorithm = True
     owner: Server
 
     def log_message(self, *_):
