@@ -39,7 +39,7 @@ impl Drop for Change {
     }
 }
 
-/// Deletes of a stream. Those whose end the stream has not told may still happen.
+/// Deletes of a stream. One that the stream has not told of may still happen.
 #[derive(Debug)]
 pub struct Deletes {
     store: Arc<Store>,

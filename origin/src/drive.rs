@@ -227,7 +227,7 @@ impl Drive {
         Gathered::Runs(self.file.gather(places))
     }
 
-    /// Before a read of a place whose region has this life: lets the page cache forget what the region held in an earlier one. Rule R4.
+    /// Before a read of a place, with the life of its region: lets the page cache forget what the region held in an earlier one. Rule R4.
     pub fn see(&self, place: u64, life: u64) {
         let region = self.geometry().region_of(place);
         let seen = &self.seen[region as usize];
@@ -440,7 +440,7 @@ fn raw_file(path: &Path, geometry: &Geometry) -> Result<File> {
 mod tests {
     use super::*;
 
-    /// As in two children of one process, whose generators are in the same state.
+    /// As in two children of one process: their generators are in the same state.
     #[test]
     fn ids_of_processes_with_the_same_state_differ() {
         let id = || {

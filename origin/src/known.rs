@@ -43,7 +43,7 @@ const SHARDS: usize = 64;
 const OBJECTS: usize = 4096;
 /// Most objects of a shard that are doubted by name.
 const DOUBTED: usize = 256;
-/// A request whose end was not seen may change its object for so long.
+/// A request may change its object for so long, if its end was not seen.
 const DOUBT: Duration = Duration::from_secs(900);
 
 impl Default for Known {

@@ -1,4 +1,4 @@
-//! [`Timer`]: futures that end at a time. Each cache has one, with a thread, so that a forked child, whose cache is its own, has timers too.
+//! [`Timer`]: futures that end at a time. Each cache has one, with a thread. A forked child has a cache of its own, and so has timers, too.
 //! Non-goals: exact times.
 //!
 //! Most delays bound a wait that ends earlier. So a new delay does not wake the thread, unless it ends before the thread looks next. After a

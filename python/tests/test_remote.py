@@ -230,7 +230,7 @@ def test_forked_workers_have_what_their_parent_has_open(urls, cache, values):
 
 def flushes_at_its_end(_):
     registry = multiprocessing.util._finalizer_registry
-    return any(one._callback is iomill._origins._flush for one in registry.values())
+    return any(one._callback is iomill._cache._flush for one in registry.values())
 
 
 def test_a_worker_keeps_what_it_has_fetched(urls, cache, values):

@@ -65,7 +65,7 @@ impl Index {
 /// Bits of a claim for its end in milliseconds: 34 years of a clock that begins with the machine, as the index does. The rest are of the tag.
 const END_BITS: u32 = 40;
 const END: u64 = (1 << END_BITS) - 1;
-/// A word whose end is further away is no claim: it was damaged.
+/// A word with an end further away is no claim: it was damaged.
 const LONGEST_MS: u64 = 1 << 30;
 
 /// All processes of the machine have this clock.

@@ -21,10 +21,11 @@ if _sys.platform != "linux":
     )
 
 from ._arrays import Array, Draft, FileStat
+from ._cache import Cache
 from ._files import File, Runtime, configure
 from ._formats import open
 from ._futures import Gather
-from ._origins import Cache, CachedStore, cached
+from ._origins import CachedStore, cached
 from ._put import RowWriter, put
 from ._rows import RowArray
 

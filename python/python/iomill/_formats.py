@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ._arrays import Array
+from ._cache import Cache
 from ._files import File, Path, Runtime, limit_worker_cache, paths_of, worker_share
 from ._npy import MAGIC, check_shape, header_of
-from ._origins import Cache, is_url, open_url
+from ._origins import is_url, open_url
 from ._rows import ELEMENTS, RowArray
 from ._safetensors import BITS, tensors_of
 

@@ -1,34 +1,28 @@
-"""Objects of remote stores through a cache on local drives: `Cache`, `cached` and `CachedStore`."""
+"""Objects of remote stores through a cache on local drives: `cached` and `CachedStore`."""
 
 from __future__ import annotations
 
-import atexit
 import datetime
-import math
-import multiprocessing.util
-import os
 import pathlib
 import re
-import threading
 import urllib.parse
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypedDict
 
-from . import _iomill
-from ._files import File, Path, Runtime, path_of, paths_of, tell
+from ._cache import Cache, native
+from ._files import File, path_of
 from ._futures import begun
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-Revalidate = str | float
 # Classes here have methods of these names.
 _Bytes = bytes
 _Parts = list[bytes]
 
-# URLs whose paths begin behind the name of a bucket. Of others all of the URL is needed to find the store.
+# In these URLs the path begins behind the name of a bucket. Of others all of the URL is needed to find the store.
 _BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _SCHEMES = (*_BUCKETS, "http", "https", "file")
 
@@ -37,9 +31,6 @@ _LIST_CHUNK = 1000
 
 # A prefetch tells its progress after so many bytes.
 _PREFETCH_BYTES = 64 << 20
-
-# The end of the process waits so long for what was fetched and not written.
-_FLUSH_S = 10.0
 
 
 def is_url(path: Any) -> bool:
@@ -60,196 +51,6 @@ def _split(url: str) -> tuple[str, str]:
     if parts.scheme in _BUCKETS:
         return f"{parts.scheme}://{parts.netloc}", urllib.parse.unquote(parts.path).strip("/")
     return url, ""
-
-
-def _native() -> Any:
-    """The native half, if this build has origins."""
-    if not hasattr(_iomill, "open_cache"):
-        raise NotImplementedError("this build of iomill has no remote stores: build it with the feature `origins`")
-    return _iomill
-
-
-class _Opened:
-    """A cache that this process has open."""
-
-    __slots__ = ("__weakref__", "native")
-
-    def __init__(self, native: Any) -> None:
-        self.native = native
-
-
-# Those of this process, by what they were opened with. A child that was forked goes on with them: each opens its drives there again.
-_opened: weakref.WeakValueDictionary[Any, _Opened] = weakref.WeakValueDictionary()
-_lock = threading.RLock()
-
-
-def _new_lock() -> None:
-    global _lock
-    # A thread that a child does not have may hold its parent's.
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_new_lock)
-
-
-def _flush() -> None:
-    for opened in list(_opened.values()):
-        opened.native.flush(_FLUSH_S)
-
-
-class _AtFork:
-    """Workers of multiprocessing that were forked end without `atexit`."""
-
-    def in_worker(self) -> None:
-        multiprocessing.util.Finalize(None, _flush, exitpriority=10)
-
-
-_at_fork = _AtFork()
-multiprocessing.util.register_after_fork(_at_fork, _AtFork.in_worker)
-
-
-def _end() -> None:
-    _flush()
-    if hasattr(_iomill, "stop_origins"):
-        _iomill.stop_origins()
-
-
-atexit.register(_end)
-
-
-def _seconds(when: Revalidate) -> float:
-    if when == "always":
-        return 0.0
-    if when == "never":
-        return math.inf
-    if isinstance(when, str) or isinstance(when, bool) or not 0 <= when:
-        raise ValueError(f"revalidate must be 'always', 'never' or seconds (got {when!r})")
-    return float(when)
-
-
-class Cache:
-    """A cache of objects on local drives: a directory on each. All processes of the machine may open it at the same time.
-
-    A directory that has no drive of a cache becomes one, if it is on another file system than ``/``: the directory of a drive
-    that is not mounted is on that. `on_root` allows it all the same.
-
-    `bytes` is what all drives together may take, three quarters of what is free by default. `revalidate` says when the version
-    of an object is asked for again: ``always`` (in each call), ``never`` (objects do not change), seconds, or a dictionary of
-    these by prefixes of paths. With `by_time` objects without an etag are known by size and time. Pages that are hot are in
-    the memory of `runtime`, which is that of plain files by default.
-
-    Lengths and the number of bytes count when a drive is used first. `docs/origin.md` has the other options.
-
-    >>> import iomill, os
-    >>> os.makedirs("nvme0")
-    >>> cache = iomill.Cache("nvme0", bytes=64 << 20, on_root=True, index_dir=".")
-    >>> cache.counters()["hits"]
-    0
-    """
-
-    def __init__(
-        self,
-        drives: Path | Sequence[Path],
-        *,
-        bytes: int | None = None,
-        revalidate: Revalidate | Mapping[str, Revalidate] = "always",
-        granule_bytes: int | None = None,
-        by_time: bool = False,
-        on_root: bool = False,
-        index_dir: Path | None = None,
-        fill_bytes: int | None = None,
-        read_within: float | None = None,
-        wait_for_others: float | None = None,
-        admit: float | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        prefixes = revalidate if isinstance(revalidate, Mapping) else {"": revalidate}
-        options: dict[str, Any] = {
-            "bytes": bytes,
-            "granule_bytes": granule_bytes,
-            "index_dir": None if index_dir is None else os.path.abspath(path_of(index_dir)),
-            "revalidate": [(prefix, _seconds(when)) for prefix, when in prefixes.items()],
-            "by_time": by_time,
-            "on_root": on_root,
-            "fill_bytes": fill_bytes,
-            "read_within": read_within,
-            "wait_for_others": wait_for_others,
-            "admit": admit,
-        }
-        self._begin([os.path.abspath(drive) for drive in paths_of(drives)], options, runtime)
-        tell(self._native.notices())
-
-    def _begin(self, drives: list[str], options: dict[str, Any], runtime: Runtime | None = None) -> None:
-        self._drives = drives
-        self._options = {name: value for name, value in options.items() if value is not None}
-        self._runtime = runtime
-        self._held: _Opened | None = None
-
-    @classmethod
-    def _of(cls, drives: Any, **options: Any) -> Cache:
-        """A cache, or one on directories."""
-        if not isinstance(drives, cls):
-            return cls(drives, **options)
-        if options:
-            raise ValueError(f"a cache has its options already: {', '.join(options)}")
-        return drives
-
-    @classmethod
-    def _later(cls, drives: list[str], options: dict[str, Any]) -> Cache:
-        """One that is opened at its first use: what a process takes in must not fail."""
-        cache = cls.__new__(cls)
-        cache._begin(drives, options)
-        return cache
-
-    @property
-    def _native(self) -> Any:
-        if self._held is None:
-            runtime = self._runtime or Runtime.shared()
-            key = (*sorted(self._drives), repr(sorted(self._options.items())), id(self._runtime))
-            with _lock:
-                held = _opened.get(key)
-                if held is None:
-                    native = _native().open_cache(self._drives, runtime._native, **self._options)
-                    held = _opened[key] = _Opened(native)
-                self._held = held
-        return self._held.native
-
-    @property
-    def drives(self) -> list[str]:
-        """The directories."""
-        return list(self._drives)
-
-    def counters(self) -> dict[str, int]:
-        """What this process has done: hits, misses by their reasons, GETs, bytes asked for and fetched."""
-        counters: dict[str, int] = self._native.counters()
-        return counters
-
-    def notices(self) -> list[str]:
-        """What a user should know: drives that were left out, that failed, or that are full."""
-        notices: list[str] = self._native.notices()
-        return notices
-
-    def flush(self, seconds: float = 600.0) -> bool:
-        """Waits until what was fetched is on the drives. False if that takes longer. Nothing needs it."""
-        done: bool = self._native.flush(seconds)
-        return done
-
-    def __reduce__(self) -> Any:
-        if self._runtime is not None:
-            raise TypeError("a cache with a runtime of its own cannot be pickled")
-        return Cache._later, (self._drives, self._options)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Cache) and self._what() == other._what()
-
-    def __hash__(self) -> int:
-        return hash(repr(self._what()))
-
-    def _what(self) -> tuple[Any, ...]:
-        return (sorted(self._drives), self._options, id(self._runtime))
-
-    def __repr__(self) -> str:
-        return f"<iomill.Cache on {', '.join(self._drives)}>"
 
 
 class ObjectMeta(TypedDict):
@@ -402,7 +203,7 @@ class CachedStore:
     @property
     def _native(self) -> Any:
         if self._opened is None:
-            self._opened = _native().Store(self.cache._native, self.url, self._config)
+            self._opened = native().Store(self.cache._native, self.url, self._config)
         return self._opened
 
     def __reduce__(self) -> Any:
@@ -624,14 +425,14 @@ class RemoteFile(File):
     All of its bytes are of the content that the object had when it was opened.
     """
 
-    def __init__(self, native: Any, store: CachedStore) -> None:
-        self._begin(native)
-        self._content = native
+    def __init__(self, content: Any, store: CachedStore) -> None:
+        self._begin(content)
+        self._content = content
         # It stays while a file of it is open.
         self._store = store
-        if not native.is_cached:
+        if not content.is_cached:
             warnings.warn(
-                f"iomill: {native.name} has no etag and no version, so it is not cached; Cache(..., by_time=True) knows it by size and time",
+                f"iomill: {content.name} has no etag and no version, so it is not cached; Cache(..., by_time=True) knows it by size and time",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -641,7 +442,7 @@ class RemoteFile(File):
         return 0
 
     def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> Any:
-        return _native().ContentRows(self._native, row_bytes, parts)
+        return native().ContentRows(self._native, row_bytes, parts)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self)} bytes"
@@ -669,8 +470,8 @@ _stores: weakref.WeakValueDictionary[Any, CachedStore] = weakref.WeakValueDictio
 
 def _store_of(base: str, cache: Cache, config: Mapping[str, Any] | None) -> CachedStore:
     key = (base, cache, repr(sorted((config or {}).items())))
-    with _lock:
-        store = _stores.get(key)
-        if store is None:
-            store = _stores[key] = CachedStore(base, cache, config)
+    store = _stores.get(key)
+    if store is None:
+        # Two threads may make one each. Both are right.
+        store = _stores[key] = CachedStore(base, cache, config)
     return store

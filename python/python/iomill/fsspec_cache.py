@@ -22,7 +22,8 @@ from typing import Any
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.utils import stringify_path
 
-from ._origins import Cache, CachedStore, ObjectMeta, RemoteFile
+from ._cache import Cache
+from ._origins import CachedStore, ObjectMeta, RemoteFile
 from ._writing import Buffered, Written
 from .fsspec import Whole
 

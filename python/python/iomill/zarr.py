@@ -577,7 +577,6 @@ class RemoteStore(Store):
 
 
 def _below(prefix: str) -> str:
-    """What the keys in a directory begin with."""
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 

@@ -66,7 +66,7 @@ pub fn wait<T: Send>(py: Python<'_>, call: impl Future<Output = T> + Send) -> Py
 
 /// What a call brings, as an object of Python.
 pub type Told = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
-/// A call whose result is to be told.
+/// A call with a result that is to be told.
 pub type Call = Pin<Box<dyn Future<Output = Told> + Send>>;
 
 /// Runs a call: to its end, or behind this one if there is a `done`. Then `done(result, None)` or `done(None, exception)` is called once, on any
