@@ -13,8 +13,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use super::native::NativeStore;
 use super::results::exception;
-use super::store::NativeStore;
 use super::threads::{Told, begin, wait};
 use crate::errors::{closed, lost};
 use crate::memory::Memory;

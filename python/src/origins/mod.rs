@@ -8,6 +8,7 @@
 
 mod cache;
 mod content;
+mod native;
 mod results;
 mod rows;
 mod store;
@@ -16,6 +17,6 @@ mod url;
 
 pub use cache::{NativeCache, open_cache};
 pub use content::NativeContent;
+pub use native::NativeStore;
 pub use rows::ContentRows;
-pub use store::NativeStore;
 pub use threads::stop_origins;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use chrono::{DateTime, Utc};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -18,65 +18,14 @@ use pyo3::types::{PyBytes, PyList};
 
 use super::cache::NativeCache;
 use super::content::NativeContent;
+use super::native::{NativeStore, open};
 use super::results::{attributes, below, exception, meta, put};
 use super::threads::{Told, run, wait};
-use super::url::target;
 
 /// An object longer than this is uploaded in parts, so many at a time.
 const WHOLE_MAX_BYTES: usize = 64 << 20;
 const PART_BYTES: usize = 16 << 20;
 const PARTS_IN_FLIGHT: usize = 4;
-
-/// The objects below a URL, through a cache.
-#[pyclass(frozen, module = "iomill._iomill", name = "Store")]
-pub struct NativeStore {
-    cache: Py<NativeCache>,
-    #[pyo3(get)]
-    url: String,
-    config: BTreeMap<String, String>,
-    /// What the process with this number has (rule 1).
-    opened: Mutex<(u32, Opened)>,
-}
-
-/// A store of this process.
-#[derive(Clone)]
-pub struct Opened {
-    pub cached: Cached,
-    /// What the paths of its objects begin with.
-    pub prefix: Path,
-}
-
-fn open(cache: &NativeCache, url: &str, config: &BTreeMap<String, String>) -> PyResult<Opened> {
-    let target = target(url, config)?;
-    Ok(Opened { cached: Cached::new(&cache.0, target.store, &target.name), prefix: target.path })
-}
-
-impl Opened {
-    /// The location of a key.
-    pub fn location(&self, key: &str) -> PyResult<Path> {
-        let key = Path::parse(key).map_err(|error| exception(error.into()))?;
-        Ok(self.prefix.parts().chain(key.parts()).collect())
-    }
-
-    /// The same for a prefix that may be none.
-    fn below(&self, prefix: Option<&str>) -> PyResult<Option<Path>> {
-        let location = self.location(prefix.unwrap_or_default())?;
-        Ok((!location.as_ref().is_empty()).then_some(location))
-    }
-}
-
-impl NativeStore {
-    /// The store of this process.
-    pub fn here(&self) -> PyResult<Opened> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        if opened.0 != process::id() {
-            let own = open(self.cache.get(), &self.url, &self.config)?;
-            // The parent's client is not dropped: it has threads and connections of the parent's.
-            std::mem::forget(std::mem::replace(&mut *opened, (process::id(), own)));
-        }
-        Ok(opened.1.clone())
-    }
-}
 
 /// What a get asks for, as Python has it: `("range", start, end)`, `("offset", start, 0)`, `("suffix", length, 0)`.
 type Wanted = (String, u64, u64);
