@@ -123,7 +123,7 @@ def in_child(work):
 def test_a_child_cannot_use_what_its_parent_writes(array):
     with iomill.open("x.npy", mode="r+") as rows:
         said = in_child(lambda: rows[0])
-        assert said.startswith("OSError") and "open it again after the fork" in said
+        assert said.startswith("OSError") and "open it again in this process" in said
         assert in_child(lambda: iomill.open("x.npy")[3, 2]) == "50"
         rows.write(0, 7)
 
