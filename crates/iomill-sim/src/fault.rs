@@ -237,6 +237,20 @@ impl Faults {
 }
 
 impl Rates {
+    /// Rates of all kinds. Errors of the catalog, and lack of space, are rarer than the others.
+    pub fn draw(mut rate: impl FnMut() -> u16) -> Rates {
+        Rates {
+            read_error: rate(),
+            write_error: rate(),
+            sync_error: rate(),
+            catalog_error: rate() / 4,
+            no_space: rate() / 2,
+            short_read: rate(),
+            short_write: rate(),
+            interrupted: rate(),
+        }
+    }
+
     fn judge(&self, operation: &Operation<'_>, rng: &mut Rng) -> Verdict {
         let mut strikes = |rate: u16| rate > 0 && rng.u16(0..1000) < rate;
         let interrupted = operation.engine && strikes(self.interrupted);

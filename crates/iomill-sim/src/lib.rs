@@ -38,6 +38,7 @@ mod memory;
 mod platform;
 mod state;
 pub mod swarm;
+pub mod testing;
 mod trace;
 mod tree;
 mod world;

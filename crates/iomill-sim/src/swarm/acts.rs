@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use iomill::{Error, File, Request};
 
-use super::calls::block_on;
 use super::flight::{Call, Part, Pending};
 use super::life::{End, Handle, Life, Said, Wrong, nothing};
 use super::model::Began;
 use super::program::{Act, Step, bytes, length, offset};
+use crate::testing::block_on;
 
 const PAGE: usize = 4096;
 
@@ -70,7 +70,7 @@ impl Life<'_> {
         let id = handle.id;
         if self.is_excused {
             // A call that is in flight shows what was there before the handle's end, which may lose some of it.
-            self.finish_file(Some(id))?;
+            self.finish_calls(Some(id))?;
         }
         self.contents(id).may_be_synced();
         drop(handle);
@@ -101,7 +101,7 @@ impl Life<'_> {
                 self.trim_handles()?;
                 Ok(name)
             }
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -120,7 +120,7 @@ impl Life<'_> {
             return nothing();
         }
         let handle = self.handles.swap_remove(step.which as usize % self.handles.len());
-        self.finish_file(Some(handle.id))?;
+        self.finish_calls(Some(handle.id))?;
         self.contents(handle.id).may_be_synced();
         match handle.file.close() {
             Ok(()) => {
@@ -171,7 +171,7 @@ impl Life<'_> {
                 Ok(format!("contents {id}, {range:?}"))
             }
             Ok(read) => Err(format!("a read of {range:?} brought {read} bytes")),
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -196,7 +196,7 @@ impl Life<'_> {
         let Some((offsets, record)) = self.records(id, step) else { return nothing() };
         let mut out = vec![0xA5; offsets.len() * record];
         if let Err(error) = file.read_many(&mut out, &offsets, record) {
-            return self.excuse(&error).map(|()| format!("failed: {error}"));
+            return self.failed(&error);
         }
         for (at, found) in offsets.iter().zip(out.chunks(record)) {
             let right = self.contents(id).read(*at as usize, found);
@@ -217,7 +217,7 @@ impl Life<'_> {
             Ok(pinned) => pinned.to_vec(),
             // There is no cache, or too much of it is pinned.
             Err(Error::Invalid { .. }) => return Ok("refused".to_owned()),
-            Err(error) => return self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => return self.failed(&error),
         };
         if pinned.len() != range.len() {
             return Err(format!("page {page} has {} bytes, not {}", pinned.len(), range.len()));
@@ -305,7 +305,7 @@ impl Life<'_> {
 
     fn set_len(&mut self, step: &Step) -> Said {
         let Some((id, file)) = self.handle(step)? else { return nothing() };
-        self.finish_file(Some(id))?;
+        self.finish_calls(Some(id))?;
         let old = self.contents(id).len();
         let len = match step.first % 4 {
             0 => 0,
@@ -334,7 +334,7 @@ impl Life<'_> {
         let Some((id, file)) = self.handle(step)? else { return nothing() };
         match file.preallocate(u64::from(step.first) % self.program.longest as u64) {
             Ok(()) => Ok(format!("contents {id}")),
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -350,7 +350,7 @@ impl Life<'_> {
             }
             Err(error) => {
                 self.contents(id).may_be_lost();
-                self.excuse(&error).map(|()| format!("failed: {error}"))
+                self.failed(&error)
             }
         }
     }
@@ -464,7 +464,7 @@ impl Life<'_> {
             Ok(()) => Ok("resized".to_owned()),
             // There is no cache, or that size is none for it.
             Err(Error::Invalid { .. }) => Ok("refused".to_owned()),
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => self.failed(&error),
         }
     }
 }

@@ -3,14 +3,10 @@
 use std::ops::Range;
 use std::task::{Context, Poll, Waker};
 
-use iomill::Array;
-
 use super::flight::{Brought, Call, Part, Pending};
 use super::life::{Life, Wrong};
 use super::model::SECTOR;
-
-/// Steps after which a call that has not ended hangs.
-const STEPS_MAX: usize = 1_000_000;
+use crate::testing::STEPS_MAX;
 
 impl Life<'_> {
     /// Whether nothing in flight touches a range, in whole sectors. Reads may meet reads.
@@ -56,8 +52,8 @@ impl Life<'_> {
         Err(format!("a call has not ended after {STEPS_MAX} steps"))
     }
 
-    /// Waits for all calls on a file, and for those that were dropped as long as they may take.
-    pub fn finish_file(&mut self, id: Option<u32>) -> Result<(), Wrong> {
+    /// Waits for all calls, or for those on one file, and for those that were dropped as long as they may take.
+    pub fn finish_calls(&mut self, id: Option<u32>) -> Result<(), Wrong> {
         while let Some(index) = self
             .calls
             .iter()
@@ -69,11 +65,6 @@ impl Life<'_> {
         // A dropped write may wait for a thread of a pool, and one step begins it. What has begun is waited for by the next call.
         (0..16 * dropped).for_each(|_| self.array().step());
         Ok(())
-    }
-
-    /// Waits for all calls.
-    pub fn finish_all(&mut self) -> Result<(), Wrong> {
-        self.finish_file(None)
     }
 
     fn ended(&mut self, call: &Call, brought: Brought) -> Result<String, Wrong> {
@@ -107,17 +98,4 @@ impl Life<'_> {
             }
         }
     }
-}
-
-/// Steps the array until a future ends.
-pub fn block_on<F: Future>(array: &Array, future: F) -> Result<F::Output, Wrong> {
-    let mut future = std::pin::pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..STEPS_MAX {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return Ok(output);
-        }
-        array.step();
-    }
-    Err(format!("a future has not ended after {STEPS_MAX} steps"))
 }

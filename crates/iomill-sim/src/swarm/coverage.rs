@@ -58,13 +58,9 @@ impl Coverage {
         self.now = [false; TROUBLES];
     }
 
-    /// A step begins.
-    pub fn begin(&mut self, _: Act) {
-        self.steps += 1;
-    }
-
     /// A step has ended.
-    pub fn end(&mut self, act: Act, did: &str, crashed: bool) {
+    pub fn count(&mut self, act: Act, did: &str, crashed: bool) {
+        self.steps += 1;
         let cells = &mut self.cells[act as usize];
         let failed = usize::from(did.starts_with("failed"));
         let mut count = |trouble: Trouble| {

@@ -9,8 +9,6 @@
 
 use std::collections::BTreeMap;
 
-use iomill::catalog::{Record, check};
-use iomill::layout::Map;
 use iomill::{Array, Draft, Error, File};
 
 use super::coverage::Coverage;
@@ -18,6 +16,7 @@ use super::flight::{Call, Part};
 use super::model::Contents;
 use super::program::{Program, Step};
 use crate::World;
+use crate::testing::check_clean;
 
 /// What was found to be wrong.
 pub type Wrong = String;
@@ -118,15 +117,14 @@ impl<'a> Life<'a> {
 
     /// Runs one step, and what follows from it.
     pub fn step(&mut self, index: usize, step: &Step) -> Result<(), Wrong> {
-        self.coverage.begin(step.act);
         let did = self.act(step)?;
         self.story.push(format!("{index:>4} {step}: {did}"));
-        self.coverage.end(step.act, &did, self.world.crashed());
+        self.coverage.count(step.act, &did, self.world.crashed());
         self.follow()
     }
 
     /// Ends the life if it is over.
-    pub fn follow(&mut self) -> Result<(), Wrong> {
+    fn follow(&mut self) -> Result<(), Wrong> {
         self.sound()?;
         if self.world.crashed() {
             self.end(End::Power)?;
@@ -177,24 +175,23 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
+    /// What a step says that got an error (rule 3).
+    pub fn failed(&mut self, error: &Error) -> Said {
+        self.excuse(error).map(|()| format!("failed: {error}"))
+    }
+
     /// Ends this life, and begins the next one with what it left (rule 2).
     pub fn end(&mut self, how: End) -> Result<(), Wrong> {
         self.story.push(format!("     {how:?}, {} outcomes", self.outcomes.len()));
-        let is_closed = match how {
-            End::Power => {
-                self.world.crash();
-                self.let_go();
-                self.array = None;
-                false
-            }
-            End::Death => {
-                self.world.kill_process();
-                self.let_go();
-                self.array = None;
-                false
-            }
-            End::Close => self.close()?,
-        };
+        match how {
+            End::Power => self.world.crash(),
+            End::Death => self.world.kill_process(),
+            End::Close => {}
+        }
+        let is_closed = how == End::Close && self.close()?;
+        // What is left of a process that was cut off.
+        self.let_go();
+        self.array = None;
         // The machine may have stopped while the array was closed.
         let how = if self.world.crashed() { End::Power } else { how };
         if self.is_excused {
@@ -240,7 +237,7 @@ impl<'a> Life<'a> {
 
     /// Closes the array. Returns whether everything was made durable.
     fn close(&mut self) -> Result<bool, Wrong> {
-        self.finish_all()?;
+        self.finish_calls(None)?;
         self.contents.values_mut().for_each(Contents::may_be_synced);
         self.let_go();
         let array = self.array.take().expect("an array is open between steps");
@@ -311,7 +308,7 @@ impl<'a> Life<'a> {
         if open > 0 || flying > 0 || left > 0 {
             return Err(format!("left behind: {open} open files, {flying} requests in flight, {left} abandoned"));
         }
-        clean(&self.world)
+        check_clean(&self.world)
     }
 }
 
@@ -335,15 +332,4 @@ fn fits(names: &Names, contents: &BTreeMap<u32, Contents>, found: &[Found], kill
         contents[&named.id].may_leave(&found.bytes, killed).map_err(|why| format!("{}: {why}", found.name))?;
     }
     Ok(())
-}
-
-/// `iomill check` finds nothing to report.
-fn clean(world: &World) -> Result<(), Wrong> {
-    let least = |record: &Record, len: u64, position: usize| {
-        Map::new(record.layout, &record.weights, record.key)
-            .map_or(0, |map| map.part_bytes(position as u16, len, record.block_bytes))
-    };
-    let report = check(&world.platform(), &world.paths(), false, &least, &mut |_, _| ())
-        .map_err(|error| format!("the check fails: {error}"))?;
-    if report.problems.is_empty() { Ok(()) } else { Err(format!("the check finds {:?}", report.problems)) }
 }

@@ -72,27 +72,27 @@ pub fn shrink(failure: Box<Failure>, tell: &mut dyn FnMut(usize)) -> Box<Failure
 }
 
 fn play(program: &Program, steps: &[usize], coverage: &mut Coverage) -> Result<Vec<String>, Box<Failure>> {
-    let (mut story, mut events) = (Vec::new(), String::new());
-    // What panics is dropped here, and nothing of it is looked at but the story.
+    let mut life = None;
+    // After a panic nothing of the life is looked at but its story and the machine's events.
     let ended = catch_unwind(AssertUnwindSafe(|| -> Result<(), String> {
-        let mut life = Life::begin(program, coverage)?;
-        let world = life.world.clone();
-        let played = catch_unwind(AssertUnwindSafe(|| -> Result<(), String> {
-            for &index in steps {
-                life.step(index, &program.steps[index])?;
-            }
-            life.finish()
-        }));
-        events = world.trace_tail();
-        let played = played.unwrap_or_else(|panic| Err(format!("a panic: {}", words(&*panic))));
-        story = std::mem::take(&mut life.story);
-        if played.is_err() {
+        // A move, because the life keeps it.
+        let coverage = { coverage };
+        let life = life.insert(Life::begin(program, coverage)?);
+        for &index in steps {
+            life.step(index, &program.steps[index])?;
+        }
+        life.finish()
+    }));
+    let ended = ended.unwrap_or_else(|panic| Err(format!("a panic: {}", words(&*panic))));
+    let (mut story, mut events) = (Vec::new(), String::new());
+    if let Some(mut life) = life {
+        (story, events) = (std::mem::take(&mut life.story), life.world.trace_tail());
+        if ended.is_err() {
             // Its state is not known, so it is not dropped in order.
             std::mem::forget(life);
         }
-        played
-    }));
-    match ended.unwrap_or_else(|panic| Err(format!("a panic: {}", words(&*panic)))) {
+    }
+    match ended {
         Ok(()) => Ok(story),
         Err(what) => {
             let (seed, of) = (program.seed, program.steps.len());

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use iomill::{Array, Error, PutOptions, When};
 
-use super::calls::block_on;
 use super::life::{Handle, Life, Named, Names, Said, Wrong, nothing};
 use super::model::Contents;
 use super::program::{Step, bytes, length};
+use crate::testing::block_on;
 
 /// Names that there are at most.
 const FILES_MAX: usize = 6;
@@ -109,7 +109,7 @@ impl Life<'_> {
         if self.names.contains_key(&name) {
             return match self.array().create_file(&name, layout) {
                 Err(Error::Exists { .. }) => Ok("refused".to_owned()),
-                Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+                Err(error) => self.failed(&error),
                 Ok(_) => Err(format!("{name} was made twice")),
             };
         }
@@ -141,7 +141,7 @@ impl Life<'_> {
                 self.outcomes = vec![self.names.clone()];
                 Ok(format!("{name} has version {}", stat.version))
             }
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -195,7 +195,7 @@ impl Life<'_> {
         if !holds {
             return match call(&self.array(), when) {
                 Err(Error::Exists { .. } | Error::Conflict { .. }) => Ok("refused".to_owned()),
-                Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+                Err(error) => self.failed(&error),
                 Ok(_) => Err(format!("{name} was given on a condition that does not hold")),
             };
         }
@@ -242,7 +242,7 @@ impl Life<'_> {
         if from == to {
             return nothing();
         }
-        self.finish_file(Some(source.id))?;
+        self.finish_calls(Some(source.id))?;
         // What a failed write left is one of several contents, and the copy has one of them.
         let mut contents = self.contents(source.id).clone();
         contents.may_be_synced();
@@ -257,7 +257,7 @@ impl Life<'_> {
         if self.drafts.len() >= 2 {
             let (draft, id) = self.drafts.swap_remove(0);
             self.handles.retain(|handle| handle.id != id);
-            self.finish_file(Some(id))?;
+            self.finish_calls(Some(id))?;
             drop(draft);
         }
         match self.array().draft(self.program.layout(step.first)) {
@@ -268,7 +268,7 @@ impl Life<'_> {
                 self.trim_handles()?;
                 Ok(format!("contents {id}"))
             }
-            Err(error) => self.excuse(&error).map(|()| format!("failed: {error}")),
+            Err(error) => self.failed(&error),
         }
     }
 
@@ -278,7 +278,7 @@ impl Life<'_> {
         }
         let index = step.which as usize % self.drafts.len();
         let id = self.drafts[index].1;
-        self.finish_file(Some(id))?;
+        self.finish_calls(Some(id))?;
         let (draft, id) = self.drafts.swap_remove(index);
         let name = self.any_name(step.first);
         self.contents(id).may_be_synced();

@@ -6,10 +6,9 @@
 use std::fmt;
 
 use fastrand::Rng;
-use iomill::sys::fs::Alignment;
-use iomill::{ArrayOptions, Layout, LayoutKind, PolicyKind, Topology};
+use iomill::{ArrayOptions, Layout, PolicyKind, Topology};
 
-use crate::{DriveModel, Rates, World};
+use crate::{DriveModel, Rates, World, testing};
 
 const PAGE: usize = 4096;
 
@@ -168,7 +167,7 @@ impl Program {
     /// What a seed draws.
     pub fn draw(seed: u64) -> Program {
         let mut rng = Rng::with_seed(seed);
-        let drives: Vec<DriveModel> = (0..rng.usize(1..=5)).map(|_| drive(&mut rng)).collect();
+        let drives: Vec<DriveModel> = (0..rng.usize(1..=5)).map(|_| testing::drive(&mut rng)).collect();
         let weights = drives.iter().map(|_| rng.u32(1..8)).collect();
         let wanted = wanted(&mut rng);
         let total: u32 = wanted.iter().sum();
@@ -220,18 +219,7 @@ impl Program {
 
     /// The layout that a draw means.
     pub fn layout(&self, draw: u32) -> Layout {
-        let mut rng = Rng::with_seed(u64::from(draw));
-        let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
-        let longest = if kind == LayoutKind::Hash { 16384 } else { 512 << 10 };
-        let layout =
-            Layout::new(kind).block_bytes([4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest));
-        if rng.bool() {
-            return layout;
-        }
-        let mut chosen: Vec<u16> = (0..self.drives.len() as u16).collect();
-        rng.shuffle(&mut chosen);
-        chosen.truncate(rng.usize(1..=self.drives.len()));
-        layout.drives(chosen)
+        testing::layout(&mut Rng::with_seed(u64::from(draw)), self.drives.len())
     }
 }
 
@@ -257,18 +245,6 @@ fn step(rng: &mut Rng, wanted: &[u32], total: u32) -> Step {
     Step { act: Act::ALL[index], which: rng.u32(..), first: rng.u32(..), second: rng.u32(..) }
 }
 
-fn drive(rng: &mut Rng) -> DriveModel {
-    let direct = |offset, memory| Alignment { offset, memory };
-    let alignments = [direct(512, 512), direct(4096, 4096), direct(512, 4), direct(4096, 512), Alignment::NONE];
-    let fast = rng.u64(1_000..100_000);
-    DriveModel {
-        latency_ns: fast..fast + rng.u64(1_000..1_000_000),
-        channels: rng.usize(1..20),
-        alignment: alignments[rng.usize(0..alignments.len())],
-        ..DriveModel::default()
-    }
-}
-
 /// The rates that a draw means: some errors, or only what a call goes on after.
 pub fn rates(draw: u32) -> Rates {
     let mut rng = Rng::with_seed(u64::from(draw));
@@ -276,17 +252,7 @@ pub fn rates(draw: u32) -> Rates {
     if rng.u8(0..3) == 0 {
         return transient;
     }
-    let mut rate = || [0, 0, 5, 30, 200][rng.usize(0..5)];
-    Rates {
-        read_error: rate(),
-        write_error: rate(),
-        sync_error: rate(),
-        catalog_error: rate() / 4,
-        no_space: rate() / 2,
-        short_read: rate(),
-        short_write: rate(),
-        interrupted: rate(),
-    }
+    Rates::draw(|| [0, 0, 5, 30, 200][rng.usize(0..5)])
 }
 
 /// A length that a draw means: mostly short, sometimes whole pages, seldom long.

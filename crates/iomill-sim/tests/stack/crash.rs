@@ -2,10 +2,9 @@
 //! call wrote. The array goes on.
 
 use fastrand::Rng;
-use iomill::catalog::{Record, check};
-use iomill::layout::Map;
 use iomill::{Array, ArrayOptions, Layout};
 use iomill_sim::World;
+use iomill_sim::testing::check_clean;
 
 use super::harness::{Round, machine_with, open, options, rounds};
 use super::script::{Files, Script};
@@ -140,12 +139,7 @@ fn fits(files: &Files, found: &[Found], granule: usize) -> Result<(), String> {
 
 /// `check` finds nothing to report.
 pub fn assert_clean(world: &World) {
-    let least = |record: &Record, len: u64, position: usize| {
-        let map = Map::new(record.layout, &record.weights, record.key).unwrap();
-        map.part_bytes(position as u16, len, record.block_bytes)
-    };
-    let report = check(&world.platform(), &world.paths(), false, &least, &mut |_, _| ()).unwrap();
-    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    assert_eq!(check_clean(world), Ok(()));
 }
 
 /// The same for an open array. Closes it.

@@ -44,17 +44,7 @@ fn run(round: &mut Round) {
     let mut model = Model { array: Some(machine_with(round, uncached_options)), files: BTreeMap::new(), names: 0 };
     let (rng, world) = (&mut round.rng, &round.world);
     for _ in 0..rng.usize(1..5) {
-        let mut rate = || [0, 0, 20, 150][rng.usize(0..4)];
-        let rates = Rates {
-            read_error: rate(),
-            write_error: rate(),
-            sync_error: rate(),
-            catalog_error: rate() / 4,
-            no_space: rate() / 2,
-            short_read: rate(),
-            short_write: rate(),
-            interrupted: rate(),
-        };
+        let rates = Rates::draw(|| [0, 0, 20, 150][rng.usize(0..4)]);
         world.faults(|faults| faults.rates = rates);
         for _ in 0..rng.usize(5..30) {
             model.step(rng, world);

@@ -2,12 +2,11 @@
 
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
-use iomill::sys::fs::Alignment;
-use iomill::{Array, ArrayOptions, Layout, LayoutKind, PolicyKind, Topology};
-use iomill_sim::{DriveModel, World};
+use iomill::{Array, ArrayOptions, PolicyKind, Topology};
+pub use iomill_sim::testing::{drive, layout};
+use iomill_sim::{World, testing};
 
 /// One round of a test.
 pub struct Round {
@@ -47,19 +46,6 @@ pub fn assert_tidy(world: &World) {
     assert_eq!(world.abandoned(), 0, "requests were in flight when their engine was dropped");
     assert_eq!(world.in_flight(), 0);
     assert_eq!(world.open_files(), 0, "files left open");
-}
-
-/// A drive of one of several kinds.
-pub fn drive(rng: &mut Rng) -> DriveModel {
-    let direct = |offset, memory| Alignment { offset, memory };
-    let alignments = [direct(512, 512), direct(4096, 4096), direct(512, 4), direct(4096, 512), Alignment::NONE];
-    let fast = rng.u64(1_000..100_000);
-    DriveModel {
-        latency_ns: fast..fast + rng.u64(1_000..1_000_000),
-        channels: rng.usize(1..20),
-        alignment: alignments[rng.usize(0..alignments.len())],
-        ..DriveModel::default()
-    }
 }
 
 /// Random options, with a cache or without.
@@ -119,21 +105,6 @@ pub fn open(rng: &mut Rng, world: &World) -> iomill::Result<Array> {
 /// The same with other options.
 pub fn open_with(rng: &mut Rng, world: &World, options: fn(&mut Rng, &World) -> ArrayOptions) -> iomill::Result<Array> {
     options(rng, world).open(world.path(rng.usize(0..world.drives())))
-}
-
-pub fn layout(rng: &mut Rng, drives: usize) -> Layout {
-    let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
-    // A group of a hash layout is 64 blocks or more. With long blocks most of it is zeroes, which only take time.
-    let longest = if kind == LayoutKind::Hash { 16384 } else { 512 << 10 };
-    let block_bytes = [4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest);
-    let layout = Layout::new(kind).block_bytes(block_bytes);
-    if rng.bool() {
-        return layout;
-    }
-    let mut chosen: Vec<u16> = (0..drives as u16).collect();
-    rng.shuffle(&mut chosen);
-    chosen.truncate(rng.usize(1..=drives));
-    layout.drives(chosen)
 }
 
 /// Memory within a larger slab, so that its alignment can be chosen and stray writes are seen.
@@ -206,15 +177,8 @@ pub fn offset(rng: &mut Rng, end: usize) -> usize {
 }
 
 /// Steps the array until the future resolves. A simulation that does not end has hung.
-pub fn block_on<F: Future + Unpin>(array: &Array, mut future: F) -> F::Output {
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..1_000_000 {
-        if let Poll::Ready(output) = std::pin::Pin::new(&mut future).poll(&mut context) {
-            return output;
-        }
-        array.step();
-    }
-    panic!("a future does not resolve");
+pub fn block_on<F: Future>(array: &Array, future: F) -> F::Output {
+    testing::block_on(array, future).unwrap_or_else(|hung| panic!("{hung}"))
 }
 
 /// Fails with the first difference, so that the message helps.

@@ -1,0 +1,69 @@
+//! What the tests and the swarm share: random drives and layouts, futures that are stepped to their ends, a check of an array. Non-goals: options
+//! and contents, which each draws in its own way.
+
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use fastrand::Rng;
+use iomill::catalog::{Record, check};
+use iomill::layout::Map;
+use iomill::sys::fs::Alignment;
+use iomill::{Array, Layout, LayoutKind};
+
+use crate::{DriveModel, World};
+
+/// The number of steps after which a call that has not ended hangs.
+pub(crate) const STEPS_MAX: usize = 1_000_000;
+
+/// A drive of one of several kinds.
+pub fn drive(rng: &mut Rng) -> DriveModel {
+    let direct = |offset, memory| Alignment { offset, memory };
+    let alignments = [direct(512, 512), direct(4096, 4096), direct(512, 4), direct(4096, 512), Alignment::NONE];
+    let fast = rng.u64(1_000..100_000);
+    DriveModel {
+        latency_ns: fast..fast + rng.u64(1_000..1_000_000),
+        channels: rng.usize(1..20),
+        alignment: alignments[rng.usize(0..alignments.len())],
+        ..DriveModel::default()
+    }
+}
+
+/// A layout over some of an array's drives, or all.
+pub fn layout(rng: &mut Rng, drives: usize) -> Layout {
+    let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
+    // A group of a hash layout is 64 blocks or more. With long blocks most of it is zeroes, which only take time.
+    let longest = if kind == LayoutKind::Hash { 16384 } else { 512 << 10 };
+    let block_bytes = [4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest);
+    let layout = Layout::new(kind).block_bytes(block_bytes);
+    if rng.bool() {
+        return layout;
+    }
+    let mut chosen: Vec<u16> = (0..drives as u16).collect();
+    rng.shuffle(&mut chosen);
+    chosen.truncate(rng.usize(1..=drives));
+    layout.drives(chosen)
+}
+
+/// Steps an array until a future ends. An error if the future hangs.
+pub fn block_on<F: Future>(array: &Array, future: F) -> Result<F::Output, String> {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..STEPS_MAX {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return Ok(output);
+        }
+        array.step();
+    }
+    Err(format!("a future has not ended after {STEPS_MAX} steps"))
+}
+
+/// An error with all that `iomill check` reports of a closed array, if that is anything.
+pub fn check_clean(world: &World) -> Result<(), String> {
+    let least = |record: &Record, len: u64, position: usize| {
+        let map = Map::new(record.layout, &record.weights, record.key).expect("a record has a layout");
+        map.part_bytes(position as u16, len, record.block_bytes)
+    };
+    let report = check(&world.platform(), &world.paths(), false, &least, &mut |_, _| ())
+        .map_err(|error| format!("the check fails: {error}"))?;
+    if report.problems.is_empty() { Ok(()) } else { Err(format!("the check finds {:?}", report.problems)) }
+}
