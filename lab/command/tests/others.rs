@@ -84,8 +84,8 @@ fn small_files_are_measured_beside_plain_ones() {
     let few = ["files", "--files", "5", "--threads", "1,2", "--rounds", "1", "--seconds", "0.1", "--json"];
     let document = site.run_bare(few).good().json();
     let rows = document["results"].as_array().unwrap();
-    // With two numbers of threads: eight operations by five contenders, of which the stores have nothing to open, three
-    // by futures, and one without sync.
+    // For each of two numbers of threads: eight operations by five contenders, less two openings, which stores lack;
+    // three operations by futures; one without sync.
     assert_eq!(rows.len(), 2 * (8 * 5 - 2 + 3 + 1), "{document}");
     assert!(rows.iter().all(|row| row["ops_per_s"].as_f64().unwrap() > 0.0));
     assert_eq!(fs::read_dir(site.root()).unwrap().count(), 0, "something was left behind");

@@ -1,4 +1,4 @@
-//! The last hits of a thread, of which the policy learns at the next miss.
+//! A thread's last hits, for the policy. It gets them at the thread's next miss.
 //!
 //! A hit must not store to memory that threads share. So each thread notes its hits in a ring of its own, and hands
 //! them over at a miss, when it takes a lock anyway. Hits that are overwritten between two misses are lost. This hardly

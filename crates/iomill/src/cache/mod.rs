@@ -369,8 +369,8 @@ impl Cache {
         self.begin(key, hash, false)
     }
 
-    /// Asks for a page of which the caller only copies bytes before it ends the fill. The policy may then keep the page
-    /// out of its set.
+    /// Asks for a page for a copy: the caller copies its bytes before it ends the fill, and keeps no frame. So the policy
+    /// may keep the page out of its set.
     pub fn begin_read(&self, key: Key, hash: KeyHash) -> Begun {
         self.begin(key, hash, true)
     }

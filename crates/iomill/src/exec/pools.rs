@@ -105,7 +105,7 @@ pub fn before_users_code(forget: fn()) {
 
 static BEFORE: OnceLock<fn()> = OnceLock::new();
 
-/// Has the pool `closes` close the files of which the calling thread drops the last hold from now on.
+/// From now on the pool `closes` closes a file when the calling thread drops the last hold on it.
 pub fn leave_closing_to_others() {
     IS_POOL.with(|is_pool| is_pool.set(true));
 }

@@ -19,7 +19,8 @@
 //! - `cpu.rs`, `topology.rs`, `thread.rs`: CPUs of threads, nodes as an array sees them, threads of the library.
 //! - `neighbours.rs`, `limits.rs`: where drives may be; limits of memory.
 //! - `clock.rs`: time, as a trait.
-//! - `notices.rs`, `events.rs`: notices: what no call returns and a user should know; events of the feature `tracing`.
+//! - `notices.rs`, `events.rs`: notices, for facts that a user needs and no call returns; events of the feature
+//!   `tracing`.
 //! - `errno.rs`: what an errno means: one table for all engines.
 //!
 //! - `DriveFs` never follows a symbolic link, and never leaves `<drive>/iomill`. Files have mode 1600 and directories
