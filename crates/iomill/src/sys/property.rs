@@ -23,9 +23,7 @@ pub fn check<T: Debug>(cases: u64, make: impl Fn(&mut Unstructured<'_>) -> Resul
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let run = |bytes: &[u8]| holds(make(&mut Unstructured::new(bytes)).expect("bytes that end are zeroes"));
     if let Some(seed) = number("IOMILL_SEED") {
-        let mut bytes = bytes_of(seed);
-        bytes.truncate(number("IOMILL_BYTES").map_or(BYTES_MAX, |len| len as usize));
-        return run(&bytes);
+        return holds(case(seed, number("IOMILL_BYTES").map_or(BYTES_MAX, |len| len as usize), make));
     }
     let check = |seed: u64| {
         let bytes = bytes_of(seed);
@@ -44,6 +42,13 @@ pub fn check<T: Debug>(cases: u64, make: impl Fn(&mut Unstructured<'_>) -> Resul
         Some(times) => (0..cases * times).for_each(|_| check(fastrand::u64(..))),
         None => (0..cases).for_each(check),
     }
+}
+
+/// The case that a seed and a number of its bytes make: one that was found once.
+pub fn case<T>(seed: u64, len: usize, make: impl Fn(&mut Unstructured<'_>) -> Result<T>) -> T {
+    let mut bytes = bytes_of(seed);
+    bytes.truncate(len);
+    make(&mut Unstructured::new(&bytes)).expect("bytes that end are zeroes")
 }
 
 /// The bytes of a seed. Their lengths are spread so that short cases are as frequent as long ones.
