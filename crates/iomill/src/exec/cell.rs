@@ -2,6 +2,7 @@
 //! which cells a thread owns (`own`).
 
 pub mod own;
+mod posted;
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::AtomicBool;
@@ -17,6 +18,7 @@ use crate::drive::shares::{Ended, Owner};
 use crate::error::{Error, Result};
 use crate::sys::process::Home;
 use crate::sys::sync::{self, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, fence, lock, try_lock};
+use posted::{Posted, PostedShare};
 
 /// The number of unfinished operations from which on a caller that may wait does so.
 const FULL: u32 = 4096;
@@ -54,6 +56,7 @@ pub struct SharedCell {
     #[cfg(feature = "tokio")]
     pub driver: super::tokio::Driver,
     pub(super) forget: ToForget,
+    posted: Posted,
     /// The cell's number for the watcher.
     pub place: AtomicU64,
     common: Arc<Common>,
@@ -209,6 +212,7 @@ impl SharedCell {
             #[cfg(feature = "tokio")]
             driver: super::tokio::Driver::default(),
             forget: ToForget::default(),
+            posted: Posted::default(),
             place: AtomicU64::new(0),
             common: Arc::clone(common),
         })
@@ -271,6 +275,7 @@ impl SharedCell {
     /// Drops the context.
     pub fn clear(&self) {
         let context = lock(&self.context).take();
+        self.posted.close();
         #[cfg(feature = "tokio")]
         self.driver.end();
         drop(context);
@@ -299,6 +304,7 @@ impl SharedCell {
         advance: impl Fn(&mut SharedContext, &mut Vec<Ended>) -> Left,
     ) -> Left {
         let Some(context) = &mut *guard else { return Left::default() };
+        self.take_posted(context);
         self.turns.store(self.turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let unsent = self.unsent.load(Ordering::Relaxed);
         if unsent > 0 {
@@ -314,6 +320,24 @@ impl SharedCell {
             collecting.add(&mut ended);
         }
         left
+    }
+
+    /// Gives the context the shares that other threads have posted.
+    fn take_posted(&self, context: &mut SharedContext) {
+        let mut pushed = 0;
+        for share in self.posted.take() {
+            self.forget.each(|key| context.forget(key));
+            let (owner, span) = (share.owner, share.within.span());
+            // SAFETY: the promise of the caller of `post`.
+            pushed +=
+                unsafe { context.push(&self.regions, owner, span, std::iter::once(share.first).chain(share.rest)) };
+        }
+        self.unsent.store(self.unsent.load(Ordering::Relaxed) + pushed, Ordering::Relaxed);
+    }
+
+    /// The number of posted shares that no turn has taken.
+    pub fn posted(&self) -> u32 {
+        self.posted.count()
     }
 
     /// The number of turns, modulo 2^32.
@@ -334,7 +358,7 @@ impl SharedCell {
 
     /// Whether there are pieces that no turn has seen.
     pub fn is_unsent(&self) -> bool {
-        self.unsent.load(Ordering::Relaxed) > 0
+        self.unsent.load(Ordering::Relaxed) > 0 || self.posted() > 0
     }
 
     /// Descriptors that are readable while a turn would find completions.
@@ -380,6 +404,32 @@ impl SharedCell {
             drop(guard);
         }
         if is_awaited {
+            self.arm_or_back_up();
+        }
+        self.back_up();
+        Ok(())
+    }
+
+    /// Takes the pieces of a share, at least one, for the next turn, which the cell's own thread takes. Does not wait for a
+    /// thread in the context. `waits` is as for `push`.
+    ///
+    /// # Safety
+    /// As for [`SharedContext::push`].
+    pub unsafe fn post(
+        self: &Arc<Self>,
+        owner: Arc<dyn Owner>,
+        within: Within,
+        mut pieces: impl Iterator<Item = (u16, Piece)>,
+        waits: u32,
+    ) -> Result<()> {
+        let Some(first) = pieces.next() else { return Ok(()) };
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        if !self.posted.add(PostedShare { owner, within, first, rest: pieces.collect() }) {
+            self.unfinished.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::Closed);
+        }
+        if self.common.is_awaited_since(waits) {
+            self.turn();
             self.arm_or_back_up();
         }
         self.back_up();

@@ -7,7 +7,8 @@
 //! - `mod.rs`: `Exec`: what runs the I/O of files on one set of drives; the rules of a fork.
 //! - `io.rs`, `pages.rs`: `Io`: the places where an operation waits; whole pages to several drives by one batch.
 //! - `contexts.rs`: each calling thread's own engines.
-//! - `shared.rs`, `cell.rs`, `cell/own.rs`: shared contexts: their rules, their lock, and which of them a thread uses.
+//! - `shared.rs`, `cell.rs`, `cell/own.rs`, `cell/posted.rs`: shared contexts: their rules, their lock, which of them a
+//!   thread uses, and what other threads post to one.
 //! - `telling.rs`: the ends that a thread reports after it has left a context.
 //! - `reaper.rs`: a thread that advances shared contexts where no other does.
 //! - `tokio.rs`, `tokio_task.rs`: with the feature `tokio`: runtimes that advance shared contexts in a task of their
@@ -88,6 +89,10 @@
 //!
 //! Then these hold:
 //!
+//! - A read with a callback, of one page or without a cache, is posted to the context of the host: the first thread of
+//!   `callbacks` (`SharedCell::post`). So the thread that submits makes no system call for it, and does not wait for the
+//!   context's lock. If the host is in a user's callback, the reaper sends the read, at most 5 ms after it was posted. If
+//!   512 reads wait for the host, further ones begin in the contexts of their threads.
 //! - A read of one page may wait for others of its thread, so that one system call sends up to 32. Its first poll asks
 //!   for one more poll. The second poll sends the read. Without a second poll the reaper sends it, at most 5 ms after
 //!   it was made. If recent batches had only one read, the read is sent at its first poll, and only every 32nd read
@@ -137,8 +142,8 @@
 //! Jobs of one kind must not wait behind jobs of another, so there are six pools:
 //!
 //! - `callbacks` runs users' callbacks, and operations that wait to enter a file. It takes the turns of its own
-//!   context, where callbacks begin more I/O. Callbacks may take as long as they like. Meanwhile the reaper takes these
-//!   turns.
+//!   contexts, where callbacks begin more I/O, and other threads post reads with callbacks. Callbacks may take as long
+//!   as they like. Meanwhile the reaper takes these turns.
 //! - `changes` makes changes of the catalog for futures, in turns. One thread makes them all, so they share writes and
 //!   flushes. It waits for the drives of small contents.
 //! - `waits` runs calls for futures that wait for drives: syncs, lengths, large contents. A slow drive delays no other
@@ -342,7 +347,7 @@ impl Exec {
         services.extend(setup.services);
         Exec {
             clock: setup.platform.clock(),
-            callbacks: Arc::new(Pool::for_callbacks(threads)),
+            callbacks: Arc::new(Pool::for_callbacks(threads, setup.instance)),
             resumes: Arc::new(Pool::new(threads, "resume")),
             changes: Arc::new(Turns::new(threads)),
             waits: Arc::new(Pool::for_waiting(threads)),

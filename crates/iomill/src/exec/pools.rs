@@ -5,6 +5,7 @@
 //! An array has six pools, because jobs of one kind must not wait behind jobs of another:
 //! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node, which also
 //!   completes the operations that its callbacks begin. So a callback that begins the next read wakes no other thread.
+//!   Its first thread is the host: other threads post reads with callbacks to its context.
 //! - `changes` makes changes of the catalog for futures, many in one turn (`turns`). One job runs at a time.
 //! - `waits` makes calls for futures that wait for drives, such as syncs. They belong to no node. It has up to
 //!   `WAITERS` threads. One more starts when all are busy.
@@ -35,12 +36,12 @@ use std::thread::JoinHandle;
 use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
-use super::cell::own;
+use super::cell::{SharedCell, own};
 use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
 use crate::sys::parker::{Parked, Parker};
-use crate::sys::sync::{Condvar, Mutex, lock, wait};
+use crate::sys::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 use crate::sys::thread::Raised;
 
 /// The most threads that close files. Each has engines of its own while it lives.
@@ -135,13 +136,37 @@ pub struct Pool {
     name: &'static str,
     /// Whether the jobs close files.
     closes: bool,
-    /// Whether the threads take the turns of their own contexts.
-    drives: bool,
+    /// The array of which the threads take the turns of their own contexts, by its instance. `None`: they take none.
+    drives: Option<u64>,
     /// The most threads of a pool that starts with one. `None` in a pool with a thread for each node.
     grows_to: Option<usize>,
     /// The CPUs of each thread that the pool may have; empty means any.
     cpus: OnceLock<Vec<Vec<usize>>>,
     jobs: Arc<Jobs>,
+    host: Arc<Host>,
+}
+
+/// The first thread of `callbacks`, where other threads begin operations with callbacks: it does their I/O, because it
+/// runs what their ends call. So the thread that submits makes no system call, many operations share one, and an end
+/// wakes one thread, not two.
+#[derive(Default)]
+struct Host {
+    /// Set when the thread has started.
+    parker: OnceLock<Arc<Parker>>,
+    cell: Mutex<Option<Arc<SharedCell>>>,
+    /// Whether the thread has yet to take `cell` for its own.
+    is_new: AtomicBool,
+}
+
+impl Host {
+    /// Takes a new cell for the calling thread's own, which is the host.
+    fn adopt(&self, instance: u64) {
+        if self.is_new.swap(false, Ordering::Relaxed)
+            && let Some(cell) = &*lock(&self.cell)
+        {
+            own::adopt(instance, Arc::clone(cell));
+        }
+    }
 }
 
 /// The jobs of a pool, and the threads that do them.
@@ -184,13 +209,17 @@ impl Jobs {
     }
 
     /// The loop of a thread that takes the turns of its own contexts between jobs, and sleeps in them.
-    fn serve_and_drive(&self) {
+    fn serve_and_drive(&self, host: Option<&Host>, instance: u64) {
         // Without a descriptor the thread only does jobs, and others complete their operations.
         let Ok(parked) = Parked::new() else { return self.serve() };
         let _driven = own::begin_driven();
+        if let Some(host) = host {
+            let _first = host.parker.set(Arc::clone(parked.parker()));
+        }
         loop {
             // A wake that comes from here on ends the next sleep.
             parked.take();
+            host.iter().for_each(|host| host.adopt(instance));
             let jobs: Vec<Job> = {
                 let mut state = lock(&self.state);
                 state.parked.retain(|other| !Arc::ptr_eq(other, parked.parker()));
@@ -235,13 +264,14 @@ impl Jobs {
 impl Pool {
     /// A pool with a thread for each node. No thread is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        let (closes, drives, grows_to) = (false, false, None);
-        Pool { threads, name, closes, drives, grows_to, cpus: OnceLock::new(), jobs: Arc::default() }
+        let (closes, drives, grows_to) = (false, None, None);
+        let (cpus, jobs, host) = (OnceLock::new(), Arc::default(), Arc::default());
+        Pool { threads, name, closes, drives, grows_to, cpus, jobs, host }
     }
 
-    /// A pool for users' callbacks.
-    pub fn for_callbacks(threads: bool) -> Pool {
-        Pool { drives: true, ..Pool::new(threads, "callback") }
+    /// A pool for users' callbacks of an array.
+    pub fn for_callbacks(threads: bool, instance: u64) -> Pool {
+        Pool { drives: Some(instance), ..Pool::new(threads, "callback") }
     }
 
     /// A pool for closes of files.
@@ -277,6 +307,7 @@ impl Pool {
         let wanted = self.grows_to.map_or(cpus.len(), |most| (state.threads.len() + 1).min(most));
         for (number, cpus) in cpus.iter().enumerate().take(wanted).skip(state.threads.len()) {
             let (jobs, closes, drives, cpus) = (Arc::clone(&self.jobs), self.closes, self.drives, cpus.clone());
+            let host = (number == 0).then(|| Arc::clone(&self.host));
             let name = format!("iomill-{}-{number}", self.name);
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 if !cpus.is_empty() {
@@ -286,10 +317,9 @@ impl Pool {
                 if !closes {
                     leave_closing_to_others();
                 }
-                if drives {
-                    jobs.serve_and_drive();
-                } else {
-                    jobs.serve();
+                match drives {
+                    Some(instance) => jobs.serve_and_drive(host.as_deref(), instance),
+                    None => jobs.serve(),
                 }
             });
             match thread {
@@ -300,6 +330,33 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// The cell of the host, which serves at least `drives` drives. If there is none, `make` makes one. `None` if there is
+    /// no host, or no cell can be made.
+    pub fn host_cell(&self, drives: usize, make: impl FnOnce() -> Result<Arc<SharedCell>>) -> Option<Arc<SharedCell>> {
+        let parker = self.host.parker.get()?;
+        let mut cell = lock(&self.host.cell);
+        if cell.as_ref().is_none_or(|cell| cell.drives() < drives) {
+            *cell = Some(make().ok()?);
+            self.host.is_new.store(true, Ordering::Relaxed);
+            parker.wake_thread();
+        }
+        cell.clone()
+    }
+
+    /// Whether a caller that may wait should do so before it posts to the host.
+    pub fn is_host_full(&self) -> bool {
+        self.host.parker.get().is_some() && lock(&self.host.cell).as_ref().is_some_and(|cell| cell.is_full())
+    }
+
+    /// Has the host take the turn of its cell. The caller has posted there.
+    pub fn wake_host(&self) {
+        if let Some(parker) = self.host.parker.get()
+            && parker.is_asleep()
+        {
+            parker.wake_thread();
+        }
     }
 
     /// Calls a user's callback on a thread of the pool.

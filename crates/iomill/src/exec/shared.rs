@@ -40,6 +40,10 @@ use crate::sys::parker::Parked;
 use crate::sys::process::PerProcess;
 use crate::sys::sync::{Mutex, RwLock, lock, read, write};
 
+/// The most shares that wait for the host of callbacks. If more operations with callbacks begin, their threads do the I/O
+/// too.
+const POSTED_MAX: u32 = 512;
+
 /// The shared contexts of all arrays of the process.
 static EVERYWHERE: PerProcess<Mutex<Vec<Weak<SharedCells>>>> = PerProcess::empty();
 
@@ -148,7 +152,7 @@ impl SharedCells {
 impl Exec {
     /// Whether the calling thread has so many operations in flight that a caller which may wait should do so.
     pub fn is_full_here(&self) -> bool {
-        own::made(self.instance).is_some_and(|cell| cell.is_full())
+        own::made(self.instance).is_some_and(|cell| cell.is_full()) || self.callbacks.is_host_full()
     }
 
     /// Whether the background has the most operations in flight.
@@ -167,6 +171,18 @@ impl Exec {
             Ok(cell) => Ok(cell),
             Err(error) => self.shared.any(drives).ok_or(error),
         }
+    }
+
+    /// The cell where the calling thread posts an operation with a callback ([`SharedCell::post`]). `None` if it should
+    /// begin the operation in its own cell: it takes the turns of that one itself, or the host of callbacks has too much
+    /// to do.
+    pub fn cell_to_post_to(&self, class: Class) -> Option<Arc<SharedCell>> {
+        if class == Class::Background || own::is_driven_here() || !self.has_threads() {
+            return None;
+        }
+        let drives = self.services.count();
+        let make = || self.shared.common.free_cell(drives, || self.new_shared_cell());
+        self.callbacks.host_cell(drives, make).filter(|cell| cell.posted() < POSTED_MAX)
     }
 
     fn background_cell(&self) -> Result<Arc<SharedCell>> {

@@ -22,7 +22,7 @@ use super::{Paged, Pager};
 use crate::cache::{Begun, Fill, Outcome};
 use crate::counters::Counter;
 use crate::drive::shares::Owner;
-use crate::drive::{Class, Failure, PAGE_BYTES};
+use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::Within;
@@ -101,7 +101,7 @@ impl OpenFile {
         buffer: B,
     ) -> std::result::Result<DirectReading<B>, B> {
         let (read, cell) =
-            begin(file, class, (offset, len), buffer, State::Open(None)).map_err(|(buffer, _)| buffer)?;
+            begin(file, class, (offset, len), buffer, State::Open(None), None).map_err(|(buffer, _)| buffer)?;
         Ok(DirectReading { read, cell, is_polled: false, home: Home::here() })
     }
 
@@ -114,9 +114,15 @@ impl OpenFile {
         callback: Callback<B>,
     ) -> std::result::Result<(), (B, Callback<B>)> {
         let callbacks = Arc::clone(&file.exec().callbacks);
-        match begin(file, class, range, buffer, State::Callback(callbacks, callback)) {
+        let host = file.exec().cell_to_post_to(class);
+        let is_posted = host.is_some();
+        match begin(file, class, range, buffer, State::Callback(callbacks, callback), host) {
             Ok((_, cell)) => {
-                cell.leave_soon();
+                if is_posted {
+                    file.exec().callbacks.wake_host();
+                } else {
+                    cell.leave_soon();
+                }
                 Ok(())
             }
             Err((buffer, State::Callback(_, callback))) => Err((buffer, callback)),
@@ -127,16 +133,19 @@ impl OpenFile {
 
 type Begin<B> = std::result::Result<(Arc<DirectRead<B>>, Arc<SharedCell>), (B, State<B>)>;
 
+/// Begins a read in the calling thread's cell, or posts it to `host`.
 fn begin<B: IoBuffer>(
     file: &OpenRef,
     class: Class,
     (offset, len): (u64, usize),
     buffer: B,
     state: State<B>,
+    host: Option<Arc<SharedCell>>,
 ) -> Begin<B> {
     let Some(entered) = Entered::try_enter(&file.file) else { return Err((buffer, state)) };
     // The general way reports the error.
-    let Ok(cell) = file.exec().cell_for(class) else { return Err((buffer, state)) };
+    let is_posted = host.is_some();
+    let Ok(cell) = host.map_or_else(|| file.exec().cell_for(class), Ok) else { return Err((buffer, state)) };
     // The file may have shrunk before this call was inside.
     if offset.checked_add(len as u64).is_none_or(|end| end > file.file.len()) {
         return Err((buffer, state));
@@ -175,14 +184,14 @@ fn begin<B: IoBuffer>(
             }
             let piece = file.file.page_piece(Op::Read, class, page, has, Memory::one(cache.filling(&fill)));
             // SAFETY: the memory is a frame, which the fill owns, and the owner holds the fill and the file until its end (rule 1).
-            unsafe { cell.push(owner, Within::SLABS, std::iter::once(piece), Some(waits)) }
+            unsafe { send(&cell, is_posted, owner, Within::SLABS, std::iter::once(piece), waits) }
         }
         _ => {
             file.exec().count_bytes(Op::Read, len as u64);
             let extent = Extent { offset, len, buf: memory.cast() };
             let pieces = Splitter::new(&file.file, Op::Read, class, std::iter::once(extent));
             // SAFETY: the memory is the buffer's, which the owner holds with the file until its end (rule 1).
-            unsafe { cell.push(owner, Within::new(memory.cast(), memory.len()), pieces, Some(waits)) }
+            unsafe { send(&cell, is_posted, owner, Within::new(memory.cast(), memory.len()), pieces, waits) }
         }
     };
     if let Err(error) = pushed {
@@ -192,6 +201,24 @@ fn begin<B: IoBuffer>(
         read.end();
     }
     Ok((read, cell))
+}
+
+/// Leaves pieces to the next turn of a cell.
+///
+/// # Safety
+/// As for [`SharedCell::push`].
+unsafe fn send(
+    cell: &Arc<SharedCell>,
+    is_posted: bool,
+    owner: Arc<dyn Owner>,
+    within: Within,
+    pieces: impl Iterator<Item = (u16, Piece)>,
+    waits: u32,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if is_posted { cell.post(owner, within, pieces, waits) } else { cell.push(owner, within, pieces, Some(waits)) }
+    }
 }
 
 impl Paged {

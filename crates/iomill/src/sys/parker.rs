@@ -9,6 +9,8 @@
 //! 2. A waker sets `WOKEN`. Only a waker that found `ASLEEP` writes to the event descriptor, which ends the sleep.
 //! 3. The thread returns to `AWAKE`. If a waker has found it asleep, it drains the event descriptor. The waker's write
 //!    may still come, and then only ends a later sleep early.
+//! 4. Another thread may leave work without a wake if it then finds the thread awake (`is_asleep`): the thread looks for
+//!    such work after it has announced its sleep (`sleep_unless`). So one of the two sees the other.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,7 +23,7 @@ use super::event::Event;
 #[cfg(iomill_models)]
 use super::event::model::Event;
 use super::process::Home;
-use super::sync::{AtomicU32, Ordering};
+use super::sync::{AtomicU32, Ordering, fence};
 
 const AWAKE: u32 = 0;
 const WOKEN: u32 = 1;
@@ -73,12 +75,19 @@ impl Parked {
 
     /// Sleeps until a wake comes, or one of the descriptors is readable. The wake is left for `take`.
     pub fn sleep(&self, readable: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.sleep_unless(readable, || false)
+    }
+
+    /// As `sleep`, but returns at once if `has_work`, which is asked after the announcement (rule 4).
+    pub fn sleep_unless(&self, readable: &[BorrowedFd<'_>], has_work: impl FnOnce() -> bool) -> io::Result<()> {
         let Parker { state, event, .. } = &*self.0;
         // Rule 1. Acquire, here and below: pairs with the Release in `wake_thread`.
         if state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire).is_err() {
             return Ok(());
         }
-        let slept = event.wait(readable, None);
+        // Pairs with the fence in `is_asleep`.
+        fence(Ordering::SeqCst);
+        let slept = if has_work() { Ok(()) } else { event.wait(readable, None) };
         // Rule 3.
         if state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err() {
             event.drain()?;
@@ -95,6 +104,13 @@ impl Drop for Parked {
 }
 
 impl Parker {
+    /// Whether the thread sleeps, or has announced it. The caller has left work before (rule 4).
+    pub fn is_asleep(&self) -> bool {
+        // Pairs with the fence in `sleep_unless`.
+        fence(Ordering::SeqCst);
+        self.state.load(Ordering::Relaxed) == ASLEEP
+    }
+
     /// Ends the thread's sleep, or its next one if it is awake.
     pub fn wake_thread(&self) {
         // Release: pairs with the Acquire in `take` and `sleep`.
@@ -143,6 +159,31 @@ mod models {
                     break;
                 }
                 parked.sleep(&[]).unwrap();
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    /// Another thread leaves work, and wakes only a thread that is asleep: the work is done (rule 4). Loom reports a sleep
+    /// without an end.
+    ///
+    /// Seen to fail without either fence, and if the thread looks for work before it announces its sleep.
+    #[test]
+    fn loom_parker_sees_what_is_left_without_a_wake() {
+        model(|| {
+            let (home, state, event) = (Home::here(), AtomicU32::new(AWAKE), Event::new().unwrap());
+            let parked = Parked(std::sync::Arc::new(Parker { home, state, event }));
+            let left = Arc::new(AtomicU32::new(0));
+            let (theirs, parker) = (Arc::clone(&left), std::sync::Arc::clone(parked.parker()));
+            let thread = loom::thread::spawn(move || {
+                theirs.store(1, Ordering::Relaxed);
+                if parker.is_asleep() {
+                    parker.wake_thread();
+                }
+            });
+            while left.load(Ordering::Relaxed) == 0 {
+                parked.take();
+                parked.sleep_unless(&[], || left.load(Ordering::Relaxed) == 1).unwrap();
             }
             thread.join().unwrap();
         });

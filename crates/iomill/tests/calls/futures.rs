@@ -1,6 +1,7 @@
 //! Futures and callbacks on the machine: on tokio, on an executor of a few lines, dropped, and from within callbacks.
 
 use std::sync::mpsc::channel;
+use std::time::Instant;
 
 use crate::executor::block_on;
 use iomill::{Array, ArrayOptions, Error, File, Layout, Request};
@@ -13,10 +14,14 @@ struct Site {
 
 /// An array of three drives with a file of 64 pages, each full of its number.
 fn site() -> Site {
+    site_with(ArrayOptions::new())
+}
+
+fn site_with(options: ArrayOptions) -> Site {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<_> = (0..3).map(|n| root.path().join(format!("ssd{n}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let array = ArrayOptions::new().create(&drives).unwrap();
+    let array = options.create(&drives).unwrap();
     let file = array.create_file("pages", Layout::striping().block_bytes(8192)).unwrap();
     let pages: Vec<u8> = (0..64u8).flat_map(|n| [n; 4096]).collect();
     file.write_at(&pages, 0).unwrap();
@@ -100,4 +105,59 @@ fn callbacks_come_with_their_bytes_and_may_submit_but_not_block() {
     assert_eq!(more, [vec![9; 20]]);
     let outside = site.file.submit(vec![Request::Read { offset: 64 * 4096, len: 1 }], |_| panic!("it never began"));
     assert!(matches!(outside, Err(Error::Invalid { .. })), "{outside:?}");
+}
+
+/// The reads of this thread are posted to the thread that runs callbacks. That one is in a callback.
+#[test]
+fn reads_with_callbacks_begin_while_another_callback_runs() {
+    let site = site_with(ArrayOptions::new().cache_bytes(0));
+    let ((tell, told), (go_on, waits)) = (channel(), channel());
+    let tell_first = tell.clone();
+    let wait = move |outcome: iomill::Result<Vec<Vec<u8>>>| {
+        tell_first.send((0, outcome.unwrap())).unwrap();
+        waits.recv().unwrap();
+    };
+    site.file.submit(vec![Request::Read { offset: 0, len: 10 }], wait).unwrap();
+    assert_eq!(told.recv_timeout(crate::PATIENCE).unwrap(), (0, vec![vec![0; 10]]));
+    for page in 1..41u64 {
+        let tell = tell.clone();
+        let callback = move |outcome: iomill::Result<Vec<Vec<u8>>>| tell.send((page, outcome.unwrap())).unwrap();
+        site.file.submit(vec![Request::Read { offset: page * 4096, len: 10 }], callback).unwrap();
+    }
+    let (begun, reads) = (Instant::now(), || site.array.counters().drives.iter().map(|drive| drive.reads).sum::<u64>());
+    while reads() < 41 {
+        assert!(begun.elapsed() < crate::PATIENCE, "the reads wait for a user's callback: {} of 41", reads());
+        std::thread::yield_now();
+    }
+    go_on.send(()).unwrap();
+    for _ in 1..41 {
+        let (page, bytes) = told.recv_timeout(crate::PATIENCE).unwrap();
+        assert_eq!(bytes, [[page as u8; 10]]);
+    }
+}
+
+#[test]
+fn callbacks_of_many_threads_come_with_their_bytes() {
+    for cache_bytes in [0, 1 << 20] {
+        let site = site_with(ArrayOptions::new().cache_bytes(cache_bytes));
+        let read = |thread: u64| {
+            let (tell, told) = channel();
+            let submit = |n: u64| {
+                let (tell, page) = (tell.clone(), (n * 7 + thread) % 64);
+                let callback =
+                    move |outcome: iomill::Result<Vec<Vec<u8>>>| tell.send((page, outcome.unwrap())).unwrap();
+                site.file.submit(vec![Request::Read { offset: page * 4096 + n % 97, len: 300 }], callback).unwrap();
+            };
+            (0..50).for_each(submit);
+            for n in 50..1_050 {
+                let (page, bytes) = told.recv_timeout(crate::PATIENCE).unwrap();
+                assert_eq!(bytes, [[page as u8; 300]]);
+                if n < 1_000 {
+                    submit(n);
+                }
+            }
+        };
+        std::thread::scope(|scope| (0..4).for_each(|thread| drop(scope.spawn(move || read(thread)))));
+        site.array.close().unwrap();
+    }
 }

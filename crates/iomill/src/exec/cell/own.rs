@@ -107,6 +107,32 @@ pub fn get(
     found.unwrap_or_else(|_| Err(refused_before()))
 }
 
+/// Makes the calling thread the owner of a cell that no thread owns.
+pub fn adopt(instance: u64, cell: Arc<SharedCell>) {
+    let adopted = CELLS.try_with(|cells| {
+        let mut cells = cells.borrow_mut();
+        cells.retain(|own| own.instance == instance || own.is_open());
+        let adopted = Some(OwnCell(cell));
+        match cells.iter_mut().find(|own| own.instance == instance) {
+            Some(own) => std::mem::replace(&mut own.cell, adopted),
+            None => {
+                cells.push(Own { instance, cell: adopted, retry: Retry::default() });
+                None
+            }
+        }
+    });
+    if let Ok(Some(OwnCell(before))) = &adopted {
+        // Its operations go on there.
+        before.leave();
+    }
+}
+
+/// Whether any cell of the calling thread has pieces that no turn has seen.
+fn has_unsent() -> bool {
+    let is_unsent = |cell: &Arc<SharedCell>| cell.is_here() && cell.is_unsent();
+    CELLS.try_with(|cells| cells.borrow().iter().filter_map(Own::cell).any(is_unsent)).unwrap_or(false)
+}
+
 /// The error of a thread that the system has refused an engine a moment ago, or that is ending.
 #[cold]
 fn refused_before() -> Error {
@@ -163,7 +189,8 @@ pub fn turn_until_woken(parked: &Parked) {
             continue;
         }
         let readable: Vec<BorrowedFd<'_>> = unfinished.iter().flat_map(|cell| cell.readable()).collect();
-        if parked.sleep(&readable).is_err() {
+        // Another thread may post to a cell of this one (rule 4 of `sys::parker`).
+        if parked.sleep_unless(&readable, has_unsent).is_err() {
             // The kernel lacks memory for the call: tried again in a moment.
             std::thread::sleep(PAUSE);
         }
