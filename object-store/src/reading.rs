@@ -22,10 +22,10 @@ const PAGE_BYTES: u64 = 4096;
 pub async fn read(file: &Handle, range: Range<u64>) -> Result<Bytes> {
     let len = length(&range)?;
     if range.start % PAGE_BYTES + len as u64 > PAGE_BYTES {
-        return Ok(file.gather(&[(range.start, len)]).await?.into());
+        return Ok(file.gather_async(&[(range.start, len)]).await?.into());
     }
     // A range within a page has a path of its own, which is the shortest one.
-    let bytes = file.read(range.start, len).await?;
+    let bytes = file.read_async(range.start, len).await?;
     if bytes.len() == len {
         return Ok(bytes.into());
     }
@@ -56,7 +56,7 @@ pub fn stream(file: Arc<Handle>, range: Range<u64>) -> BoxStream<'static, Result
 pub async fn gather(file: &Handle, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
     let places: Vec<(u64, usize)> =
         ranges.iter().map(|range| Ok((range.start, length(range)?))).collect::<Result<_>>()?;
-    let mut all = Bytes::from(file.gather(&places).await?);
+    let mut all = Bytes::from(file.gather_async(&places).await?);
     Ok(places.iter().map(|(_, len)| all.split_to(*len)).collect())
 }
 

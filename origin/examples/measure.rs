@@ -180,7 +180,7 @@ async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) ->
         // All of both comes into memory.
         for at in (0..len).step_by(1 << 20) {
             store.get_range(&path, at..at + (1 << 20)).await?;
-            file.gather(&[(at, 1 << 20)]).await?;
+            file.gather_async(&[(at, 1 << 20)]).await?;
         }
     }
     let before = cache.counters();
@@ -189,7 +189,7 @@ async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) ->
         let ranges = pages(&mut rng, len);
         let places: Vec<(u64, usize)> = ranges.iter().map(|range| (range.start, 4096)).collect();
         let (begun, cpu_begun) = (Instant::now(), cpu());
-        let plain = file.gather(&places).await?;
+        let plain = file.gather_async(&places).await?;
         let (plain_s, plain_cpu) = (begun.elapsed().as_secs_f64(), cpu() - cpu_begun);
         let (begun, cpu_begun) = (Instant::now(), cpu());
         let cached = store.get_ranges(&path, &ranges).await?;

@@ -54,7 +54,7 @@ pub struct Drive {
 
 /// A read that was begun.
 pub enum Gathered {
-    Runs(iomill::Gathering),
+    Runs(iomill::Answer<Vec<u8>>),
     /// The drive does not answer.
     #[cfg(test)]
     Hangs,
@@ -224,7 +224,7 @@ impl Drive {
         if self.hangs.load(Relaxed) {
             return Gathered::Hangs;
         }
-        Gathered::Runs(self.file.gather(places))
+        Gathered::Runs(self.file.gather_async(places))
     }
 
     /// Before a read of a place, with the life of its region: lets the page cache forget what the region held in an earlier one. Rule R4.

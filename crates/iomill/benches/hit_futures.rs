@@ -61,7 +61,7 @@ fn turn(file: &File, way: usize, places: &[u64]) -> f64 {
             file.read_at(&mut out, place).unwrap();
             black_box(&out);
         }),
-        2 => places.iter().for_each(|&place| drop(black_box(ready(file.read(place, RECORD)).unwrap()))),
+        2 => places.iter().for_each(|&place| drop(black_box(ready(file.read_async(place, RECORD)).unwrap()))),
         3 => places.iter().for_each(|&place| {
             out = ready(file.read_at_async(std::mem::take(&mut out), place)).unwrap().0;
             black_box(&out);

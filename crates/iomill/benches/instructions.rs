@@ -255,7 +255,7 @@ fn future_hits(dir: &Path) -> usize {
     let mut context = Context::from_waker(&waker);
     let mut read = |places: &[u64]| {
         for &place in places {
-            let mut reading = pin!(file.read(place, RECORD));
+            let mut reading = pin!(file.read_async(place, RECORD));
             let bytes = loop {
                 match reading.as_mut().poll(&mut context) {
                     Poll::Ready(bytes) => break bytes.unwrap(),

@@ -16,10 +16,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let array = Array::create(&drives)?;
     let file = array.create_file("log", Layout::default())?;
 
-    block_on(file.write(b"many drives, one file\n".repeat(10_000), 0))??;
+    block_on(file.write_at_async(b"many drives, one file\n".repeat(10_000), 0))??;
     block_on(file.sync_async())??;
     // All reads are in flight before the first is waited for.
-    let reads: Vec<_> = (0..100).map(|n| file.read(n * 2200, 22)).collect();
+    let reads: Vec<_> = (0..100).map(|n| file.read_async(n * 2200, 22)).collect();
     for read in reads {
         assert_eq!(block_on(read)??, b"many drives, one file\n");
     }

@@ -78,11 +78,11 @@ fn calls_allocate_as_often_as_the_docs_say() {
     assert_eq!(allocated(|_| file.read_many(&mut rows, &offsets, 64).unwrap()), 1, "a gather of rows that miss");
     assert!(rows.iter().all(|byte| *byte == 1));
 
-    block_on(file.write(vec![2; PAGE], 0)).unwrap();
+    block_on(file.write_at_async(vec![2; PAGE], 0)).unwrap();
     let mut buffers: Vec<Vec<u8>> = (0..101).map(|_| vec![2; PAGE]).collect();
     // The future is ready when `write` returns.
     let write = |_| {
-        let mut future = file.write(buffers.pop().unwrap(), 0);
+        let mut future = file.write_at_async(buffers.pop().unwrap(), 0);
         assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_ready());
     };
     assert_eq!(allocated(write), 4, "a write by a future");

@@ -137,10 +137,10 @@ fn owner(file: &File, index: usize, mut rng: Rng) -> Vec<u8> {
             }
             5 => {
                 let bytes = fill(&mut model, record);
-                block_on(file.write(bytes, at(index, record))).unwrap();
+                block_on(file.write_at_async(bytes, at(index, record))).unwrap();
             }
             6 => {
-                let mut got = block_on(file.read(at(index, record), RECORD)).unwrap();
+                let mut got = block_on(file.read_async(at(index, record), RECORD)).unwrap();
                 got.resize(RECORD, 0);
                 assert!(got == model[record * RECORD..][..RECORD], "a future, record {record}");
             }
@@ -222,7 +222,7 @@ fn pages_never_tear() {
                                 }
                             }
                             3 => {
-                                whole(&block_on(file.read(offset, PAGE)).unwrap());
+                                whole(&block_on(file.read_async(offset, PAGE)).unwrap());
                             }
                             4 => {
                                 let pages = (PAGES - page).min(2);
@@ -319,7 +319,7 @@ fn the_length_changes_under_readers_and_writers() {
                         let got = match rng.u8(0..6) {
                             0 => {
                                 let bytes = content[at..at + len].to_vec();
-                                block_on(file.write(bytes, at as u64)).unwrap();
+                                block_on(file.write_at_async(bytes, at as u64)).unwrap();
                                 continue;
                             }
                             1 => {
@@ -335,7 +335,7 @@ fn the_length_changes_under_readers_and_writers() {
                                 file.submit_with(at as u64, len.min(PAGE), task).unwrap();
                                 receiver.recv().unwrap()
                             }
-                            _ => block_on(file.read(at as u64, len)).unwrap(),
+                            _ => block_on(file.read_async(at as u64, len)).unwrap(),
                         };
                         let wrong = got.iter().enumerate().find(|&(i, &byte)| byte != 0 && byte != pattern(at + i));
                         assert_eq!(wrong, None, "at {at}");

@@ -112,7 +112,7 @@ fn an_engine_that_is_refused_later_is_replaced_by_calls() {
             scope.spawn(move || {
                 let mut page = [0; PAGE];
                 file.read_at(&mut page, 0).unwrap();
-                block_on(file.read(50 * PAGE as u64, PAGE)).unwrap();
+                block_on(file.read_async(50 * PAGE as u64, PAGE)).unwrap();
                 forbid::install(&forbid::filter(forbidden, errno)).unwrap();
                 for number in 20..30 {
                     file.read_at(&mut page, number * PAGE as u64).unwrap();
@@ -121,7 +121,7 @@ fn an_engine_that_is_refused_later_is_replaced_by_calls() {
                 let mut many = [0; 5 * PAGE];
                 file.read_many(&mut many, &[33, 31, 35, 39, 37].map(|number| number * PAGE as u64), PAGE).unwrap();
                 assert_eq!(many, [7; 5 * PAGE]);
-                assert_eq!(block_on(file.read(60 * PAGE as u64, PAGE)).unwrap(), [7; PAGE]);
+                assert_eq!(block_on(file.read_async(60 * PAGE as u64, PAGE)).unwrap(), [7; PAGE]);
                 file.write_at(&[8; PAGE], 0).unwrap();
                 file.write_at(&[8; 10], 99 * PAGE as u64 + 1).unwrap();
                 file.sync().unwrap();

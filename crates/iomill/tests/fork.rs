@@ -96,7 +96,7 @@ fn forked<T, E: Into<Error>>(call: &str, result: std::result::Result<T, E>) -> s
 }
 
 /// A read that had its bytes before the fork gives them.
-fn there_or_forked(read: &mut iomill::Reading) -> std::result::Result<(), String> {
+fn there_or_forked(read: &mut iomill::Answer<Vec<u8>>) -> std::result::Result<(), String> {
     poll(read).unwrap().map_or_else(|error| forked("a read", Err::<(), _>(error)), |_| Ok(()))
 }
 
@@ -203,7 +203,7 @@ fn every_call_in_a_child_is_an_error() {
             for _ in 0..5 {
                 // This thread has looked the page up, and it is in the cache.
                 file.read_at(&mut [0; 100], 0).unwrap();
-                let (mut there, mut begun) = (file.read(0, PAGE), file.sync_async());
+                let (mut there, mut begun) = (file.read_async(0, PAGE), file.sync_async());
                 let child = fork(|| {
                     there_or_forked(&mut there)?;
                     forked("a future that was begun", poll(&mut begun).unwrap())?;
@@ -238,8 +238,8 @@ fn calls_of_the_file(file: &File) -> std::result::Result<(), String> {
     forked("preallocate", file.preallocate(1 << 20))?;
     forked("sync", file.sync())?;
     forked("sync of a cursor", file.cursor().sync())?;
-    forked("read", poll(&mut file.read(0, PAGE)).unwrap())?;
-    forked("write", poll(&mut file.write(vec![1], 0)).unwrap())?;
+    forked("read", poll(&mut file.read_async(0, PAGE)).unwrap())?;
+    forked("write", poll(&mut file.write_at_async(vec![1], 0)).unwrap())?;
     forked("sync_async", poll(&mut file.sync_async()).unwrap())?;
     forked("submit", file.submit(task(), |_| ()))?;
     forked("try_submit", file.try_submit(task(), |_| ()))?;
@@ -306,7 +306,7 @@ fn work_goes_on_while_children_drop() {
             let ends = Stop(&stop);
             let mut handles = Some((file.clone(), array.clone()));
             for _ in 0..8 {
-                let mut reads: Vec<_> = (0..20).map(|page| file.read(page * PAGE as u64, PAGE)).collect();
+                let mut reads: Vec<_> = (0..20).map(|page| file.read_async(page * PAGE as u64, PAGE)).collect();
                 fork(|| {
                     reads.iter_mut().try_for_each(there_or_forked)?;
                     reads.clear();
@@ -361,7 +361,7 @@ fn a_child_may_open_the_array_anew() {
                 }
             }
         }
-        let ended = mine.read(0, 10 * PAGE);
+        let ended = mine.read_async(0, 10 * PAGE);
         drop(ended);
         // The handle of the parent opens its file again. So does the child's in a child of the child.
         let reads = |file: &File| match file.read_at(&mut [0; 8], 0) {
@@ -458,7 +458,7 @@ fn every_read(file: &File, pages: usize) -> std::result::Result<(), String> {
     same("read_rows_async", &worked("read_rows_async", block_on(rows))?)?;
     let ranges = file.read_ranges_async(vec![0; 2 * PAGE], &places.map(|at| (at, PAGE)));
     same("read_ranges_async", &worked("read_ranges_async", block_on(ranges))?)?;
-    if worked("read", block_on(file.read(places[1], PAGE)))? != wanted[PAGE..] {
+    if worked("read", block_on(file.read_async(places[1], PAGE)))? != wanted[PAGE..] {
         return Err("read: other bytes".into());
     }
     worked("pin", file.pin(last as u64)).map(|pin| pin[..] == wanted[PAGE..])?;

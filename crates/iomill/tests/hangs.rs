@@ -160,8 +160,8 @@ fn allowed(array: &Array, file: &File) {
     let _ = (file.name(), file.len(), file.is_empty(), file.background());
     std::io::Write::flush(&mut file.cursor()).unwrap();
     file.advise(0..10 * PAGE, Advice::WillNeed).unwrap();
-    drop(file.read(0, 100));
-    drop(file.write(vec![0; 10], 0));
+    drop(file.read_async(0, 100));
+    drop(file.write_at_async(vec![0; 10], 0));
     drop(file.sync_async());
     file.submit(vec![Request::Read { offset: 0, len: 10 }], |_| ()).unwrap();
     file.try_submit(vec![Request::Read { offset: 0, len: 10 }], |_| ()).unwrap();
@@ -196,9 +196,9 @@ fn calls_that_block_are_refused_in_callbacks_and_wakers() {
         let again = look("a task in place");
         file.submit_with(0, 10, move |_| again()).unwrap();
         hear();
-        in_waker(&rig, || file.read(50 * PAGE, 10), look("the waker of a read, which a drive thread wakes"));
+        in_waker(&rig, || file.read_async(50 * PAGE, 10), look("the waker of a read, which a drive thread wakes"));
         hear();
-        in_waker(&rig, || file.read(0, 128 * PAGE as usize), look("the waker of a read of several waves"));
+        in_waker(&rig, || file.read_async(0, 128 * PAGE as usize), look("the waker of a read of several waves"));
         hear();
         file.write_at(&[1; 10], 100 * PAGE).unwrap();
         in_waker(&rig, || file.sync_async(), look("the waker of a sync"));
@@ -265,9 +265,9 @@ fn an_executor_that_polls_inside_wake_works() {
             let work = async move {
                 for step in 0..50_u64 {
                     let page = (task * 31 + step * 7) % 200;
-                    let bytes = file.read(page * PAGE, PAGE as usize).await.unwrap();
+                    let bytes = file.read_async(page * PAGE, PAGE as usize).await.unwrap();
                     assert_eq!(bytes, [page as u8; PAGE as usize], "page {page}");
-                    file.write(bytes, page * PAGE).await.unwrap();
+                    file.write_at_async(bytes, page * PAGE).await.unwrap();
                     if step % 25 == 0 {
                         file.sync_async().await.unwrap();
                     }
@@ -295,9 +295,9 @@ fn a_waker_may_ask_for_more_than_a_queue_holds() {
     let again = file.clone();
     in_waker(
         &rig,
-        || file.read(0, 10),
+        || file.read_async(0, 10),
         move || {
-            let reads: Vec<_> = (0..3).map(|_| again.read(0, 9000 * PAGE as usize)).collect();
+            let reads: Vec<_> = (0..3).map(|_| again.read_async(0, 9000 * PAGE as usize)).collect();
             tell.send(reads).unwrap();
         },
     );
@@ -328,7 +328,7 @@ fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
         match place {
             "a callback" => file.submit(vec![Request::Read { offset: 50 * PAGE, len: 10 }], move |_| let_go()).unwrap(),
             "a task in place" => file.submit_with(50 * PAGE, 10, move |_| let_go()).unwrap(),
-            _ => in_waker(&rig, || file.read(50 * PAGE, 10), let_go),
+            _ => in_waker(&rig, || file.read_async(50 * PAGE, 10), let_go),
         }
         let Rig { _dir, drives, hooks: _, array } = rig;
         drop((file, array));
@@ -393,7 +393,7 @@ fn a_slow_close_holds_up_no_operation() {
         match in_place {
             true => slow.submit_with(10 * PAGE, 10, |_| ()).unwrap(),
             // More than a wave: the threads for rests do the remainder.
-            false => drop(slow.read(10 * PAGE, 40 * PAGE as usize)),
+            false => drop(slow.read_async(10 * PAGE, 40 * PAGE as usize)),
         }
         drop(slow);
         rig.hooks.writes.shut();
@@ -510,7 +510,7 @@ fn a_panic_in_a_turn_loses_no_end() {
         let panicked = (1..1000).any(|round| {
             file.advise(.., Advice::DontNeed).unwrap();
             rig.hooks.panics.store(1, Ordering::SeqCst);
-            let read = || iomill::block_on(file.read(round % 30 * 2 * PAGE, 2 * PAGE as usize));
+            let read = || iomill::block_on(file.read_async(round % 30 * 2 * PAGE, 2 * PAGE as usize));
             catch_unwind(AssertUnwindSafe(read)).is_err()
         });
         assert!(panicked, "no turn of this thread panicked");
@@ -532,7 +532,7 @@ fn a_callback_may_wait_for_the_last_operation_of_an_array() {
     let file = array.create_file("x", Layout::default()).unwrap();
     file.write_at(&[1; 2 * PAGE as usize], 0).unwrap();
     hooks.reads.shut();
-    let read = file.read(PAGE, PAGE as usize);
+    let read = file.read_async(PAGE, PAGE as usize);
     let (tell, told) = channel();
     // It needs no drive, so its callback runs while the read is held.
     let wait = move |_: Result<Vec<Vec<u8>>>| tell.send(block_on(read).map(|bytes| bytes.len())).unwrap();

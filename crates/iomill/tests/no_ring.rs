@@ -191,8 +191,9 @@ fn an_asynchronous_call_without_an_engine_says_so() {
         let (of_thread, few) = (file.clone(), Arc::clone(&platform));
         let at_end = move || {
             few.1.store(0, Ordering::Relaxed);
-            let read = pin!(of_thread.read(8192, 4096)).poll(&mut Context::from_waker(Waker::noop()));
-            let written = pin!(of_thread.write(vec![1; 512], 512)).poll(&mut Context::from_waker(Waker::noop()));
+            let read = pin!(of_thread.read_async(8192, 4096)).poll(&mut Context::from_waker(Waker::noop()));
+            let written =
+                pin!(of_thread.write_at_async(vec![1; 512], 512)).poll(&mut Context::from_waker(Waker::noop()));
             few.1.store(usize::MAX, Ordering::Relaxed);
             tell.send((read.map_ok(drop), written.map(|ended| ended.map(drop).map_err(Error::from)))).unwrap();
         };

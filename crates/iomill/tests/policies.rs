@@ -317,7 +317,7 @@ fn epochs_through_a_small_cache_hit_its_share() {
                 }
                 _ => {
                     for (row, offset) in rows.chunks_exact_mut(8).zip(&offsets) {
-                        row.copy_from_slice(&block_on(file.read(*offset, 8)).unwrap());
+                        row.copy_from_slice(&block_on(file.read_async(*offset, 8)).unwrap());
                     }
                 }
             }

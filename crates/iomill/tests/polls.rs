@@ -125,15 +125,15 @@ fn op(rng: &mut Rng, file: &File, log: &File) -> Op {
             Box::pin(async move { drop(read.await.unwrap()) })
         }
         1 => {
-            let write = file.write(vec![page as u8; PAGE as usize], page * PAGE);
+            let write = file.write_at_async(vec![page as u8; PAGE as usize], page * PAGE);
             Box::pin(async move { drop(write.await.unwrap()) })
         }
         2 => {
-            let write = log.write(vec![1; 100], log.len());
+            let write = log.write_at_async(vec![1; 100], log.len());
             Box::pin(async move { drop(write.await.unwrap()) })
         }
         _ => {
-            let read = file.read(page * PAGE + 5, 1000);
+            let read = file.read_async(page * PAGE + 5, 1000);
             Box::pin(async move { assert_eq!(read.await.unwrap(), [page as u8; 1000]) })
         }
     }
@@ -157,7 +157,7 @@ fn disturb(array: &Array, stop: &Arc<AtomicBool>) -> Vec<thread::JoinHandle<()>>
         again(|array, round| array.resize_cache((1 + round % 7) << 20).unwrap()),
         again(|array, round| {
             let file = array.open_file("pages").unwrap();
-            drop(file.read(round % PAGES * PAGE, 100));
+            drop(file.read_async(round % PAGES * PAGE, 100));
             file.sync().unwrap();
             file.close().unwrap();
         }),

@@ -81,7 +81,7 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()
             model[range].copy_from_slice(&new);
         }
         2 => {
-            assert_eq!(block_on(file.write(new.clone(), offset))?, new);
+            assert_eq!(block_on(file.write_at_async(new.clone(), offset))?, new);
             model[range].copy_from_slice(&new);
         }
         3 => {
@@ -101,7 +101,7 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()
             assert_eq!(file.read_at(&mut got, offset)?, len);
             assert!(got == model[range], "read_at {offset}, {len}");
         }
-        6 => assert!(block_on(file.read(offset, len))? == model[range], "read {offset}, {len}"),
+        6 => assert!(block_on(file.read_async(offset, len))? == model[range], "read {offset}, {len}"),
         7 => {
             let step = (len / 5).max(1);
             let offsets: Vec<u64> = (0..len / step).map(|record| offset + (record * step) as u64).collect();
@@ -262,7 +262,7 @@ fn a_file_shrinks_and_grows_under_its_readers() {
                                 let read = file.read_at(&mut got, at as u64).unwrap();
                                 got.truncate(read);
                             } else {
-                                got = block_on(file.read(at as u64, len)).unwrap();
+                                got = block_on(file.read_async(at as u64, len)).unwrap();
                             }
                             let wrong = got.iter().enumerate().find(|&(i, &b)| b != 0 && b != pattern(at + i));
                             assert_eq!(wrong, None, "at {at}");
@@ -361,7 +361,7 @@ fn what_is_dropped_in_flight_is_finished() {
             let array = rig.create(DRIVE_THREADS[round % 2]);
             let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
             let content: Vec<u8> = (0..200_000).map(pattern).collect();
-            drop(file.write(content.clone(), 0));
+            drop(file.write_at_async(content.clone(), 0));
             drop(file.sync_async());
             if round % 4 < 2 {
                 drop(array);
@@ -427,7 +427,7 @@ fn a_file_can_be_deleted_once_its_last_call_has_ended() {
             for _ in 0..20 {
                 let file = array.create_file("x", Layout::default()).unwrap();
                 file.write_at(&[1; 100], 0).unwrap();
-                let reading = file.read(0, 100);
+                let reading = file.read_async(0, 100);
                 let syncing = file.sync_async();
                 file.close().unwrap();
                 assert_eq!(block_on(reading).unwrap(), [1; 100]);
@@ -455,7 +455,7 @@ fn a_waker_that_panics_stops_no_other_operation() {
         file.write_at(&vec![7; 1 << 20], 0).unwrap();
         let waker = Waker::from(Arc::new(Bomb));
         for _ in 0..20 {
-            let mut futures = [file.read(0, 1 << 20), file.read(0, 1 << 20)];
+            let mut futures = [file.read_async(0, 1 << 20), file.read_async(0, 1 << 20)];
             for future in &mut futures {
                 let _ = Pin::new(future).poll(&mut Context::from_waker(&waker));
             }

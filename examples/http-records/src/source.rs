@@ -77,7 +77,7 @@ impl Source {
         let offsets: Vec<u64> = ids.iter().map(|id| id * self.record_bytes as u64).collect();
         match &self.file {
             Opened::Iomill(file) => match offsets[..] {
-                [offset] => Ok(file.read(offset, self.record_bytes).await?.into()),
+                [offset] => Ok(file.read_async(offset, self.record_bytes).await?.into()),
                 _ => {
                     let out = vec![0; offsets.len() * self.record_bytes];
                     let out = file.read_many_async(out, &offsets, self.record_bytes).await?;

@@ -100,7 +100,7 @@ impl Flyer {
             let flights = Flights::new(load, ops, slice.verify, Arc::clone(&stop))?;
             let shared = flights.shared();
             // The first call may start threads and rings. This read starts them before the clock starts.
-            executor::block_on_all(vec![load.file.read(0, load.op_bytes)])
+            executor::block_on_all(vec![load.file.read_async(0, load.op_bytes)])
                 .into_iter()
                 .try_for_each(|read| read.map(drop))?;
             Ok((self.way.driver(flights)?, shared))

@@ -241,7 +241,7 @@ impl Life<'_> {
         let new = bytes(step.second ^ step.first, count);
         let began = self.contents(id).begin(at, &new);
         let written = if step.first.is_multiple_of(3) {
-            block_on(&self.array(), file.write(new, at as u64))?.map(drop).map_err(Error::from)
+            block_on(&self.array(), file.write_at_async(new, at as u64))?.map(drop).map_err(Error::from)
         } else {
             file.write_at(&new, at as u64)
         };
@@ -401,11 +401,11 @@ impl Life<'_> {
                 if writes {
                     let new = bytes(step.first ^ step.second, range.len());
                     let began = self.contents(id).begin(range.start, &new);
-                    let future = file.write(new, range.start as u64);
+                    let future = file.write_at_async(new, range.start as u64);
                     let future = async move { future.await.map(|_| Vec::new()).map_err(Error::from) };
                     (vec![Part::Write(began)], Pending::Future(Box::pin(future) as _))
                 } else {
-                    let future = file.read(range.start as u64, range.len());
+                    let future = file.read_async(range.start as u64, range.len());
                     let future = async move { future.await.map(|bytes| vec![bytes]) };
                     (vec![Part::Read(range)], Pending::Future(Box::pin(future) as _))
                 }

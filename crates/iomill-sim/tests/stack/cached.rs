@@ -171,7 +171,7 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
             let at = page * PAGE as u64;
             let result = match page % 4 {
                 0 => file.read_at(&mut got, at).map(drop),
-                1 => block_on(&array, file.read(at, PAGE)).map(drop),
+                1 => block_on(&array, file.read_async(at, PAGE)).map(drop),
                 2 => file.pin(page).map(drop),
                 _ => file.write_at(&content[at as usize + 5..][..10], at + 5),
             };
@@ -232,7 +232,7 @@ fn advice_waits_for_its_share() {
     let reads = [(&file, 0), (&other, 100)].map(|(handle, page)| {
         handle.advise(.., Advice::Sequential).unwrap();
         // Each handle has a window of a 16th of the cache read ahead, which uses up the whole share.
-        handle.read(page * PAGE as u64, PAGE)
+        handle.read_async(page * PAGE as u64, PAGE)
     });
     file.advise(200 * PAGE as u64..230 * PAGE as u64, Advice::WillNeed).unwrap();
     for read in reads {
@@ -332,7 +332,7 @@ fn a_file_closed_by_its_last_write_is_flushed() {
             file.read_at(&mut [0; 1], rng.u64(0..30_000)).unwrap();
         }
         let at = rng.usize(0..29_000);
-        let write = file.write(vec![0xAB; 900], at as u64);
+        let write = file.write_at_async(vec![0xAB; 900], at as u64);
         drop(file);
         block_on(&array, write).unwrap();
         let mut wanted = content;

@@ -31,7 +31,7 @@ fn fill(rng: &mut Rng, array: &Array, file: &File) -> (Vec<u8>, Error) {
         let at = content.len() as u64;
         let written = match rng.bool() {
             true => file.write_at(&new, at),
-            false => block_on(array, file.write(new.clone(), at)).map(drop).map_err(Error::from),
+            false => block_on(array, file.write_at_async(new.clone(), at)).map(drop).map_err(Error::from),
         };
         match written {
             Ok(()) => content.extend(new),

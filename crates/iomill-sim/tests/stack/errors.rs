@@ -297,7 +297,7 @@ impl UncertainTwin {
         let (at, len) = (offset(rng, self.bytes.len()), length(rng));
         let wanted = len.min(self.bytes.len() - at);
         if rng.u8(0..3) == 0 {
-            match block_on(array, file.read(at as u64, len)) {
+            match block_on(array, file.read_async(at as u64, len)) {
                 Ok(found) => {
                     assert_eq!(found.len(), wanted);
                     self.learn(at, &found);
@@ -321,7 +321,7 @@ impl UncertainTwin {
         let (at, len) = (offset(rng, self.bytes.len() + 20_000), length(rng).min(60_000));
         let new = bytes(rng, len);
         let result = if rng.u8(0..3) == 0 {
-            block_on(array, file.write(new.clone(), at as u64))
+            block_on(array, file.write_at_async(new.clone(), at as u64))
                 .map(|back| assert_same(&back, &new, String::new))
                 .map_err(Error::from)
         } else {
@@ -489,14 +489,14 @@ fn handles_of_a_closed_array_say_so() {
     let (world, array, file, content) = plain(4, 2);
     // No thread steps an array that is closed.
     let (_, other, _, _) = plain(5, 1);
-    let (pending, late) = (file.read(0, content.len()), array.clone());
+    let (pending, late) = (file.read_async(0, content.len()), array.clone());
     array.close().unwrap();
     assert_same(&block_on(&late, pending).unwrap(), &content, || "a read that began before the close".into());
     let closed = |result: iomill::Result<()>| assert!(matches!(result, Err(Error::Closed)), "{result:?}");
     closed(file.read_at(&mut [0], 0).map(drop));
     closed(file.write_at(&[0], 0));
-    closed(block_on(&late, file.read(0, 1)).map(drop));
-    closed(block_on(&late, file.write(vec![1], 0)).map(drop).map_err(Error::from));
+    closed(block_on(&late, file.read_async(0, 1)).map(drop));
+    closed(block_on(&late, file.write_at_async(vec![1], 0)).map(drop).map_err(Error::from));
     closed(block_on(&other, file.sync_async()));
     closed(file.submit(Vec::new(), |_| panic!("the task has not begun")));
     closed(file.sync());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Reading, Request, Syncing, Transfer};
+use iomill::{Answer, Array, Error, File, Request, Transfer};
 
 use super::harness::{Memory, assert_same, block_on, bytes};
 use super::model::{apart, put};
@@ -16,9 +16,9 @@ const RANGES_MAX: usize = 16;
 type Outcome = Arc<Mutex<Option<iomill::Result<Vec<Vec<u8>>>>>>;
 
 enum Pending {
-    Read { future: Reading, wanted: Vec<u8> },
+    Read { future: Answer<Vec<u8>>, wanted: Vec<u8> },
     Write { future: Transfer<Vec<u8>>, wanted: Vec<u8> },
-    Sync(Syncing),
+    Sync(Answer<()>),
     Batch { outcome: Outcome, wanted: Vec<Vec<u8>> },
 }
 
@@ -47,10 +47,10 @@ pub fn mixed_with(
             1 => pending.push(batch(rng, file, model, at, len, write)),
             2 => pending.push(Pending::Sync(file.sync_async())),
             3 if write => drop(begin_write(rng, file, model, at, len)),
-            3 => drop(file.read(at as u64, len)),
+            3 => drop(file.read_async(at as u64, len)),
             _ if write => pending.push(begin_write(rng, file, model, at, len)),
             _ => {
-                let future = file.read(at as u64, len);
+                let future = file.read_async(at as u64, len);
                 pending.push(Pending::Read { future, wanted: model[at..at + len].to_vec() });
             }
         }
@@ -73,7 +73,7 @@ pub fn mixed_with(
 fn begin_write(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize) -> Pending {
     let new = bytes(rng, len);
     put(model, at, &new);
-    Pending::Write { future: file.write(new.clone(), at as u64), wanted: new }
+    Pending::Write { future: file.write_at_async(new.clone(), at as u64), wanted: new }
 }
 
 fn block(rng: &mut Rng, file: &File, model: &mut Vec<u8>, at: usize, len: usize, write: bool) {

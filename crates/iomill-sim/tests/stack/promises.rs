@@ -189,7 +189,9 @@ fn a_write_fails_by_no_other_page() {
         }
         for page in good {
             let result = if asynchronous {
-                block_on(&array, file.write(vec![3; 100], page * PAGE as u64 + 5)).map(drop).map_err(Error::from)
+                block_on(&array, file.write_at_async(vec![3; 100], page * PAGE as u64 + 5))
+                    .map(drop)
+                    .map_err(Error::from)
             } else {
                 file.write_at(&[3; 100], page * PAGE as u64 + 5)
             };
@@ -265,7 +267,7 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
             let file = array.create_file("file", layout.clone().block_bytes(PAGE as u32)).unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             let write = |bytes: Vec<u8>, at: u64| match asynchronous {
-                true => block_on(&array, file.write(bytes, at)).map(drop).map_err(Error::from),
+                true => block_on(&array, file.write_at_async(bytes, at)).map(drop).map_err(Error::from),
                 false => file.write_at(&bytes, at),
             };
             if cache_pages == 64 {
@@ -315,7 +317,7 @@ fn a_far_write_after_one_that_failed_fails_by_no_other_page() {
         // Odd pages, with the end among them, cannot be written back.
         world.faults(|faults| faults.inject(eio(Kind::Write).drive(1).times(u64::MAX)));
         let write = |bytes: Vec<u8>, at: u64| match asynchronous {
-            true => block_on(&array, file.write(bytes, at)).map(drop).map_err(Error::from),
+            true => block_on(&array, file.write_at_async(bytes, at)).map(drop).map_err(Error::from),
             false => file.write_at(&bytes, at),
         };
         write(vec![9; 10], 30 * PAGE as u64).unwrap();

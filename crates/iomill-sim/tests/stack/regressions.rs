@@ -58,7 +58,7 @@ fn growing_shows_nothing_of_a_write_that_failed() {
             let no = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").skip(9).times(1000);
             world.faults(|faults| faults.inject(no));
             let failed = if asynchronous {
-                block_on(&array, file.write(vec![8; 20 * PAGE], 100)).map(drop).map_err(Error::from)
+                block_on(&array, file.write_at_async(vec![8; 20 * PAGE], 100)).map(drop).map_err(Error::from)
             } else {
                 file.write_at(&[8; 20 * PAGE], 100)
             };
@@ -150,7 +150,7 @@ fn a_senseless_read_is_refused_at_once() {
         let array = options.create(world.paths()).unwrap();
         let file = array.create_file("file", Layout::striping()).unwrap();
         file.set_len(len).unwrap();
-        block_on(&array, file.read(0, PAGE)).unwrap();
+        block_on(&array, file.read_async(0, PAGE)).unwrap();
         let (told, end) = std::sync::mpsc::channel();
         let asker = file.clone();
         std::thread::spawn(move || {
@@ -172,7 +172,7 @@ fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
     let array = array(&world);
     let file = array.create_file("file", Layout::striping()).unwrap();
     file.set_len(100_000).unwrap();
-    let futures: Vec<_> = (0..50).map(|index| file.write(vec![1; 20], index * 40)).collect();
+    let futures: Vec<_> = (0..50).map(|index| file.write_at_async(vec![1; 20], index * 40)).collect();
     (0..5).for_each(|_| array.step());
     (0..50).for_each(|index| file.write_at(&[2; 20], index * 40 + 20).unwrap());
     futures.into_iter().for_each(|future| drop(block_on(&array, future).unwrap()));
@@ -235,12 +235,12 @@ fn a_call_that_needs_room_waits_for_a_flush_of_others() {
             let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
             file.set_len(5 * PAGE as u64).unwrap();
             // So many dirty pages are flushed at once.
-            let flushing = file.write(vec![7; 4 * PAGE], 0);
+            let flushing = file.write_at_async(vec![7; 4 * PAGE], 0);
             (0..steps).for_each(|_| array.step());
             file.write_at(&[8; 4 * PAGE], 0).unwrap();
             match what {
                 "write" => file.write_at(&[9], 4 * PAGE as u64).unwrap(),
-                "awaited write" => drop(block_on(&array, file.write(vec![9], 4 * PAGE as u64)).unwrap()),
+                "awaited write" => drop(block_on(&array, file.write_at_async(vec![9], 4 * PAGE as u64)).unwrap()),
                 _ => assert_eq!(file.pin(4).unwrap()[0], 0),
             }
             drop(block_on(&array, flushing).unwrap());

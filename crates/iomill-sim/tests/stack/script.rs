@@ -82,7 +82,7 @@ impl Script {
         let new = bytes(rng, 50_000);
         self.begin(&name, 0, &new);
         self.flying = Some(name);
-        Some(file.write(new, 0))
+        Some(file.write_at_async(new, 0))
     }
 
     /// Whether that write goes to this file.
@@ -425,7 +425,7 @@ impl Script {
         }
         self.settle();
         rng.shuffle(&mut writes);
-        let begun: Vec<_> = writes.iter().map(|(at, new)| file.write(new.clone(), *at as u64)).collect();
+        let begun: Vec<_> = writes.iter().map(|(at, new)| file.write_at_async(new.clone(), *at as u64)).collect();
         let ended: Vec<_> = begun.into_iter().map(|write| block_on(&array, write)).collect();
         for ((at, new), ended) in writes.iter().zip(ended) {
             ended?;

@@ -49,7 +49,7 @@ impl Medium for File {
 /// The value of a key as a future. No thread changes the table meanwhile.
 async fn get(table: &Table<File>, file: &File, key: u64) -> Result<Option<Vec<u8>>> {
     for page in table.probe(key) {
-        let bytes = file.read(page * PAGE_BYTES as u64, PAGE_BYTES).await?;
+        let bytes = file.read_async(page * PAGE_BYTES as u64, PAGE_BYTES).await?;
         match find(bytes.first_chunk().ok_or("the file ends within a page")?, key) {
             Found::Value(value) => return Ok(Some(value.to_vec())),
             Found::Nowhere => return Ok(None),

@@ -1,41 +1,87 @@
-//! [`Answer`]: the future of a call that waits for drives; and [`FutureState`], what every future waits for. Non-goals: reads and writes
-//! (`future`), and changes of names (`change`).
+//! [`Answer`]: the future of a call that owns no buffer of the caller. [`Unfilled`]: new memory for what such a call reads.
+//! Non-goals: futures with a buffer of the caller (`transfer`), and changes of names (`change`).
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::transfer::{Begun, Later, Moving, polled_again};
 use crate::error::{Error, Result};
-use crate::exec::cell::SharedCell;
 use crate::exec::pools::Pool;
 use crate::exec::{Promise, Promised, promise};
-use crate::sys::process::Home;
+use crate::pager::batch::with_room;
+use crate::pager::{Failed, IoBuffer, IoBytes};
 
 /// The future of a call. It resolves to what the call returns.
 ///
-/// The call has begun when the future is made, and goes on if the future is dropped. It runs on threads of the array. So neither the call that
-/// makes the future nor a poll waits for a drive.
+/// The call has begun when the future is made, and goes on if the future is dropped. Neither the call that makes the
+/// future nor a poll waits for a drive: what waits runs on threads of the array.
 #[derive(Debug)]
-#[must_use = "the call goes on, but its errors are lost"]
-pub struct Answer<T>(FutureState<T>);
+#[must_use = "the call goes on, but its result and its errors are lost"]
+pub struct Answer<T>(State<T>);
+
+#[derive(Debug)]
+enum State<T> {
+    /// The result, until it is taken.
+    Now(Option<Result<T>>),
+    Later(Later<T>),
+    /// A read into new memory, and what makes the result of it.
+    Reading(Moving<Unfilled>, fn(Unfilled, usize) -> T),
+}
 
 impl<T> Answer<T> {
     /// An answer that is there.
+    #[inline]
     pub(super) fn now(result: Result<T>) -> Answer<T> {
-        Answer(FutureState::now(result))
+        Answer(State::Now(Some(result)))
     }
 
     pub(super) fn later(promised: Promised<Result<T>>) -> Answer<T> {
-        Answer(FutureState::later(promised))
+        Answer(State::Later(Later::new(promised, None)))
+    }
+}
+
+impl Answer<Vec<u8>> {
+    /// Of a read into new memory.
+    pub(super) fn of_read(begun: std::result::Result<Begun<Unfilled>, Failed<Unfilled>>) -> Answer<Vec<u8>> {
+        // A number that an operation gives is that of the bytes that it has written.
+        let filled: fn(Unfilled, usize) -> Vec<u8> = |bytes, len| {
+            // SAFETY: as above.
+            unsafe { bytes.filled(len) }
+        };
+        match begun {
+            Ok(Begun::Now(bytes, len)) => Answer::now(Ok(filled(bytes, len))),
+            Ok(Begun::Later(moving)) => Answer(State::Reading(moving, filled)),
+            Err(failed) => Answer::now(Err(failed.into())),
+        }
     }
 }
 
 impl<T> Future for Answer<T> {
     type Output = Result<T>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
-        self.0.poll(context)
+        if let State::Now(now) = &mut self.0
+            && let Some(result) = now.take()
+        {
+            return Poll::Ready(result);
+        }
+        self.0.poll_later(context)
+    }
+}
+
+impl<T> State<T> {
+    /// `poll` of what was not there at once.
+    #[inline(never)]
+    fn poll_later(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
+        match self {
+            State::Now(_) => Poll::Ready(Err(polled_again())),
+            State::Later(later) => later.poll(context),
+            State::Reading(moving, end) => {
+                moving.poll(context).map(|ended| ended.map(|(bytes, len)| end(bytes, len)).map_err(Error::from))
+            }
+        }
     }
 }
 
@@ -55,66 +101,50 @@ pub(super) fn answer_later<T: Send + 'static>(
     Answer::later(promised)
 }
 
-/// What a future waits for.
+/// Memory for bytes that are about to be read: empty, with room for `len` of them. Nothing fills the memory before the
+/// read, which for a long gather costs as much as its hits do.
 #[derive(Debug)]
-pub(super) struct FutureState<T> {
-    /// The result, if it is there already: why it could not begin.
-    now: Option<Result<T>>,
-    later: Option<Promised<Result<T>>>,
-    /// The shared context where it began, if it is in one.
-    cell: Option<Arc<SharedCell>>,
-    is_polled: bool,
-    /// The process that began it.
-    home: Home,
+pub(super) struct Unfilled {
+    bytes: Vec<u8>,
+    len: usize,
 }
 
-#[cold]
-pub(super) fn polled_again() -> Error {
-    Error::invalid("a future", "polled again after it resolved")
-}
-
-impl<T> FutureState<T> {
-    pub fn now(result: Result<T>) -> FutureState<T> {
-        FutureState { now: Some(result), later: None, cell: None, is_polled: false, home: Home::here() }
+impl Unfilled {
+    #[inline]
+    pub fn new(len: usize) -> Result<Unfilled> {
+        Ok(Unfilled { bytes: with_room(len)?, len })
     }
 
-    pub fn later(promised: Promised<Result<T>>) -> FutureState<T> {
-        FutureState::of_cell(promised, None)
+    /// Memory that was read into already.
+    pub fn of(bytes: Vec<u8>) -> Unfilled {
+        let len = bytes.len();
+        Unfilled { bytes, len }
     }
 
-    /// Of an operation that the calling thread has just begun in `cell`, if it has. Then polls bring its I/O on.
-    pub fn of_cell(promised: Promised<Result<T>>, cell: Option<Arc<SharedCell>>) -> FutureState<T> {
-        FutureState { now: None, later: Some(promised), cell, is_polled: false, home: Home::here() }
-    }
-
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
-        if !self.home.is_here() {
-            // Rule 3 of the fork (`exec`).
-            std::mem::forget(self.later.take());
-            return Poll::Ready(Err(Error::Forked));
-        }
-        let promised = match (self.now.take(), &mut self.later) {
-            (Some(result), _) => return Poll::Ready(result),
-            (None, Some(promised)) => promised,
-            (None, None) => return Poll::Ready(Err(polled_again())),
-        };
-        let polled = Pin::new(&mut *promised).poll(context);
-        let (Some(cell), Poll::Pending) = (&self.cell, &polled) else {
-            return polled.map(|kept| kept.and_then(|result| result));
-        };
-        cell.advance(context, !std::mem::replace(&mut self.is_polled, true));
-        Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result))
+    /// The bytes.
+    ///
+    /// # Safety
+    /// The first `len` bytes, at most as many as there is room for, were written.
+    #[inline]
+    pub unsafe fn filled(mut self, len: usize) -> Vec<u8> {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.set_len(len) };
+        self.bytes
     }
 }
 
-impl<T> Drop for FutureState<T> {
-    /// The operation goes on without its future. No poll brings it on any more.
-    fn drop(&mut self) {
-        if let (Some(cell), Some(promised)) = (&self.cell, &self.later)
-            && self.home.is_here()
-            && promised.is_open()
-        {
-            cell.leave();
-        }
+// SAFETY: the bytes of a vector are on the heap, and stay there while the vector is moved. Nothing reads them before an
+// operation has written them, so they need not be initialised.
+unsafe impl IoBytes for Unfilled {
+    fn bytes(&self) -> *const [u8] {
+        std::ptr::slice_from_raw_parts(self.bytes.as_ptr(), self.len)
+    }
+}
+
+// SAFETY: as above, and the vector owns its bytes alone.
+unsafe impl IoBuffer for Unfilled {
+    #[inline]
+    fn memory(&mut self) -> *mut [u8] {
+        std::ptr::slice_from_raw_parts_mut(self.bytes.as_mut_ptr(), self.len)
     }
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use super::cursor::sought;
 use super::file::File;
-use super::future::{ReadingAt, Transfer};
+use super::transfer::Transfer;
 use crate::drive::PAGE_BYTES;
 use crate::pager::{Failed, Span};
 
@@ -42,7 +42,7 @@ pub struct AsyncCursor {
 enum Doing {
     Nothing,
     /// From the position on.
-    Reading(ReadingAt<Vec<u8>>),
+    Reading(Transfer<Vec<u8>, (Vec<u8>, usize)>),
     /// Up to the position.
     Writing(Transfer<Vec<u8>>),
 }
@@ -94,7 +94,7 @@ impl File {
 
 impl AsyncCursor {
     /// Makes the file durable, also what this cursor has written: [`File::sync_async`] after a flush.
-    pub async fn sync(&mut self) -> io::Result<()> {
+    pub async fn sync_async(&mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll_written(context)).await?;
         Ok(self.file.sync_async().await?)
     }
@@ -154,7 +154,7 @@ impl AsyncCursor {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         buffer.extend_from_slice(bytes);
-        self.doing = Doing::Writing(self.file.write(buffer, self.position));
+        self.doing = Doing::Writing(self.file.write_at_async(buffer, self.position));
         // Most writes end in the cache, at once.
         if let Poll::Ready(Err(error)) = self.poll_written(context) {
             return Poll::Ready(Err(error));

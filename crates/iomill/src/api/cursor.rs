@@ -90,8 +90,7 @@ impl File {
 }
 
 /// Clones of a handle share one position, as descriptors from `dup` do. It begins at 0. [`File::cursor`] gives positions of their own.
-/// Calls that move the position wait for each other. [`File::read`] and [`File::write`] are other calls: where the compiler takes those, name
-/// the trait, as in `Read::read(&mut &file, buf)`.
+/// Calls that move the position wait for each other.
 impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.position().pass("read", |offset| self.read_from(buf, offset).map(|read| (read, offset + read as u64)))

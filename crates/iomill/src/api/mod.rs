@@ -7,7 +7,8 @@
 //!
 //! - `array.rs`: making, opening and closing an array; `Array` is a counted handle.
 //! - `names.rs`: create, delete, rename, attributes: as calls and as futures.
-//! - `answer.rs`, `change.rs`: the future of a call; changes in steps.
+//! - `answer.rs`, `transfer.rs`, `change.rs`: the future of a call, without and with a buffer of the caller; changes in
+//!   steps.
 //! - `draft.rs`: drafts, `put` and `copy`.
 //! - `listing.rs`: files by prefix, one after the other.
 //! - `file.rs`, `holes.rs`: the blocking calls of a `File`; which ranges of a file hold data.
@@ -138,6 +139,7 @@ mod rows;
 mod runtime;
 mod setup;
 mod traits;
+mod transfer;
 
 pub use crate::cache::policy::PolicyKind;
 pub use crate::catalog::{When, check_name};
@@ -159,8 +161,7 @@ pub use check::{Problem, Report, Severity};
 pub use cursor::FileCursor;
 pub use draft::{Draft, PutOptions};
 pub use file::File;
-pub use future::{Reading, ReadingAt, Request, Syncing, Transfer};
-pub use gather::Gathering;
+pub use future::Request;
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo, SmallSpace};
 pub use listing::{Listed, ListedFile, Listing};
 pub use options::{
@@ -174,3 +175,4 @@ pub use plain::{PlainOptions, open_plain};
 pub use profile::{Profile, ProfileDrive};
 pub use rows::RowId;
 pub use runtime::{Runtime, RuntimeOptions};
+pub use transfer::Transfer;

@@ -4,7 +4,7 @@
 use std::fmt::Display;
 
 use super::file::{File, check_sizes};
-use super::future::Transfer;
+use super::transfer::Transfer;
 use crate::error::{Error, Result};
 use crate::pager::IoBuffer;
 

@@ -51,12 +51,9 @@ const _: () = {
 const _: () = {
     #[cfg(any(feature = "tokio", feature = "futures-io"))]
     is_shared::<AsyncCursor>();
-    is_shared::<Gathering>();
-    is_shared::<Reading>();
-    is_shared::<ReadingAt<Vec<u8>>>();
     is_shared::<Transfer<Vec<u8>>>();
+    is_shared::<Transfer<Vec<u8>, (Vec<u8>, usize)>>();
     is_shared::<Failed<Vec<u8>>>();
-    is_shared::<Syncing>();
     is_shared::<Answer<File>>();
     is_shared::<Draft>();
     is_shared::<PutOptions>();

@@ -30,7 +30,7 @@ static RUNTIMES: PerProcess<RwLock<Vec<Id>>> = PerProcess::empty();
 /// ```no_run
 /// # async fn main_of_a_program() -> iomill::Result<()> {
 /// iomill::drive_by_tokio(&tokio::runtime::Handle::current())?;
-/// let bytes = iomill::open_plain("features.bin")?.read(4096, 100).await?;
+/// let bytes = iomill::open_plain("features.bin")?.read_async(4096, 100).await?;
 /// # Ok(()) }
 /// ```
 ///

@@ -48,22 +48,11 @@ pub enum Request {
 #[derive(Debug)]
 pub struct Batch {
     requests: Vec<Request>,
-    /// Whether reads past the end of the file are short. Else they are errors.
-    may_be_short: bool,
 }
 
 impl Batch {
     pub fn of(requests: Vec<Request>) -> Batch {
-        Batch { requests, may_be_short: false }
-    }
-
-    /// One read, as far as the file goes.
-    pub fn up_to_end(offset: u64, len: usize) -> Batch {
-        Batch { requests: vec![Request::Read { offset, len }], may_be_short: true }
-    }
-
-    pub fn requests(&self) -> &[Request] {
-        &self.requests
+        Batch { requests }
     }
 
     fn writes(&self) -> impl Iterator<Item = (u64, u64)> + Clone {
@@ -80,21 +69,6 @@ impl Batch {
     /// The end of the last byte that is written, as an offset in bytes; 0 if nothing is written.
     fn write_end(&self, file: &OpenFile) -> Result<u64> {
         self.writes().try_fold(0, |end, (offset, len)| Ok(file.file.range_end(offset, len)?.max(end)))
-    }
-
-    /// Cuts its reads to a file's length, or refuses reads past it.
-    fn fit(&mut self, file: &OpenFile) -> Result<()> {
-        if !self.may_be_short {
-            return file.file.check_within(reads(&self.requests));
-        }
-        let end = file.file.len();
-        for request in &mut self.requests {
-            if let Request::Read { offset, len } = request {
-                file.file.range_end(*offset, *len as u64)?;
-                *len = end.saturating_sub(*offset).min(*len as u64) as usize;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -286,7 +260,7 @@ impl Prepare<Buffers> for Batch {
         let write_end = self.write_end(file)?;
         let ranges = self.writes().map(|(offset, len)| offset..offset + len);
         let Some(entered) = by.enter_for(self.is_write().then_some(write_end), ranges)? else { return Ok(None) };
-        self.fit(file)?;
+        file.file.check_within(reads(&self.requests))?;
         // Here the caller still sees an error of making engines.
         let cell = file.exec().cell_for(by.class)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;

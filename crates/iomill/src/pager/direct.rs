@@ -272,7 +272,9 @@ impl<B: Send + 'static> DirectRead<B> {
             State::Open(None) | State::Ended | State::Taken => {}
         }
     }
+}
 
+impl<B> DirectRead<B> {
     /// The result, with the buffer.
     ///
     /// # Safety
@@ -321,7 +323,7 @@ impl<B> Drop for DirectRead<B> {
     }
 }
 
-impl<B: IoBuffer> DirectReading<B> {
+impl<B> DirectReading<B> {
     /// The result with the buffer, when the read has ended. Meanwhile the poll brings I/O on, and waits for nothing.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Result<()>, Option<B>)> {
         if !self.home.is_here() {

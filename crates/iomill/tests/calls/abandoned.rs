@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
 use crate::executor::block_on;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, PutOptions, Reading};
+use iomill::{Advice, Answer, Array, ArrayOptions, File, Layout, PutOptions};
 
 use super::PAGE;
 
@@ -47,19 +47,19 @@ pub(crate) fn site() -> (tempfile::TempDir, Array, File) {
     (root, array, file)
 }
 
-fn poll(reading: &mut Reading) -> bool {
+fn poll(reading: &mut Answer<Vec<u8>>) -> bool {
     Pin::new(reading).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
 /// The thread of a future. It comes back to the future when this is dropped, or when a call has waited for it in vain.
 struct Away {
-    thread: Option<thread::JoinHandle<Option<Reading>>>,
+    thread: Option<thread::JoinHandle<Option<Answer<Vec<u8>>>>>,
     comes_back: Arc<AtomicBool>,
 }
 
 impl Away {
     /// Ends the thread. Returns a future that it had not dropped.
-    fn come_back(&mut self) -> Option<Reading> {
+    fn come_back(&mut self) -> Option<Answer<Vec<u8>>> {
         self.comes_back.store(true, Ordering::Relaxed);
         self.thread.take()?.join().unwrap()
     }
@@ -77,7 +77,8 @@ fn begin(file: &File, page: u64, fate: Fate) -> Away {
     let back = Arc::clone(&comes_back);
     let thread = thread::spawn(move || {
         // A second read is in flight with it, of a record across two pages.
-        let mut readings = [page * PAGE as u64 + 7, (page + 2) * PAGE as u64 - 50].map(|at| Some(file.read(at, 100)));
+        let mut readings =
+            [page * PAGE as u64 + 7, (page + 2) * PAGE as u64 - 50].map(|at| Some(file.read_async(at, 100)));
         drop(file);
         if !matches!(fate, Fate::Waits) {
             // A quick drive may have answered already.
@@ -136,7 +137,8 @@ fn pages_do_not_wait_for_the_thread_that_began_to_read_them() {
         let mut bytes = [0; 64];
         beside("a blocking read", &[&first], fate, || file.read_at(&mut bytes, page * PAGE as u64)).unwrap();
         assert_eq!(bytes, [page as u8; 64]);
-        let read = beside("a future", &[&first], fate, || block_on(file.read((page + 1) * PAGE as u64, 64))).unwrap();
+        let read =
+            beside("a future", &[&first], fate, || block_on(file.read_async((page + 1) * PAGE as u64, 64))).unwrap();
         assert_eq!(read, [page as u8 + 1; 64]);
         if let Some(reading) = first.come_back() {
             let read = beside("a future that was moved", &[], fate, || block_on(reading)).unwrap();
@@ -192,7 +194,7 @@ fn what_was_begun_ends_before_the_array() {
         let (root, array, file) = site();
         let other = array.create_file("other", Layout::default()).unwrap();
         let end = 64 * PAGE as u64;
-        drop(file.write(vec![7; 2 << 20], end));
+        drop(file.write_at_async(vec![7; 2 << 20], end));
         drop(other.set_len_async(12_345));
         drop(array.create_file_async("created", Layout::default()));
         drop(array.put_async("put", vec![9; 300_000], &PutOptions::new()));
@@ -220,7 +222,7 @@ fn a_hit_is_ready_at_once() {
     file.read_at(&mut [0; PAGE], 0).unwrap();
     for _ in 0..10 {
         assert_eq!(
-            Pin::new(&mut file.read(10, 20)).poll(&mut Context::from_waker(Waker::noop())).map(Result::unwrap),
+            Pin::new(&mut file.read_async(10, 20)).poll(&mut Context::from_waker(Waker::noop())).map(Result::unwrap),
             Poll::Ready(vec![0; 20])
         );
     }
@@ -231,10 +233,11 @@ fn a_hit_is_ready_at_once() {
 fn block_on_runs_any_future() {
     let (_root, _array, file) = site();
     let other = file.clone();
-    let (unpolled, written) =
-        thread::spawn(move || (other.read(5 * PAGE as u64, 10), other.write(vec![77; 10], 6 * PAGE as u64 + 5)))
-            .join()
-            .unwrap();
+    let (unpolled, written) = thread::spawn(move || {
+        (other.read_async(5 * PAGE as u64, 10), other.write_at_async(vec![77; 10], 6 * PAGE as u64 + 5))
+    })
+    .join()
+    .unwrap();
     assert_eq!(iomill::block_on(unpolled).unwrap().unwrap(), [5; 10]);
     assert_eq!(iomill::block_on(written).unwrap().unwrap(), [77; 10]);
     let (tell, told) = tokio::sync::oneshot::channel();
@@ -244,12 +247,12 @@ fn block_on_runs_any_future() {
     });
     let both = async {
         let number = told.await.unwrap();
-        let reads: Vec<_> = (10..50u64).map(|page| (page, file.read(page * PAGE as u64, 5000))).collect();
+        let reads: Vec<_> = (10..50u64).map(|page| (page, file.read_async(page * PAGE as u64, 5000))).collect();
         for (page, read) in reads {
             assert_eq!(read.await.unwrap()[..PAGE], [page as u8; PAGE]);
         }
         // One call within the other.
-        number + iomill::block_on(async { file.read(55 * PAGE as u64, 1).await.unwrap()[0] }).unwrap()
+        number + iomill::block_on(async { file.read_async(55 * PAGE as u64, 1).await.unwrap()[0] }).unwrap()
     };
     assert_eq!(iomill::block_on(both).unwrap(), 58);
     teller.join().unwrap();

@@ -48,7 +48,7 @@ fn they_do_what_the_calls_do() {
 
 async fn use_all(array: &Array) {
     let file = array.create_file_async("first", Layout::default()).await.unwrap();
-    file.write(vec![1; 5000], 0).await.unwrap();
+    file.write_at_async(vec![1; 5000], 0).await.unwrap();
     file.set_len_async(4000).await.unwrap();
     file.close_async().await.unwrap();
     assert!(matches!(array.create_file_async("first", Layout::default()).await, Err(Error::Exists { .. })));
@@ -56,15 +56,15 @@ async fn use_all(array: &Array) {
     array.rename_async("first", "renamed").await.unwrap();
     assert!(matches!(array.open_file_async("first").await, Err(Error::NotFound { .. })));
     let file = array.open_file_async("renamed").await.unwrap();
-    assert_eq!(file.read(0, 5000).await.unwrap(), [1; 4000]);
+    assert_eq!(file.read_async(0, 5000).await.unwrap(), [1; 4000]);
     let copied = array.copy_async("renamed", "copy", When::Absent).await.unwrap();
     assert_eq!((copied.len_bytes, &copied.attributes["key"][..]), (4000, "value"));
     let put = array.put_async("large", vec![2; 300_000], &PutOptions::new()).await.unwrap();
     assert_eq!((put.len_bytes, put.version), (300_000, array.stat("large").unwrap().version));
     let large = array.open_file_async("large").await.unwrap();
-    assert_eq!(large.read(299_990, 100).await.unwrap(), [2; 10]);
+    assert_eq!(large.read_async(299_990, 100).await.unwrap(), [2; 10]);
     let draft = array.draft(Layout::default()).unwrap();
-    draft.file().write(vec![3; 70_000], 0).await.unwrap();
+    draft.file().write_at_async(vec![3; 70_000], 0).await.unwrap();
     assert!(matches!(draft.publish_async("copy", When::Absent).await, Err(Error::Exists { .. })));
     draft.publish_async("drafted", When::Absent).await.unwrap();
     drop(draft);
@@ -86,7 +86,7 @@ fn from_many_tasks() {
             let (name, other) = (format!("file {n}"), format!("other {n}"));
             array.put_async(&name, vec![n as u8; 3000 + n as usize], &PutOptions::new()).await.unwrap();
             let file = array.open_file_async(&name).await.unwrap();
-            assert_eq!(file.read(0, 9000).await.unwrap(), vec![n as u8; 3000 + n as usize]);
+            assert_eq!(file.read_async(0, 9000).await.unwrap(), vec![n as u8; 3000 + n as usize]);
             drop(array.put_async(&other, vec![0; 10], &PutOptions::new()));
             array.rename_async(&name, &format!("new {n}")).await.unwrap();
             if n.is_multiple_of(2) {
@@ -180,7 +180,7 @@ fn a_version_is_opened_only_while_the_name_has_it() {
         // Handles keep what they have.
         let new = block_on(array.open_version_async("file", version)).unwrap();
         for (file, byte) in [(held, 1), (again, 1), (new, 2)] {
-            assert_eq!((file.len(), block_on(file.read(0, 1)).unwrap()), (len as u64, vec![byte]));
+            assert_eq!((file.len(), block_on(file.read_async(0, 1)).unwrap()), (len as u64, vec![byte]));
         }
         array.rename("file", "renamed").unwrap();
         assert!(matches!(array.open_version("file", version), Err(Error::Conflict { found: None, .. })));

@@ -57,7 +57,7 @@ fn use_array(array: &Array) {
     let mut bytes = vec![0; 300_000];
     assert_eq!(file.read_at(&mut bytes, 5).unwrap(), 300_000);
     file.read_many(&mut bytes[..50 * PAGE], &(0..50).map(|at| at * 9999).collect::<Vec<_>>(), PAGE).unwrap();
-    drop(block_on(file.read(5000, 100_000)).unwrap());
+    drop(block_on(file.read_async(5000, 100_000)).unwrap());
     let (sender, receiver) = mpsc::channel();
     file.submit(vec![Request::Read { offset: 700_000, len: PAGE }], move |result| sender.send(result.is_ok()).unwrap())
         .unwrap();

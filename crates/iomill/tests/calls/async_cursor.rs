@@ -96,7 +96,7 @@ fn writes_extend_the_file_and_come_before_what_follows() {
         assert!(cursor.write(&large).await.unwrap() < large.len());
         cursor.write_all(&large).await.unwrap();
         assert_eq!(cursor.write(&[]).await.unwrap(), 0);
-        cursor.sync().await.unwrap();
+        cursor.sync_async().await.unwrap();
         cursor.seek(SeekFrom::Start(64 * PAGE as u64)).await.unwrap();
         let mut got = vec![0; bytes.len()];
         cursor.read_exact(&mut got).await.unwrap();

@@ -149,7 +149,7 @@ fn gather(file: &File, pages: &[u64]) -> impl Future<Output = Vec<u8>> + use<> {
 /// A read that this thread begins while the system refuses it a context.
 fn read_refused(file: &File, page: u64) -> iomill::Result<Vec<u8>> {
     REFUSED.set(true);
-    let read = block_on(file.read(page * PAGE as u64, 10));
+    let read = block_on(file.read_async(page * PAGE as u64, 10));
     REFUSED.set(false);
     read
 }
@@ -247,8 +247,8 @@ fn bytes_read(array: &Array) -> u64 {
 #[test]
 fn a_read_begins_and_ends_without_polls() {
     let Some(rig) = rig(None, 1, 1 << 20) else { return };
-    let begin = |page: u64| (page, bytes_read(&rig.array), rig.file.read(page * PAGE as u64, 10));
-    let ends_alone = |(page, before, reading): (u64, u64, iomill::Reading)| {
+    let begin = |page: u64| (page, bytes_read(&rig.array), rig.file.read_async(page * PAGE as u64, 10));
+    let ends_alone = |(page, before, reading): (u64, u64, iomill::Answer<Vec<u8>>)| {
         until("the read", || bytes_read(&rig.array) > before);
         until("its end", || rig.array.counters().drives[0].in_flight == 0);
         let bytes = ends("a read that has ended", move || block_on(reading).unwrap());
@@ -266,7 +266,7 @@ fn a_poll_of_block_on_may_wait_for_another_executor() {
     let Some(rig) = rig(None, 1, 1 << 20) else { return };
     let file = rig.file.clone();
     let bytes = ends("the inner executor", move || {
-        iomill::block_on(async { block_on(file.read(30 * PAGE as u64, 10)).unwrap() }).unwrap()
+        iomill::block_on(async { block_on(file.read_async(30 * PAGE as u64, 10)).unwrap() }).unwrap()
     });
     assert_eq!(bytes, [30; 10]);
 }
@@ -309,8 +309,8 @@ fn a_nested_block_on_sees_what_its_turns_begin() {
                 let (first, second) = (first.clone(), second.clone());
                 let (tell, told) = tokio::sync::oneshot::channel();
                 let both = async move {
-                    assert_eq!(first.read(page * PAGE as u64, 1).await.unwrap(), [page as u8]);
-                    assert_eq!(second.read(page * PAGE as u64 + 5, 1).await.unwrap(), [page as u8]);
+                    assert_eq!(first.read_async(page * PAGE as u64, 1).await.unwrap(), [page as u8]);
+                    assert_eq!(second.read_async(page * PAGE as u64 + 5, 1).await.unwrap(), [page as u8]);
                     tell.send(()).unwrap();
                 };
                 let task = PollsInWake { wakes: AtomicUsize::new(0), future: Mutex::new(Some(Box::pin(both))) };
@@ -331,7 +331,7 @@ fn a_write_that_no_poll_brings_on_does_not_block_the_background() {
         let (begun, wait) = channel();
         let (go_on, until) = channel::<()>();
         let holder = thread::spawn(move || {
-            let mut write = file.write(vec![7; 100], 100);
+            let mut write = file.write_at_async(vec![7; 100], 100);
             if is_polled {
                 let _ends_without_more = poll_once(&mut write);
             }
@@ -340,7 +340,7 @@ fn a_write_that_no_poll_brings_on_does_not_block_the_background() {
             block_on(write).unwrap();
         });
         wait.recv_timeout(PATIENCE).unwrap();
-        ends("a write in the background", move || block_on(behind.write(vec![9; 100], 300)).unwrap());
+        ends("a write in the background", move || block_on(behind.write_at_async(vec![9; 100], 300)).unwrap());
         go_on.send(()).unwrap();
         holder.join().unwrap();
         let mut page = [0; PAGE];

@@ -38,10 +38,10 @@ fn on_tokio_from_many_tasks() {
                 let file = site.file.clone();
                 tokio::spawn(async move {
                     let page = (n % 64) as u8;
-                    let bytes = file.read(u64::from(page) * 4096 + 100, 300).await.unwrap();
+                    let bytes = file.read_async(u64::from(page) * 4096 + 100, 300).await.unwrap();
                     assert_eq!(bytes, [page; 300]);
                     // Pages beyond those that the other tasks read.
-                    let back = file.write(vec![n as u8; 50], (64 + n) * 4096 + 7).await.unwrap();
+                    let back = file.write_at_async(vec![n as u8; 50], (64 + n) * 4096 + 7).await.unwrap();
                     assert_eq!(back, [n as u8; 50]);
                 })
             })
@@ -51,8 +51,8 @@ fn on_tokio_from_many_tasks() {
         }
         site.file.sync_async().await.unwrap();
         assert_eq!(site.file.len(), (64 + 199) * 4096 + 57);
-        assert_eq!(site.file.read(site.file.len() - 10, 4096).await.unwrap(), [199; 10], "short at the end");
-        assert!(site.file.read(u64::MAX - 5, 10).await.is_err());
+        assert_eq!(site.file.read_async(site.file.len() - 10, 4096).await.unwrap(), [199; 10], "short at the end");
+        assert!(site.file.read_async(u64::MAX - 5, 10).await.is_err());
     });
     site.file.close().unwrap();
     site.array.close().unwrap();
@@ -61,7 +61,7 @@ fn on_tokio_from_many_tasks() {
 #[test]
 fn on_an_executor_of_a_few_lines() {
     let site = site();
-    let reads: Vec<_> = (0..64).map(|n| site.file.read(n * 4096, 4096)).collect();
+    let reads: Vec<_> = (0..64).map(|n| site.file.read_async(n * 4096, 4096)).collect();
     for (n, read) in reads.into_iter().enumerate() {
         assert_eq!(block_on(read).unwrap(), [n as u8; 4096]);
     }
@@ -71,12 +71,12 @@ fn on_an_executor_of_a_few_lines() {
 fn a_dropped_future_leaves_its_operation_whole() {
     let site = site();
     for round in 0..200u64 {
-        drop(site.file.write(vec![5; 4096], (100 + round) * 4096));
-        drop(site.file.read(0, 64 * 4096));
+        drop(site.file.write_at_async(vec![5; 4096], (100 + round) * 4096));
+        drop(site.file.read_async(0, 64 * 4096));
     }
     // Closing waits for I/O in flight.
     site.array.close().unwrap();
-    assert!(matches!(block_on(site.file.read(0, 1)), Err(Error::Closed)));
+    assert!(matches!(block_on(site.file.read_async(0, 1)), Err(Error::Closed)));
 }
 
 #[test]

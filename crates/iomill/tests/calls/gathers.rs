@@ -56,7 +56,7 @@ const WAYS: [(&str, Way); 4] = [
     }),
     ("gather", |file, offsets| {
         let ranges: Vec<(u64, usize)> = offsets.iter().map(|&offset| (offset, ROW)).collect();
-        block_on(file.gather(&ranges)).unwrap()
+        block_on(file.gather_async(&ranges)).unwrap()
     }),
     ("submit", |file, offsets| {
         let (tell, told) = channel();

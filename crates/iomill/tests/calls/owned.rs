@@ -22,7 +22,7 @@ fn round<B: IoBuffer + std::ops::DerefMut<Target = [u8]>>(file: &File, make: imp
     let place = buffer.as_ptr();
     buffer.fill(77);
     // Across two pages, so that both have old bytes around the new ones.
-    let buffer = run(file.write(buffer, 2 * page - 50)).unwrap();
+    let buffer = run(file.write_at_async(buffer, 2 * page - 50)).unwrap();
     assert_eq!(buffer.as_ptr(), place, "the same memory comes back");
     let (buffer, read) = run(file.read_at_async(buffer, 2 * page - 60)).unwrap();
     assert_eq!((&buffer[..10], &buffer[10..], read), (&[1; 10][..], &[77; 90][..], 100));
@@ -35,7 +35,7 @@ fn round<B: IoBuffer + std::ops::DerefMut<Target = [u8]>>(file: &File, make: imp
     assert_eq!([&many[..30], &many[30..50], &many[50..60], &many[60..]], [&[5; 30][..], &[2; 20], &[3; 10], &[5; 30]]);
     let ranges = run(file.read_ranges_async(make(12), &[(8 * page, 5), (7 * page, 7)])).unwrap();
     assert_eq!([&ranges[..5], &ranges[5..]], [&[8; 5][..], &[7; 7]]);
-    let gathered = run(file.gather(&[(8 * page, 5), (7 * page, 0), (9 * page - 3, 6)])).unwrap();
+    let gathered = run(file.gather_async(&[(8 * page, 5), (7 * page, 0), (9 * page - 3, 6)])).unwrap();
     assert_eq!([&gathered[..5], &gathered[5..8], &gathered[8..]], [&[8; 5][..], &[8; 3], &[9; 3]]);
     let rows = run(file.read_rows_async(make(2 * PAGE), &[11u32, 10], PAGE, 0)).unwrap();
     assert_eq!((rows[0], rows[PAGE]), (11, 10));
@@ -67,10 +67,10 @@ fn every_kind_of_buffer_is_read_and_written() {
 fn bytes_that_are_shared_are_written() {
     let (_root, _array, file) = site();
     let (shared, bytes): (Arc<[u8]>, _) = (Arc::from([3; 10]), Bytes::from(vec![4; 10]));
-    assert!(Arc::ptr_eq(&run(file.write(Arc::clone(&shared), 0)).unwrap(), &shared));
-    assert_eq!(run(file.write(bytes.clone(), 10)).unwrap(), bytes);
-    assert_eq!(run(file.write(&b"constant"[..], 20)).unwrap(), b"constant");
-    assert_eq!(run(file.read(0, 28)).unwrap(), [&[3; 10][..], &[4; 10], b"constant"].concat());
+    assert!(Arc::ptr_eq(&run(file.write_at_async(Arc::clone(&shared), 0)).unwrap(), &shared));
+    assert_eq!(run(file.write_at_async(bytes.clone(), 10)).unwrap(), bytes);
+    assert_eq!(run(file.write_at_async(&b"constant"[..], 20)).unwrap(), b"constant");
+    assert_eq!(run(file.read_async(0, 28)).unwrap(), [&[3; 10][..], &[4; 10], b"constant"].concat());
 }
 
 /// A type of a user's own: memory with something before it.
@@ -137,17 +137,17 @@ fn errors_give_the_buffer_back() {
     let buffer = failed(run(file.read_many_async(buffer, &[0, 0], 6)), "take 12 bytes");
     let buffer = failed(run(file.read_many_async(buffer, &[0, 64 * PAGE as u64], 5)), "record 1");
     let buffer = failed(run(file.read_rows_async(buffer, &[-1i64], 10, 0)), "row -1");
-    let buffer = failed(run(file.write(buffer, u64::MAX - 3)), "offset");
+    let buffer = failed(run(file.write_at_async(buffer, u64::MAX - 3)), "offset");
     let buffer = failed(run(file.write_many_async(buffer, &[0], 11)), "take 11 bytes");
     let buffer = failed(run(file.write_ranges_async(buffer, &[(0, usize::MAX), (0, 11)])), "address space");
     array.close().unwrap();
-    let buffer = failed(run(file.write(buffer, 0)), "closed");
+    let buffer = failed(run(file.write_at_async(buffer, 0)), "closed");
     let buffer = failed(run(file.read_many_async(buffer, &[5], 10)), "closed");
     let Err(failed) = run(file.read_at_async(buffer, 0)) else { panic!("a read of a closed file") };
     assert!(matches!(failed.error(), Error::Closed));
     let buffer = failed.into_parts().1.unwrap();
     assert_eq!(buffer.as_ptr(), place);
-    let as_error = || -> iomill::Result<Vec<u8>> { Ok(run(file.write(vec![1], 0))?) };
+    let as_error = || -> iomill::Result<Vec<u8>> { Ok(run(file.write_at_async(vec![1], 0))?) };
     assert!(matches!(as_error(), Err(Error::Closed)));
 }
 
@@ -156,12 +156,12 @@ fn what_is_dropped_goes_on_and_what_has_ended_has_no_buffer() {
     let (_root, _array, file) = site();
     let mut context = Context::from_waker(Waker::noop());
     for page in 0..20 {
-        let mut write = file.write(vec![99; 5000], page * 2 * PAGE as u64 + 5);
+        let mut write = file.write_at_async(vec![99; 5000], page * 2 * PAGE as u64 + 5);
         let mut read = file.read_many_async(vec![0; 5000], &[(40 + page) * PAGE as u64], 5000);
         let _ = (Pin::new(&mut write).poll(&mut context), Pin::new(&mut read).poll(&mut context));
     }
     for page in 0..20 {
-        assert_eq!(run(file.read(page * 2 * PAGE as u64 + 5, 5000)).unwrap(), [99; 5000]);
+        assert_eq!(run(file.read_async(page * 2 * PAGE as u64 + 5, 5000)).unwrap(), [99; 5000]);
     }
     let mut hit = file.read_at_async(vec![0; 10], 7);
     assert!(matches!(Pin::new(&mut hit).poll(&mut context), Poll::Ready(Ok((_, 10)))));
@@ -176,15 +176,15 @@ fn a_gather_is_all_or_an_error() {
     let array = Array::create([dir.path()]).unwrap();
     array.put("file", &[7; 10_000], &iomill::PutOptions::new()).unwrap();
     let file = array.open_file("file").unwrap();
-    assert_eq!(run(file.gather(&[])).unwrap(), []);
-    assert_eq!(run(file.gather(&[(9_000, 1_000), (0, 1)])).unwrap(), [7; 1_001]);
+    assert_eq!(run(file.gather_async(&[])).unwrap(), []);
+    assert_eq!(run(file.gather_async(&[(9_000, 1_000), (0, 1)])).unwrap(), [7; 1_001]);
     for wrong in [&[(9_000, 1_001)][..], &[(0, 1), (10_001, 0)], &[(0, usize::MAX), (0, 1)]] {
-        let refused = run(file.gather(wrong)).unwrap_err();
+        let refused = run(file.gather_async(wrong)).unwrap_err();
         assert!(matches!(refused, Error::Invalid { .. }), "{wrong:?}: {refused}");
     }
-    assert!(matches!(run(file.gather(&[(0, usize::MAX)])), Err(Error::Memory { .. })));
-    drop(file.gather(&[(0, 10_000)]));
-    let late = file.gather(&[(5_000, 10)]);
+    assert!(matches!(run(file.gather_async(&[(0, usize::MAX)])), Err(Error::Memory { .. })));
+    drop(file.gather_async(&[(0, 10_000)]));
+    let late = file.gather_async(&[(5_000, 10)]);
     drop((file, array));
     assert_eq!(run(late).unwrap(), [7; 10]);
 }

@@ -67,7 +67,7 @@ fn check_all_calls(file: &File, all: &[u8], has_cache: bool, seed: u64) {
         let mut out = vec![0; len];
         assert_eq!(file.read_at(&mut out, offset).unwrap(), len);
         assert!(out == at(all, ranges[0]));
-        assert!(block_on(file.read(offset, len)).unwrap() == at(all, ranges[0]));
+        assert!(block_on(file.read_async(offset, len)).unwrap() == at(all, ranges[0]));
         assert!(file.read_owned(offset, len).unwrap()[..] == *at(all, ranges[0]));
         let (mut first, mut second) = (vec![0; len / 3], vec![0; len - len / 3]);
         let mut bufs = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
@@ -252,7 +252,7 @@ fn a_file_that_was_cut_is_found_out() {
                 for result in [
                     file.read_at(&mut out, 0).map(drop),
                     file.read_many(&mut bytes, &[21 * PAGE as u64], PAGE),
-                    block_on(file.read(25 * PAGE as u64, 10)).map(drop),
+                    block_on(file.read_async(25 * PAGE as u64, 10)).map(drop),
                 ] {
                     let error = result.unwrap_err();
                     assert!(matches!(error, Error::FileCut { .. }), "{engine:?}: {error}");
@@ -397,7 +397,7 @@ fn devices_have_queues_and_come_while_others_are_used() {
                 let path = make(dir, &format!("file{number}"), &all);
                 files.push((open(&runtime, &path), all));
                 for (file, all) in &files {
-                    let reads: Vec<_> = (0..20).map(|page| file.read(page * PAGE as u64, PAGE)).collect();
+                    let reads: Vec<_> = (0..20).map(|page| file.read_async(page * PAGE as u64, PAGE)).collect();
                     for (page, read) in reads.into_iter().enumerate() {
                         assert!(block_on(read).unwrap() == all[page * PAGE..][..PAGE]);
                     }
@@ -482,7 +482,7 @@ fn a_file_is_opened_by_a_future() {
         let opening = options.open_async(&path);
         drop((runtime, options));
         let file = block_on(opening).unwrap();
-        assert_eq!(block_on(file.read(0, 20_000)).unwrap(), random(10_000, 3));
+        assert_eq!(block_on(file.read_async(0, 20_000)).unwrap(), random(10_000, 3));
     }
     let missing = block_on(PlainOptions::new().open_async(dir.path().join("none"))).unwrap_err();
     assert!(matches!(missing, Error::Io { .. }) && missing.to_string().contains("none"), "{missing}");

@@ -39,10 +39,10 @@ fn use_file(file: &File, way: usize) {
         // By parts, so that the next ones are read ahead.
         1 => (0..20).for_each(|part| assert!(file.read_at(&mut bytes[..50_000], part * 50_000).is_ok())),
         2 => file.read_many(&mut bytes[..50 * PAGE], &(0..50).map(|at| at * 9999).collect::<Vec<_>>(), PAGE).unwrap(),
-        3 => drop(block_on(file.read(5000, 100_000)).unwrap()),
+        3 => drop(block_on(file.read_async(5000, 100_000)).unwrap()),
         _ => {
             // A future that is polled once, and never again.
-            let mut read = Box::pin(file.read(1_000_000, 100_000));
+            let mut read = Box::pin(file.read_async(1_000_000, 100_000));
             let _begun: Poll<_> = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         }
     }

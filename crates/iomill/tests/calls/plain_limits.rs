@@ -35,7 +35,7 @@ fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
             file.close().unwrap();
             let list = options.open_list([&path, &path]).unwrap();
             list.read_at(&mut [0; 10_000], 90_000).unwrap();
-            block_on(list.read(0, 50_000)).unwrap();
+            block_on(list.read_async(0, 50_000)).unwrap();
             after_each("a list that is read");
             list.close().unwrap();
             after_each("a list that was read");
@@ -47,7 +47,7 @@ fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
     let file = array.create_file("f", Layout::default()).unwrap();
     file.write_at(&random(1 << 20, 2), 0).unwrap();
     file.sync().unwrap();
-    block_on(file.read(5000, 70_000)).unwrap();
+    block_on(file.read_async(5000, 70_000)).unwrap();
     after_each("an array");
     file.close().unwrap();
     array.delete("f").unwrap();
@@ -161,7 +161,7 @@ fn an_engine_that_cannot_be_used_is_not_chosen() {
         }
         let mut out = vec![0; bytes.len()];
         file.read_at(&mut out, 0).unwrap();
-        assert!(out == bytes && block_on(file.read(7, 100_000)).unwrap() == bytes[7..100_007]);
+        assert!(out == bytes && block_on(file.read_async(7, 100_000)).unwrap() == bytes[7..100_007]);
         file.close().unwrap();
     }
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
@@ -169,7 +169,7 @@ fn an_engine_that_cannot_be_used_is_not_chosen() {
     let file = array.create_file("f", Layout::default()).unwrap();
     file.write_at(&bytes, 0).unwrap();
     file.close().unwrap();
-    assert!(block_on(array.open_file("f").unwrap().read(0, bytes.len())).unwrap() == bytes);
+    assert!(block_on(array.open_file("f").unwrap().read_async(0, bytes.len())).unwrap() == bytes);
     for notices in [runtime.notices(), array.notices()] {
         for part in says {
             let said = notices.iter().filter(|notice| notice.contains(part)).count();

@@ -63,7 +63,7 @@ fn step(file: &File, model: &mut Vec<u8>, path: &Path, rng: &mut Rng) {
             if rng.bool() {
                 file.write_at(&bytes, offset as u64).unwrap();
             } else {
-                block_on(file.write(bytes, offset as u64)).unwrap();
+                block_on(file.write_at_async(bytes, offset as u64)).unwrap();
             }
         }
         5 | 6 => {

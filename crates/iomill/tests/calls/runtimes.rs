@@ -34,7 +34,7 @@ fn sleeps_of_reapers() -> u64 {
 
 async fn reads_in_turn(file: File, pages: std::ops::Range<u64>) {
     for page in pages {
-        assert_eq!(file.read(page * PAGE as u64 + 5, 50).await.unwrap(), [page as u8; 50]);
+        assert_eq!(file.read_async(page * PAGE as u64 + 5, 50).await.unwrap(), [page as u8; 50]);
     }
 }
 
@@ -47,9 +47,9 @@ fn tasks_of_a_runtime_that_drives_find_their_bytes() {
             for task in tasks {
                 task.await.unwrap();
             }
-            file.write(vec![9; 3 * PAGE], 7).await.unwrap();
+            file.write_at_async(vec![9; 3 * PAGE], 7).await.unwrap();
             file.sync_async().await.unwrap();
-            assert_eq!(file.read(PAGE as u64, 4).await.unwrap(), [9; 4]);
+            assert_eq!(file.read_async(PAGE as u64, 4).await.unwrap(), [9; 4]);
         });
         drop((file, runtime));
         array.close().unwrap();
@@ -80,7 +80,7 @@ fn reads_outlive_their_runtime() {
         for runtime in runtimes() {
             let (_root, array, file) = site();
             let reads = runtime.block_on(async {
-                let mut reads: Vec<_> = (0..16).map(|page| file.read(page * PAGE as u64 + 1, 9)).collect();
+                let mut reads: Vec<_> = (0..16).map(|page| file.read_async(page * PAGE as u64 + 1, 9)).collect();
                 let first = tokio::time::timeout(Duration::ZERO, &mut reads[0]).await;
                 drop(first);
                 reads.split_off(1)
@@ -111,7 +111,7 @@ fn in_time<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
 
 fn read_elsewhere(file: &File, pages: std::ops::Range<u64>) {
     for page in pages {
-        let read = crate::executor::block_on(file.read(page * PAGE as u64 + 5, 50));
+        let read = crate::executor::block_on(file.read_async(page * PAGE as u64 + 5, 50));
         assert_eq!(read.unwrap(), [page as u8; 50]);
     }
 }
@@ -127,12 +127,12 @@ fn reads_end_while_their_runtime_does_something_else() {
             {
                 let _entered = runtime.enter();
                 read_elsewhere(&file, 16..24);
-                assert_eq!(iomill::block_on(file.read(24 * PAGE as u64, 1)).unwrap().unwrap(), [24]);
+                assert_eq!(iomill::block_on(file.read_async(24 * PAGE as u64, 1)).unwrap().unwrap(), [24]);
             }
             let nested = file.clone();
             runtime.block_on(async { tokio::spawn(async move { read_elsewhere(&nested, 25..30) }).await.unwrap() });
             // A read that the runtime began goes to a thread for which the runtime waits.
-            let mut moved = file.read(30 * PAGE as u64 + 1, 2);
+            let mut moved = file.read_async(30 * PAGE as u64 + 1, 2);
             runtime.block_on(async {
                 let polled = tokio::time::timeout(Duration::ZERO, &mut moved).await;
                 if polled.is_err() {

@@ -190,7 +190,7 @@ impl Worker {
     fn begin_read(&mut self, most: usize) -> Moved {
         let (first, count) = self.some(most);
         let (world, before) = (Arc::clone(&self.world), self.world.before(first, count));
-        let reading = self.world.file.read(at(first), count * RECORD);
+        let reading = self.world.file.read_async(at(first), count * RECORD);
         Box::pin(async move { world.check(&before, &reading.await.unwrap()) })
     }
 
@@ -224,13 +224,13 @@ impl Worker {
     fn leave(&mut self) {
         let record = self.fixed();
         let file = if self.random.bool() { self.world.file.background() } else { self.world.file.clone() };
-        let mut write = file.write(record_of(record, 0).to_vec(), at(record));
+        let mut write = file.write_at_async(record_of(record, 0).to_vec(), at(record));
         if self.random.bool() {
             let _not_waited_for = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop()));
         }
         drop(write);
         drop(self.begin_read(3));
-        let read = self.world.file.read(at(record), 3 * RECORD);
+        let read = self.world.file.read_async(at(record), 3 * RECORD);
         // What is forgotten keeps its memory for ever.
         if self.random.u32(0..50) == 0 { std::mem::forget(read) } else { drop(read) }
     }

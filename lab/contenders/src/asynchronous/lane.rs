@@ -101,9 +101,9 @@ async fn one_by_one(shared: &Shared, ops: Ops, index: usize) -> Result<u64> {
         let started = timer.start();
         if op.write {
             shared.stamp(op.offset, &mut bytes);
-            bytes = shared.file.write(bytes, op.offset).await?;
+            bytes = shared.file.write_at_async(bytes, op.offset).await?;
         } else {
-            let read = shared.file.read(op.offset, shared.op_bytes).await?;
+            let read = shared.file.read_async(op.offset, shared.op_bytes).await?;
             shared.check(op.offset, &read)?;
             black_box(&read);
         }

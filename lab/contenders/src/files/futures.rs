@@ -47,7 +47,7 @@ async fn once(array: &Array, op: FileOp, name: &str, bytes: &[u8]) -> Result<()>
     match op {
         FileOp::Create => {
             let file = array.create_file_async(name, Layout::default()).await?;
-            file.write(bytes.to_vec(), 0).await?;
+            file.write_at_async(bytes.to_vec(), 0).await?;
             file.close_async().await
         }
         FileOp::Put => array.put_async(name, bytes.to_vec(), &PutOptions::new()).await.map(drop),

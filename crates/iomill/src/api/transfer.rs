@@ -1,0 +1,214 @@
+//! [`Transfer`]: the future of a call that owns a buffer. [`Moving`]: an operation under way that has one. [`Later`]: a
+//! result that another thread or a poll brings. Non-goals: futures without a buffer (`answer`), and what begins
+//! operations (`future`).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::error::{Error, Result};
+use crate::exec::Promised;
+use crate::exec::cell::SharedCell;
+use crate::pager::{DirectReading, Failed, Outcome};
+use crate::sys::process::Home;
+
+/// The future of a call that reads into a buffer, or writes from one, that it owns meanwhile. It resolves to `T`: the
+/// buffer, or the buffer and a number of bytes. An error gives the buffer back, too ([`Failed`]).
+///
+/// The call has begun when the future is made, and goes on if the future is dropped.
+#[derive(Debug)]
+#[must_use = "the call goes on, but its errors are lost"]
+pub struct Transfer<B, T = B>(State<B, T>);
+
+#[derive(Debug)]
+enum State<B, T> {
+    /// The result, until it is taken.
+    Now(Option<T>),
+    /// Why it could not begin, until that is taken.
+    Failed(Option<Failed<B>>),
+    Later(Moving<B>),
+}
+
+impl<B, T> Transfer<B, T> {
+    #[inline]
+    pub(super) fn now(result: T) -> Transfer<B, T> {
+        Transfer(State::Now(Some(result)))
+    }
+
+    pub(super) fn failed(error: Error, buffer: B) -> Transfer<B, T> {
+        Transfer::refused(Failed::new(error, Some(buffer)))
+    }
+
+    pub(super) fn refused(failed: Failed<B>) -> Transfer<B, T> {
+        Transfer(State::Failed(Some(failed)))
+    }
+
+    pub(super) fn later(moving: Moving<B>) -> Transfer<B, T> {
+        Transfer(State::Later(moving))
+    }
+
+    /// `poll` of what was not there at once. `end` makes the result of what an operation gives.
+    #[inline(never)]
+    fn poll_later(
+        &mut self,
+        context: &mut Context<'_>,
+        end: fn((B, usize)) -> T,
+    ) -> Poll<std::result::Result<T, Failed<B>>> {
+        match &mut self.0 {
+            State::Now(_) => Poll::Ready(Err(Failed::new(polled_again(), None))),
+            State::Failed(failed) => {
+                Poll::Ready(Err(failed.take().unwrap_or_else(|| Failed::new(polled_again(), None))))
+            }
+            State::Later(moving) => moving.poll(context).map(|ended| ended.map(end)),
+        }
+    }
+
+    #[inline]
+    fn take_now(&mut self) -> Option<T> {
+        match &mut self.0 {
+            State::Now(now) => now.take(),
+            State::Failed(_) | State::Later(_) => None,
+        }
+    }
+}
+
+impl<B> Transfer<B, (B, usize)> {
+    pub(super) fn of_read(begun: std::result::Result<Begun<B>, Failed<B>>) -> Transfer<B, (B, usize)> {
+        match begun {
+            Ok(Begun::Now(buffer, len)) => Transfer::now((buffer, len)),
+            Ok(Begun::Later(moving)) => Transfer::later(moving),
+            Err(failed) => Transfer::refused(failed),
+        }
+    }
+}
+
+impl<B> Transfer<B> {
+    /// What it has come to, or the operation. Only for a future that was not polled.
+    pub(super) fn into_begun(self, len: usize) -> std::result::Result<Begun<B>, Failed<B>> {
+        match self.0 {
+            State::Now(Some(buffer)) => Ok(Begun::Now(buffer, len)),
+            State::Failed(Some(failed)) => Err(failed),
+            State::Now(None) | State::Failed(None) => Err(Failed::new(polled_again(), None)),
+            State::Later(moving) => Ok(Begun::Later(moving)),
+        }
+    }
+}
+
+/// Of the buffer.
+impl<B> Future for Transfer<B> {
+    type Output = std::result::Result<B, Failed<B>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.take_now() {
+            Some(buffer) => Poll::Ready(Ok(buffer)),
+            None => self.poll_later(context, |(buffer, _)| buffer),
+        }
+    }
+}
+
+/// Of the buffer and the number of bytes that were read.
+impl<B> Future for Transfer<B, (B, usize)> {
+    type Output = std::result::Result<(B, usize), Failed<B>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.take_now() {
+            Some(read) => Poll::Ready(Ok(read)),
+            None => self.poll_later(context, |read| read),
+        }
+    }
+}
+
+/// The buffer is not pinned: the memory that operations use is where it leads to.
+impl<B, T> Unpin for Transfer<B, T> {}
+
+/// What a call with a buffer has come to when its future is made.
+pub(super) enum Begun<B> {
+    /// The result is there, with a number of bytes.
+    Now(B, usize),
+    Later(Moving<B>),
+}
+
+/// An operation under way that has a buffer. It resolves to the buffer and the number of bytes that were moved.
+#[derive(Debug)]
+pub(super) enum Moving<B> {
+    /// A read that needs nothing but its pieces, with its length in bytes.
+    Direct(DirectReading<B>, usize),
+    /// A read as far as the file goes.
+    UpToEnd(Later<Outcome<(B, usize)>>),
+    /// It moves as many bytes as this says, or fails.
+    Whole(Later<Outcome<B>>, usize),
+}
+
+impl<B> Moving<B> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<std::result::Result<(B, usize), Failed<B>>> {
+        match self {
+            Moving::Direct(reading, len) => reading.poll(context).map(|ended| match ended {
+                (Ok(()), Some(buffer)) => Ok((buffer, *len)),
+                (Ok(()), None) => Err(Failed::new(polled_again(), None)),
+                (Err(error), buffer) => Err(Failed::new(error, buffer)),
+            }),
+            Moving::UpToEnd(later) => {
+                later.poll(context).map(|ended| outcome(ended).map_err(|failed| failed.map(|(buffer, _)| buffer)))
+            }
+            Moving::Whole(later, len) => later.poll(context).map(|ended| outcome(ended).map(|buffer| (buffer, *len))),
+        }
+    }
+}
+
+/// The outcome of an operation, if it has one. Otherwise what has become of its future.
+fn outcome<K>(ended: Result<Outcome<K>>) -> Outcome<K> {
+    ended.unwrap_or_else(|error| Err(Failed::new(error, None)))
+}
+
+#[cold]
+pub(super) fn polled_again() -> Error {
+    Error::invalid("a future", "polled again after it resolved")
+}
+
+/// A result that comes later.
+#[derive(Debug)]
+pub(super) struct Later<T> {
+    /// `None` in a forked child after a poll.
+    promised: Option<Promised<Result<T>>>,
+    /// The shared context where it began, if it is in one.
+    cell: Option<Arc<SharedCell>>,
+    is_polled: bool,
+    /// The process that began it.
+    home: Home,
+}
+
+impl<T> Later<T> {
+    /// Of an operation that the calling thread has just begun in `cell`, if it has. Then polls bring its I/O on.
+    pub fn new(promised: Promised<Result<T>>, cell: Option<Arc<SharedCell>>) -> Later<T> {
+        Later { promised: Some(promised), cell, is_polled: false, home: Home::here() }
+    }
+
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
+        if !self.home.is_here() {
+            // Rule 3 of the fork (`exec`).
+            std::mem::forget(self.promised.take());
+            return Poll::Ready(Err(Error::Forked));
+        }
+        let Some(promised) = &mut self.promised else { return Poll::Ready(Err(polled_again())) };
+        let polled = Pin::new(&mut *promised).poll(context);
+        let (Some(cell), Poll::Pending) = (&self.cell, &polled) else {
+            return polled.map(|kept| kept.and_then(|result| result));
+        };
+        cell.advance(context, !std::mem::replace(&mut self.is_polled, true));
+        Pin::new(promised).poll(context).map(|kept| kept.and_then(|result| result))
+    }
+}
+
+impl<T> Drop for Later<T> {
+    /// The operation goes on without its future. No poll brings it on any more.
+    fn drop(&mut self) {
+        if let (Some(cell), Some(promised)) = (&self.cell, &self.promised)
+            && self.home.is_here()
+            && promised.is_open()
+        {
+            cell.leave();
+        }
+    }
+}
