@@ -128,7 +128,7 @@ fn believe(part: &mut Part, at: usize) {
 /// Opens the array by one drive, and looks at all of it.
 fn look(world: &World, reads: bool) {
     let Ok(array) = options(world).read_only(reads).open(world.path(0)) else { return };
-    for name in array.list("").iter().take(20) {
+    for name in array.list("").names().unwrap().iter().take(20) {
         let (Ok(file), Ok(_)) = (array.open_file(name), array.stat(name)) else { continue };
         let (mut first, mut second) = (vec![0; 8192], vec![0; 8192]);
         if let (Ok(one), Ok(two)) = (file.read_at(&mut first, 0), file.read_at(&mut second, 0)) {

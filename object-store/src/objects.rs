@@ -78,7 +78,7 @@ impl Objects {
     }
 
     pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Listing {
-        let mut listing = self.array.entries(prefix);
+        let mut listing = self.array.list(prefix);
         if let Some(delimiter) = delimiter {
             listing = listing.delimiter(delimiter);
         }

@@ -266,7 +266,7 @@ impl NativeArray {
 
     #[pyo3(signature = (prefix=""))]
     fn list(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<String>> {
-        self.with(py, |array| Ok(array.list(prefix)))
+        self.with(py, |array| array.list(prefix).names())
     }
 
     /// The files with a prefix: name, length, version, and the times of their making and of their last change in nanoseconds. With a
@@ -274,7 +274,7 @@ impl NativeArray {
     #[pyo3(signature = (prefix, delimiter=None))]
     fn entries(&self, py: Python<'_>, prefix: &str, delimiter: Option<char>) -> PyResult<Vec<Entry>> {
         self.with(py, |array| {
-            let listing = array.entries(prefix);
+            let listing = array.list(prefix);
             let listing = match delimiter {
                 Some(delimiter) => listing.delimiter(delimiter),
                 None => listing,

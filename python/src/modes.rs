@@ -99,7 +99,7 @@ fn name_of(array: &Array, name: &str, version: u64) -> iomill::Result<Option<Str
         Err(error) => return Err(error),
     }
     // It was renamed or deleted.
-    for entry in array.entries("") {
+    for entry in array.list("") {
         if let Listed::File(file) = entry?
             && file.version == version
         {

@@ -325,6 +325,14 @@ impl Error {
         move |source| Error::Memory { what, len_bytes, source }
     }
 
+    /// The error of `call`, which another call of the library has made for it.
+    pub(crate) fn of_call(self, call: &'static str) -> Error {
+        match self {
+            Error::BlockingCall { .. } => Error::BlockingCall { call },
+            other => other,
+        }
+    }
+
     /// Whether the cause is a lack of memory or descriptors that may pass, so that a later try may succeed.
     pub(crate) fn passes(&self) -> bool {
         self.errno().is_some_and(passes)

@@ -99,7 +99,7 @@ fn a_catalog_is_exported_and_imported() {
         }
         assert_eq!(ArrayOptions::new().import_catalog(&drives, &text).unwrap(), 1);
         let array = ArrayOptions::new().open_at(&drives).unwrap();
-        assert_eq!(array.list(""), ["kept"]);
+        assert_eq!(array.list("").names().unwrap(), ["kept"]);
         let mut read = vec![0; bytes.len()];
         array.open_file("kept").unwrap().read_at(&mut read, 0).unwrap();
         assert!(read == bytes);

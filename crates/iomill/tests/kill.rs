@@ -335,7 +335,7 @@ impl Lane {
 /// All files of an array. Parts of files in doubt may be too short or missing.
 pub fn find(array: &Array, in_doubt: &BTreeSet<String>) -> iomill::Result<BTreeMap<String, Found>> {
     let mut all = BTreeMap::new();
-    for name in array.list("") {
+    for name in array.list("").names().unwrap() {
         let stat = array.stat(&name)?;
         let read = || {
             let file = array.open_file(&name)?;

@@ -41,7 +41,7 @@ fn content(site: &Site, name: &str) -> Vec<u8> {
 /// The names in a site's array.
 fn names(site: &Site) -> Vec<String> {
     let array = Array::open(site.drive(0)).unwrap();
-    let names = array.list("");
+    let names = array.list("").names().unwrap();
     array.close().unwrap();
     names
 }

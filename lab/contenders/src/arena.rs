@@ -103,7 +103,7 @@ impl Arena {
         }
         // No cache: no page is used twice.
         let array = ArrayOptions::new().cache_bytes(0).open_at(&self.drives)?;
-        for name in array.list(By::Bench.prefix()).into_iter().filter(|name| leftovers::is_abandoned(name)) {
+        for name in array.list(By::Bench.prefix()).names()?.into_iter().filter(|name| leftovers::is_abandoned(name)) {
             array.delete(&name)?;
         }
         self.file_name = leftovers::name(By::Bench);
@@ -274,6 +274,6 @@ mod tests {
         arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
         drop(arena);
         let peek = ArrayOptions::new().peek([base.path()]).unwrap();
-        assert_eq!(peek.list(""), ["theirs"]);
+        assert_eq!(peek.list("").names().unwrap(), ["theirs"]);
     }
 }

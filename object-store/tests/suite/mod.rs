@@ -53,7 +53,7 @@ pub fn random(len: usize, seed: u64) -> Vec<u8> {
 
 /// Closes the array, and looks at everything on its drives: there is no problem, and no part that belongs to no file.
 pub fn assert_clean(dir: &TempDir, array: Array) {
-    let files: Vec<_> = array.list("").iter().map(|name| array.stat(name).unwrap()).collect();
+    let files: Vec<_> = array.list("").names().unwrap().iter().map(|name| array.stat(name).unwrap()).collect();
     let named: Vec<PathBuf> = files.iter().flat_map(|file| file.parts.iter().map(|(path, _)| path.clone())).collect();
     eventually("parts of dropped files are removed", || parts(dir).iter().all(|part| named.contains(part)));
     array.close().unwrap();

@@ -27,7 +27,7 @@ pub fn run(context: &Context<'_>, arguments: &Get) -> Result<Answer> {
     }
     let interrupt = Interrupt::install()?;
     context.with_reader(|array| {
-        let select = |name: &String| selection::select(&|prefix| array.entries(prefix), name, arguments.recursive);
+        let select = |name: &String| selection::select(&|prefix| array.list(prefix), name, arguments.recursive);
         let mut selections: Vec<Result<Selection>> = names.iter().map(select).collect();
         let is_one = matches!(selections.as_slice(), [Ok(one)] if one.is_one) && arguments.to.is_none();
         if !is_one && (selections.len() > 1 || selections[0].is_ok()) {

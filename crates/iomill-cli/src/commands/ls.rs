@@ -36,7 +36,7 @@ pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
 
 /// The files with names that begin with a prefix.
 fn files(peek: &Peek, prefix: &str) -> impl Iterator<Item = Result<ListedFile>> {
-    peek.entries(prefix).filter_map(|entry| match entry {
+    peek.list(prefix).filter_map(|entry| match entry {
         Ok(Listed::File(file)) => Some(Ok(file)),
         Ok(_) => None,
         Err(error) => Some(Err(error.into())),

@@ -16,7 +16,7 @@ pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
     context.with(array, |array| {
         let (mut names, mut failures) = (Vec::new(), Vec::new());
         for name in &arguments.names {
-            match selection::select(&|prefix| array.entries(prefix), name, arguments.recursive) {
+            match selection::select(&|prefix| array.list(prefix), name, arguments.recursive) {
                 Ok(selection) => names.extend(selection.files.into_iter().map(|selected| selected.file.name)),
                 Err(failure) => failures.push(failure),
             }

@@ -17,7 +17,7 @@ pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
     let mut files = Vec::new();
     let mut failures = Vec::new();
     for name in &arguments.names {
-        let selected = match selection::select(&|prefix| peek.entries(prefix), name, arguments.recursive) {
+        let selected = match selection::select(&|prefix| peek.list(prefix), name, arguments.recursive) {
             Ok(selection) => selection.files,
             Err(failure) => {
                 failures.push(failure);

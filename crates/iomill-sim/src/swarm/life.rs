@@ -277,7 +277,8 @@ impl<'a> Life<'a> {
     fn read_all(&self) -> Result<Vec<Found>, Wrong> {
         let array = self.array();
         let mut all = Vec::new();
-        for name in array.list("") {
+        let names = array.list("").names();
+        for name in names.map_err(|error| format!("the names cannot be listed, and nothing fails: {error}"))? {
             let failed = |error: Error| format!("{name} cannot be read, and nothing fails: {error}");
             let file = array.open_file(&name).map_err(failed)?;
             let mut bytes = vec![0; file.len() as usize];

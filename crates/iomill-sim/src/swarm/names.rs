@@ -51,7 +51,10 @@ impl Life<'_> {
     /// Whether the array shows these names, or else those from before. `None` if it does not know.
     fn shows(&mut self, after: &Names) -> Result<Option<bool>, Wrong> {
         let array = self.array();
-        let there = array.list("");
+        let there = match array.list("").names() {
+            Ok(there) => there,
+            Err(error) => return self.not_known(&error, "the names").map(|()| None),
+        };
         let same = |names: &Names| there.iter().eq(names.keys());
         match (same(&self.names), same(after)) {
             (true, false) => return Ok(Some(false)),
@@ -65,19 +68,18 @@ impl Life<'_> {
             }
             let stat = match array.stat(name) {
                 Ok(stat) => stat,
-                Err(error) => {
-                    self.excuse(&error)?;
-                    return if self.is_unknown {
-                        Ok(None)
-                    } else {
-                        Err(format!("{name} is there and has no stat: {error}"))
-                    };
-                }
+                Err(error) => return self.not_known(&error, name).map(|()| None),
             };
             let is_as_before = before.version == Some(stat.version) && before.attributes == stat.attributes;
             return Ok(Some(!is_as_before));
         }
         Ok(Some(false))
+    }
+
+    /// After an error of a call that only looks: the array must not know its names any more.
+    fn not_known(&mut self, error: &Error, what: &str) -> Result<(), Wrong> {
+        self.excuse(error)?;
+        if self.is_unknown { Ok(()) } else { Err(format!("{what} cannot be looked up: {error}")) }
     }
 
     /// A name that is there.

@@ -79,7 +79,7 @@ fn files(array: &Array) -> Files {
         assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
         (bytes, array.stat(name).unwrap().attributes.get("key").cloned())
     };
-    array.list("").into_iter().map(|name| (name.clone(), content(&name))).collect()
+    array.list("").names().unwrap().into_iter().map(|name| (name.clone(), content(&name))).collect()
 }
 
 /// The files after a change on healthy drives.

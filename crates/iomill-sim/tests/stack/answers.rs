@@ -90,7 +90,7 @@ fn an_error_is_of_one_future() {
     else {
         panic!("{results:?}");
     };
-    assert_eq!(array.list(""), ["new", "other", "there"]);
+    assert_eq!(array.list("").names().unwrap(), ["new", "other", "there"]);
     array.close().unwrap();
     assert_tidy(&world);
 }

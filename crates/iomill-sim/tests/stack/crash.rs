@@ -113,7 +113,7 @@ struct Found {
 
 fn read_all(array: &Array) -> iomill::Result<Vec<Found>> {
     let mut found = Vec::new();
-    for name in array.list("") {
+    for name in array.list("").names().unwrap() {
         let file = array.open_file(&name)?;
         let mut bytes = vec![0; file.len() as usize];
         let read = file.read_at(&mut bytes, 0)?;

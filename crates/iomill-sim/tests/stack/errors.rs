@@ -110,7 +110,7 @@ impl Model {
                 drop(array);
                 self.after_naming(rng, world, &error);
                 // Either the file was created after all, or the new file could not be opened.
-                if self.array().list("").contains(&name) {
+                if self.array().list("").names().unwrap().contains(&name) {
                     self.files.insert(name, twin(None));
                 }
             }
@@ -136,7 +136,7 @@ impl Model {
         if let Err(error) = renamed {
             self.after_naming(rng, world, &error);
         }
-        if !self.array().list("").iter().any(|there| there == name) {
+        if !self.array().list("").names().unwrap().iter().any(|there| there == name) {
             let twin = self.files.remove(name).unwrap();
             self.files.insert(to, twin);
         }
@@ -148,7 +148,7 @@ impl Model {
         if let Err(error) = deleted {
             self.after_naming(rng, world, &error);
         }
-        if !self.array().list("").iter().any(|there| there == name) {
+        if !self.array().list("").names().unwrap().iter().any(|there| there == name) {
             self.files.remove(name);
         }
     }
@@ -226,7 +226,7 @@ impl Model {
         }
         self.reopen_array(rng, world);
         let names: Vec<String> = self.files.keys().cloned().collect();
-        assert_eq!(self.array().list(""), names);
+        assert_eq!(self.array().list("").names().unwrap(), names);
         self.compare(rng);
         self.files.values_mut().for_each(UncertainTwin::drop_file);
         super::crash::assert_clean_beside(world, self.array.take().unwrap());

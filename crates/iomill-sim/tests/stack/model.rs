@@ -235,7 +235,7 @@ impl Model {
         let array = self.array();
         let mut names: Vec<String> = self.files.iter().map(|twin| twin.name.clone()).collect();
         names.sort();
-        assert_eq!(array.list(""), names);
+        assert_eq!(array.list("").names().unwrap(), names);
         let twin = &self.files[index];
         assert_eq!(array.stat(&twin.name).unwrap().len_bytes, twin.bytes.len() as u64);
         let value = twin.bytes.len().to_string();

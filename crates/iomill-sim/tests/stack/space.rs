@@ -32,7 +32,7 @@ fn fill(array: &Array, len: usize) -> usize {
 }
 
 fn delete_all(array: &Array) {
-    array.list("").iter().for_each(|name| array.delete(name).unwrap());
+    array.list("").names().unwrap().iter().for_each(|name| array.delete(name).unwrap());
 }
 
 fn assert_reads(array: &Array, name: &str, wanted: &[u8]) {
@@ -172,7 +172,7 @@ fn pages_that_were_given_back_are_used_again() {
                 world.reboot();
                 array = options(&world).open(world.path(0)).unwrap();
             }
-            assert_eq!(array.list(""), files.keys().cloned().collect::<Vec<_>>());
+            assert_eq!(array.list("").names().unwrap(), files.keys().cloned().collect::<Vec<_>>());
             files.iter().for_each(|(name, content)| assert_reads(&array, name, content));
         }
         array.close().unwrap();

@@ -35,7 +35,7 @@ fn survive(world: &World, array: Array) -> bool {
     drop(array);
     world.reboot();
     let array = options(world).open(world.path(0)).unwrap();
-    let names = array.list("");
+    let names = array.list("").names().unwrap();
     let is_changed = names == ["new", "renamed"];
     assert!(is_changed || names == ["large", "small"], "{names:?}");
     let small = if is_changed { "renamed" } else { "small" };

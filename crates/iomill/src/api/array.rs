@@ -103,7 +103,6 @@ impl Array {
     }
 
     pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
-        check_may_block("open")?;
         let mode = if options.read_only { crate::catalog::OpenMode::Reader } else { crate::catalog::OpenMode::Writer };
         let catalog = Catalog::open(&options.platform, &starts, mode)?;
         let ready = Ready::new(&options, catalog.id(), catalog.drives(), setup::PROBED, catalog.is_writer())?;
@@ -190,11 +189,6 @@ impl Array {
             Ok(Some(file)) => Answer::now(Ok(file)),
             Err(error) => Answer::now(Err(error)),
         }
-    }
-
-    /// The names that begin with `prefix`, sorted. Empty in a forked child if the array is open for writing.
-    pub fn list(&self, prefix: &str) -> Vec<String> {
-        self.here().map_or_else(|_forked| Vec::new(), |array| array.inner.catalog.list(prefix))
     }
 
     /// What is known of a file without opening it.
@@ -389,11 +383,13 @@ impl ArrayOptions {
 
     /// Opens the array that a drive belongs to. The labels on the drive name the others.
     pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
-        self.open_at([drive])
+        check_may_block("open")?;
+        Array::open_with(self, vec![drive.as_ref().to_owned()])
     }
 
     /// Opens an array with drives that have moved: `drives` are the present directories of some or all of them.
     pub fn open_at<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        check_may_block("open_at")?;
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         Array::open_with(self, starts)
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::options::ArrayOptions;
 use crate::catalog;
 use crate::error::Result;
+use crate::exec::pools::check_may_block;
 use crate::layout::Map;
 
 pub use crate::catalog::{Problem, Report, Severity};
@@ -13,7 +14,8 @@ impl ArrayOptions {
     /// Checks all that the catalog knows about the array that these drives belong to. Data is not read. With `repair` it repairs what
     /// can be repaired without a loss. An error if another process has the array open for writing, or with `repair` for reading, too.
     pub fn check<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>, repair: bool) -> Result<Report> {
-        self.check_watched(drives, repair, &mut |_, _| ())
+        check_may_block("check")?;
+        self.check_all(drives, repair, &mut |_, _| ())
     }
 
     /// The same. From time to time it tells `watch` how many files are checked, and how many there are.
@@ -23,7 +25,16 @@ impl ArrayOptions {
         repair: bool,
         watch: &mut dyn FnMut(usize, usize),
     ) -> Result<Report> {
-        crate::exec::pools::check_may_block("check")?;
+        check_may_block("check_watched")?;
+        self.check_all(drives, repair, watch)
+    }
+
+    fn check_all<P: AsRef<Path>>(
+        self,
+        drives: impl IntoIterator<Item = P>,
+        repair: bool,
+        watch: &mut dyn FnMut(usize, usize),
+    ) -> Result<Report> {
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         let part_extent = |record: &catalog::Record, len, position| {
             // The catalog's own checks report a record with a layout that cannot be compiled.

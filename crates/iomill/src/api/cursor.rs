@@ -30,7 +30,7 @@ impl FileCursor {
 
 impl Read for FileCursor {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.file.read_from(buf, self.position)?;
+        let n = self.file.read_from("read", buf, self.position)?;
         self.position += n as u64;
         Ok(n)
     }
@@ -38,7 +38,7 @@ impl Read for FileCursor {
 
 impl Write for FileCursor {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.file.write_at(bytes, self.position)?;
+        self.file.write_at(bytes, self.position).map_err(|error| error.of_call("write"))?;
         self.position += bytes.len() as u64;
         Ok(bytes.len())
     }
@@ -69,7 +69,7 @@ impl File {
     /// Fills `buf` from an offset in bytes on. A range past the end of the file is an error, with the kind
     /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) in [`std::io`].
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        if self.read_from(buf, offset)? < buf.len() {
+        if self.read_from("read_exact_at", buf, offset)? < buf.len() {
             let (name, file_len, len) = (self.name(), self.len(), buf.len());
             let why = format!("{name:?} has {file_len} bytes, and {len} bytes from offset {offset} on were to be read");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
@@ -77,15 +77,15 @@ impl File {
         Ok(())
     }
 
-    /// [`File::read_at`], but past the end there is nothing to read, however far that is.
-    fn read_from(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+    /// [`File::read_at`] for `call`, but past the end there is nothing to read, however far that is.
+    fn read_from(&self, call: &'static str, buf: &mut [u8], offset: u64) -> Result<usize> {
         let file = self.here()?;
-        if offset >= file.len() { Ok(0) } else { file.read_at(buf, offset) }
+        if offset >= file.len() { Ok(0) } else { file.read_at(buf, offset).map_err(|error| error.of_call(call)) }
     }
 
     /// [`File::write_at`] by the name that [`std::os::unix::fs::FileExt`] has for it: [`File::write_at`] writes all bytes.
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        Ok(self.write_at(bytes, offset)?)
+        Ok(self.write_at(bytes, offset).map_err(|error| error.of_call("write_all_at"))?)
     }
 }
 
@@ -93,7 +93,8 @@ impl File {
 /// Calls that move the position wait for each other.
 impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        self.position().pass("read", |offset| self.read_from(buf, offset).map(|read| (read, offset + read as u64)))
+        self.position()
+            .pass("read", |offset| self.read_from("read", buf, offset).map(|read| (read, offset + read as u64)))
     }
 }
 
@@ -101,7 +102,10 @@ impl Read for &File {
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let end = |offset| offset + bytes.len() as u64;
-        self.position().pass("write", |offset| self.write_at(bytes, offset).map(|()| (bytes.len(), end(offset))))
+        self.position().pass("write", |offset| match self.write_at(bytes, offset) {
+            Ok(()) => Ok((bytes.len(), end(offset))),
+            Err(error) => Err(error.of_call("write")),
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -221,7 +221,7 @@ impl File {
     /// Writes all bytes at an offset in bytes. A write past the end extends the file. The bytes are durable after the next [`File::sync`].
     /// After an error each byte of the range is the old or the new one.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.write_ranges(bytes, &[(offset, bytes.len())])
+        self.scatter("write_at", std::iter::once((offset, bytes.len())), bytes)
     }
 
     /// Reads into several buffers, one after the other, from an offset in bytes on. Returns how many bytes it has read. A page that buffers
@@ -292,7 +292,7 @@ impl File {
     /// Scatters `bytes` to ranges, (offset, length) in bytes each: the first bytes to the first range, and so on.
     pub fn write_ranges(&self, bytes: &[u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), bytes.len(), "bytes")?;
-        self.scatter("write_at", ranges.iter().copied(), bytes)
+        self.scatter("write_ranges", ranges.iter().copied(), bytes)
     }
 
     /// Sets the length in bytes, durably. Bytes that are cut off are lost. Bytes that are added read as zero.

@@ -12,14 +12,14 @@ use crate::layout::LayoutKind;
 const BATCH: usize = 256;
 
 /// The files with names that begin with a prefix, in the order of their names (of their bytes in UTF-8): an iterator of
-/// [`Array::entries`](super::Array::entries).
+/// [`Array::list`](super::Array::list).
 ///
 /// ```no_run
 /// use iomill::Listed;
 ///
 /// # fn main() -> iomill::Result<()> {
 /// # let array = iomill::Array::open("/mnt/ssd0")?;
-/// for entry in array.entries("graph/").delimiter('/') {
+/// for entry in array.list("graph/").delimiter('/') {
 ///     match entry? {
 ///         Listed::File(file) => println!("{} {}", file.len_bytes, file.name),
 ///         Listed::Prefix(prefix) => println!("{prefix}"),
@@ -33,8 +33,11 @@ const BATCH: usize = 256;
 /// search, however many names have it. A file that is made, renamed or deleted meanwhile may appear or not. No entry appears twice. The
 /// first listing of an array sorts the names, which takes up to a second for a million.
 ///
-/// An item is an error if the array is closed or has failed. Nothing follows an error.
+/// An item is an error if the array is closed, if the outcome of a change is not known
+/// ([`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown)), and in a forked child if the array is open for writing.
+/// Nothing follows an error. [`Listing::names`] has all names at once.
 #[derive(Clone, Debug)]
+#[must_use = "a listing does nothing until it is read"]
 pub struct Listing {
     source: Source,
     prefix: String,
@@ -82,10 +85,20 @@ pub struct ListedFile {
     pub drives: Arc<[u16]>,
 }
 
+impl Listed {
+    /// The name of the file, or the common prefix.
+    pub fn into_name(self) -> String {
+        match self {
+            Listed::File(file) => file.name,
+            Listed::Prefix(prefix) => prefix,
+        }
+    }
+}
+
 impl Array {
-    /// The files with names that begin with `prefix`, in the order of their names. [`Listing`] says what it costs, and has options: a
-    /// delimiter, and where to begin.
-    pub fn entries(&self, prefix: &str) -> Listing {
+    /// The files with names that begin with `prefix`, in the order of their names. [`Listing`] says what it costs and how
+    /// it fails, and has options: a delimiter, and where to begin.
+    pub fn list(&self, prefix: &str) -> Listing {
         Listing::new(Source::Array(self.clone()), prefix)
     }
 }
@@ -114,6 +127,11 @@ impl Listing {
     /// Begins with the first entry after `name`, which may be a common prefix. So a listing goes on where another one has stopped.
     pub fn after(self, name: &str) -> Listing {
         self.at(name, Position::After)
+    }
+
+    /// All names, and with a delimiter what names have in common, in their order. The first error, if there is one.
+    pub fn names(self) -> Result<Vec<String>> {
+        self.map(|entry| entry.map(Listed::into_name)).collect()
     }
 
     fn at(mut self, name: &str, position: fn(String) -> Position) -> Listing {

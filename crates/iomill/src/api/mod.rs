@@ -49,7 +49,7 @@
 //! such as `sync_async`, run on threads of their own, up to 16.
 //!
 //! - Such a call has begun when its future is made, and no poll waits for a drive.
-//! - Calls that only read memory have no future: `stat`, `list`, `entries`, `info`. `draft` has none either: it waits
+//! - Calls that only read memory have no future: `stat`, `list`, `info`. `draft` has none either: it waits
 //!   once, for the first change of a process.
 //!
 //! # Plain files

@@ -41,7 +41,8 @@ impl Array {
     /// Renames a file, and replaces the one at `to` if there is one, durably. Handles keep what they have: those of the replaced file hold it
     /// until they are closed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.rename_when(from, to, When::Always)
+        check_may_block("rename")?;
+        make(Renaming { from, to, when: When::Always }, self)
     }
 
     /// [`Array::rename`] as a future.
@@ -51,7 +52,7 @@ impl Array {
 
     /// [`Array::rename`] on a condition for what has the name `to`. [`Error::Exists`] and [`Error::Conflict`] if it does not hold.
     pub fn rename_when(&self, from: &str, to: &str, when: When) -> Result<()> {
-        check_may_block("rename")?;
+        check_may_block("rename_when")?;
         make(Renaming { from, to, when }, self)
     }
 

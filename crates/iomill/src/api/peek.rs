@@ -48,13 +48,8 @@ impl Peek {
     }
 
     /// The files with names that begin with `prefix`, in the order of their names.
-    pub fn entries(&self, prefix: &str) -> Listing {
+    pub fn list(&self, prefix: &str) -> Listing {
         Listing::of_catalog(&self.catalog, prefix)
-    }
-
-    /// The names that begin with `prefix`, sorted.
-    pub fn list(&self, prefix: &str) -> Vec<String> {
-        self.catalog.list(prefix)
     }
 
     /// What is known of a file.

@@ -22,7 +22,7 @@ use crate::sys::fs::Access;
 /// # Ok(()) }
 /// ```
 pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
-    PlainOptions::new().open(path)
+    PlainOptions::new().open_paths("open_plain", vec![path.as_ref().to_owned()])
 }
 
 /// How a plain file is opened: an ordinary file outside any array, on any file system. `docs/plain-files.md` has what is promised, also
@@ -74,7 +74,7 @@ impl PlainOptions {
     /// It is an error if there is no file and none is to be created, and if the file belongs to an array. So are directories, pipes, sockets,
     /// devices and files that the kernel makes up (as in `/proc`). Files without a name are opened by `/proc/self/fd/NUMBER`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_paths(vec![path.as_ref().to_owned()])
+        self.open_paths("open", vec![path.as_ref().to_owned()])
     }
 
     /// [`PlainOptions::open`] as a future. The calls of the system run on a thread of the runtime.
@@ -98,14 +98,14 @@ impl PlainOptions {
             let what = format!("a list of {} files for writing", paths.len());
             return Err(Error::invalid(what, "a list is for reading; open each file for writing by itself"));
         }
-        self.open_paths(paths)
+        self.open_paths("open_list", paths)
     }
 
-    fn open_paths(&self, paths: Vec<PathBuf>) -> Result<File> {
+    fn open_paths(&self, call: &'static str, paths: Vec<PathBuf>) -> Result<File> {
         if self.create && !self.write {
             return Err(Error::invalid("creating a file for reading only", "open it for writing, too"));
         }
         let runtime = self.runtime.clone().map_or_else(Runtime::shared, Ok)?;
-        runtime.open(&paths, Access { write: self.write, create: self.create, direct: runtime.is_direct() })
+        runtime.open(call, &paths, Access { write: self.write, create: self.create, direct: runtime.is_direct() })
     }
 }

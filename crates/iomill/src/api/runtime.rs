@@ -290,13 +290,13 @@ impl Runtime {
         self.inner.options.engine != Some(EngineKind::Mmap)
     }
 
-    pub(super) fn open(&self, paths: &[PathBuf], access: Access) -> Result<File> {
+    pub(super) fn open(&self, call: &'static str, paths: &[PathBuf], access: Access) -> Result<File> {
+        check_may_block(call)?;
         self.open_found(paths, access).map(|(file, _)| file)
     }
 
     /// The same, and which files were found.
     fn open_found(&self, paths: &[PathBuf], access: Access) -> Result<(File, Places)> {
-        check_may_block("open_plain")?;
         let inner: &Arc<RuntimeInner> = &self.inner;
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(inner) as _;
         let platform = &*inner.options.platform;

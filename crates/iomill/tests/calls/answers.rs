@@ -37,7 +37,7 @@ fn they_do_what_the_calls_do() {
                 assert!(matches!(block_on(array.open_file_async("large")), Err(Error::Closed)));
                 assert!(matches!(block_on(array.close_async()), Err(Error::Closed)));
                 let array = options.open(root.path().join("ssd1")).unwrap();
-                assert_eq!(array.list(""), ["copy", "large", "renamed"]);
+                assert_eq!(array.list("").names().unwrap(), ["copy", "large", "renamed"]);
                 assert_eq!(array.stat("renamed").unwrap().attributes["key"], "value");
                 assert_eq!(array.open_file("large").unwrap().len(), 300_000);
                 array.close().unwrap();
@@ -108,7 +108,14 @@ fn from_many_tasks() {
     // Those that nothing waits for are done when the array is closed.
     array.close().unwrap();
     let array = Array::open(root.path().join("ssd0")).unwrap();
-    assert_eq!((array.list("new ").len(), array.list("other ").len(), array.list("").len()), (100, 200, 300));
+    assert_eq!(
+        (
+            array.list("new ").names().unwrap().len(),
+            array.list("other ").names().unwrap().len(),
+            array.list("").names().unwrap().len()
+        ),
+        (100, 200, 300)
+    );
     array.close().unwrap();
 }
 
@@ -127,7 +134,7 @@ fn from_a_callback() {
     };
     file.submit(vec![iomill::Request::Read { offset: 0, len: 100 }], callback).unwrap();
     block_on(told.recv().unwrap()).unwrap();
-    assert!(array.list("").is_empty());
+    assert!(array.list("").names().unwrap().is_empty());
     drop(file);
     array.close().unwrap();
 }
@@ -152,11 +159,14 @@ fn a_rename_keeps_its_condition() {
         assert!(matches!(array.rename_when("none", to, When::Absent), Err(Error::NotFound { .. })));
         assert!(matches!(array.copy("none", to, When::Absent), Err(Error::NotFound { .. })));
     }
-    assert_eq!(array.list(""), ["first", "second"]);
+    assert_eq!(array.list("").names().unwrap(), ["first", "second"]);
     block_on(array.rename_when_async("first", "second", When::Version(second))).unwrap();
-    assert_eq!((array.list(""), array.stat("second").unwrap().version), (vec!["second".to_owned()], first));
+    assert_eq!(
+        (array.list("").names().unwrap(), array.stat("second").unwrap().version),
+        (vec!["second".to_owned()], first)
+    );
     array.rename_when("second", "third", When::Absent).unwrap();
-    assert_eq!(array.list(""), ["third"]);
+    assert_eq!(array.list("").names().unwrap(), ["third"]);
 }
 
 /// A file is opened by name and version, whether it is small or long, open or closed.

@@ -151,6 +151,6 @@ fn an_open_array_is_locked_though_its_lock_was_removed() {
     reader.close().unwrap();
     assert!(ArrayOptions::new().check([&drives[0]], true).unwrap().is_clean());
     let array = ArrayOptions::new().open(&drives[0]).unwrap();
-    assert_eq!(array.list(""), ["after", "before"]);
+    assert_eq!(array.list("").names().unwrap(), ["after", "before"]);
     array.close().unwrap();
 }

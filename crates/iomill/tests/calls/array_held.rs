@@ -49,7 +49,7 @@ fn nothing_holds_the_drives_of_a_closed_array() {
 }
 
 fn use_array(array: &Array) {
-    let is_there = array.list("").iter().any(|name| name == "file");
+    let is_there = array.list("").names().unwrap().iter().any(|name| name == "file");
     let file = if is_there { array.open_file("file") } else { array.create_file("file", Layout::default()) }.unwrap();
     if file.write_at(&random(LEN, 1), 0).is_ok() {
         file.sync().unwrap();

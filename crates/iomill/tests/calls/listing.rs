@@ -26,15 +26,16 @@ fn a_listing_has_names_lengths_and_common_prefixes() {
         for name in ["a/1", "a/2", "a/b/3", "b", "c/d/4"] {
             create(&array, name).write_at(name.as_bytes(), 0).unwrap();
         }
-        assert_eq!(names(array.entries("")), ["a/1", "a/2", "a/b/3", "b", "c/d/4"]);
-        assert_eq!(names(array.entries("").delimiter('/')), ["a/ ...", "b", "c/ ..."]);
-        assert_eq!(names(array.entries("a/").delimiter('/')), ["a/1", "a/2", "a/b/ ..."]);
-        assert_eq!(names(array.entries("a/").delimiter('/').after("a/1")), ["a/2", "a/b/ ..."]);
-        assert_eq!(names(array.entries("").delimiter('/').after("a/")), ["b", "c/ ..."]);
-        assert_eq!(names(array.entries("a/").from("a/2")), ["a/2", "a/b/3"]);
+        assert_eq!(names(array.list("")), ["a/1", "a/2", "a/b/3", "b", "c/d/4"]);
+        assert_eq!(names(array.list("").delimiter('/')), ["a/ ...", "b", "c/ ..."]);
+        assert_eq!(array.list("").delimiter('/').names().unwrap(), ["a/", "b", "c/"]);
+        assert_eq!(names(array.list("a/").delimiter('/')), ["a/1", "a/2", "a/b/ ..."]);
+        assert_eq!(names(array.list("a/").delimiter('/').after("a/1")), ["a/2", "a/b/ ..."]);
+        assert_eq!(names(array.list("").delimiter('/').after("a/")), ["b", "c/ ..."]);
+        assert_eq!(names(array.list("a/").from("a/2")), ["a/2", "a/b/3"]);
         // What is before the prefix is no place to begin, and what is behind it is the end.
-        assert_eq!(names(array.entries("b").after("a/1")), ["b"]);
-        assert_eq!(names(array.entries("a/").from("b")), [""; 0]);
+        assert_eq!(names(array.list("b").after("a/1")), ["b"]);
+        assert_eq!(names(array.list("a/").from("b")), [""; 0]);
 
         let file = array.open_file("b").unwrap();
         file.write_at(&[1; 10_000], 0).unwrap();
@@ -42,20 +43,21 @@ fn a_listing_has_names_lengths_and_common_prefixes() {
             Listed::File(file) => file,
             other => panic!("{other:?}"),
         };
-        let (found, stat) = (listed(array.entries("b")), array.stat("b").unwrap());
+        let (found, stat) = (listed(array.list("b")), array.stat("b").unwrap());
         assert_eq!((found.len_bytes, found.version), (10_000, stat.version));
         assert_eq!((found.created_ns, found.modified_ns), (stat.created_ns, stat.modified_ns));
         assert_eq!((found.layout, found.block_bytes, &*found.drives), (stat.layout, stat.block_bytes, &*stat.drives));
         let peek = ArrayOptions::new().peek([dir.path()]).unwrap();
-        assert_eq!(listed(peek.entries("b")).len_bytes, 1, "a look beside the writer sees what is durable");
+        assert_eq!(listed(peek.list("b")).len_bytes, 1, "a look beside the writer sees what is durable");
 
-        let mut begun = array.entries("");
-        let mut unbegun = array.entries("");
+        let mut begun = array.list("");
+        let (mut unbegun, late) = (array.list(""), array.clone());
         begun.next().unwrap().unwrap();
         array.close().unwrap();
         let Some(Err(Error::Closed)) = begun.next() else { panic!("a closed array lists files") };
         assert!(begun.next().is_none());
         assert!(matches!(unbegun.next(), Some(Err(Error::Closed))));
+        assert!(matches!(late.list("").names(), Err(Error::Closed)));
     }
 }
 
@@ -67,7 +69,7 @@ fn a_listing_goes_on_beside_changes() {
     let kept: Vec<String> = (0..700).map(|file| format!("{:04}", 10 * file)).collect();
     kept.iter().for_each(|name| drop(create(&array, name)));
     let mut listed = Vec::new();
-    for (step, entry) in array.entries("").enumerate() {
+    for (step, entry) in array.list("").enumerate() {
         let Listed::File(file) = entry.unwrap() else { panic!("there is no delimiter") };
         listed.push(file.name);
         if step % 50 == 0 {

@@ -101,7 +101,7 @@ fn run_job(job: &Job) -> iomill::Result<()> {
         say(ITSELF, "done");
         say(ITSELF, "begin open all");
         let files: Vec<File> =
-            array.list("").iter().map(|name| array.open_file(name)).collect::<iomill::Result<_>>()?;
+            array.list("").names().unwrap().iter().map(|name| array.open_file(name)).collect::<iomill::Result<_>>()?;
         say(ITSELF, "done");
         say(ITSELF, "begin close");
         drop(files);
@@ -112,7 +112,7 @@ fn run_job(job: &Job) -> iomill::Result<()> {
     let drives = array.info()?.drives.len() as u16;
     let mut workers = Vec::new();
     for number in 0..WORKERS {
-        let names = array.list(&format!("w{number}/")).into_iter();
+        let names = array.list(&format!("w{number}/")).names().unwrap().into_iter();
         let lengths = names.map(|name| Ok((name.clone(), array.stat(&name)?.len_bytes)));
         let lengths = lengths.collect::<iomill::Result<BTreeMap<String, u64>>>()?;
         let planner = Planner::new(job.seed, job.round, number, drives, lengths);
