@@ -88,7 +88,7 @@ def test_arrays(drives):
         assert array.size_of("a/b") == 100_000
         array.rename("a/b", "c")
         assert array.list() == ["c"] and array.list("a") == []
-        with pytest.raises(FileNotFoundError, match="iomill ls"):
+        with pytest.raises(FileNotFoundError, match="list the files"):
             array.open("a/b")
         with pytest.raises(OSError, match="in use"):
             subprocess_error(drives[0])

@@ -3,14 +3,14 @@
 use std::io;
 use std::path::Path;
 
-use iomill::Error;
+use iomill::{Error, ErrorKind};
 use rustix::io::Errno;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// An error of the library.
-    #[error("{0}")]
+    #[error("{0}{run}", run = command(.0))]
     Library(#[from] Error),
     /// Recorded accesses, or figures to compare with, that cannot be used.
     #[error("{0}")]
@@ -57,6 +57,18 @@ pub enum Failure {
         /// That state, as a clause of the message.
         aftermath: String,
     },
+}
+
+/// The command that does what the advice of an error says. The library knows of no commands.
+fn command(error: &Error) -> &'static str {
+    let is_repair = error.advice().is_some_and(|advice| advice.contains("repair the array"));
+    match error {
+        Error::NotFound { .. } => " (`iomill ls`)",
+        Error::NoArray { .. } => " (`iomill init`)",
+        _ if is_repair => " (`iomill check --repair`)",
+        _ if error.kind() == ErrorKind::Corrupt => " (`iomill check`)",
+        _ => "",
+    }
 }
 
 /// A result of this crate.

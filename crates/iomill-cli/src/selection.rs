@@ -49,7 +49,7 @@ pub fn select(entries: &dyn Fn(&str) -> Listing, argument: &str, recursive: bool
     if !files.is_empty() {
         return Ok(Selection { files, is_one: false, has_root });
     }
-    let failure = Failure::from(Error::NotFound { name: argument.to_owned() });
+    let failure = Failure::from(Error::not_found(argument.to_owned()));
     let has_below = !recursive && first(entries, &format!("{name}/"))?.is_some();
     Err(if has_below { failure.and("there are files below it, which `-r` takes") } else { failure })
 }

@@ -76,7 +76,7 @@ fn lines_of_check_are_whole_and_quiet_ones_have_no_notes() {
     fs::write(moved.join("ssd1/iomill/label"), old).unwrap();
     let check = site.run_bare(["-a", "moved/ssd0", "check"]).failed(1, &["1 problem found"]);
     let line = check.text().lines().next().unwrap();
-    assert!(line.starts_with("note: ") && line.contains(": run `iomill check --repair`"), "{line}");
+    assert!(line.starts_with("note: ") && line.contains(": repair the array"), "{line}");
     assert!(check.text().lines().all(|line| !line.trim_end().ends_with(':')), "{}", check.text());
     let quiet = site.run_bare(["-a", "moved/ssd0", "-q", "check"]).failed(1, &["1 problem found"]);
     assert!(!quiet.text().contains("note: "), "{}", quiet.text());

@@ -363,7 +363,7 @@ impl Page {
 
 fn read_page(file: &File, path: &Path, bytes: &mut [u8], offset: u64) -> Result<()> {
     use std::os::unix::fs::FileExt;
-    let failed = |source| Error::Io { action: "read", path: path.to_owned(), offset: Some(offset), source };
+    let failed = |source| Error::io_at("read", path.to_owned(), offset, source);
     file.read_exact_at(bytes, offset).map_err(failed)
 }
 

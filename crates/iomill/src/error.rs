@@ -1,17 +1,26 @@
 //! The errors of this crate. Each names what failed and where, and says what to do.
 
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
+
+mod words;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of iomill.
-#[derive(Debug, thiserror::Error)]
+/// The advice after damage.
+pub(crate) const CHECK: &str = "check the array";
+
+/// An error of iomill. Its text says what failed and where, and what to do ([`Error::advice`]). A program decides by
+/// [`Error::kind`].
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused or failed an operation.
-    #[error("cannot {action} {}{}: {source}{}", path.display(), at(*offset), advice(source))]
+    #[non_exhaustive]
     Io {
         /// The operation, as a verb: `read`, `write`, `create`.
         action: &'static str,
@@ -25,10 +34,7 @@ pub enum Error {
 
     /// A read ended before the known end of a part. Another program cut the part, or the drive is gone (a removed NVMe
     /// drive answers so).
-    #[error(
-        "{} ended at offset {offset}, {missing} bytes before its known end: the drive failed or the file was cut; \
-         run `iomill check`", path.display()
-    )]
+    #[non_exhaustive]
     PartCut {
         /// The part.
         path: PathBuf,
@@ -39,10 +45,7 @@ pub enum Error {
     },
 
     /// A read ended before the end that a plain file had when it was opened: another program cut the file.
-    #[error(
-        "{} ended at offset {offset}, {missing} bytes before the end that it had when it was opened: another program cut it; \
-         open it again", path.display()
-    )]
+    #[non_exhaustive]
     FileCut {
         /// The file.
         path: PathBuf,
@@ -53,52 +56,60 @@ pub enum Error {
     },
 
     /// The path of a drive names no directory.
-    #[error("drive {}: there is no such directory; check the path, or make the directory and mount the drive there", path.display())]
+    #[non_exhaustive]
     NoDirectory {
         /// The path.
         path: PathBuf,
     },
 
     /// The directory exists, but has no drive of an array: no array was created there, or the drive is not mounted.
-    #[error("drive {}: {why}", path.display())]
+    #[non_exhaustive]
     NoArray {
         /// The directory.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// What is wrong.
         why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
     },
 
     /// The array was found, but one of its drives was not: the drive has failed, or is not mounted.
-    #[error("drive {}: {why}", path.display())]
+    #[non_exhaustive]
     DriveMissing {
         /// The path at which the drive was last seen.
         path: PathBuf,
         /// Its index in the array.
         index: u16,
-        /// What is at that path instead, and what to do.
+        /// What is at that path instead.
         why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
     },
 
     /// A drive does not belong to this array, or cannot be used as it is.
-    #[error("drive {}: {why}", path.display())]
+    #[non_exhaustive]
     Drive {
         /// The drive's directory.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// What is wrong.
         why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
     },
 
     /// A label, record or length is damaged.
-    #[error("{}: {why}", path.display())]
+    #[non_exhaustive]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// What is wrong.
         why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
     },
 
     /// Another process uses the array.
-    #[error("the array at {} is in use by {} ({wanted}); close it there first", path.display(), user(holder))]
+    #[non_exhaustive]
     Locked {
         /// The drive that the other process has locked.
         path: PathBuf,
@@ -109,24 +120,21 @@ pub enum Error {
     },
 
     /// The array has no file of that name.
-    #[error("no file named {name:?} in the array; `iomill ls` lists the files")]
+    #[non_exhaustive]
     NotFound {
         /// The name.
         name: String,
     },
 
     /// A file of that name exists.
-    #[error("a file named {name:?} exists already; remove it first or choose another name")]
+    #[non_exhaustive]
     Exists {
         /// The name.
         name: String,
     },
 
     /// A file was to be opened or replaced only at a certain version, and it has another one.
-    #[error(
-        "file {name:?} {}, but version {expected} was expected: read what is there, then decide again",
-        found.map_or_else(|| "does not exist".to_owned(), |found| format!("has version {found}"))
-    )]
+    #[non_exhaustive]
     Conflict {
         /// The name.
         name: String,
@@ -137,14 +145,14 @@ pub enum Error {
     },
 
     /// The file is open, so it cannot be deleted or replaced.
-    #[error("file {name:?} is open in this process; close it first")]
+    #[non_exhaustive]
     Busy {
         /// The name.
         name: String,
     },
 
     /// An argument makes no sense.
-    #[error("{what}: {why}")]
+    #[non_exhaustive]
     Invalid {
         /// The argument, with its value.
         what: String,
@@ -153,14 +161,16 @@ pub enum Error {
     },
 
     /// The array or file takes no changes.
-    #[error("read-only: {why}")]
+    #[non_exhaustive]
     ReadOnly {
-        /// Why, and what to do.
+        /// Why.
         why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
     },
 
     /// An earlier sync failed, so it is not known which bytes of the file are on its drives.
-    #[error("file {name:?} takes no more writes after an earlier error ({why}); close it and open it again")]
+    #[non_exhaustive]
     Poisoned {
         /// The file.
         name: String,
@@ -170,7 +180,7 @@ pub enum Error {
 
     /// A change of the catalog failed on some drives and could not be undone: the next open finds it either done or not
     /// done.
-    #[error("the outcome of {what} is not known: {source}; open the array again to see it")]
+    #[non_exhaustive]
     OutcomeUnknown {
         /// The change.
         what: String,
@@ -179,28 +189,21 @@ pub enum Error {
     },
 
     /// A call that blocks was made inside a callback or a waker, where only calls that return at once are allowed.
-    #[error(
-        "`{call}` blocks, so callbacks and wakers cannot call it; use `submit` or a future there, or another thread"
-    )]
+    #[non_exhaustive]
     BlockingCall {
         /// The call.
         call: &'static str,
     },
 
     /// The array was closed.
-    #[error("the array is closed; open it again")]
     Closed,
 
     /// The parent process opened the array or plain file for writing, and this process was forked from it. Or the call
     /// concerns the parent's array or runtime as a whole.
-    #[error(
-        "the array, runtime or file was opened before this process was forked: open it again in this process; only a \
-         file that is open for reading reopens by itself"
-    )]
     Forked,
 
     /// The machine gives no memory, or no address space.
-    #[error("no memory for {what} of {len_bytes} bytes: {source}; ask for less, or let the process use more memory")]
+    #[non_exhaustive]
     Memory {
         /// The purpose of the memory, such as `a buffer` or `a cache`.
         what: &'static str,
@@ -211,24 +214,21 @@ pub enum Error {
     },
 
     /// The system does not take back the memory of a cache that has shrunk.
-    #[error("cannot return memory of a cache that has shrunk: {source}; the cache uses it again when it grows")]
+    #[non_exhaustive]
     MemoryKept {
         /// The kernel's answer.
         source: io::Error,
     },
 
     /// The machine gives no random bytes.
-    #[error("no random bytes: {source}; allow getrandom(2), which ids, keys and names of temporary files need")]
+    #[non_exhaustive]
     Random {
         /// The kernel's answer.
         source: io::Error,
     },
 
     /// The machine does not start a thread.
-    #[error(
-        "cannot start the thread {name}: {source}; raise the limit of processes (`ulimit -u`){}",
-        if drive.is_some() { " or do without drive threads" } else { "" }
-    )]
+    #[non_exhaustive]
     Thread {
         /// The thread's name.
         name: String,
@@ -239,11 +239,7 @@ pub enum Error {
     },
 
     /// A thread gets no engine, or its engine has failed.
-    #[error(
-        "the engine of {thread}{}: {source}; raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`), \
-         or choose another engine",
-        drive.map_or_else(String::new, |drive| format!(" for drive {drive}"))
-    )]
+    #[non_exhaustive]
     Engine {
         /// The thread.
         thread: String,
@@ -254,35 +250,28 @@ pub enum Error {
     },
 
     /// The thread of a NUMA node has not done its share of a call.
-    #[error("the thread of a NUMA node has failed: {why}; the call may be done in part, so repeat it")]
+    #[non_exhaustive]
     NodeThread {
         /// The reason.
         why: String,
     },
 
     /// The machine's NUMA nodes cannot be listed.
-    #[error("cannot list the machine's NUMA nodes: {source}; choose the topology `one`, which needs no list")]
+    #[non_exhaustive]
     Topology {
         /// The kernel's answer.
         source: io::Error,
     },
 
     /// The most pages that may be pinned at a time are pinned.
-    #[error(
-        "cannot pin a page: {most} pages are pinned, the most for this cache; drop some pins first, or open the array \
-         with a larger cache"
-    )]
+    #[non_exhaustive]
     Pins {
         /// The most pages that may be pinned at a time.
         most: u32,
     },
 
     /// No page of a page set can be evicted, so no further page of the set can be pinned.
-    #[error(
-        "page {page} of {file:?} cannot be pinned: all {set_pages} pages of its set are pinned, or cannot be written back{}; \
-         drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_size`)",
-        source.as_ref().map_or_else(String::new, |source| format!(" ({source})"))
-    )]
+    #[non_exhaustive]
     PinnedSet {
         /// The file.
         file: String,
@@ -294,19 +283,60 @@ pub enum Error {
         source: Option<Box<Error>>,
     },
 
+    /// An error of another library's call, which `?` has made from an [`io::Error`]. No call of this library returns it.
+    #[non_exhaustive]
+    Other {
+        /// The error.
+        source: io::Error,
+    },
+
     /// A panic ended the operation.
-    #[error("the operation panicked; the message of the panic says where")]
     Panicked,
 
     /// An error of a tool. The library itself does not return it.
     #[cfg(feature = "internals")]
-    #[error("{what}: {why}")]
     Tool {
         /// The thing that the tool needed.
         what: String,
         /// Why it was not available, and what to do.
         why: String,
     },
+}
+
+/// What kind of error it is: [`Error::kind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// There is no such file, array or directory.
+    NotFound,
+    /// A file of that name exists.
+    AlreadyExists,
+    /// A file has another version than the expected one.
+    Conflict,
+    /// Another process, or a handle of this one, uses the array or the file.
+    InUse,
+    /// An argument makes no sense.
+    InvalidInput,
+    /// The array or the file takes no changes.
+    ReadOnly,
+    /// What is on a drive is damaged, or was cut.
+    Corrupt,
+    /// A drive is missing, or cannot be used as it is.
+    Drive,
+    /// The kernel refused or failed an operation.
+    Io,
+    /// It is not known what the drives hold: open the file or the array again.
+    Uncertain,
+    /// A call that blocks was made inside a callback or a waker.
+    BlockingCall,
+    /// The array was closed.
+    Closed,
+    /// The call was made in a forked child, on what only its parent may use.
+    Forked,
+    /// The machine or the process lacks memory, threads, descriptors or pins.
+    Resources,
+    /// Anything else.
+    Other,
 }
 
 impl Error {
@@ -338,6 +368,69 @@ impl Error {
         self.errno().is_some_and(passes)
     }
 
+    /// An [`Error::Corrupt`]. The advice is to check the array, unless [`Error::advise`] replaces it.
+    pub(crate) fn corrupt(path: impl Into<PathBuf>, why: impl Into<String>) -> Error {
+        Error::Corrupt { path: path.into(), why: why.into(), advice: CHECK.into() }
+    }
+
+    /// An [`Error::Drive`] without advice.
+    pub(crate) fn drive(path: impl Into<PathBuf>, why: impl Into<String>) -> Error {
+        Error::Drive { path: path.into(), why: why.into(), advice: "".into() }
+    }
+
+    /// An [`Error::NoArray`] without advice.
+    pub(crate) fn no_array(path: impl Into<PathBuf>, why: impl Into<String>) -> Error {
+        Error::NoArray { path: path.into(), why: why.into(), advice: "".into() }
+    }
+
+    /// An [`Error::ReadOnly`] without advice.
+    pub(crate) fn read_only(why: impl Into<String>) -> Error {
+        Error::ReadOnly { why: why.into(), advice: "".into() }
+    }
+
+    /// Sets the advice of an error that has it as a field.
+    pub(crate) fn advise(mut self, what_to_do: impl Into<Cow<'static, str>>) -> Error {
+        match &mut self {
+            Error::NoArray { advice, .. }
+            | Error::DriveMissing { advice, .. }
+            | Error::Drive { advice, .. }
+            | Error::Corrupt { advice, .. }
+            | Error::ReadOnly { advice, .. } => *advice = what_to_do.into(),
+            other => debug_assert!(false, "{other} has its own advice"),
+        }
+        self
+    }
+
+    /// What kind of error it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::NotFound { .. } | Error::NoDirectory { .. } | Error::NoArray { .. } => ErrorKind::NotFound,
+            Error::Exists { .. } => ErrorKind::AlreadyExists,
+            Error::Conflict { .. } => ErrorKind::Conflict,
+            Error::Locked { .. } | Error::Busy { .. } => ErrorKind::InUse,
+            Error::Invalid { .. } => ErrorKind::InvalidInput,
+            Error::ReadOnly { .. } => ErrorKind::ReadOnly,
+            Error::Corrupt { .. } | Error::PartCut { .. } | Error::FileCut { .. } => ErrorKind::Corrupt,
+            Error::DriveMissing { .. } | Error::Drive { .. } => ErrorKind::Drive,
+            Error::Io { .. } => ErrorKind::Io,
+            Error::Poisoned { .. } | Error::OutcomeUnknown { .. } => ErrorKind::Uncertain,
+            Error::BlockingCall { .. } => ErrorKind::BlockingCall,
+            Error::Closed => ErrorKind::Closed,
+            Error::Forked => ErrorKind::Forked,
+            Error::Memory { .. }
+            | Error::MemoryKept { .. }
+            | Error::Random { .. }
+            | Error::Thread { .. }
+            | Error::Engine { .. }
+            | Error::Topology { .. }
+            | Error::Pins { .. }
+            | Error::PinnedSet { .. } => ErrorKind::Resources,
+            Error::NodeThread { .. } | Error::Panicked | Error::Other { .. } => ErrorKind::Other,
+            #[cfg(feature = "internals")]
+            Error::Tool { .. } => ErrorKind::Other,
+        }
+    }
+
     /// The kernel's error number behind this error, if there is one. An open that finds no array has a number, too:
     /// ENOENT for a missing directory, ENODATA for a directory without an array, ENODEV for a missing drive.
     pub fn errno(&self) -> Option<i32> {
@@ -346,6 +439,7 @@ impl Error {
             Error::NoArray { .. } => Some(libc::ENODATA),
             Error::DriveMissing { .. } => Some(libc::ENODEV),
             Error::Io { source, .. } => number(source),
+            Error::Other { source } => number(source),
             Error::Memory { source, .. }
             | Error::MemoryKept { source }
             | Error::Random { source }
@@ -358,13 +452,61 @@ impl Error {
     }
 }
 
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Error::Io { source, .. }
+            | Error::Memory { source, .. }
+            | Error::MemoryKept { source }
+            | Error::Random { source }
+            | Error::Thread { source, .. }
+            | Error::Engine { source, .. }
+            | Error::Topology { source }
+            | Error::Other { source } => Some(source),
+            Error::OutcomeUnknown { source, .. } | Error::PinnedSet { source: Some(source), .. } => Some(&**source),
+            _ => None,
+        }
+    }
+}
+
+/// Errors that tools make of what they have done without the library.
+#[cfg(feature = "internals")]
+impl Error {
+    /// An [`Error::Io`] at an offset in bytes.
+    pub fn io_at(action: &'static str, path: impl Into<PathBuf>, offset: u64, source: io::Error) -> Error {
+        Error::Io { action, path: path.into(), offset: Some(offset), source }
+    }
+
+    /// An [`Error::PartCut`]: a read ended at `offset`, `missing` bytes too early.
+    pub fn part_cut(path: impl Into<PathBuf>, offset: u64, missing: u64) -> Error {
+        Error::PartCut { path: path.into(), offset, missing }
+    }
+
+    /// An [`Error::Corrupt`] without advice.
+    pub fn damaged(path: impl Into<PathBuf>, why: impl Into<String>) -> Error {
+        Error::corrupt(path, why).advise("")
+    }
+
+    /// An [`Error::NotFound`].
+    pub fn not_found(name: impl Into<String>) -> Error {
+        Error::NotFound { name: name.into() }
+    }
+}
+
 /// An error in words, with the errno that the kernel has for such a case.
-#[derive(Debug, thiserror::Error)]
-#[error("{why}")]
+#[derive(Debug)]
 struct Told {
     errno: i32,
     why: String,
 }
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl StdError for Told {}
 
 /// Makes an error in words that also has an errno ([`Error::errno`]).
 pub(crate) fn told(errno: i32, why: impl Into<String>) -> io::Error {
@@ -377,54 +519,31 @@ fn number(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(told)
 }
 
+/// The error is inside, for `downcast` or [`Error::from`], and with it its errno ([`Error::errno`]).
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
-            Error::Io { source, .. } => source.kind(),
-            Error::NotFound { .. } | Error::NoDirectory { .. } => io::ErrorKind::NotFound,
-            Error::Exists { .. } => io::ErrorKind::AlreadyExists,
-            Error::Invalid { .. } => io::ErrorKind::InvalidInput,
-            Error::Corrupt { .. } => io::ErrorKind::InvalidData,
+            Error::Io { source, .. } | Error::Other { source } => source.kind(),
             Error::PartCut { .. } | Error::FileCut { .. } => io::ErrorKind::UnexpectedEof,
             Error::Memory { .. } => io::ErrorKind::OutOfMemory,
-            Error::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem,
-            Error::Busy { .. } | Error::Locked { .. } => io::ErrorKind::ResourceBusy,
-            _ => io::ErrorKind::Other,
+            error => match error.kind() {
+                ErrorKind::NotFound => io::ErrorKind::NotFound,
+                ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
+                ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
+                ErrorKind::Corrupt => io::ErrorKind::InvalidData,
+                ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
+                ErrorKind::InUse => io::ErrorKind::ResourceBusy,
+                _ => io::ErrorKind::Other,
+            },
         };
         io::Error::new(kind, error)
     }
 }
 
-fn at(offset: Option<u64>) -> String {
-    offset.map_or_else(String::new, |o| format!(" at offset {o}"))
-}
-
-/// The user of an array, in words. A process that has just ended has no name any more.
-fn user(holder: &Option<u32>) -> String {
-    match holder {
-        None => "another process".to_owned(),
-        Some(number) if *number == std::process::id() => "this process".to_owned(),
-        Some(number) => {
-            let name = std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap_or_default();
-            format!("another process, {number} {}", name.trim_end()).trim_end().to_owned()
-        }
-    }
-}
-
-/// What to do about an error, where there is an answer.
-fn advice(source: &io::Error) -> &'static str {
-    match source.raw_os_error() {
-        Some(libc::ENOSPC) => "; free space on that drive, then try again",
-        Some(libc::EFBIG) => "; the limit of file sizes (`ulimit -f`) or the file system does not allow it",
-        Some(libc::EDQUOT) => "; the quota of that drive is used up, free space or raise it",
-        Some(libc::ENOENT) => "; check the path",
-        Some(libc::EROFS) => "; that file system is mounted read-only, mount it for writing",
-        Some(libc::EACCES | libc::EPERM) => "; check its owner and mode, and those of the directories above it",
-        Some(libc::EMFILE) => "; raise the limit of open files (`ulimit -n`)",
-        Some(libc::ENFILE) => "; raise the system's limit of open files (`fs.file-max`)",
-        Some(libc::EIO) => "; the drive failed, see the kernel's log",
-        Some(libc::ELOOP) => "; symbolic links are not followed inside a drive, put the file itself there",
-        _ => "",
+/// Takes an error of this crate out of an [`io::Error`], or makes an [`Error::Other`] of it.
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        error.downcast().unwrap_or_else(|source| Error::Other { source })
     }
 }
 
@@ -436,11 +555,40 @@ pub(crate) fn passes(errno: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::passes;
+    use super::*;
 
     #[test]
     fn lack_of_descriptors_and_memory_passes() {
         assert!([libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN].into_iter().all(passes));
         assert!(![libc::EIO, libc::ENOSPC, libc::EROFS, libc::EINTR].into_iter().any(passes));
+    }
+
+    /// What to do ends the text, and is a field of its own.
+    #[test]
+    fn advice_ends_the_text() {
+        let damaged = Error::corrupt("/d/label", "it is cut");
+        assert_eq!(damaged.to_string(), "/d/label: it is cut; check the array");
+        let found = Error::corrupt("/d/label", "it is cut").advise("take the other one");
+        assert_eq!(found.advice().as_deref(), Some("take the other one"));
+        assert_eq!(Error::drive("/d", "it is odd").to_string(), "drive /d: it is odd");
+        let full = Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::ENOSPC));
+        assert!(full.to_string().ends_with("; free space on that drive, then try again"), "{full}");
+        assert_eq!(Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::EINTR)).advice(), None);
+    }
+
+    /// An error goes into an `io::Error` and comes back as it was, with its errno.
+    #[test]
+    fn errors_pass_through_io() {
+        let full = || Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::ENOSPC));
+        let packed = io::Error::from(full());
+        assert_eq!(packed.kind(), io::ErrorKind::StorageFull);
+        let back = Error::from(packed);
+        assert_eq!(
+            (back.to_string(), back.errno(), back.kind()),
+            (full().to_string(), Some(libc::ENOSPC), ErrorKind::Io)
+        );
+        let other = Error::from(io::Error::from_raw_os_error(libc::EPIPE));
+        assert!(matches!(&other, Error::Other { .. }) && other.errno() == Some(libc::EPIPE), "{other:?}");
+        assert_eq!(io::Error::from(other).kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -81,4 +81,4 @@ mod pager;
 pub use api::*;
 pub use counters::{Counters, DriveCounters, Latency};
 pub use engine::EngineKind;
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};

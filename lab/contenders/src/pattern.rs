@@ -59,7 +59,7 @@ pub fn holds(seed: u64, offset: u64, bytes: &[u8]) -> bool {
 #[cold]
 pub fn wrong(name: impl Into<PathBuf>, what: &str, offset: u64) -> Error {
     let why = format!("the {what} at offset {offset} is not what was written; write the file anew and run again");
-    Error::Corrupt { path: name.into(), why }
+    Error::damaged(name, why)
 }
 
 /// Checks the stamp of every page of a block that was read from a file with the pattern of `seed`.

@@ -124,11 +124,11 @@ fn failed(place: Place, result: i64, block_bytes: usize, target: &Target) -> Err
     let path = target.path(place.part as usize).to_owned();
     if result >= 0 {
         let missing = block_bytes as u64 - result as u64;
-        return Error::PartCut { path, offset: place.offset + result as u64, missing };
+        return Error::part_cut(path, place.offset + result as u64, missing);
     }
     let action = if place.write { "write" } else { "read" };
     let source = std::io::Error::from_raw_os_error(-result as i32);
-    Error::Io { action, path, offset: Some(place.offset), source }
+    Error::io_at(action, path, place.offset, source)
 }
 
 /// Times one operation in [`TIMED_EVERY`], for operations that end within their call.

@@ -124,7 +124,7 @@ impl Target {
         let path = self.path(part);
         let mut expected = vec![0; bytes.len()];
         let read = open_part(path, false, false)?.read_exact_at(&mut expected, offset);
-        read.map_err(|source| Error::Io { action: "read", path: path.to_owned(), offset: Some(offset), source })?;
+        read.map_err(|source| Error::io_at("read", path.to_owned(), offset, source))?;
         match expected.iter().zip(bytes).position(|(expected, got)| expected != got) {
             None => Ok(()),
             Some(at) => {
@@ -132,7 +132,7 @@ impl Target {
                 let why = format!(
                     "the byte at offset {at} is not the one that `pread` gives; make sure that no program writes the file, and run again"
                 );
-                Err(Error::Corrupt { path: path.to_owned(), why })
+                Err(Error::damaged(path.to_owned(), why))
             }
         }
     }
@@ -172,7 +172,7 @@ impl Target {
         for part in &self.parts {
             let held = part.path.metadata().map_err(|e| Error::io("look at", &part.path, e))?.len();
             if held < part.len_bytes {
-                return Err(Error::PartCut { path: part.path.clone(), offset: held, missing: part.len_bytes - held });
+                return Err(Error::part_cut(part.path.clone(), held, part.len_bytes - held));
             }
         }
         Ok(())

@@ -391,7 +391,7 @@ impl Course<'_> {
                 let read = self.file.read_at(&mut buffer[..len], offset)?;
                 if read < len {
                     let why = format!("it ended at {}, within a read: it was cut meanwhile", offset + read as u64);
-                    return Err(Error::Invalid { what: format!("file {:?}", self.file.name()), why }.into());
+                    return Err(Error::invalid(format!("file {:?}", self.file.name()), why).into());
                 }
                 figures.reads += 1;
             }

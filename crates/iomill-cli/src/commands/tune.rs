@@ -87,7 +87,7 @@ fn tree(arguments: &Tune) -> Result<Tree> {
             return Err(Failure::Usage("--unpack needs a directory: name an empty one with --root".to_owned()));
         }
         let text = fs::read_to_string(file).map_err(Failure::local("read", file))?;
-        let record = Record::parse(&text).map_err(|why| iomill::Error::Corrupt { path: file.clone(), why })?;
+        let record = Record::parse(&text).map_err(|why| iomill::Error::damaged(file.clone(), why))?;
         fs::create_dir_all(&arguments.root).map_err(Failure::local("create", &arguments.root))?;
         let is_empty = fs::read_dir(&arguments.root).map_err(Failure::local("list", &arguments.root))?.next().is_none();
         if !is_empty {

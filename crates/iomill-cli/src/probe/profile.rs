@@ -29,7 +29,7 @@ pub fn id_of(place: &Path) -> Result<Option<String>> {
     };
     let mut bytes = Vec::new();
     file.take(LABEL_BYTES_MAX).read_to_end(&mut bytes).map_err(|e| Error::io("read", &path, e))?;
-    let label = parse_label(&bytes).map_err(|why| Error::Corrupt { path, why: why.to_string() })?;
+    let label = parse_label(&bytes).map_err(|why| Error::damaged(path, why.to_string()))?;
     Ok(Some(label.drive.to_string()))
 }
 

@@ -105,9 +105,11 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             other => other.map_err(|e| Error::io("read", &self.path, e))?,
         };
-        let wrong = |why: String| Error::Corrupt {
-            path: self.path.clone(),
-            why: format!("{why}; nothing was changed. Settings end with a restart; then remove this file"),
+        let wrong = |why: String| {
+            Error::damaged(
+                self.path.clone(),
+                format!("{why}; nothing was changed. Settings end with a restart; then remove this file"),
+            )
         };
         let state: State =
             serde_json::from_str(&text).map_err(|e| wrong(format!("`iomill tune` did not write it: {e}")))?;

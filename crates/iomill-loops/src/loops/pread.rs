@@ -38,8 +38,7 @@ impl Reader for Pread<'_> {
                 let blocks = part.len_bytes / len;
                 if block < blocks {
                     let (path, offset) = (&part.path, block * len);
-                    let failed =
-                        |source| Error::Io { action: "read", path: path.clone(), offset: Some(offset), source };
+                    let failed = |source| Error::io_at("read", path.clone(), offset, source);
                     file.read_exact_at(&mut self.buffer, offset).map_err(failed)?;
                     break;
                 }

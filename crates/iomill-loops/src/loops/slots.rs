@@ -132,10 +132,10 @@ impl<'a> Slots<'a> {
         let (part, offset) = self.places[slot as usize];
         let path = self.parts[part as usize].path.clone();
         match u64::try_from(result) {
-            Ok(bytes) => Error::PartCut { path, offset: offset + bytes, missing: u64::from(self.block_bytes) - bytes },
+            Ok(bytes) => Error::part_cut(path, offset + bytes, u64::from(self.block_bytes) - bytes),
             Err(_) => {
                 let source = std::io::Error::from_raw_os_error(-result as i32);
-                Error::Io { action: "read", path, offset: Some(offset), source }
+                Error::io_at("read", path, offset, source)
             }
         }
     }

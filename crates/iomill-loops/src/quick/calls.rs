@@ -136,7 +136,7 @@ impl Reads for OneByOne {
 /// The error of a failed read of a part.
 #[cold]
 pub(crate) fn failed(part: usize, offset: u64, source: io::Error) -> Error {
-    Error::Io { action: "read", path: format!("part {part} of the measured file").into(), offset: Some(offset), source }
+    Error::io_at("read", format!("part {part} of the measured file"), offset, source)
 }
 
 fn refused(what: &'static str) -> impl Fn(Errno) -> Error {

@@ -64,7 +64,7 @@ fn wrong(page: u64) -> Error {
     let why = format!(
         "page {page} is not what was written; the drive, its file system, or iomill lost it: please report this"
     );
-    Error::Corrupt { path: "the measured file".into(), why }
+    Error::damaged("the measured file", why)
 }
 
 /// The first bytes of a page. `bytes` has at least those.

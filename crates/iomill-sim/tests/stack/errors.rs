@@ -415,7 +415,7 @@ fn an_error_names_the_part_and_the_offset() {
     let hit = |kind| Injection::new(kind, Fault::Errno(libc::EIO)).drive(1).path("parts/");
     world.faults(|faults| faults.inject(hit(Kind::Read)));
     let error = file.read_at(&mut [0; 100], 4 * 8192 + 5).unwrap_err();
-    let Error::Io { action: "read", path, offset: Some(offset), source } = &error else { panic!("{error}") };
+    let Error::Io { action: "read", path, offset: Some(offset), source, .. } = &error else { panic!("{error}") };
     assert!(path.starts_with(world.path(1).join("iomill/parts")), "{error}");
     assert_eq!((*offset, source.raw_os_error()), (8192 + 5, Some(libc::EIO)));
     world.faults(|faults| faults.inject(hit(Kind::Write)));

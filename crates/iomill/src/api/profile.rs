@@ -97,7 +97,7 @@ impl Profile {
     pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
         // The parser's message may quote the file, and goes to a terminal.
         let printable = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
-        let corrupt = |why: String| Error::Corrupt { path: path.to_owned(), why: why.chars().map(printable).collect() };
+        let corrupt = |why: String| Error::corrupt(path, why.chars().map(printable).collect::<String>()).advise("");
         if bytes.len() > LEN_MAX {
             return Err(corrupt(format!("no profile: more than {LEN_MAX} bytes are too many")));
         }
@@ -170,7 +170,7 @@ impl Profile {
         for drive in drives.iter().filter(|drive| self.drive(&drive.id).is_none()) {
             notices.push(format!(
                 "profile {profile}: it does not know drive {} (id {}), which is served as without a profile; \
-                 `iomill probe --profile` measures it",
+                 measure it for a new profile",
                 drive.path().display(),
                 drive.id
             ));
@@ -215,8 +215,11 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
     let (mut drives, mut ids) = (Vec::new(), HashSet::new());
     for drive in parsed.drive {
         let at = drive.id.span().start;
-        let id: Id =
-            drive.id.get_ref().parse().map_err(|why| (at, format!("{why}; `iomill info --json` shows a drive's")))?;
+        let id: Id = drive
+            .id
+            .get_ref()
+            .parse()
+            .map_err(|why| (at, format!("{why}; the array's information has that of each drive")))?;
         let id = id.to_string();
         if !ids.insert(id.clone()) {
             return Err((at, format!("drive {id} is there twice")));
@@ -239,10 +242,7 @@ fn format_of(text: &str) -> Result<(), (usize, String)> {
     }
     let head: Head = toml::from_str(text).map_err(line_and_message)?;
     let Some(format) = head.format else {
-        return Err((
-            0,
-            format!("no profile of iomill: it lacks `format = {FORMAT}`; `iomill probe --profile` writes one"),
-        ));
+        return Err((0, format!("no profile of iomill: it lacks `format = {FORMAT}`; probing the drives writes one")));
     };
     match *format.get_ref() {
         FORMAT => Ok(()),

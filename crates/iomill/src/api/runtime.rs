@@ -445,11 +445,10 @@ impl RuntimeInner {
                 // Before the drive is there, so that its thread finds them.
                 lock(&self.cpus).push(setup::near(ground.cpus.clone(), &cpu::allowed().unwrap_or_default()));
                 let why = format!(
-                    "a runtime has files on {DRIVES_MAX} block devices at most, and none of them is used like this one; \
-                     use another `Runtime` for it"
+                    "a runtime has files on {DRIVES_MAX} block devices at most, and none of them is used like this one"
                 );
                 let added = self.exec.add_drive(service);
-                added.ok_or_else(|| Error::Drive { path: file.open.full_path(), why })?
+                added.ok_or_else(|| Error::drive(file.open.full_path(), why).advise("use another `Runtime` for it"))?
             }
         };
         notices.into_iter().for_each(|notice| self.exec.notice(notice));

@@ -157,8 +157,7 @@ pub struct Place<'a> {
 pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &mut Vec<String>) -> Result<Service> {
     let Place { fs, probe, align, name } = place;
     let choice = options.platform.choose(fs, probe, options.engine);
-    let choice =
-        choice.map_err(|e| Error::Drive { path: fs.location().to_owned(), why: format!("no engine for it: {e}") })?;
+    let choice = choice.map_err(|e| Error::drive(fs.location().to_owned(), format!("no engine for it: {e}")))?;
     if let Some(why) = &choice.why {
         notices.push(format!("drive {name}: {why}"));
     }

@@ -54,10 +54,7 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
         let failed = opening.labels.announce(body.epoch + 1, &[keeps.drive]);
         if !failed.is_empty() {
             let path = keeps.fs.location().to_owned();
-            return Err(Error::Drive {
-                path,
-                why: "its label could not be written, so nothing was imported".to_owned(),
-            });
+            return Err(Error::drive(path, "its label could not be written, so nothing was imported"));
         }
     }
     let known = Known::of(&opening, &keeps)?;
@@ -76,8 +73,7 @@ fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
     if let Some(good) = voters.iter().find(is_good) {
         return Ok(good.clone());
     }
-    let none =
-        || Error::Drive { path: opening.drives()[0].path().to_owned(), why: "its label names no voter".to_owned() };
+    let none = || Error::drive(opening.drives()[0].path(), "its label names no voter");
     let keeps = voters.first().cloned().ok_or_else(none)?;
     let mut merged = Merged::list(&voters, array, true)?;
     if let Ok(end) = merged.read(&mut Nothing) {

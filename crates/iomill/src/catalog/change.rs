@@ -253,9 +253,7 @@ impl Catalog {
     pub(super) fn journal(&self) -> Result<&Journal> {
         match &self.store {
             Store::Journal(journal) => Ok(journal),
-            Store::Files(_) => {
-                Err(Error::ReadOnly { why: "the array was opened for reading; open it for writing".to_owned() })
-            }
+            Store::Files(_) => Err(Error::read_only("the array was opened for reading").advise("open it for writing")),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `iomill check`: reports everything that the catalog can know about the files on the drives, and repairs it on demand.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,11 +23,11 @@ use super::store::{
 use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
-use crate::error::{Error, Result};
+use crate::error::{CHECK, Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
 
 /// Advice for a problem that a writer corrects.
-const REPAIR_ADVICE: &str = "run `iomill check --repair`; opening the array for writing puts it right too";
+const REPAIR_ADVICE: &str = "repair the array; opening it for writing puts it right too";
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -54,20 +55,21 @@ impl Report {
 
     /// Notes what keeps the array from being put together.
     fn fault(&mut self, error: Error) -> Result<()> {
-        let (path, what) = match error {
-            Error::Drive { path, why } | Error::NoArray { path, why } | Error::DriveMissing { path, why, .. } => {
-                (path, why)
-            }
-            Error::Corrupt { path, why } => (path, why),
+        let (path, what, own) = match error {
+            Error::Drive { path, why, advice, .. }
+            | Error::NoArray { path, why, advice, .. }
+            | Error::DriveMissing { path, why, advice, .. }
+            | Error::Corrupt { path, why, advice, .. } => (path, why, advice),
             other => return Err(other),
         };
         let advice = "until then the array does not open; a label can be copied from another drive of the array: set \
-                      `drive` and `index` to those of this drive, end it with `# checksum none`, and run `iomill check \
-                      --repair`";
+                      `drive` and `index` to those of this drive, end it with `# checksum none`, and check and \
+                      repair the array";
         let of_label = path.ends_with(LABEL);
-        // The user runs `check` already, so the advice to run it is left out.
-        let what = what.strip_suffix(discovery::LABEL_ADVICE).unwrap_or(&what).to_owned();
-        let advice = if of_label { advice } else { "until then the array does not open" }.to_owned();
+        let advice = match of_label {
+            true => advice.to_owned(),
+            false => joined("until then the array does not open", &own),
+        };
         self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
         Ok(())
     }
@@ -80,17 +82,22 @@ impl Report {
 
     /// Notes damage that concerns one file. An error of the check itself goes on as an error.
     fn lost(&mut self, error: Error, advice: &str) -> Result<()> {
-        let (path, what) = match error {
-            Error::Corrupt { path, why } => (path, why.strip_suffix("; run `iomill check`").unwrap_or(&why).to_owned()),
+        let (path, what, own) = match error {
+            Error::Corrupt { path, why, advice: own, .. } => (path, why, own),
             Error::Io { action, path, source, .. } if is_media_error(&source) => {
-                (path, format!("cannot {action} it: {source}"))
+                (path, format!("cannot {action} it: {source}"), Cow::Borrowed(""))
             }
             other => return Err(other),
         };
-        let advice = advice.to_owned();
+        let advice = joined(advice, &own);
         self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
         Ok(())
     }
+}
+
+/// The advice of a problem, with that of the error that was found. To check the array is no advice here.
+fn joined(advice: &str, own: &str) -> String {
+    if own.is_empty() || own == CHECK { advice.to_owned() } else { format!("{advice}; {own}") }
 }
 
 /// How long the part of a file on the drive at a position of its `drives` must be at least, given the file's length.
@@ -237,8 +244,7 @@ fn fault_of_copy(voter: &Voter, array: &super::Id, end: &LogEnd) -> Result<Optio
             Ok(Some("the newest checkpoint is missing or damaged in this copy of the log".to_owned()))
         }
         Ok((_, own)) => Ok(Some(format!("this copy of the log ends at group {} of {}", own.sequence, end.sequence))),
-        Err(Error::Corrupt { path, why }) => {
-            let why = why.strip_suffix("; run `iomill check`").unwrap_or(&why);
+        Err(Error::Corrupt { path, why, .. }) => {
             Ok(Some(format!("this copy of the log is damaged ({}: {why})", path.display())))
         }
         Err(Error::Io { action, path, source, .. }) if is_media_error(&source) => {
@@ -351,7 +357,7 @@ fn check_owners(platform: &dyn Platform, starts: &[PathBuf], repair: bool, repor
             let Ok(Some(user)) = fs.other_owner(&path) else { continue };
             let what = format!("it belongs to user {user}, and not to the user of the directory `iomill`");
             let repaired = repair && fs.give_to_owner(&path).is_ok();
-            let advice = "run `iomill check --repair` as root, which gives it back".to_owned();
+            let advice = "repair the array as root, which gives it back".to_owned();
             let path = full_path(&**fs, &path);
             report.problems.push(Problem { path, what, severity: Severity::Warning, repaired, advice });
         }

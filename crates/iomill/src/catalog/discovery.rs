@@ -16,8 +16,8 @@ use crate::engine::platform::{Footing, Platform};
 use crate::error::{Error, Result};
 use crate::sys::fs::DriveFs;
 
-/// Ends the error of a label that cannot be read. `check` gives this advice itself.
-pub(super) const LABEL_ADVICE: &str = "; `iomill check` tells how to mend it from another drive's label";
+/// The advice of a label that cannot be read.
+const LABEL_ADVICE: &str = "check the array, which tells how to mend it from another drive's label";
 
 /// A directory with a label.
 #[derive(Clone, Debug)]
@@ -83,16 +83,11 @@ pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Resu
         io::ErrorKind::NotFound if create || platform.footing(path).is_err() => {
             Error::NoDirectory { path: path.to_owned() }
         }
-        io::ErrorKind::NotFound => Error::NoArray {
-            path: path.to_owned(),
-            why: "no array has a drive here (there is no directory `iomill`); mount the drive, or make an array with \
-                  `iomill init`"
-                .to_owned(),
-        },
-        io::ErrorKind::NotADirectory => Error::Drive {
-            path: path.to_owned(),
-            why: "it is no directory; name the directory where a drive is mounted".to_owned(),
-        },
+        io::ErrorKind::NotFound => Error::no_array(path, "no array has a drive here (there is no directory `iomill`)")
+            .advise("mount the drive, or make an array"),
+        io::ErrorKind::NotADirectory => {
+            Error::drive(path, "it is no directory").advise("name the directory where a drive is mounted")
+        }
         _ => Error::io(if create { "make a drive in" } else { "attach to the drive in" }, path, error),
     })
 }
@@ -119,8 +114,9 @@ pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<boo
             Ok(Footing::Drive) => {}
             Ok(Footing::Root) => {
                 let why = "no array has a drive here, and the directory is on the file system of `/`, as the mount point of a drive \
-                           that is not mounted: mount the drive, or make the array with `iomill init` if this is its place";
-                return Err(Error::NoArray { path: path.clone(), why: why.to_owned() });
+                           that is not mounted";
+                let advice = "mount the drive, or make the array by a call that only makes one, if this is its place";
+                return Err(Error::no_array(path, why).advise(advice));
             }
             Err(error) => return Err(Error::io("examine", path, error)),
         }
@@ -135,8 +131,8 @@ pub(super) fn read_label(fs: &Arc<dyn DriveFs>, signature: Signature) -> Result<
     let Some(bytes) = read else { return Ok(None) };
     match parse_label_as(&bytes, signature) {
         Ok(label) => Ok(Some(label)),
-        Err(TextError::Bad(why)) => Err(Error::Corrupt { path, why: format!("the label {why}{LABEL_ADVICE}") }),
-        Err(newer) => Err(Error::Drive { path: fs.location().to_owned(), why: format!("its label {newer}") }),
+        Err(TextError::Bad(why)) => Err(Error::corrupt(path, format!("the label {why}")).advise(LABEL_ADVICE)),
+        Err(newer) => Err(Error::drive(fs.location(), format!("its label {newer}"))),
     }
 }
 
@@ -164,18 +160,19 @@ impl Search<'_> {
         let mut array: Option<(Id, PathBuf)> = None;
         for path in self.starts {
             let fs = attach(self.platform, path, false)?;
-            let (label, signed) = read_label(&fs, self.signature)?.ok_or_else(|| Error::NoArray {
-                path: path.clone(),
-                why: "no array has a drive here (it has no label; was `iomill init` interrupted?); make one with \
-                      `iomill init`"
-                    .to_owned(),
+            let (label, signed) = read_label(&fs, self.signature)?.ok_or_else(|| {
+                Error::no_array(
+                    path,
+                    "no array has a drive here (it has no label: its making may have been interrupted)",
+                )
+                .advise("make one")
             })?;
             let (id, first) = array.get_or_insert_with(|| (label.array, path.clone()));
             if *id != label.array {
-                return Err(Error::Drive {
-                    path: path.clone(),
-                    why: format!("it belongs to array {}, while {} belongs to {id}", label.array, first.display()),
-                });
+                return Err(Error::drive(
+                    path,
+                    format!("it belongs to array {}, while {} belongs to {id}", label.array, first.display()),
+                ));
             }
             self.take(FoundDrive { fs, label, signed, moved: false })?;
         }
@@ -200,9 +197,9 @@ impl Search<'_> {
         loop {
             let newest = self.found.values().max_by_key(|found| (found.label.epoch, found.signed));
             let best = newest.map(|found| found.label.clone()).ok_or_else(|| no_drives(self.starts))?;
-            if let Some(why) = best.is_beyond(false) {
+            if let Some((why, advice)) = best.is_beyond(false) {
                 let path = self.starts.first().cloned().unwrap_or_default();
-                return Err(Error::Drive { path, why });
+                return Err(Error::drive(path, why).advise(advice));
             }
             let missing: Vec<LabelDrive> =
                 best.drives.iter().filter(|listed| !self.found.contains_key(&listed.id)).cloned().collect();
@@ -314,31 +311,27 @@ impl Search<'_> {
         for listed in &best.drives {
             let found = self.found.remove(&listed.id).ok_or_else(|| missing(listed, Ok(None)))?;
             if found.label.epoch == best.epoch && !found.label.agrees_with(&best) {
-                return Err(Error::Corrupt {
-                    path: full_path(&*found.fs, LABEL),
-                    why: format!(
-                        "it has epoch {} like another drive's label, but says something else; decide which is right, \
-                         raise its epoch by one, end it with `# checksum none`, and run `iomill check --repair`",
-                        best.epoch
-                    ),
-                });
+                let why = format!("it has epoch {} like another drive's label, but says something else", best.epoch);
+                return Err(Error::corrupt(full_path(&*found.fs, LABEL), why).advise(
+                    "decide which is right, raise its epoch by one, end it with `# checksum none`, and check and repair \
+                     the array",
+                ));
             }
             drives.push(found);
         }
         if let Some(stranger) = self.found.into_values().next() {
-            return Err(Error::Drive {
-                path: stranger.fs.location().to_owned(),
-                why: format!("drive {} is not in array {} any more; leave it out", stranger.label.drive, best.array),
-            });
+            return Err(Error::drive(
+                stranger.fs.location(),
+                format!("drive {} is not in array {} any more", stranger.label.drive, best.array),
+            )
+            .advise("leave it out"));
         }
         if best.epoch == 0 {
-            return Err(Error::NoArray {
-                path: drives.first().map(|found| found.fs.location().to_owned()).unwrap_or_default(),
-                why:
-                    "the making of this array was interrupted, and it holds nothing yet; run `iomill init` again with \
-                      the same drives"
-                        .to_owned(),
-            });
+            return Err(Error::no_array(
+                drives.first().map_or("".as_ref(), |found| found.fs.location()),
+                "the making of this array was interrupted, and it holds nothing yet",
+            )
+            .advise("make it again with the same drives"));
         }
         Ok(FoundArray { label: best, found: drives })
     }
@@ -350,15 +343,15 @@ fn is_same(one: &Arc<dyn DriveFs>, other: &Arc<dyn DriveFs>) -> Result<bool> {
 }
 
 fn doubled(one: &FoundDrive, other: &FoundDrive) -> Error {
-    Error::Drive {
-        path: other.fs.location().to_owned(),
-        why: format!(
-            "it has the same id ({}) as {}: one is a copy of the other; unmount or move away the one that is not to be \
-             used",
+    Error::drive(
+        other.fs.location(),
+        format!(
+            "it has the same id ({}) as {}: one is a copy of the other",
             one.label.drive,
             one.fs.location().display()
         ),
-    }
+    )
+    .advise("unmount or move away the one that is not to be used")
 }
 
 fn no_drives(starts: &[PathBuf]) -> Error {
@@ -377,10 +370,10 @@ fn missing(listed: &LabelDrive, at_hint: Result<Option<FoundDrive>>) -> Error {
         path: PathBuf::from(&listed.path),
         index: listed.index,
         why: format!(
-            "drive {} (id {}) of the array is missing; it was last seen here{instead}: mount it, or name its new place \
-             with -a",
+            "drive {} (id {}) of the array is missing; it was last seen here{instead}",
             listed.index, listed.id
         ),
+        advice: "mount it, or name its new place".into(),
     }
 }
 

@@ -187,10 +187,8 @@ fn refuse_doubles(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
     for fs in fses {
         let identity = fs.identity().map_err(failed("stat", &**fs, ""))?;
         if let Some((_, other)) = seen.iter().find(|(known, _)| *known == identity) {
-            return Err(Error::Drive {
-                path: fs.location().to_owned(),
-                why: format!("it is the same directory as {}; name each drive once", other.display()),
-            });
+            return Err(Error::drive(fs.location(), format!("it is the same directory as {}", other.display()))
+                .advise("name each drive once"));
         }
         seen.push((identity, fs.location()));
     }
@@ -202,10 +200,10 @@ fn refuse_other_content(fs: &dyn DriveFs) -> Result<()> {
     let names = fs.list("").map_err(failed("list", fs, ""))?;
     match names.iter().find(|name| !is_ours(name)) {
         None => Ok(()),
-        Some(name) => Err(Error::Drive {
-            path: fs.location().to_owned(),
-            why: format!("its directory `iomill` holds something else ({name:?}); choose another directory"),
-        }),
+        Some(name) => {
+            Err(Error::drive(fs.location(), format!("its directory `iomill` holds something else ({name:?})"))
+                .advise("choose another directory"))
+        }
     }
 }
 
@@ -232,14 +230,11 @@ fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
         if let Some(label) = label
             && !unfinished.contains(&label.array)
         {
-            return Err(Error::Drive {
-                path: fs.location().to_owned(),
-                why: format!(
-                    "it is drive {} of array {} already; open that array, or remove its directory `iomill` with all \
-                     that the array holds",
-                    label.index, label.array
-                ),
-            });
+            return Err(Error::drive(
+                fs.location(),
+                format!("it is drive {} of array {} already", label.index, label.array),
+            )
+            .advise("open that array, or remove its directory `iomill` with all that the array holds"));
         }
         for dir in [LOG, PARTS, SHARED] {
             if dir == LOG && label.is_some() {
@@ -248,10 +243,8 @@ fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
             }
             let names = absent_is_none(fs.list(dir)).map_err(failed("list", fs, dir))?.unwrap_or_default();
             if let Some(name) = names.iter().find(|name| !name.starts_with(TEMPORARY)) {
-                return Err(Error::Drive {
-                    path: fs.location().to_owned(),
-                    why: format!("it holds files of an array (iomill/{dir}/{name}); move `iomill` away first"),
-                });
+                return Err(Error::drive(fs.location(), format!("it holds files of an array (iomill/{dir}/{name})"))
+                    .advise("move `iomill` away first"));
             }
         }
     }

@@ -112,18 +112,18 @@ impl Label {
     }
 
     /// Why this version cannot use the array.
-    pub(super) fn is_beyond(&self, writes: bool) -> Option<String> {
+    pub(super) fn is_beyond(&self, writes: bool) -> Option<(String, &'static str)> {
         let later = "a later version of iomill made it so; use that version";
         let features = &self.features;
         if let Some(feature) = features.incompatible.first() {
-            return Some(format!("the array has the feature {feature:?}, which this version does not know; {later}"));
+            return Some((format!("the array has the feature {feature:?}, which this version does not know"), later));
         }
         if let Some(feature) = features.read_only.first().filter(|_| writes) {
             let help = "open it for reading, or use the version of iomill that made it so";
-            return Some(format!("the array has the feature {feature:?}, which this version cannot write; {help}"));
+            return Some((format!("the array has the feature {feature:?}, which this version cannot write"), help));
         }
         let other = self.drives.iter().find(|drive| drive.state != DriveState::In)?;
-        Some(format!("drive {} is {:?}; {later}", other.index, other.state))
+        Some((format!("drive {} is {:?}", other.index, other.state), later))
     }
 
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>, String> {

@@ -97,9 +97,9 @@ impl Opening {
         let mut opening =
             Opening { platform: Arc::clone(platform), mode, locks, labels, labels_agree: false, compares_all: false };
         if mode == OpenMode::Writer {
-            if let Some(why) = array.label.is_beyond(true) {
+            if let Some((why, advice)) = array.label.is_beyond(true) {
                 let path = opening.drives()[0].path().to_owned();
-                return Err(Error::Drive { path, why });
+                return Err(Error::drive(path, why).advise(advice));
             }
             opening.settle_directories()?;
             opening.update_labels(&array)?;
@@ -234,7 +234,7 @@ impl Opening {
             if highest >= next {
                 let text = format!(
                     "{}: the part {highest:016x} is there, and the catalog has not given such a number yet: the catalog was once newer. \
-                     The part is kept, new files have higher numbers, and `iomill check` lists all such parts",
+                     The part is kept, new files have higher numbers, and a check of the array lists all such parts",
                     full_path(fs, PARTS).display()
                 );
                 self.labels.notices.push(text);
@@ -250,10 +250,10 @@ impl Opening {
         let beyond = |index: u16| usize::from(index) >= count;
         let bad = files.layouts().find(|layout| layout.drives.iter().any(|(index, _)| beyond(*index)));
         let Some(layout) = bad else { return Ok(()) };
-        Err(Error::Corrupt {
-            path: full_path(&*self.drives()[0].fs, LOG),
-            why: format!("layout {} names a drive beyond the {count} of the array; run `iomill check`", layout.number),
-        })
+        Err(Error::corrupt(
+            full_path(&*self.drives()[0].fs, LOG),
+            format!("layout {} names a drive beyond the {count} of the array", layout.number),
+        ))
     }
 
     /// Renames of a killed process may be in memory only. They must not vanish under what is built on them (rule 6).
@@ -334,8 +334,9 @@ pub(super) fn lock_array(
             return Ok((array, locks));
         }
     }
-    Err(Error::Drive {
-        path: starts.first().cloned().unwrap_or_default(),
-        why: format!("its label changed {TRIES} times while it was being locked ({LOCK}); try again"),
-    })
+    Err(Error::drive(
+        starts.first().cloned().unwrap_or_default(),
+        format!("its label changed {TRIES} times while it was being locked ({LOCK})"),
+    )
+    .advise("try again"))
 }

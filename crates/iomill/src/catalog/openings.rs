@@ -249,7 +249,7 @@ impl Openings {
                 newest.number
             )
         };
-        Err(Error::Drive { path: self.held[*odd].fs.location().to_owned(), why: format!("{fact}; {ADVICE}") })
+        Err(Error::drive(self.held[*odd].fs.location(), fact).advise(ADVICE))
     }
 
     /// Refuses a note from the middle of an opening that was closed (C53).
@@ -257,11 +257,11 @@ impl Openings {
         let Some(first) = unclosed(notes, newest).next() else { return Ok(()) };
         let why = format!(
             "{} has what it had in the middle of opening {}, which went on and was closed: it is an older copy, and has missed \
-             changes; {ADVICE}",
+             changes",
             named(&[first]),
             newest.number
         );
-        Err(Error::Drive { path: self.held[first].fs.location().to_owned(), why })
+        Err(Error::drive(self.held[first].fs.location(), why).advise(ADVICE))
     }
 
     /// Compares the notes with the log that all its copies together have (C43, C44).
@@ -270,26 +270,27 @@ impl Openings {
             Some(opening) => self.judge(opening)?,
             None => {
                 let what = format!(
-                    "the log and the drives were used apart: both had opening {}, each another one; {ADVICE}",
+                    "the log and the drives were used apart: both had opening {}, each another one",
                     end.opening.number
                 );
-                return Err(self.log_fault(merged, what));
+                return Err(self.log_fault(merged, what).advise(ADVICE));
             }
         }
         let Proof { sequence, checksum } = self.proof;
         if sequence > end.sequence {
             let what = format!(
                 "the log ends behind group {}, and the drives know that group {sequence} was durable: the log was restored from \
-                 an older copy, or has lost its end; bring back the newest copy of `iomill/log`, or all drives from one \
-                 backup, or take an exported text by `iomill catalog import`",
+                 an older copy, or has lost its end",
                 end.sequence
             );
-            return Err(self.log_fault(merged, what));
+            let advice = "bring back the newest copy of `iomill/log`, or all drives from one backup, or import an exported \
+                          text of the catalog";
+            return Err(self.log_fault(merged, what).advise(advice));
         }
         match merged.checksum_of(sequence) {
             Some(found) if found != checksum => {
-                let what = format!("group {sequence} of the log is not the one that the drives know of; {ADVICE}");
-                Err(self.log_fault(merged, what))
+                let what = format!("group {sequence} of the log is not the one that the drives know of");
+                Err(self.log_fault(merged, what).advise(ADVICE))
             }
             _ => Ok(()),
         }
@@ -297,7 +298,7 @@ impl Openings {
 
     fn log_fault(&self, merged: &Merged, why: String) -> Error {
         let fs = merged.files().next().map_or(&self.held[0].fs, |(voter, _)| &voter.fs);
-        Error::Corrupt { path: full_path(&**fs, LOG), why }
+        Error::corrupt(full_path(&**fs, LOG), why)
     }
 
     /// Says durably on all drives that another opening begins. `end` is the end of the log (C42).
@@ -362,7 +363,7 @@ impl Openings {
 /// What an owner of drives that do not belong together can do.
 const ADVICE: &str = "nothing was changed. Put the drives together that belong together: bring back the newest copy of the one that is \
                       older, or all drives from one backup. To take them as they are, and lose what they do not agree about, \
-                      remove `iomill/opening` on all of them, and run `iomill check --repair`";
+                      remove `iomill/opening` on all of them, and check and repair the array";
 
 /// Drives in words.
 fn named(drives: &[usize]) -> String {
@@ -376,18 +377,19 @@ fn named(drives: &[usize]) -> String {
 }
 
 fn lost_note(drive: &Drive) -> Error {
-    Error::Corrupt {
-        path: full_path(&*drive.fs, OPENING),
-        why: format!("drive {} has no note of openings, and others have theirs: it was lost; {ADVICE}", drive.index),
-    }
+    Error::corrupt(
+        full_path(&*drive.fs, OPENING),
+        format!("drive {} has no note of openings, and others have theirs: it was lost", drive.index),
+    )
+    .advise(ADVICE)
 }
 
 /// The error for an array without any note.
 pub(super) fn no_notes(drives: &[Drive]) -> Error {
     let path = drives.first().map(|drive| drive.path().to_owned()).unwrap_or_default();
     let why = "no drive of the array has a note of its openings (`iomill/opening`), so it is not known whether they belong \
-               together; if they do, run `iomill check --repair`, which makes new notes";
-    Error::Drive { path, why: why.to_owned() }
+               together";
+    Error::drive(path, why).advise("if they do, check and repair the array, which makes new notes")
 }
 
 /// Reads a note. `None` if it is not there.
@@ -402,16 +404,15 @@ fn read_note(fs: &Arc<dyn DriveFs>, owner: &Owner) -> Result<Option<Note>> {
     let path = full_path(&**fs, OPENING);
     match found {
         None => {
-            let why = format!("the note of openings is damaged; {ADVICE}");
-            Err(Error::Corrupt { path, why })
+            let why = "the note of openings is damaged";
+            Err(Error::corrupt(path, why).advise(ADVICE))
         }
         Some((_, found)) if found != *owner => {
             let why = format!(
-                "the content of the directory is not of this drive, but of drive {} of array {}; put the contents of drives back \
-                 to where they belong",
+                "the content of the directory is not of this drive, but of drive {} of array {}",
                 found.drive, found.array
             );
-            Err(Error::Corrupt { path, why })
+            Err(Error::corrupt(path, why).advise("put the contents of drives back to where they belong"))
         }
         Some((note, _)) => Ok(Some(note)),
     }

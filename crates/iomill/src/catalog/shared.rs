@@ -62,11 +62,7 @@ impl SharedPart {
         let file = match open(align.is_direct())? {
             Some(file) => file,
             None if pages > 0 => {
-                return Err(Error::Corrupt {
-                    path: full_path(&**fs, path),
-                    why: "the drive has lost these pages of small files; `iomill check` tells what can be done"
-                        .to_owned(),
-                });
+                return Err(Error::corrupt(full_path(&**fs, path), "the drive has lost these pages of small files"));
             }
             None => {
                 let create = Access { direct: align.is_direct(), ..Access::CREATE };
@@ -134,10 +130,10 @@ impl SharedPart {
     fn is_cut(&self, needs: u64) -> Error {
         let has = self.measured.load(Ordering::Relaxed);
         let why = format!(
-            "it has {has} bytes, and small files have their bytes there up to {needs}: it was cut, or the drive has lost them; \
-             bring it back from a copy, or see `iomill check`"
+            "it has {has} bytes, and small files have their bytes there up to {needs}: it was cut, or the drive has lost them"
         );
-        Error::Corrupt { path: full_path(&**self.open.fs(), self.open.path()), why }
+        Error::corrupt(full_path(&**self.open.fs(), self.open.path()), why)
+            .advise("bring it back from a copy, or check the array")
     }
 
     /// Makes the writes durable that have a stamp up to this one, together with other callers (rules 1 and 2).
@@ -146,9 +142,9 @@ impl SharedPart {
             return Ok(());
         }
         let (fs, path) = (&**self.open.fs(), self.open.path());
-        let failed_before = || Error::Drive {
-            path: fs.location().to_owned(),
-            why: format!("an earlier flush of {path} failed; close the array and open it again"),
+        let failed_before = || {
+            Error::drive(fs.location(), format!("an earlier flush of {path} failed"))
+                .advise("close the array and open it again")
         };
         let wish = |wish: &mut Wish| {
             wish.0 = stamp.max(wish.0);
@@ -190,8 +186,8 @@ impl SharedPart {
         })?;
         self.flush(self.flushes.stamp())?;
         if fs.flush_failures().count() > failures {
-            let why = "a flush of the drive failed while pages for small files were made; try again".to_owned();
-            return Err(Error::Drive { path: fs.location().to_owned(), why });
+            let why = "a flush of the drive failed while pages for small files were made";
+            return Err(Error::drive(fs.location(), why).advise("try again"));
         }
         Ok(())
     }

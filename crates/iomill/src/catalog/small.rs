@@ -89,7 +89,7 @@ impl Catalog {
         }
         let Some(place) = self.drives().get(usize::from(drive)) else {
             let why = "the array has no such drive".to_owned();
-            return Err(Error::Corrupt { path: shared_path(shared).into(), why });
+            return Err(Error::corrupt(shared_path(shared), why));
         };
         let pages = self.with_files(|files| files.shared_pages(drive, shared));
         let access = if self.is_writer() { Access::WRITE } else { Access::READ };
@@ -184,10 +184,10 @@ impl Catalog {
     }
 
     fn no_more_parts(&self, drive: u16) -> Error {
-        Error::Drive {
-            path: self.drives()[usize::from(drive)].path().to_owned(),
-            why: "it has no more place for small files; it has as many shared parts as can be".to_owned(),
-        }
+        Error::drive(
+            self.drives()[usize::from(drive)].path(),
+            "it has no more place for small files: it has as many shared parts as can be",
+        )
     }
 
     /// Takes pages back that no record names (rule 1).
@@ -287,8 +287,7 @@ pub(super) fn free_pages(files: &Files) -> Result<Space, LogFault> {
 impl FreePages {
     fn find(journal: &Journal, leaving: &[Extent]) -> Result<FreePages> {
         journal.check()?;
-        let mut space = free_pages(&journal.files())
-            .map_err(|fault| Error::Corrupt { path: SHARED.into(), why: format!("{fault}; run `iomill check`") })?;
+        let mut space = free_pages(&journal.files()).map_err(|fault| Error::corrupt(SHARED, fault.to_string()))?;
         leaving.iter().for_each(|extent| space.withhold(*extent));
         Ok(FreePages { space, cold: BTreeMap::new(), zero_from: BTreeMap::new() })
     }

@@ -214,10 +214,9 @@ impl Locks {
         let mut locks = Locks::default();
         for fs in drives {
             let opened = absent_is_none(DriveFile::open(fs, LOCK, access)).map_err(failed("open", &**fs, LOCK))?;
-            let file = opened.ok_or_else(|| Error::Corrupt {
-                path: full_path(&**fs, LOCK),
-                why: "the lock is missing; make sure that no process uses the array, then run `iomill check --repair`"
-                    .to_owned(),
+            let file = opened.ok_or_else(|| {
+                Error::corrupt(full_path(&**fs, LOCK), "the lock is missing")
+                    .advise("make sure that no process uses the array, then check and repair the array")
             })?;
             let holder = match take_lock(platform, &file, lock)? {
                 None => take_directory(platform, &**fs, lock)?,

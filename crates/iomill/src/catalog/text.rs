@@ -37,8 +37,8 @@ impl fmt::Display for TextError {
             ),
             TextError::Older(format) => write!(
                 f,
-                "is of format {format}, which iomill had before its first release; copy the files out with that version \
-                 (`iomill get`), remove the directory `iomill` of each drive, and make a new array"
+                "is of format {format}, which iomill had before its first release; copy the files out with that version, \
+                 remove the directory `iomill` of each drive, and make a new array"
             ),
             TextError::Bad(why) => f.write_str(why),
         }
@@ -94,7 +94,7 @@ fn verify(text: &str, signature: Signature) -> Result<(&str, bool), TextError> {
     if checksum == "none" {
         return match signature {
             Signature::Waived => Ok((body, false)),
-            Signature::Required => bad("was mended by hand and is not signed yet; run `iomill check --repair`"),
+            Signature::Required => bad("was mended by hand and is not signed yet; check and repair the array"),
         };
     }
     let Some(expected) = checksum.strip_prefix("xxh3:").and_then(parse_hex_u64) else {
@@ -169,7 +169,7 @@ mod tests {
             open::<Body>(&signed("format = 1\nold = 1\n"), Signature::Required).unwrap_err(),
             TextError::Older(1)
         );
-        assert!(fault(&signed("format = 1\nold = 1\n")).contains("iomill get"));
+        assert!(fault(&signed("format = 1\nold = 1\n")).contains("copy the files out"));
         assert!(fault(&signed("format = 0\nword = \"a\"\n")).contains("does not exist"));
         assert!(fault(&signed("word = \"a\"\n")).contains("format"));
         assert!(fault(&signed("word = \n")).contains("cannot be read"));
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_mended_text_counts_only_when_asked_for() {
         let mended = b"# note to self\nword = \"b\" # was a\nformat = 2\n# checksum none\n";
-        assert!(fault(mended).contains("check --repair"));
+        assert!(fault(mended).contains("check and repair"));
         let opened = open::<Body>(mended, Signature::Waived).unwrap();
         assert!(!opened.signed);
         assert_eq!(opened.body.word, "b");

@@ -123,7 +123,7 @@ impl Board {
             }
         }
         if shown.is_none() && !reasons.is_empty() {
-            notices.push(format!("`iomill top` cannot watch this process: {}", reasons.join("; ")));
+            notices.push(format!("other processes cannot watch the counters of this one: {}", reasons.join("; ")));
         }
         let (area, file) = match shown {
             Some((mapping, file)) => (Area::Shared(mapping), Some(file)),

@@ -174,8 +174,8 @@ impl FileState {
 
 /// The error of a sync of which the own flush has ended well (rule 5).
 pub(super) fn flush_failed(fs: &std::sync::Arc<dyn DriveFs>) -> Error {
-    let why = "a flush of this drive failed after it was written to, so it may have lost what was written; see the kernel's log";
-    Error::Drive { path: fs.location().to_owned(), why: why.to_owned() }
+    let why = "a flush of this drive failed after it was written to, so it may have lost what was written";
+    Error::drive(fs.location().to_owned(), why).advise("see the kernel's log")
 }
 
 /// Hears how the fdatasync of each part ends. The tag is the part's place in the list.

@@ -161,9 +161,8 @@ impl FileState {
         let len = record.length;
         if len > MAX_FILE_BYTES {
             let what = format!("length of {:?} is {len}", record.name);
-            let why = format!(
-                "a file has at most {MAX_FILE_BYTES} bytes (4 PiB), so its length is damaged; see `iomill check`"
-            );
+            let why =
+                format!("a file has at most {MAX_FILE_BYTES} bytes (4 PiB), so its length is damaged; check the array");
             return Err(Error::invalid(what, why));
         }
         let backing = Box::new(ArrayParts::open(exec, catalog, record, draft)?);
@@ -211,9 +210,9 @@ impl FileState {
             if has < needs {
                 let why = format!(
                     "the part is {has} bytes long but the file's length needs {needs}: it was cut behind iomill's \
-                     back, or it is not the part that belongs here; restore it, or see `iomill check`"
+                     back, or it is not the part that belongs here"
                 );
-                return Err(Error::Corrupt { path: part.path(), why });
+                return Err(Error::corrupt(part.path(), why).advise("restore it, or check the array"));
             }
         }
         Ok(())
@@ -341,14 +340,14 @@ impl FileState {
     /// An error if the file takes no writes.
     pub fn check_writable(&self) -> Result<()> {
         if !self.is_writer {
-            let why = match self.kind {
-                BackingKind::Parts => "the array was opened for reading; open it for writing".to_owned(),
+            let (why, advice) = match self.kind {
+                BackingKind::Parts => ("the array was opened for reading".to_owned(), "open it for writing"),
                 BackingKind::Plain => {
-                    format!("{} was opened for reading; open it with `PlainOptions::write`", self.name())
+                    (format!("{} was opened for reading", self.name()), "open it with `PlainOptions::write`")
                 }
-                BackingKind::List => format!("{} are a list, which is for reading; open one of them", self.name()),
+                BackingKind::List => (format!("{} are a list, which is for reading", self.name()), "open one of them"),
             };
-            return Err(Error::ReadOnly { why });
+            return Err(Error::read_only(why).advise(advice));
         }
         self.check_syncable()
     }

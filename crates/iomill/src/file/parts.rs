@@ -204,11 +204,11 @@ impl ArrayParts {
                 Ok(found) => {
                     let why = format!(
                         "a part with the number of {:?} is there, and this file has none yet: the catalog was once newer, or the part is \
-                         a copy. It is kept, so this file cannot grow; run `iomill check`, move the part away if it is not missed, and \
-                         write the file again",
+                         a copy. It is kept, so this file cannot grow",
                         self.name()
                     );
-                    return Err(Error::Corrupt { path: found.full_path(), why });
+                    return Err(Error::corrupt(found.full_path(), why)
+                        .advise("check the array, move the part away if it is not missed, and write the file again"));
                 }
             }
         }
@@ -239,9 +239,8 @@ impl ArrayParts {
         let mut opened = DriveFile::open(&place.fs, path, access);
         let is_missing = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound);
         if is_missing && holds_bytes {
-            let why =
-                format!("the drive has lost its part of {:?}; `iomill check` tells what can be done", record.name);
-            return Err(Error::Corrupt { path: whole_path(), why });
+            let why = format!("the drive has lost its part of {:?}", record.name);
+            return Err(Error::corrupt(whole_path(), why));
         }
         if is_missing && !catalog.is_writer() {
             let file = FileRef { handle: Handle(-1), key: exec.next_key() };
@@ -278,8 +277,8 @@ impl ArrayParts {
         let open = source.open()?;
         let read = open.fs().read_at(open.handle(), buffer.as_mut_slice(), start);
         if read.map_err(failed_at("read", source, start))? < bytes as usize {
-            let why = "it ends within the pages of a small file; `iomill check` tells what can be done".to_owned();
-            return Err(Error::Corrupt { path: source.path(), why });
+            let why = "it ends within the pages of a small file";
+            return Err(Error::corrupt(source.path(), why));
         }
         let (part, at) = match to.extent() {
             Some(extent) => (&to.parts[0], start_of(extent)),

@@ -219,7 +219,7 @@ fn lost_pages_are_found_out() {
         let array = options().read_only(true).open(&drives[0]).unwrap();
         let read = array.open_file("f2").and_then(|file| file.read_at(&mut [0; 5000], 0));
         let error = read.unwrap_err().to_string();
-        assert!(error.contains("0000") && error.contains("iomill check"), "{error}");
+        assert!(error.contains("0000") && error.contains("check the array"), "{error}");
     }
 }
 

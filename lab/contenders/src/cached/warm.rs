@@ -183,7 +183,7 @@ impl Copier for Called<'_> {
 #[cold]
 fn short(data: &Data, offset: u64, read: usize) -> Error {
     let path = data.path().to_owned();
-    Error::Corrupt { path, why: format!("the array's file has only {read} bytes of the record at offset {offset}") }
+    Error::damaged(path, format!("the array's file has only {read} bytes of the record at offset {offset}"))
 }
 
 struct Pinned<'a>(&'a File);

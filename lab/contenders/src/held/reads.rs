@@ -112,7 +112,7 @@ impl Backend for Called<'_> {
 
 #[cold]
 fn failed(target: &Target, action: &'static str, part: usize, offset: u64, source: std::io::Error) -> Error {
-    Error::Io { action, path: target.path(part).to_owned(), offset: Some(offset), source }
+    Error::io_at(action, target.path(part).to_owned(), offset, source)
 }
 
 struct Mapped<'a> {

@@ -58,5 +58,5 @@ impl Writer for Called<'_> {
 
 #[cold]
 fn failed(action: &'static str, path: &Path, offset: u64, source: std::io::Error) -> Error {
-    Error::Io { action, path: path.to_owned(), offset: Some(offset), source }
+    Error::io_at(action, path.to_owned(), offset, source)
 }

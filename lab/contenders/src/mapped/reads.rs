@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
 fn failed(of: &Reads, offset: u64, len: usize, read: std::io::Result<usize>) -> Error {
     let path = of.flat.path().to_owned();
     match read {
-        Ok(read) => Error::PartCut { path, offset: offset + read as u64, missing: (len - read) as u64 },
-        Err(source) => Error::Io { action: "read", path, offset: Some(offset), source },
+        Ok(read) => Error::part_cut(path, offset + read as u64, (len - read) as u64),
+        Err(source) => Error::io_at("read", path, offset, source),
     }
 }

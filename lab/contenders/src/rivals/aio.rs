@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
                     let block = unsafe { *pending[submitted] };
                     let part = self.descriptors.iter().position(|&d| d == block.descriptor).unwrap_or(0);
                     let path = self.target.path(part).to_owned();
-                    return Err(Error::Io { action: "submit", path, offset: Some(block.offset as u64), source });
+                    return Err(Error::io_at("submit", path, block.offset as u64, source));
                 }
             }
         }

@@ -156,5 +156,5 @@ impl<'a> Worker<'a> {
 
 #[cold]
 fn failed(target: &Target, part: usize, offset: u64, source: io::Error) -> Error {
-    Error::Io { action: "read", path: target.path(part).to_owned(), offset: Some(offset), source }
+    Error::io_at("read", target.path(part).to_owned(), offset, source)
 }

@@ -78,5 +78,5 @@ impl Copier for Called<'_> {
 
 #[cold]
 fn failed(data: &Data, offset: u64, source: std::io::Error) -> Error {
-    Error::Io { action: "read", path: data.path().to_owned(), offset: Some(offset), source }
+    Error::io_at("read", data.path().to_owned(), offset, source)
 }

@@ -142,7 +142,7 @@ impl Failed {
     fn error(self, data: &Data) -> Error {
         let path = data.path().to_owned();
         match self {
-            Failed::Read(offset, source) => Error::Io { action: "read", path, offset: Some(offset), source },
+            Failed::Read(offset, source) => Error::io_at("read", path, offset, source),
             Failed::Wrong(offset) => pattern::wrong(path, "record", offset),
         }
     }

@@ -127,7 +127,7 @@ impl Shared {
             false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{read} bytes were read"))),
         });
         let path = || self.target.parts()[part].path.clone();
-        whole.map_err(|source| Error::Io { action: "read", path: path(), offset: Some(offset), source })?;
+        whole.map_err(|source| Error::io_at("read", path(), offset, source))?;
         if self.verify {
             self.target.verify(part, offset, bytes)?;
         }

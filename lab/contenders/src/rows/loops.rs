@@ -94,7 +94,7 @@ impl Loops {
 
     #[cold]
     fn failed(&self, offset: u64, source: std::io::Error) -> Error {
-        Error::Io { action: "read", path: self.path.clone(), offset: Some(offset), source }
+        Error::io_at("read", self.path.clone(), offset, source)
     }
 }
 

@@ -151,8 +151,8 @@ impl std::fmt::Debug for Journal {
 }
 
 fn has_failed() -> Error {
-    let why = "an earlier change of the catalog failed on all drives that hold it; close the array and open it again";
-    Error::ReadOnly { why: why.to_owned() }
+    let why = "an earlier change of the catalog failed on all drives that hold it";
+    Error::read_only(why).advise("close the array and open it again")
 }
 
 /// The files as a reader sees them, and the end of the log (C31, C32).
@@ -169,9 +169,8 @@ pub fn read_log(voters: &[Voter], array: super::Id) -> Result<(Files, LogEnd, Me
 
 fn finish(replay: FilesReplay, voters: &[Voter]) -> Result<Files> {
     let mut files = replay.files;
-    let damage = |fault: LogFault| Error::Corrupt {
-        path: voters.first().map(|voter| voter.fs.root().join(LOG)).unwrap_or_default(),
-        why: format!("{fault}; run `iomill check`"),
+    let damage = |fault: LogFault| {
+        Error::corrupt(voters.first().map(|voter| voter.fs.root().join(LOG)).unwrap_or_default(), fault.to_string())
     };
     files.index(replay.hint).map_err(damage)?;
     Ok(files)
@@ -363,8 +362,8 @@ impl Journal {
     /// Why a change failed of which another caller led the group.
     fn group_failed(&self) -> Error {
         let path = lock(&self.shared.writing).log.first().fs.location().to_owned();
-        let why = "the group of changes that it is in could not be written to any copy of the log; the notices say why";
-        Error::Drive { path, why: why.to_owned() }
+        let why = "the group of changes that it is in could not be written to any copy of the log";
+        Error::drive(path, why).advise("the notices say why")
     }
 
     /// Lets the thread work, or does a part of its work where there are no threads.

@@ -38,7 +38,7 @@ impl ActiveVoter {
         if len >= least {
             return Ok(());
         }
-        Err(Error::Corrupt { path: path(), why: format!("it has {len} bytes of {least}: it was cut") })
+        Err(Error::corrupt(path(), format!("it has {len} bytes of {least}: it was cut")))
     }
 
     /// A group that is to be written to it.
@@ -58,13 +58,13 @@ pub fn left_behind(voter: &Voter, error: &Error) -> String {
 /// The error of a log without a voter.
 pub fn no_voter(voters: &[Voter]) -> Error {
     let path = voters.first().map(|voter| voter.fs.location().to_owned()).unwrap_or_default();
-    Error::Drive { path, why: "no copy of the log can be written; see the notices, or open for reading".to_owned() }
+    Error::drive(path, "no copy of the log can be written").advise("see the notices, or open for reading")
 }
 
 /// Opens the active segment for groups, and reads its header.
 pub fn open_active(voter: &Voter, end: &LogEnd) -> Result<(DriveFile, FileHeader)> {
     let path = segment_path(end.position.segment);
-    let gone = || Error::Corrupt { path: full_path(&*voter.fs, &path), why: "it is gone".to_owned() };
+    let gone = || Error::corrupt(full_path(&*voter.fs, &path), "it is gone");
     let header = LogFile::open(&voter.fs, &path, Access::READ, true)?.ok_or_else(gone)?.header;
     Ok((open_for_groups(&voter.fs, &path)?, header))
 }

@@ -37,6 +37,10 @@ impl Replay for Nothing {
     }
 }
 
+/// What an owner of copies that went apart can do.
+const APART: &str = "nothing was changed. Put the drives together that belong together. If only one of these logs is to count, \
+                     move the directory `iomill/log` of the other drive away, and check and repair the array";
+
 impl Merged {
     /// Refuses copies that went apart: each may have changes that were acknowledged (C45). Returns how others differ from what was read.
     pub fn refuse_apart(&self, end: &LogEnd) -> Result<Vec<(Voter, Difference)>> {
@@ -45,12 +49,11 @@ impl Merged {
             if let Difference::Apart(what) = difference {
                 let why = format!(
                     "the copies of the log on drives {} and {} went apart ({what}): the drives were used apart from each other, as an array and \
-                     its clone are. Nothing was changed. Put the drives together that belong together. If only one of these \
-                     logs is to count, move the directory `iomill/log` of the other drive away, and run `iomill check --repair`",
+                     its clone are",
                     self.preferred_drive(),
                     voter.drive
                 );
-                return Err(Error::Corrupt { path: full_path(&*voter.fs, LOG), why });
+                return Err(Error::corrupt(full_path(&*voter.fs, LOG), why).advise(APART));
             }
         }
         Ok(differences)
@@ -139,8 +142,7 @@ impl Merged {
         let lacks = |end: Option<u64>, what: String| Ok(Some(Difference::Lacks { end, what }));
         let (own, own_end) = match read_beside_writer(std::slice::from_ref(voter), self.array(), &mut Nothing) {
             Ok(read) => read,
-            Err(Error::Corrupt { path, why }) => {
-                let why = why.strip_suffix("; run `iomill check`").unwrap_or(&why);
+            Err(Error::Corrupt { path, why, .. }) => {
                 return lacks(None, format!("{}: {why}", path.display()));
             }
             Err(Error::Io { action, path, source, .. }) if is_media_error(&source) => {

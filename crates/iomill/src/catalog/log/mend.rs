@@ -24,9 +24,8 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
         let mut mender = Mender { fs, target: None, found: None };
         if merged.read(&mut mender)? != *end {
             // What is to be made anew would lack groups (C54).
-            let why =
-                "the log could not be read a second time as it was read before; try again, then run `iomill check`";
-            return Err(Error::Corrupt { path: fs.root().join(LOG), why: why.to_owned() });
+            let why = "the log could not be read a second time as it was read before";
+            return Err(Error::corrupt(fs.root().join(LOG), why).advise("try again, then check the array"));
         }
         mender.end_target()?;
         // No group of the log may be in its first segment, if a checkpoint begins at its end.
@@ -52,7 +51,7 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
 fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let Some(place) = end.last_group else { return Ok(()) };
     let path = segment_path(place.segment);
-    let gone = || Error::Corrupt { path: fs.root().join(&path), why: "its last group is gone; start again".to_owned() };
+    let gone = || Error::corrupt(fs.root().join(&path), "its last group is gone").advise("start again");
     let mut file = LogFile::open(fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
     let bytes = file.group_and_bytes(place.offset).map_err(|_| gone())?.1.to_vec();
     file.write(&bytes, place.offset)?;

@@ -340,9 +340,8 @@ impl Merged {
                     none.is_read = true;
                 } else {
                     let what = full_path(&*self.copies[at].voter.fs, path);
-                    let why = "its header is damaged or could not be read, and no other drive can show what it has; \
-                               try again, then run `iomill check`";
-                    none.error = Some(Error::Corrupt { path: what, why: why.to_owned() });
+                    let why = "its header is damaged or could not be read, and no other drive can show what it has";
+                    none.error = Some(Error::corrupt(what, why).advise("try again, then check the array"));
                 }
                 continue;
             };
@@ -383,9 +382,8 @@ impl Merged {
             return Ok(());
         }
         let path = self.copies.first().map_or_else(|| path.clone().into(), |copy| full_path(&*copy.voter.fs, &path));
-        let why = "the segment of the log is missing or its header is damaged, and no other drive has it; \
-                   run `iomill check`";
-        Err(Error::Corrupt { path, why: why.to_owned() })
+        let why = "the segment of the log is missing or its header is damaged, and no other drive has it";
+        Err(Error::corrupt(path, why))
     }
 
     /// A group behind the end that any group there names as durable, with the error for it (C5).
@@ -397,12 +395,11 @@ impl Merged {
                 let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
                 if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
                     let why = format!(
-                        "the log ends behind group {}, and group {durable} was durable: no copy has what is between; \
-                         run `iomill check`",
+                        "the log ends behind group {}, and group {durable} was durable: no copy has what is between",
                         end.sequence
                     );
                     let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
-                    return Ok(Some((durable, Error::Corrupt { path, why })));
+                    return Ok(Some((durable, Error::corrupt(path, why))));
                 }
             }
         }
@@ -483,8 +480,8 @@ fn visit(
     taken.map_err(|stop| match stop {
         Stop::Failed(error) => error,
         Stop::Fault(fault) => {
-            let why = format!("group {} at offset {offset}: {fault}; run `iomill check`", group.header.sequence);
-            Error::Corrupt { path, why }
+            let why = format!("group {} at offset {offset}: {fault}", group.header.sequence);
+            Error::corrupt(path, why)
         }
     })?;
     *last = Last { sequence: group.header.sequence, checksum: group.checksum };

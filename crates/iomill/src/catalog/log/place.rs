@@ -223,10 +223,9 @@ impl LogFile {
         match FileHeader::parse(&block, writes) {
             Ok(header) => Ok(Some(LogFile { file, header, window: Vec::new(), window_start: 0 })),
             Err(LogFault::Damaged(_)) => Ok(None),
-            Err(newer) => Err(Error::Drive {
-                path: fs.location().to_owned(),
-                why: format!("its log ({}): {newer}", full_path(&**fs, path).display()),
-            }),
+            Err(newer) => {
+                Err(Error::drive(fs.location(), format!("its log ({}): {newer}", full_path(&**fs, path).display())))
+            }
         }
     }
 

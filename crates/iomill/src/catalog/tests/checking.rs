@@ -30,7 +30,7 @@ fn a_bad_copy_of_the_log_is_put_right() {
         assert_eq!(report.problems.len(), 1, "{at}: {report:?}");
         let problem = &report.problems[0];
         assert!(problem.severity == Severity::Warning && !problem.repaired, "{report:?}");
-        assert!(problem.path.ends_with("d1/iomill/log") && problem.advice.contains("--repair"), "{report:?}");
+        assert!(problem.path.ends_with("d1/iomill/log") && problem.advice.contains("repair the array"), "{report:?}");
         let reader = open(&world, OpenMode::Reader).unwrap();
         assert_eq!(reader.list(""), ["a", "b"], "{at}");
         drop(reader);
@@ -64,7 +64,7 @@ fn without_a_good_copy_of_the_log_nothing_is_changed() {
     for repair in [false, true] {
         let report = checked(&world, repair).unwrap();
         assert!(!report.is_clean() && report.problems[0].severity == Severity::Error, "{report:?}");
-        assert!(report.problems.iter().all(|problem| !problem.what.contains("iomill check")), "{report:?}");
+        assert!(report.problems.iter().all(|problem| !problem.what.contains("check the array") && !problem.advice.contains("check the array")), "{report:?}");
     }
     for disk in 0..2 {
         assert_eq!(world.read(disk, SEGMENT).unwrap(), rotten);
@@ -82,9 +82,11 @@ fn a_label_mended_by_hand_is_signed_by_a_repair_only() {
     let report = checked(&world, true).unwrap();
     assert_eq!(report.problems.len(), 1);
     assert!(report.problems[0].advice.contains("# checksum none"), "{report:?}");
-    assert!(!report.problems[0].what.contains("iomill check"), "a check does not advise a check: {report:?}");
+    let problem = &report.problems[0];
+    let whole = format!("{}; {}", problem.what, problem.advice);
+    assert!(!whole.contains("check the array"), "a check does not advise a check: {report:?}");
     let Err(error) = open(&world, OpenMode::Writer) else { panic!("opened") };
-    assert!(error.to_string().contains("`iomill check` tells"), "{error}");
+    assert!(error.to_string().contains("check the array, which tells"), "{error}");
     let first = parse_label(template.as_bytes()).unwrap().drive;
     let mended =
         template.replacen(&format!("drive = \"{first}\"\nindex = 0"), &format!("drive = \"{own}\"\nindex = 2"), 1);

@@ -18,9 +18,11 @@ fn relabel(world: &World, disk: usize, from: &str, to: &str) {
 fn drive_error(result: Result<Catalog>) -> (String, String) {
     match result {
         Err(Error::NoDirectory { path }) => (path.display().to_string(), "there is no such directory".to_owned()),
-        Err(Error::Drive { path, why } | Error::NoArray { path, why } | Error::DriveMissing { path, why, .. }) => {
-            (path.display().to_string(), why)
-        }
+        Err(
+            Error::Drive { path, why, advice, .. }
+            | Error::NoArray { path, why, advice, .. }
+            | Error::DriveMissing { path, why, advice, .. },
+        ) => (path.display().to_string(), format!("{why}; {advice}")),
         other => panic!("{other:?}"),
     }
 }
@@ -79,7 +81,7 @@ fn a_missing_drive_is_named() {
     for mode in [OpenMode::Writer, OpenMode::Reader, OpenMode::Peek] {
         let (path, why) = drive_error(open(&world, mode));
         assert_eq!(path, "/d2");
-        assert!(why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("-a"), "{why}");
+        assert!(why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("name its new place"), "{why}");
     }
     // A drive of another array is in its place.
     let other = World::new(1);
@@ -99,8 +101,8 @@ fn a_directory_without_an_array_is_named() {
     drop(catalog);
     world.inner().disks.push(world::Disk::default());
     world.inner().places.insert("/empty".into(), 1);
-    assert!(drive_error(at("/empty", OpenMode::Peek, &world)).1.contains("iomill init"));
-    assert!(drive_error(at("/nowhere", OpenMode::Peek, &world)).1.contains("iomill init"));
+    assert!(drive_error(at("/empty", OpenMode::Peek, &world)).1.contains("make an array"));
+    assert!(drive_error(at("/nowhere", OpenMode::Peek, &world)).1.contains("make an array"));
     world.put(0, "label", None);
     assert!(drive_error(at("/d0", OpenMode::Peek, &world)).1.contains("no label"));
 }
@@ -152,8 +154,10 @@ fn damaged_and_newer_labels() {
         drop(catalog);
         world.put(1, "label", Some(damaged));
         for start in ["/d0", "/d1"] {
-            let Err(Error::Corrupt { path, why }) = at(start, OpenMode::Reader, &world) else { panic!("{damaged:?}") };
-            assert!(path.to_str() == Some("/d1/iomill/label") && why.contains("iomill check"), "{why}");
+            let Err(Error::Corrupt { path, advice, .. }) = at(start, OpenMode::Reader, &world) else {
+                panic!("{damaged:?}")
+            };
+            assert!(path.to_str() == Some("/d1/iomill/label") && advice.contains("check the array"), "{advice}");
         }
     }
     let (world, catalog) = array(2);
@@ -165,7 +169,10 @@ fn damaged_and_newer_labels() {
     }
     relabel(&world, 1, "format = 3", "format = 1");
     let (path, why) = drive_error(at("/d1", OpenMode::Reader, &world));
-    assert!(path == "/d1" && why.contains("before its first release") && why.contains("iomill get"), "{path}: {why}");
+    assert!(
+        path == "/d1" && why.contains("before its first release") && why.contains("copy the files out"),
+        "{path}: {why}"
+    );
 }
 
 #[test]
@@ -219,8 +226,10 @@ fn one_writer_or_many_readers() {
     drop(readers);
     assert!(open(&world, OpenMode::Writer).unwrap().is_writer());
     world.put(1, "lock", None);
-    let Err(Error::Corrupt { path, why }) = open(&world, OpenMode::Writer) else { panic!("opened without a lock") };
-    assert!(path.to_str() == Some("/d1/iomill/lock") && why.contains("check --repair"), "{why}");
+    let Err(Error::Corrupt { path, advice, .. }) = open(&world, OpenMode::Writer) else {
+        panic!("opened without a lock")
+    };
+    assert!(path.to_str() == Some("/d1/iomill/lock") && advice.contains("check and repair"), "{advice}");
 }
 
 /// A process that was killed has its lock until its last I/O has ended. An opening waits for that, and not for ever.

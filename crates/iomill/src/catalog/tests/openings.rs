@@ -48,7 +48,7 @@ fn refusal(world: &World, context: &str) -> String {
         let report = checked(world, repair).unwrap_or_else(|error| panic!("{context}: {error}"));
         let is_error = |problem: &Problem| problem.severity == Severity::Error && !problem.repaired;
         assert!(report.problems.iter().any(is_error), "{context}: {report:?}");
-        assert!(report.problems.iter().all(|problem| !problem.advice.contains("check --repair`;")), "{report:?}");
+        assert!(report.problems.iter().all(|problem| !problem.advice.contains("check the array")), "{report:?}");
     }
     let after: Vec<_> = (0..DISKS).map(|disk| world.everything(disk)).collect();
     assert!(before == after, "{context}: something was changed");
@@ -285,7 +285,7 @@ fn removed_notes_are_made_anew_by_a_repair_only() {
         world.put(disk, "opening", None);
     }
     for mode in MODES {
-        assert!(open(&world, mode).unwrap_err().to_string().contains("iomill check --repair"));
+        assert!(open(&world, mode).unwrap_err().to_string().contains("check and repair the array"));
     }
     assert!(!checked(&world, false).unwrap().is_clean());
     assert!(checked(&world, true).unwrap().is_clean());

@@ -157,7 +157,7 @@ impl Task<'_> {
             return Ok(());
         }
         let why = format!("it has {len} bytes, and the trace reaches {end}; choose a longer file, {way_out}");
-        Err(iomill::Error::Invalid { what: format!("file {name:?}"), why }.into())
+        Err(iomill::Error::invalid(format!("file {name:?}"), why).into())
     }
 
     fn note_left_out(&self, writes: u64, why: &str) {
