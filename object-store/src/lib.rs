@@ -23,7 +23,7 @@
 //! ```
 //!
 //! Users of the trait do not share a version of it. The features `v0_13` and `v0_14` (the default) each bring a module with a store for that
-//! version. Both may be on. `IomillStore` of the crate's root is that of the newest one.
+//! version. Both may be on. The crate's root has no store, so what a name means does not depend on features that other crates turn on.
 //!
 //! `docs/objects.md` of iomill says when this helps, when not, and what the trait cannot express.
 
@@ -45,11 +45,6 @@ use iomill_objects_common as common;
 pub mod v0_13;
 #[cfg(feature = "v0_14")]
 pub mod v0_14;
-
-#[cfg(all(feature = "v0_13", not(feature = "v0_14")))]
-pub use v0_13::IomillStore;
-#[cfg(feature = "v0_14")]
-pub use v0_14::IomillStore;
 
 #[cfg(not(any(feature = "v0_13", feature = "v0_14")))]
 compile_error!("iomill-object-store needs a version of object_store: turn on the feature `v0_13` or `v0_14`");
