@@ -5,10 +5,11 @@ use std::io;
 
 use bytes::Bytes;
 
-use crate::drive::{Drive, Held, random};
+use crate::drive::{Drive, random};
 use crate::identity::{GranuleId, PAGE_BYTES};
 use crate::index::Region;
 use crate::load;
+use crate::lock::Held;
 use crate::summary::{Entry, Place, encode};
 
 /// A granule to append. It is cut at the end of its object.

@@ -17,12 +17,12 @@ use crate::fill::{Fill, Filler};
 use crate::flights::Flights;
 use crate::geometry::Geometry;
 use crate::identity::GranuleId;
-use crate::label::Label;
 use crate::notices::Notices;
 use crate::options::{Options, PATIENCE};
 use crate::process::PerProcess;
+use crate::roster::{Roster, known_cache, mark, may_begin};
 use crate::shares::Shares;
-use crate::timer::Timer;
+use crate::timer::{Timer, end_of};
 
 /// A cache of objects on the drives of this machine. All processes of the machine may open it at the same time. Clones are one cache.
 ///
@@ -47,7 +47,7 @@ struct Opening {
 #[derive(Debug)]
 pub struct Inner {
     pub drives: Vec<Arc<Drive>>,
-    fillers: Vec<Filler>,
+    pub fillers: Vec<Filler>,
     shares: RwLock<Arc<Shares>>,
     pub flights: Arc<Flights>,
     pub tally: Arc<Tally>,
@@ -62,7 +62,8 @@ pub struct Inner {
 
 impl Cache {
     /// Opens a cache on directories, one for each drive. A directory that belongs to no cache becomes a drive of this one, if it is on another file
-    /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same.
+    /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same. One that has been a drive
+    /// of this cache and has no label any more does not become one again, unless [`Options::anew`] says so.
     ///
     /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. An error if none can be, if the options are wrong, or if the
     /// directories belong to two caches.
@@ -113,15 +114,21 @@ impl Cache {
         self.0.here.get().map_or(0, |inner| inner.drives.iter().map(|drive| drive.index.bytes()).sum())
     }
 
-    /// Waits until all granules that were fetched are written, or dropped. It blocks.
+    /// Waits until all granules that were fetched are written, or dropped, but not for a drive with a late write: see [`Options::write_within`]. It
+    /// blocks.
     pub fn flush(&self) {
-        self.0.here.get().into_iter().for_each(|inner| inner.fillers.iter().for_each(Filler::flush));
+        let _late = self.flush_before(None);
     }
 
     /// [`Cache::flush`] within a bound. Whether nothing waits any more.
     pub fn flush_within(&self, most: Duration) -> bool {
-        let end = Instant::now() + most;
-        self.0.here.get().is_none_or(|inner| inner.fillers.iter().all(|filler| filler.flush_before(end)))
+        self.flush_before(Some(end_of(most)))
+    }
+
+    fn flush_before(&self, end: Option<Instant>) -> bool {
+        let fillers = self.0.here.get().map(|inner| &inner.fillers[..]).unwrap_or_default();
+        // All of them, also after one that is late.
+        fillers.iter().fold(true, |all, filler| filler.flush_before(end) && all)
     }
 
     /// What is on each drive.
@@ -143,6 +150,13 @@ impl Cache {
     /// Waits until the indexes have what the drives have. It blocks. Nothing needs this call: what is not in an index yet is a miss.
     pub fn wait_until_loaded(&self) {
         self.0.here.get().into_iter().for_each(|inner| inner.fillers.iter().for_each(Filler::wait_until_loaded));
+    }
+}
+
+impl Drop for Inner {
+    /// The threads of all drives end at the same time.
+    fn drop(&mut self) {
+        self.fillers.iter().for_each(Filler::end);
     }
 }
 
@@ -239,9 +253,11 @@ fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Noti
     // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
     let mut dirs: Vec<&PathBuf> = dirs.iter().collect();
     dirs.sort_by_cached_key(|dir| std::fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok());
-    let (mut cache, mut opened, mut first_error) = (known_cache(&dirs), Vec::<Arc<Drive>>::new(), None);
+    let (mut cache, roster) = known_cache(&dirs);
+    let (mut opened, mut first_error) = (Vec::<Arc<Drive>>::new(), None);
     for dir in dirs {
-        let drive = Drive::open(dir, &mut cache, share, options, runtime, notices);
+        let drive = may_begin(dir, options, &roster)
+            .and_then(|()| Drive::open(dir, &mut cache, share, options, runtime, notices));
         match drive.and_then(|drive| checked(drive, dir, &opened)) {
             Ok(drive) => opened.push(Arc::new(drive)),
             Err(error @ (Error::Foreign { .. } | Error::Invalid { .. })) => return Err(error),
@@ -252,8 +268,23 @@ fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Noti
         }
     }
     match first_error {
-        Some(error) if opened.is_empty() => Err(error),
-        _ => Ok(opened),
+        Some(error) if opened.is_empty() => return Err(error),
+        _ => remember(&opened, notices),
+    }
+    Ok(opened)
+}
+
+/// Rules M1 and M2: each drive remembers all, so that none of them begins anew by itself.
+fn remember(opened: &[Arc<Drive>], notices: &Notices) {
+    let dir = |drive: &Arc<Drive>| drive.home().parent().map(Path::to_owned).unwrap_or_default();
+    let dirs: Vec<(PathBuf, u128)> = opened.iter().map(|drive| (dir(drive), drive.label.drive)).collect();
+    let named: Vec<(&Path, u128)> = dirs.iter().map(|(dir, drive)| (&**dir, *drive)).collect();
+    for (drive, (dir, _)) in opened.iter().zip(&named) {
+        // Another process may append. The next opening notes it then.
+        let noted = drive.try_hold().map_or(Ok(()), |_held| Roster::note(drive.home(), &named));
+        if let Err(error) = noted.and_then(|()| mark(dir)) {
+            notices.add(format!("a drive that is not mounted later may begin anew: {error}"));
+        }
     }
 }
 
@@ -286,12 +317,6 @@ fn check(dirs: &[PathBuf], options: &Options) -> Result<()> {
     lengths.map(drop).map_err(|why| Error::Invalid { what: "Options", why })
 }
 
-/// The cache that the drives belong to, if one of them has a label. A new drive among old ones gets their cache.
-fn known_cache(dirs: &[&PathBuf]) -> Option<u128> {
-    let label = |dir: &&PathBuf| Label::read(&dir.join("iomill-origin")).ok().flatten();
-    dirs.iter().find_map(label).map(|label| label.cache)
-}
-
 fn shares_of(drives: &[Arc<Drive>]) -> Shares {
     let weight = |drive: &Arc<Drive>| (!drive.is_dead()).then(|| (drive.label.drive, drive.geometry().places()));
     Shares::new(&drives.iter().map(weight).collect::<Vec<_>>())
@@ -317,6 +342,9 @@ fn runtime_of_child(memory_bytes: u64) -> Result<Runtime> {
     let share = (memory_bytes / cpus).max(memory_bytes.min(LEAST_BYTES));
     Ok(RuntimeOptions::new().read_ahead_bytes(0).cache_bytes(share).start()?)
 }
+
+#[cfg(test)]
+mod forked;
 
 #[cfg(test)]
 mod tests {

@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use iomill::{Advice, Buffer, PlainOptions, Runtime};
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, statvfs};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -22,8 +20,10 @@ use crate::geometry::Geometry;
 use crate::identity::PAGE_BYTES;
 use crate::index::Index;
 use crate::label::Label;
+use crate::lock::{Held, Lock};
 use crate::notices::Notices;
 use crate::options::Options;
+use crate::watched::Watched;
 
 /// See the module.
 #[derive(Debug)]
@@ -35,8 +35,10 @@ pub struct Drive {
     pub file: iomill::File,
     /// For appends and summaries, past all caches. A process may not have a plain file of iomill open for reading and for writing.
     raw: File,
-    /// Its `flock` is the right to append. Rule W1.
-    lock: File,
+    /// The right to append.
+    lock: Lock,
+    /// The call past iomill that is under way. Rule D2.
+    watched: Watched,
     runtime: Runtime,
     /// Its reads that are under way, within bounds.
     pub bounded: Bounded,
@@ -49,6 +51,10 @@ pub struct Drive {
     full: AtomicBool,
     #[cfg(test)]
     pub hangs: AtomicBool,
+    #[cfg(test)]
+    pub is_slow: AtomicBool,
+    #[cfg(test)]
+    pub write_hangs: AtomicBool,
     notices: Notices,
 }
 
@@ -58,29 +64,29 @@ pub enum Gathered {
     /// The drive does not answer.
     #[cfg(test)]
     Hangs,
+    /// The first poll finds nothing, as it does of what is not in memory.
+    #[cfg(test)]
+    Later(Option<iomill::Gathering>),
 }
 
 impl Future for Gathered {
     type Output = iomill::Result<Vec<u8>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.get_mut() {
+        let this = self.get_mut();
+        match this {
             Gathered::Runs(gather) => Pin::new(gather).poll(context),
             #[cfg(test)]
             Gathered::Hangs => Poll::Pending,
+            #[cfg(test)]
+            Gathered::Later(gather) => {
+                context.waker().wake_by_ref();
+                if let Some(gather) = gather.take() {
+                    *this = Gathered::Runs(gather);
+                }
+                Poll::Pending
+            }
         }
-    }
-}
-
-/// The right to append to a drive, as a witness. The kernel gives it back if the process dies.
-#[derive(Debug)]
-pub struct Held<'a> {
-    lock: &'a File,
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        let _unlocked = flock(self.lock, FlockOperation::Unlock);
     }
 }
 
@@ -104,9 +110,6 @@ impl Failures {
 
 /// So many failures one after the other make a drive dead for this process.
 pub const FAILURES_MOST: u32 = 8;
-/// How long an opening waits for the lock, and how often it asks.
-const PATIENCE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The default length of a region: a share of the drive's bytes, within bounds.
 fn region_bytes(bytes: u64) -> u64 {
@@ -114,7 +117,7 @@ fn region_bytes(bytes: u64) -> u64 {
 }
 
 impl Drive {
-    /// Opens the drive of a directory, or makes it one. `cache` is the cache of the drives before it, and `share` are its bytes.
+    /// Opens the drive of a directory, or makes it one: `roster` says whether it may. `cache` is the cache of the drives before it, and `share` are its bytes.
     pub fn open(
         dir: &Path,
         cache: &mut Option<u128>,
@@ -123,25 +126,15 @@ impl Drive {
         runtime: &Runtime,
         notices: &Notices,
     ) -> Result<Drive> {
-        if !dir.is_dir() {
-            return Err(Error::NoDirectory { path: dir.into() });
-        }
         let home = dir.join("iomill-origin");
-        if !options.on_root && !crate::label::path_of(&home).exists() && is_on_root(dir)? {
-            return Err(Error::Unmounted { path: dir.into() });
-        }
         match fs::DirBuilder::new().mode(0o700).create(&home) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io("make the directory", home)(e)),
             _ => {}
         }
         refuse_foreign(&home)?;
         let lock_path = home.join("lock");
-        let no_link = OFlags::NOFOLLOW.bits() as i32;
-        let mut lock = OpenOptions::new();
-        lock.create(true).truncate(false).write(true).mode(0o600).custom_flags(no_link);
-        let lock = lock.open(&lock_path);
-        let lock = lock.map_err(Error::io("open", &lock_path))?;
-        let held = wait_for(&lock).map_err(Error::io("lock", &lock_path))?;
+        let lock = Lock::open(&lock_path).map_err(Error::io("open", &lock_path))?;
+        let held = lock.wait().map_err(Error::io("lock", &lock_path))?;
         let label = match Label::read(&home)? {
             Some(label) => label,
             None => first_label(dir, &home, *cache, share, options)?,
@@ -161,6 +154,7 @@ impl Drive {
         let (bounded, reads, writes, dead, full) = Default::default();
         let seen = (0..label.geometry.regions()).map(|_| AtomicU64::new(0)).collect();
         let (runtime, notices) = (runtime.clone(), notices.clone());
+        let watched = Watched::new(options.write_within);
         Ok(Drive {
             home,
             label,
@@ -168,6 +162,7 @@ impl Drive {
             file,
             raw,
             lock,
+            watched,
             runtime,
             bounded,
             seen,
@@ -177,6 +172,10 @@ impl Drive {
             full,
             #[cfg(test)]
             hangs: AtomicBool::new(false),
+            #[cfg(test)]
+            is_slow: AtomicBool::new(false),
+            #[cfg(test)]
+            write_hangs: AtomicBool::new(false),
             notices,
         })
     }
@@ -191,12 +190,12 @@ impl Drive {
 
     /// Takes the right to append, and waits for it within a bound.
     pub fn hold(&self) -> io::Result<Held<'_>> {
-        wait_for(&self.lock)
+        self.lock.wait()
     }
 
-    /// Takes the right to append, if no other process has it now. Rule W1.
+    /// Takes the right to append, if it is free now. Rule W1.
     pub fn try_hold(&self) -> Option<Held<'_>> {
-        try_lock(&self.lock).ok()
+        self.lock.try_take().ok()
     }
 
     /// Aligned memory for [`Drive::write`] and [`Drive::read_raw`].
@@ -205,12 +204,19 @@ impl Drive {
     }
 
     pub fn write(&self, bytes: &[u8], offset: u64, _held: &Held<'_>) -> io::Result<()> {
-        self.noted_write("write", self.raw.write_all_at(bytes, offset))
+        let written = self.watched.call(|| {
+            #[cfg(test)]
+            while self.write_hangs.load(Relaxed) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            self.raw.write_all_at(bytes, offset)
+        });
+        self.noted_write("write", written)
     }
 
     /// Reads past iomill's cache, which is for what users ask for.
     pub fn read_raw(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let read = self.raw.read_exact_at(bytes, offset);
+        let read = self.watched.call(|| self.raw.read_exact_at(bytes, offset));
         match &read {
             Ok(()) => self.went_well(),
             Err(error) => self.failed("read", error),
@@ -223,6 +229,10 @@ impl Drive {
         #[cfg(test)]
         if self.hangs.load(Relaxed) {
             return Gathered::Hangs;
+        }
+        #[cfg(test)]
+        if self.is_slow.load(Relaxed) {
+            return Gathered::Later(Some(self.file.gather_async(places)));
         }
         Gathered::Runs(self.file.gather_async(places))
     }
@@ -244,7 +254,8 @@ impl Drive {
     /// Rule W5: gives a region its blocks before it is used. `false` if the file system has none left.
     pub fn allocate(&self, region: u32, _held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
-        let allocated = retry_on_intr(|| fallocate(&self.raw, FallocateFlags::KEEP_SIZE, offset, len));
+        let allocate = || retry_on_intr(|| fallocate(&self.raw, FallocateFlags::KEEP_SIZE, offset, len));
+        let allocated = self.watched.call(allocate);
         match allocated {
             // Without the call the writes take the blocks, and one that finds none fails.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
@@ -259,7 +270,7 @@ impl Drive {
     pub fn give_back(&self, region: u32, held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| fallocate(&self.raw, flags, offset, len)) {
+        match self.watched.call(|| retry_on_intr(|| fallocate(&self.raw, flags, offset, len))) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP) => {
                 let mut zeroes = self.buffer(PAGE_BYTES).map_err(io::Error::other)?;
@@ -279,6 +290,18 @@ impl Drive {
 
     pub fn is_dead(&self) -> bool {
         self.dead.load(Relaxed)
+    }
+
+    /// Rule D2: whether the call past iomill that is under way is late, so that nothing waits for the drive. One that takes as long as so many late
+    /// calls makes the drive dead.
+    pub fn is_late(&self) -> bool {
+        let passed = self.watched.bounds_passed();
+        if passed >= u64::from(FAILURES_MOST) {
+            let within = self.watched.within();
+            let late = format!("a call has not ended within {FAILURES_MOST} times {within:?}");
+            self.die("write", &io::Error::new(io::ErrorKind::TimedOut, late));
+        }
+        passed > 0
     }
 
     /// A read of the drive went well.
@@ -319,7 +342,7 @@ impl Drive {
         if !self.dead.swap(true, Relaxed) {
             let home = self.home.display();
             self.notices.add(format!(
-                "{home}: {FAILURES_MOST} calls failed one after the other, the last one with: cannot {what}: {error}; \
+                "{home}: calls failed one after the other, {FAILURES_MOST} or more, the last one with: cannot {what}: {error}; \
                  the cache goes on without this drive until it is opened again"
             ));
         }
@@ -336,32 +359,6 @@ impl Drive {
 fn is_full(error: &io::Error) -> bool {
     let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
     error.raw_os_error().is_some_and(|raw| full.iter().any(|errno| errno.raw_os_error() == raw))
-}
-
-/// Whether a directory is on the file system of `/`.
-fn is_on_root(dir: &Path) -> Result<bool> {
-    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).map_err(Error::io("examine", path));
-    Ok(device(dir)? == device(Path::new("/"))?)
-}
-
-fn try_lock(lock: &File) -> io::Result<Held<'_>> {
-    retry_on_intr(|| flock(lock, FlockOperation::NonBlockingLockExclusive))?;
-    Ok(Held { lock })
-}
-
-/// Waits for another process to append its batch, or to open the drive, within a bound: that process may be stopped.
-fn wait_for(lock: &File) -> io::Result<Held<'_>> {
-    let begun = Instant::now();
-    loop {
-        match try_lock(lock) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => thread::sleep(PAUSE),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let why = format!("another process has held it for {PATIENCE:?}; end that process if it is stopped");
-                return Err(io::Error::new(e.kind(), why));
-            }
-            taken => return taken,
-        }
-    }
 }
 
 fn first_label(dir: &Path, home: &Path, cache: Option<u128>, share: Option<u64>, options: &Options) -> Result<Label> {

@@ -28,6 +28,13 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory has been a drive of the cache, and has no label now.
+    #[error("{}: a drive of this cache was here, and now there is none: mount the drive; if it was exchanged or emptied, begin it anew by \
+        `iomill-cache init` with all directories of the cache (or `Options::anew(true)`)", path.display())]
+    Gone {
+        /// The directory.
+        path: PathBuf,
+    },
     /// The share of a drive is too small.
     #[error("{}: {bytes} bytes for a drive, which has at least 2 regions of {region_bytes} bytes: free some space, or give the cache more bytes",
         path.display())]

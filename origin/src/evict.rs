@@ -4,9 +4,10 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::drive::{Drive, Held};
+use crate::drive::Drive;
 use crate::index::Region;
 use crate::load;
+use crate::lock::Held;
 
 /// What is on a drive of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //! is written (`append`).
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,12 @@ use bytes::Bytes;
 
 use crate::append::{Appended, Item, append, is_full};
 use crate::counters::{Tally, add};
-use crate::drive::{Drive, Held};
+use crate::drive::Drive;
 use crate::flights::Flights;
 use crate::identity::GranuleId;
 use crate::index::Claim;
 use crate::load;
+use crate::lock::Held;
 use crate::notices::locked;
 
 /// A granule to be written, with this process's claim on it.
@@ -66,6 +67,8 @@ const PATIENCE_AT_END: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long a cache that is closed waits for the thread of a drive, which goes on by itself then.
 const PATIENCE_FOR_THREAD: Duration = Duration::from_secs(30);
+/// How often a wait looks whether the drive is late.
+const LOOK: Duration = Duration::from_millis(20);
 
 impl Filler {
     pub fn start(
@@ -89,11 +92,15 @@ impl Filler {
     pub fn offer(&self, mut fill: Fill, extra: bool) {
         let shared = &*self.shared;
         let (most, bytes) = (if extra { shared.most / 2 } else { shared.most }, fill.bytes.len() as u64);
+        let late = shared.drive.is_late();
         let mut queue = locked(&shared.queue);
-        if queue.bytes + bytes > most || queue.ends || shared.drive.is_dead() {
+        if late || queue.bytes + bytes > most || queue.ends || shared.drive.is_dead() {
+            // The thread may be stuck for ever, and what waits for it may not.
+            let left = if shared.drive.is_dead() { shared.take(&mut queue, usize::MAX) } else { Vec::new() };
             drop(queue);
-            add(&shared.tally.dropped, 1);
+            add(&shared.tally.dropped, 1 + left.len() as u64);
             shared.drive.give_up(fill.claim);
+            shared.release(left);
             return;
         }
         // A copy: the granule is a part of the memory of its GET, which would be kept beyond the bound.
@@ -108,32 +115,36 @@ impl Filler {
         shared.changed.notify_all();
     }
 
-    /// Whether so many bytes more may wait. On an idle drive any number may.
+    /// Whether so many bytes more may wait. On an idle drive any number may, and one that is late or dead takes none.
     pub fn has_room(&self, bytes: u64) -> bool {
+        let drive = &self.shared.drive;
         let waiting = locked(&self.shared.queue).bytes;
         // Shares of a few granules are not equal.
-        waiting == 0 || waiting + 2 * bytes <= self.shared.most || self.shared.drive.is_dead()
+        waiting == 0 || waiting + 2 * bytes <= self.shared.most || drive.is_late() || drive.is_dead()
     }
 
-    /// Waits until nothing waits to be written.
-    pub fn flush(&self) {
-        let shared = &*self.shared;
-        shared.wait_while(locked(&shared.queue), |queue| !queue.ends && (queue.writing || !queue.fills.is_empty()));
+    /// Waits until nothing waits to be written, or the drive is late. Whether nothing waits.
+    pub fn flush_before(&self, end: Option<Instant>) -> bool {
+        self.shared.wait_while(end, |queue| !queue.ends && (queue.writing || !queue.fills.is_empty()))
     }
 
-    /// The same until then. Whether nothing waits any more.
-    pub fn flush_before(&self, end: Instant) -> bool {
-        let shared = &*self.shared;
-        let (queue, left) = (locked(&shared.queue), end.saturating_duration_since(Instant::now()));
-        let waits = |queue: &mut Queue| !queue.ends && (queue.writing || !queue.fills.is_empty());
-        let waited = shared.changed.wait_timeout_while(queue, left, waits);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
-
-    /// Waits until the index has what the drive has.
+    /// Waits until the index has what the drive has, or the drive is late.
     pub fn wait_until_loaded(&self) {
-        let shared = &*self.shared;
-        shared.wait_while(locked(&shared.queue), |queue| !queue.ends && !queue.is_loaded);
+        let _late = self.shared.wait_while(None, |queue| !queue.ends && !queue.is_loaded);
+    }
+
+    /// No more granules are taken. The thread ends when it has written those that wait.
+    pub fn end(&self) {
+        locked(&self.shared.queue).ends = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+impl Filler {
+    /// The lock, for a test of what goes on without it.
+    pub fn locked(&self) -> impl Sized {
+        locked(&self.shared.queue)
     }
 }
 
@@ -151,14 +162,9 @@ impl Drop for Ending<'_> {
 impl Drop for Filler {
     /// Writes what waits, and ends.
     fn drop(&mut self) {
-        let mut queue = locked(&self.shared.queue);
-        queue.ends = true;
-        self.shared.changed.notify_all();
+        self.end();
         // A drive that does not answer holds its thread up. The thread is then left to itself, with what it uses.
-        let ended = self.shared.changed.wait_timeout_while(queue, PATIENCE_FOR_THREAD, |queue| !queue.has_ended);
-        let (queue, _) = ended.unwrap_or_else(PoisonError::into_inner);
-        let has_ended = queue.has_ended;
-        drop(queue);
+        let has_ended = self.shared.wait_while(Some(Instant::now() + PATIENCE_FOR_THREAD), |queue| !queue.has_ended);
         if let Some(thread) = self.thread.take().filter(|_| has_ended) {
             let _panicked = thread.join();
         }
@@ -174,9 +180,39 @@ impl Drive {
 }
 
 impl Shared {
-    fn wait_while(&self, queue: MutexGuard<'_, Queue>, condition: impl Fn(&Queue) -> bool) {
-        let waited = self.changed.wait_while(queue, |queue| condition(queue));
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    /// Waits while a condition holds, until the end, and as long as the drive answers: rule D2. Whether the condition holds no more.
+    fn wait_while(&self, end: Option<Instant>, condition: impl Fn(&Queue) -> bool) -> bool {
+        let mut queue = locked(&self.queue);
+        loop {
+            let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()).min(LOOK));
+            let waited = self.changed.wait_timeout_while(queue, left, |queue| condition(queue));
+            let (waited, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            if !timed_out.timed_out() {
+                return true;
+            }
+            if self.drive.is_late() || end.is_some_and(|end| end <= Instant::now()) {
+                return false;
+            }
+            queue = waited;
+        }
+    }
+
+    /// Takes the first fills that wait. Their bytes count until they are released.
+    fn take(&self, queue: &mut Queue, most: usize) -> Vec<Fill> {
+        let len = queue.fills.len().min(most);
+        queue.fills.drain(..len).collect()
+    }
+
+    /// Fills are written, or will not be.
+    fn release(&self, fills: Vec<Fill>) {
+        let bytes: u64 = fills.iter().map(|fill| fill.bytes.len() as u64).sum();
+        for fill in fills {
+            // After the index has it, or never will.
+            self.flights.release(fill.id);
+            self.drive.give_up(fill.claim);
+        }
+        locked(&self.queue).bytes -= bytes;
+        self.changed.notify_all();
     }
 
     fn serve(&self) {
@@ -190,19 +226,11 @@ impl Shared {
                     return;
                 }
                 queue.writing = true;
-                let len = queue.fills.len().min(BATCH);
-                queue.fills.drain(..len).collect::<Vec<_>>()
+                self.take(&mut queue, BATCH)
             };
             self.write(&batch);
-            let bytes: u64 = batch.iter().map(|fill| fill.bytes.len() as u64).sum();
-            for fill in batch {
-                // After the index has it, or never will.
-                self.flights.release(fill.id);
-                self.drive.give_up(fill.claim);
-            }
-            let mut queue = locked(&self.queue);
-            queue.bytes -= bytes;
-            queue.writing = false;
+            self.release(batch);
+            locked(&self.queue).writing = false;
             self.changed.notify_all();
         }
     }
@@ -256,3 +284,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,6 +89,12 @@ impl Flights {
         }
     }
 
+    /// The lock, for a test of what goes on without it.
+    #[cfg(test)]
+    pub fn locked(&self) -> impl Sized {
+        locked(&self.flights)
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         locked(&self.flights).len()

@@ -41,8 +41,7 @@ impl Label {
             g.region_bytes(),
             g.regions()
         );
-        let sum = xxh3_64(lines.as_bytes());
-        format!("{lines}sum {sum:016x}\n")
+        summed(&lines)
     }
 
     /// An error says what is wrong with the text.
@@ -53,10 +52,7 @@ impl Label {
             Some(version) => return Err(format!("version {version} is not known to this program")),
             None => return Err("it is damaged".into()),
         }
-        let (lines, sum) = text.rsplit_once("sum ").ok_or("it is damaged")?;
-        if sum.trim_end() != format!("{:016x}", xxh3_64(lines.as_bytes())) {
-            return Err("it is damaged".into());
-        }
+        let lines = unsummed(text).ok_or("it is damaged")?;
         let field = |name: &str| {
             let found = lines.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             found.ok_or_else(|| format!("it has no line `{name}`"))
@@ -82,16 +78,32 @@ impl Label {
 
     /// Writes it as a whole: a label that is there is complete. The caller holds the drive's lock.
     pub fn write(&self, home: &Path) -> Result<()> {
-        let (path, staged) = (path_of(home), home.join("label.new"));
-        let write = || {
-            let mut file = fs::File::create(&staged)?;
-            file.write_all(self.text().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&staged, &path)?;
-            fs::File::open(home)?.sync_all()
-        };
-        write().map_err(Error::io("write", path.clone()))
+        write_whole(home, "label", &self.text())
     }
+}
+
+/// Lines with their checksum behind them.
+pub fn summed(lines: &str) -> String {
+    format!("{lines}sum {:016x}\n", xxh3_64(lines.as_bytes()))
+}
+
+/// The lines before their checksum, if it is theirs.
+pub fn unsummed(text: &str) -> Option<&str> {
+    let (lines, sum) = text.rsplit_once("sum ")?;
+    (sum.trim_end() == format!("{:016x}", xxh3_64(lines.as_bytes()))).then_some(lines)
+}
+
+/// Writes a file of a drive as a whole: one that is there is complete. The caller holds the drive's lock.
+pub fn write_whole(home: &Path, name: &str, text: &str) -> Result<()> {
+    let (path, staged) = (home.join(name), home.join(format!("{name}.new")));
+    let write = || {
+        let mut file = fs::File::create(&staged)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&staged, &path)?;
+        fs::File::open(home)?.sync_all()
+    };
+    write().map_err(Error::io("write", path.clone()))
 }
 
 #[cfg(test)]

@@ -40,6 +40,7 @@ mod joining;
 mod known;
 mod label;
 mod load;
+mod lock;
 mod mapping;
 mod notices;
 mod options;
@@ -48,11 +49,13 @@ mod pages;
 mod prefetch;
 mod process;
 mod reading;
+mod roster;
 mod shares;
 mod source;
 mod store;
 mod summary;
 mod timer;
+mod watched;
 
 use iomill_objects_common as common;
 

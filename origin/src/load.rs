@@ -3,9 +3,10 @@
 
 use std::io;
 
-use crate::drive::{Drive, Held};
+use crate::drive::Drive;
 use crate::identity::PAGE_BYTES;
 use crate::index::Region;
+use crate::lock::Held;
 use crate::summary::{Entry, Life, Place, decode};
 
 /// Regions that are read while the lock is held once: other processes append in between.

@@ -20,6 +20,12 @@ impl Notices {
     pub fn all(&self) -> Vec<String> {
         locked(&self.0).clone()
     }
+
+    /// The lock, for a test of what goes on without it.
+    #[cfg(test)]
+    pub fn locked(&self) -> impl Sized {
+        locked(&self.0)
+    }
 }
 
 /// A lock that a panic of another thread does not spoil: what it guards is whole after each change.

@@ -95,7 +95,9 @@ pub struct Options {
     pub(crate) fill_bytes: u64,
     pub(crate) wait_for_others: Duration,
     pub(crate) read_within: Duration,
+    pub(crate) write_within: Duration,
     pub(crate) on_root: bool,
+    pub(crate) anew: bool,
     pub(crate) admit: f64,
 }
 
@@ -114,7 +116,9 @@ impl Default for Options {
             fill_bytes: 64 << 20,
             wait_for_others: Duration::from_millis(250),
             read_within: Duration::from_secs(1),
+            write_within: Duration::from_secs(5),
             on_root: false,
+            anew: false,
             admit: 1.0,
         }
     }
@@ -199,10 +203,24 @@ impl Options {
         self
     }
 
+    /// How long one write to a drive may take: 5 s by default. Nothing waits longer for it: fills of the drive are dropped meanwhile, and flushes and
+    /// the end of the cache leave it to itself. A write that takes 8 times as long makes this process leave the drive out.
+    pub fn write_within(mut self, most: Duration) -> Options {
+        self.write_within = most;
+        self
+    }
+
     /// Whether a directory on the file system of `/` may become a drive. By default it may not: the directory of a drive that is not mounted is on
     /// it. What is a drive already is opened wherever it is.
     pub fn on_root(mut self, on_root: bool) -> Options {
         self.on_root = on_root;
+        self
+    }
+
+    /// Whether a directory that has been a drive of the cache, and is empty now, may become one again. By default it may not: its drive is not mounted,
+    /// or was exchanged.
+    pub fn anew(mut self, anew: bool) -> Options {
+        self.anew = anew;
         self
     }
 

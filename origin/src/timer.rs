@@ -76,6 +76,14 @@ impl Timer {
     }
 }
 
+#[cfg(test)]
+impl Timer {
+    /// The lock, for a test of what goes on without it.
+    pub fn locked(&self) -> impl Sized {
+        locked(&self.shared.state)
+    }
+}
+
 impl Drop for Timer {
     fn drop(&mut self) {
         locked(&self.shared.state).ends = true;

@@ -12,7 +12,8 @@ usage: iomill-cache init [--bytes SIZE] [--granule SIZE] [--index DIR] DIR...
        iomill-cache stat [--index DIR] DIR...
        iomill-cache evict [--index DIR] DIR...
 
-init    makes directories, one on each drive, into the drives of a cache, also on the file system of `/`
+init    makes directories, one on each drive, into the drives of a cache, also on the file system of `/`, and also those that have been drives
+        of it and are empty now
 stat    says how much is on each drive
 evict   forgets all that is cached, and gives its space back
 
@@ -90,7 +91,8 @@ fn has_drive(dir: &Path) -> bool {
 }
 
 fn run(call: &Call) -> Result<String, String> {
-    let mut options = Options::new().memory_bytes(1 << 20).on_root(call.verb == "init");
+    let is_init = call.verb == "init";
+    let mut options = Options::new().memory_bytes(1 << 20).on_root(is_init).anew(is_init);
     if let Some(bytes) = call.bytes {
         options = options.bytes(bytes);
     }

@@ -73,13 +73,15 @@ fn a_drive_that_hangs_is_a_miss_within_the_bound_and_is_left_out() {
     assert!(drive.bounded.is_stuck());
 }
 
-/// More pieces than there may be reads: the call takes its slots again and again, and gets all.
+/// More pieces than there may be reads: the call takes its slots again and again, and gets all. No read ends at its first poll, so a slot comes back
+/// only from one that the call has waited for.
 #[test]
 fn a_gather_of_more_than_the_bound_gets_all() {
     let dir = tempfile::tempdir().unwrap();
     let cache = patient(dir.path());
     fill(&cache, 0..100);
     let inner = cache.here().unwrap();
+    inner.drives[0].is_slow.store(true, Relaxed);
     let slots: Vec<_> = std::iter::from_fn(|| inner.drives[0].bounded.try_slot()).collect();
     let wanted: Vec<Planned> = (0..20).flat_map(|_| plan(inner, 0..100)).collect();
     let one_free = std::thread::spawn(move || {

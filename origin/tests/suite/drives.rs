@@ -116,6 +116,147 @@ fn an_unmounted_drive_is_left_out_and_makes_nothing() {
     assert_eq!(fs::read_dir(&two).unwrap().count(), 0);
 }
 
+/// What is left of a drive that is not mounted is its empty directory. The other drives know that it has been one.
+#[tokio::test]
+async fn a_drive_that_is_empty_is_left_out_until_it_is_begun_anew() {
+    let (rig, _) = filled().await;
+    let Rig { store, cache, dir, .. } = rig;
+    drop((store, cache));
+    let dirs = drives(&dir);
+    fs::rename(&dirs[1], dir.path().join("away")).unwrap();
+    fs::create_dir(&dirs[1]).unwrap();
+    for _ in 0..2 {
+        let cache = Cache::open(&dirs, never(options(&dir))).unwrap();
+        let notices = cache.notices();
+        assert!(notices.len() == 1 && notices[0].contains("ssd1: a drive of this cache was here"), "{notices:?}");
+        assert_eq!(fs::read_dir(&dirs[1]).unwrap().count(), 0);
+    }
+    // A directory that has never been one takes its share, and a drive that comes back does.
+    let third = dir.path().join("ssd2");
+    fs::create_dir(&third).unwrap();
+    drop(Cache::open([&dirs[0], &third], never(options(&dir))).unwrap());
+    fs::remove_dir(&dirs[1]).unwrap();
+    fs::rename(dir.path().join("away"), &dirs[1]).unwrap();
+    let cache = Cache::open([&dirs[0], &dirs[1], &third], never(options(&dir))).unwrap();
+    assert_eq!((cache.notices(), cache.stat().len()), (vec![], 3));
+    drop(cache);
+    // The third one knows the others, and they know it.
+    for lost in [&third, &dirs[0]] {
+        fs::remove_dir_all(lost.join("iomill-origin")).unwrap();
+        let cache = Cache::open([&dirs[0], &dirs[1], &third], never(options(&dir))).unwrap();
+        assert!(cache.notices().len() == 1 && cache.stat().len() == 2, "{:?}", cache.notices());
+        drop(cache);
+        let anew = Cache::open([&dirs[0], &dirs[1], &third], never(options(&dir)).anew(true)).unwrap();
+        assert_eq!((anew.notices(), anew.stat().len()), (vec![], 3));
+    }
+}
+
+/// The environment variable with the directory of a file system that has a mount point.
+const NESTED: &str = "IOMILL_ORIGIN_NESTED";
+
+/// The only drive of a cache is mounted below another file system than that of `/`, which must not fill instead of it.
+#[test]
+fn an_only_drive_that_is_not_mounted_is_refused() {
+    let Some(dir) = std::env::var_os(NESTED) else {
+        let dir = scratch();
+        let script = r#"mount -t tmpfs -o size=16m tmpfs "$0" && mkdir "$0/ssd0" && mount -t tmpfs -o size=16m tmpfs "$0/ssd0" || exit 77; exec "$@""#;
+        in_namespace(script, dir.path(), NESTED, dir.path());
+        return;
+    };
+    let (drive, index) = (std::path::Path::new(&dir).join("ssd0"), scratch());
+    let opened = |anew| Cache::open([&drive], options_at(index.path()).on_root(false).anew(anew));
+    let run = |program: &str, arguments: &[&str]| {
+        assert!(Command::new(program).args(arguments).arg(&drive).status().unwrap().success(), "{program}");
+    };
+    // The first use of a fresh drive needs no more than this, and the next one neither.
+    (0..2).for_each(|_| drop(opened(false).unwrap()));
+    run("umount", &[]);
+    let error = opened(false).unwrap_err();
+    assert!(matches!(error, Error::Gone { .. }) && error.to_string().contains("mount the drive"), "{error}");
+    assert_eq!(fs::read_dir(&drive).unwrap().count(), 0, "nothing is made");
+    // Another one in its place.
+    run("mount", &["-t", "tmpfs", "-o", "size=16m", "tmpfs"]);
+    assert!(matches!(opened(false).unwrap_err(), Error::Gone { .. }));
+    drop(opened(true).unwrap());
+    drop(opened(false).unwrap());
+}
+
+/// The environment variable with the directory of the file system that is frozen.
+const FROZEN: &str = "IOMILL_ORIGIN_FROZEN";
+
+/// Frees the file system again, also after a panic.
+struct Frozen<'a>(&'a std::path::Path);
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        let _thawed = Command::new("fsfreeze").arg("-u").arg(self.0).status();
+    }
+}
+
+/// A file system that is frozen answers no write. It takes a loop device, and so the rights of root.
+#[test]
+fn a_drive_that_hangs_holds_no_call_up() {
+    if let Some(dir) = std::env::var_os(FROZEN) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(on_frozen_file_system(std::path::Path::new(&dir)));
+        return;
+    }
+    let dir = scratch();
+    fs::create_dir(dir.path().join("ssd0")).unwrap();
+    fs::create_dir(dir.path().join("ssd1")).unwrap();
+    let script = r#"truncate -s 64M "$0/image" && mkfs.ext4 -q "$0/image" && mount -o loop "$0/image" "$0/ssd0" || exit 77; exec "$@""#;
+    unshared(&["-m", "sh", "-c", script], dir.path(), FROZEN, dir.path());
+}
+
+async fn on_frozen_file_system(dir: &std::path::Path) {
+    use super::object_store::ObjectStoreExt;
+    use std::time::{Duration, Instant};
+    const MOST: Duration = Duration::from_secs(20);
+    let index = scratch();
+    let drives = [dir.join("ssd0"), dir.join("ssd1")];
+    let given = Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(index.path());
+    let given = never(given).on_root(true).read_within(PATIENCE).write_within(Duration::from_millis(500));
+    let cache = Cache::open(&drives, given).unwrap();
+    let memory = std::sync::Arc::new(super::InMemory::new());
+    let (path, bytes) = (super::Path::from("a"), random(LEN, 1));
+    memory.put(&path, bytes.clone().into()).await.unwrap();
+    let store = cache.over(memory as std::sync::Arc<dyn ObjectStore>, "memory://");
+    let (cached, wanted) = (&rows(LEN as u64)[..10], rows(LEN as u64));
+    store.get_ranges(&path, cached).await.unwrap();
+    assert!(cache.flush_within(Duration::MAX));
+    if !Command::new("fsfreeze").arg("-f").arg(&drives[0]).status().is_ok_and(|status| status.success()) {
+        println!("skipped: the file system cannot be frozen");
+        return;
+    }
+    let frozen = Frozen(&drives[0]);
+    let (begun, before) = (Instant::now(), cache.counters());
+    for _ in 0..3 {
+        assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+    }
+    // What both drives had is read from both, and what was fetched comes from memory or from the other drive.
+    let done = cache.counters().since(&before);
+    assert!(done.hits >= 10 && done.gets < 10, "{done:?}");
+    store.put(&path, bytes.clone().into()).await.unwrap();
+    let mut upload = store.put_multipart(&path).await.unwrap();
+    upload.put_part(vec![7; 6 << 20].into()).await.unwrap();
+    upload.complete().await.unwrap();
+    assert_eq!(store.get_range(&path, 5..9).await.unwrap(), [7; 4][..]);
+    assert!(!cache.flush_within(Duration::MAX), "it hangs");
+    // It is left out in the end, and all goes to the other one.
+    while !cache.stat().iter().any(|drive| drive.is_dead) {
+        assert!(begun.elapsed() < MOST, "{:?}", cache.stat());
+        let at = fastrand::u64(..6 << 20);
+        store.get_range(&path, at..at + 1).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let notices = cache.notices();
+    assert!(notices.len() == 1 && notices[0].contains("ssd0"), "{notices:?}");
+    let closing = Instant::now();
+    drop((store, cache));
+    assert!(closing.elapsed() < MOST && begun.elapsed() < 2 * MOST, "{:?}", closing.elapsed());
+    drop(frozen);
+}
+
 /// Of a drive that is too small only itself is left out.
 #[tokio::test]
 async fn a_drive_that_is_too_small_is_left_out() {
@@ -221,9 +362,13 @@ fn a_full_file_system_shrinks_the_cache() {
 
 /// Runs this test again in a namespace, where a script mounts something at a directory.
 fn in_namespace(script: &str, at: &std::path::Path, variable: &str, value: &std::path::Path) {
+    unshared(&["-rm", "sh", "-c", script], at, variable, value);
+}
+
+fn unshared(arguments: &[&str], at: &std::path::Path, variable: &str, value: &std::path::Path) {
     let name = std::thread::current().name().unwrap().to_owned();
     let test = Command::new("unshare")
-        .args(["-rm", "sh", "-c", script])
+        .args(arguments)
         .arg(at)
         .arg(std::env::current_exe().unwrap())
         .args([&name, "--exact"])

@@ -8,8 +8,6 @@ use std::process::Command;
 use futures_executor::block_on;
 use iomill_origin::{Cost, Revalidate};
 
-use super::object_store::ObjectStoreExt;
-use super::object_store::path::Path;
 use super::{Act, Rig, expected, random, rows};
 
 const LEN: usize = 1 << 20;
@@ -100,27 +98,4 @@ fn timers_run_in_a_forked_child() {
         begun && block_on(rig.ranges("a", &far)).unwrap() == expected(&bytes, &far)
     });
     assert_eq!(status, 0);
-}
-
-/// The threads of the parent write while it forks, again and again. No child hangs.
-#[test]
-fn a_child_of_a_busy_parent_does_not_hang() {
-    if has_run_alone() {
-        return;
-    }
-    let rig = Rig::immutable();
-    let bytes = random(LEN * 4, 1);
-    block_on(rig.behind("a", bytes.clone()));
-    for round in 0..8 {
-        // The origin is idle at the fork, and the cache is not.
-        let path = Path::from(format!("{round}"));
-        block_on(rig.store.put(&path, bytes.clone().into())).unwrap();
-        block_on(rig.ranges(path.as_ref(), &rows(bytes.len() as u64))).unwrap();
-        let status = in_child(|| {
-            let wanted = [round * 1000..round * 1000 + 50_000];
-            block_on(rig.ranges(path.as_ref(), &wanted)).unwrap() == expected(&bytes, &wanted)
-        });
-        assert_eq!(status, 0, "round {round}");
-    }
-    rig.cache.flush();
 }

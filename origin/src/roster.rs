@@ -1,0 +1,176 @@
+//! [`Roster`]: which directories have been drives of a cache. Each of its drives keeps the list. A directory of the list without a label is the mount
+//! point of a drive that is not mounted, or a drive that was emptied. Neither may become a new drive by itself. Non-goals: what makes a drive
+//! (`label`).
+//!
+//! A cache that has no other drive to ask leaves a mark beside a mount point, in the directory above it: rule M2 of `docs/origin.md`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::label::{self, Label, summed, unsummed};
+use crate::options::Options;
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// Paths as [`name_of`] has them, and the drives that were last opened there.
+    drives: Vec<(String, u128)>,
+}
+
+const TITLE: &str = "iomill-origin roster 1";
+/// Most directories that are remembered. Those that came last are.
+const MOST: usize = 4096;
+
+/// The text of a path on one line, with any bytes.
+fn name_of(dir: &Path) -> String {
+    format!("{dir:?}")
+}
+
+fn path_of(home: &Path) -> PathBuf {
+    home.join("roster")
+}
+
+impl Roster {
+    /// What a drive remembers. A damaged list says nothing, and is written anew.
+    pub fn read(home: &Path) -> Result<Roster> {
+        match fs::read_to_string(path_of(home)) {
+            Ok(text) => Ok(Roster::parse(&text).unwrap_or_default()),
+            Err(e) if [io::ErrorKind::NotFound, io::ErrorKind::InvalidData].contains(&e.kind()) => {
+                Ok(Roster::default())
+            }
+            Err(e) => Err(Error::io("read", path_of(home))(e)),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Roster> {
+        let mut lines = unsummed(text)?.lines();
+        lines.next().filter(|title| *title == TITLE)?;
+        let drive = |line: &str| {
+            let (id, name) = line.split_once(' ')?;
+            Some((name.to_owned(), u128::from_str_radix(id, 16).ok()?))
+        };
+        Some(Roster { drives: lines.map(drive).collect::<Option<_>>()? })
+    }
+
+    fn text(&self) -> String {
+        let lines: String = self.drives.iter().map(|(name, id)| format!("{id:032x} {name}\n")).collect();
+        summed(&format!("{TITLE}\n{lines}"))
+    }
+
+    fn add(&mut self, name: String, drive: u128) {
+        if self.drives.contains(&(name.clone(), drive)) {
+            return;
+        }
+        self.drives.retain(|(other, _)| *other != name);
+        self.drives.push((name, drive));
+        let extra = self.drives.len().saturating_sub(MOST);
+        self.drives.drain(..extra);
+    }
+
+    /// Takes in what another drive remembers.
+    pub fn extend(&mut self, other: Roster) {
+        other.drives.into_iter().for_each(|(name, drive)| self.add(name, drive));
+    }
+
+    pub fn has(&self, dir: &Path) -> bool {
+        let name = name_of(dir);
+        self.drives.iter().any(|(other, _)| *other == name)
+    }
+
+    /// Notes on the drive of `home` which directories are drives now. The caller holds the drive's lock.
+    pub fn note(home: &Path, drives: &[(&Path, u128)]) -> Result<()> {
+        let was = Roster::read(home)?;
+        let mut now = was.clone();
+        drives.iter().for_each(|(dir, drive)| now.add(name_of(dir), *drive));
+        if now == was { Ok(()) } else { label::write_whole(home, "roster", &now.text()) }
+    }
+}
+
+/// The mark beside a mount point.
+fn mark_of(dir: &Path) -> Option<PathBuf> {
+    let mut name = std::ffi::OsString::from(".iomill-origin-");
+    name.push(dir.file_name()?);
+    Some(dir.parent()?.join(name))
+}
+
+fn device_of(path: &Path) -> Result<u64> {
+    fs::metadata(path).map(|found| found.dev()).map_err(Error::io("examine", path))
+}
+
+/// Rule M2: leaves a mark beside a drive that is mounted at `dir`. Below `/` itself nothing is needed, because no drive begins there.
+pub fn mark(dir: &Path) -> Result<()> {
+    let (Some(above), Some(mark)) = (dir.parent(), mark_of(dir)) else { return Ok(()) };
+    let device = device_of(above)?;
+    if device == device_of(dir)? || device == device_of(Path::new("/"))? || mark.exists() {
+        return Ok(());
+    }
+    match fs::write(&mark, "A drive of a cache of iomill-origin is mounted beside this file.\n") {
+        // The mount point is another user's then, too, so nothing can be made in it.
+        Err(e) if [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem].contains(&e.kind()) => Ok(()),
+        written => written.map_err(Error::io("write", mark)),
+    }
+}
+
+/// Whether a directory without a label may become a drive. `roster` is what the other drives of the cache remember.
+pub fn may_begin(dir: &Path, options: &Options, roster: &Roster) -> Result<()> {
+    if !dir.is_dir() {
+        return Err(Error::NoDirectory { path: dir.into() });
+    }
+    if label::path_of(&dir.join("iomill-origin")).exists() {
+        return Ok(());
+    }
+    if !options.on_root && device_of(dir)? == device_of(Path::new("/"))? {
+        return Err(Error::Unmounted { path: dir.into() });
+    }
+    let has_been_one = || roster.has(dir) || mark_of(dir).is_some_and(|mark| mark.exists());
+    if !options.anew && has_been_one() { Err(Error::Gone { path: dir.into() }) } else { Ok(()) }
+}
+
+/// The cache that directories belong to, if one of them has a label, and what its drives remember. A new drive among old ones gets their cache.
+pub fn known_cache(dirs: &[&PathBuf]) -> (Option<u128>, Roster) {
+    let (mut cache, mut roster) = (None, Roster::default());
+    for home in dirs.iter().map(|dir| dir.join("iomill-origin")) {
+        // What is wrong with a drive is told when it is opened.
+        let Some(label) = Label::read(&home).ok().flatten() else { continue };
+        cache.get_or_insert(label.cache);
+        if cache == Some(label.cache) {
+            roster.extend(Roster::read(&home).unwrap_or_default());
+        }
+    }
+    (cache, roster)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_roster_is_read_as_it_was_written_and_a_damaged_one_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = Path::new(std::ffi::OsStr::from_bytes(b"/mnt/a\nb \xff\""));
+        assert_eq!(Roster::read(dir.path()).unwrap(), Roster::default());
+        Roster::note(dir.path(), &[(Path::new("/mnt/ssd0"), 1), (odd, 2)]).unwrap();
+        Roster::note(dir.path(), &[(Path::new("/mnt/ssd1"), 3), (odd, 4)]).unwrap();
+        let roster = Roster::read(dir.path()).unwrap();
+        assert!(roster.has(odd) && roster.has(Path::new("/mnt/ssd0")) && !roster.has(Path::new("/mnt/ssd")));
+        assert_eq!(roster.drives.len(), 3);
+        let mut text = fs::read(path_of(dir.path())).unwrap();
+        for bit in (0..(text.len() - 1) * 8).step_by(7) {
+            text[bit / 8] ^= 1 << (bit % 8);
+            fs::write(path_of(dir.path()), &text).unwrap();
+            assert_eq!(Roster::read(dir.path()).unwrap(), Roster::default(), "bit {bit}");
+            text[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_roster_has_a_bound() {
+        let mut roster = Roster::default();
+        (0..MOST + 5).for_each(|n| roster.add(name_of(&Path::new("/").join(n.to_string())), 7));
+        assert!(roster.drives.len() == MOST && !roster.has(Path::new("/4")) && roster.has(Path::new("/5")));
+    }
+}
