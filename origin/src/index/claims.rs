@@ -101,12 +101,23 @@ mod tests {
         }
     }
 
+    /// Whatever is in the words of a bucket, a granule is claimed no later than after the longest time of a claim that is right.
     #[test]
     fn a_damaged_word_is_no_claim() {
         let dir = tempfile::tempdir().unwrap();
         let label = Label { cache: 1, drive: 2, geometry: Geometry::new(16_384, 1 << 20, 4).unwrap() };
         let index = Index::open(dir.path(), &label).unwrap();
-        (0..CLAIMS).for_each(|n| index.word(index.shape.claims + n).store(u64::MAX, Relaxed));
-        assert!(matches!(index.claim_at(u64::MAX, Duration::from_secs(1), 1000), Claimed::Mine(_)));
+        let (tag, now, second) = (u64::MAX, 5 << 32, Duration::from_secs(1));
+        let of_tag = tag << END_BITS;
+        let damaged = [u64::MAX, of_tag | (now + LONGEST_MS), of_tag | (now + (1 << 35)), of_tag, of_tag | (now - 1)];
+        for word in damaged {
+            (0..CLAIMS).for_each(|n| index.word(index.shape.claims + n).store(word, Relaxed));
+            assert!(matches!(index.claim_at(tag, second, now), Claimed::Mine(_)), "{word:x}");
+        }
+        // One that looks like a claim is one, for as long as a claim may last.
+        let longest = of_tag | (now + LONGEST_MS - 1);
+        (0..CLAIMS).for_each(|n| index.word(index.shape.claims + n).store(longest, Relaxed));
+        assert_eq!(index.claim_at(tag, second, now), Claimed::Others);
+        assert!(matches!(index.claim_at(tag, second, now + LONGEST_MS), Claimed::Mine(_)));
     }
 }
