@@ -34,6 +34,6 @@ with tempfile.TemporaryDirectory(dir=".") as place:
             ids = np.sort(rng.choice(SAMPLES, BATCH, replace=False))
             assert np.array_equal(samples.oindex[ids], values[ids])
         seconds = time.perf_counter() - begun
-        cache.flush()
+        cache.wait_until_written()
         gets = cache.counters()["gets"] - before
         print(f"epoch {epoch}: {BATCHES * BATCH / seconds:8.0f} samples/s, {gets} GETs")

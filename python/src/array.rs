@@ -1,4 +1,4 @@
-//! Arrays of drives: the classes [`NativeArray`] and [`NativeDraft`].
+//! Sets of drives, which are arrays of the library: the classes [`NativeArray`] and [`NativeDraft`].
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
@@ -14,7 +14,7 @@ use crate::handle::Handle;
 use crate::modes::{Opened, change};
 
 /// An array of drives. Calls hold its lock for reading while they run, so a change of the mode waits for them.
-#[pyclass(frozen, module = "iomill._iomill", name = "Array")]
+#[pyclass(frozen, module = "iomill._iomill", name = "Drives")]
 pub struct NativeArray {
     /// `None` after it was closed.
     opened: RwLock<Option<Opened>>,
@@ -93,7 +93,7 @@ fn options(cache_bytes: Option<u64>) -> ArrayOptions {
 /// Opens the array that a drive belongs to. Without a size its cache is the default one, divided by `share`.
 #[pyfunction]
 #[pyo3(signature = (drive, writable=false, cache_bytes=None, share=1))]
-pub fn open_array(
+pub fn open_drives(
     py: Python<'_>,
     drive: PathBuf,
     writable: bool,
@@ -127,7 +127,7 @@ pub fn check_name(name: &str) -> PyResult<()> {
 /// Makes directories into the drives of a new array.
 #[pyfunction]
 #[pyo3(signature = (drives, cache_bytes=None, share=1))]
-pub fn create_array(
+pub fn create_drives(
     py: Python<'_>,
     drives: Vec<PathBuf>,
     cache_bytes: Option<u64>,
@@ -324,9 +324,10 @@ impl NativeArray {
         Ok((total, free))
     }
 
-    /// Memory for cached pages, in bytes.
-    fn cache_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |array| Ok(array.counters().cache_bytes))
+    /// Hits, misses and the bytes of the cache.
+    fn counters(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+        let counters = self.with(py, |array| Ok(array.counters()))?;
+        Ok((counters.hits, counters.misses, counters.cache_bytes))
     }
 
     fn notices(&self, py: Python<'_>) -> PyResult<Vec<String>> {

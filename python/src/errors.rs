@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 
 const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
 const EROFS: i32 = 30;
@@ -21,6 +22,8 @@ pub fn exception(error: Error) -> PyErr {
         Error::Exists { .. } => EEXIST,
         Error::Busy { .. } | Error::Locked { .. } => EBUSY,
         Error::ReadOnly { .. } => EROFS,
+        // The drive has not failed. It is none, or one of others.
+        Error::Drive { .. } => EINVAL,
         _ => match error.errno() {
             Some(errno) => errno,
             None => EIO,

@@ -141,6 +141,14 @@ impl NativeFile {
         py.detach(|| file.sync()).or_raise()
     }
 
+    /// Syncs if a call through this handle wrote.
+    fn sync_written(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.has_written.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.sync(py)
+    }
+
     /// Says that reads will be at random places.
     fn expect_random(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.expect_random(py)

@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _iomill {
     #[pymodule_export]
-    use super::array::{NativeArray, NativeDraft, check_name, create_array, open_array};
+    use super::array::{NativeArray, NativeDraft, check_name, create_drives, open_drives};
     #[pymodule_export]
     use super::file::{NativeFile, open_plain};
     #[pymodule_export]

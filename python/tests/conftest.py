@@ -33,7 +33,7 @@ def files(tmp_path):
     """The file system of fsspec on an array of one drive."""
     fsspec = pytest.importorskip("fsspec")
     (tmp_path / "nvme").mkdir()
-    iomill.Array.create([tmp_path / "nvme"]).close()
+    iomill.Drives.create([tmp_path / "nvme"]).close()
     made = fsspec.filesystem("iomill", drive=str(tmp_path / "nvme"))
     yield made
     made.close()

@@ -23,7 +23,7 @@ class Fixtures(abstract.AbstractFixtures):
     @pytest.fixture(scope="class")
     def fs(self, tmp_path_factory):
         drives = [tmp_path_factory.mktemp("drive") for _ in range(2)]
-        iomill.Array.create(drives).close()
+        iomill.Drives.create(drives).close()
         files = IomillFileSystem(drives[0])
         yield files
         files.close()
@@ -115,7 +115,7 @@ def write_and_fail(files, mode="wb", **how):
 
 
 def by_open_file(files):
-    with fsspec.open("iomill://t", "wb", drive=str(files.array.drives()[0])) as file:
+    with fsspec.open("iomill://t", "wb", drive=str(files.drives.directories[0])) as file:
         file.write(b"new")
         raise KeyError
 
@@ -172,7 +172,7 @@ def test_a_wrapper_that_an_exception_ends_leaves_the_old_file(files):
     except KeyError as error:
         with files.open("t", "w") as file:
             file.write(repr(error))
-        with fsspec.open("iomill://u", "wb", drive=str(files.array.drives()[0])) as file:
+        with fsspec.open("iomill://u", "wb", drive=str(files.drives.directories[0])) as file:
             file.write(b"u")
     assert (files.cat_file("t"), files.cat_file("u")) == (b"KeyError('why')", b"u")
 
@@ -248,6 +248,54 @@ def test_transactions(files):
     assert files.cat("a") == b"new" and files.find("") == ["a", "b", "c"]
 
 
+def test_a_file_that_is_open_at_the_end_of_its_transaction_is_given_up(files):
+    """Nothing says that it is complete."""
+    files.pipe_file("a", b"1")
+    with pytest.warns(RuntimeWarning, match="a is given up, because it was not closed"), files.transaction:
+        file = files.open("a", "wb")
+        file.write(b"half")
+        del file
+        files.pipe_file("b", b"2")
+    assert files.cat("a") == b"1" and files.cat("b") == b"2"
+
+
+def test_caches_of_fsspec_that_read_blocks(files):
+    content = bytes(range(256)) * 400
+    files.pipe_file("d/x", content)
+    for _ in range(2):
+        cache = fsspec.filesystem("blockcache", fs=files, cache_storage="blocks", skip_instance_cache=True)
+        with cache.open("d/x", block_size=1000) as file:
+            assert file.seek(70_001) and file.read(3000) == content[70_001:73_001]
+    for kind in ("readahead", "bytes", "all", "first", "none"):
+        with files.open("d/x", block_size=512, cache_type=kind, cache_options={}) as file:
+            assert file.read(10) == content[:10] and file.seek(-5, 2) and file.read() == content[-5:]
+            assert file.size == len(content)
+        with pytest.raises(ValueError):
+            file.read(1)
+
+
+WRITES_AND_LIVES = """
+import fsspec, sys
+files = fsspec.filesystem("iomill", drive=sys.argv[1])
+files.pipe_file("theirs", b"1")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_waits_for_a_write_of_another_that_only_lingers(files):
+    drive = str(files.drives.directories[0])
+    files.close()
+    other = subprocess.Popen([sys.executable, "-c", WRITES_AND_LIVES, drive], stdin=-1, stdout=-1, text=True)
+    try:
+        assert other.stdout.readline() == "written\n"
+        with iomill.Drives(drive, "r+") as opened:
+            opened.put("ours", b"2")
+            assert opened.list() == ["ours", "theirs"]
+    finally:
+        other.communicate("")
+
+
 def test_a_name_that_is_a_file_and_a_directory(files):
     files.pipe({"t": b"1", "t/a": b"22", "t/b/c": b"4444", "u": b"88888888"})
     everything = ["t", "t/a", "t/b/c", "u"]
@@ -308,8 +356,8 @@ def test_errors_of_missing_names(files):
     with pytest.raises(FileExistsError):
         files.pipe_file("d/x", b"2", mode="create")
     with pytest.raises(ValueError, match="mode"):
-        IomillFileSystem(str(files.array.drives()[0]), mode="w", skip_instance_cache=True)
-    only = IomillFileSystem(str(files.array.drives()[0]), mode="r", skip_instance_cache=True)
+        IomillFileSystem(str(files.drives.directories[0]), mode="w", skip_instance_cache=True)
+    only = IomillFileSystem(str(files.drives.directories[0]), mode="r", skip_instance_cache=True)
     for call in (lambda: only.pipe_file("y", b""), lambda: only.rm("d/x"), lambda: only.open("y", "w")):
         with pytest.raises(OSError, match='mode="r"'):
             call()
@@ -324,7 +372,7 @@ def test_one_array_has_many_users_in_a_process(tmp_path):
         os.mkdir(drive)
     iomill.put(np.arange(1000).reshape(100, 10), drives, "x")
     one, two = (fsspec.filesystem("iomill", drive=drive) for drive in drives)
-    rows, array = iomill.open(drives[0], "x"), iomill.Array(drives[1])
+    rows, array = iomill.open(drives[0], "x"), iomill.Drives(drives[1])
     found = []
     # fsspec makes a file system for each thread.
     thread = threading.Thread(target=lambda: found.append(fsspec.filesystem("iomill", drive=drives[0]).find("")))
@@ -339,7 +387,7 @@ def test_one_array_has_many_users_in_a_process(tmp_path):
     # Its file was opened before the array was opened again, twice.
     assert reader.seek(0) == 0 and reader.read(10) == start
     # The users share a cache.
-    assert rows.file._owner._native is array._native is one.array._native is two.array._native
+    assert rows.file._owner._native is array._native is one.drives._native is two.drives._native
     for files in (one, two):
         files.close()
 
@@ -349,7 +397,7 @@ READ = "import fsspec, sys; print(fsspec.filesystem('iomill', drive=sys.argv[1])
 
 def test_other_processes_read_while_nothing_is_written(files):
     files.pipe_file("x", b"text")
-    drive = str(files.array.drives()[0])
+    drive = str(files.drives.directories[0])
 
     def read():
         done = subprocess.run([sys.executable, "-c", READ, drive], capture_output=True, text=True, timeout=60)
@@ -377,10 +425,10 @@ file.write(b"new")
 HOLDS = '''
 exec("""
 import threading
-from iomill import _arrays
+from iomill import _openings
 held = threading.Event()
 def hold():
-    with _arrays._lock:
+    with _openings.lock():
         held.set()
         threading.Event().wait()
 threading.Thread(target=hold, daemon=True).start()
@@ -395,7 +443,7 @@ def test_a_process_that_ends_without_a_close_ends(files, end):
     files.close()
     drive = str(files.storage_options["drive"])
     subprocess.run([sys.executable, "-c", LEAVES + end, drive], check=True, timeout=120)
-    with iomill.Array(drive) as array:
+    with iomill.Drives(drive) as array:
         assert array.list() == ["x"] and array.open("x").read() == GOOD
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import iomill
-from iomill import _arrays
+from iomill import _drives, _openings
 
 VALUES = np.arange(40_000, dtype="i4").reshape(10_000, 4)
 
@@ -25,14 +25,14 @@ def array(drives):
 
 
 def mode(handle):
-    owner = handle if isinstance(handle, iomill.Array) else handle.file._owner
+    owner = handle if isinstance(handle, iomill.Drives) else handle.file._owner
     return owner._native.mode
 
 
 def test_a_notebook_reads_and_writes(array):
     x = iomill.open(array[0], "x")
     # A notebook keeps what a cell has shown.
-    shown = [x, x.file, iomill.Array(array[1])]
+    shown = [x, x.file, iomill.Drives(array[1])]
     iomill.put(VALUES * 2, array[1], "y")
     y = iomill.open(array[2], "y", mode="r+")
     assert mode(x) == mode(y) == "r+" and x.file._owner._native is y.file._owner._native
@@ -57,7 +57,7 @@ def test_uses_that_are_dropped_end(array):
     del writer
     gc.collect()
     assert mode(rows) == "r"
-    writing = iomill.Array(array[0], "r+")
+    writing = iomill.Drives(array[0], "r+")
     file = writing.open("x")
     del writing
     gc.collect()
@@ -68,7 +68,7 @@ def test_uses_that_are_dropped_end(array):
     assert mode(rows) == "r"
     del rows
     gc.collect()
-    left = _arrays._openings.get(_arrays._key(array[0]))
+    left = _openings._openings.get(_openings._key(array[0]))
     assert left is None or left.native.mode is None
 
 
@@ -103,10 +103,10 @@ def test_threads_read_while_the_mode_changes(array):
         thread.start()
     try:
         for turn in range(15):
-            with iomill.Array(array[turn % 3], "r+") as writer:
+            with iomill.Drives(array[turn % 3], "r+") as writer:
                 writer.put("y", b"text %d" % turn)
             assert mode(rows) == "r"
-            with iomill.Array(array[0]) as reader:
+            with iomill.Drives(array[0]) as reader:
                 assert reader.open("y").read() == b"text %d" % turn
     finally:
         stop.set()
@@ -117,24 +117,24 @@ def test_threads_read_while_the_mode_changes(array):
 
 def test_files_keep_what_they_are_through_changes_of_the_mode(array):
     iomill.put(VALUES + 1, array[0], "y")
-    with iomill.Array(array[0], "r+") as writer:
+    with iomill.Drives(array[0], "r+") as writer:
         x, y = iomill.open(array[1], "x"), iomill.open(array[1], "y")
         writer.rename("x", "moved")
         writer.copy("y", "x")
     assert mode(x) == "r" and np.array_equal(x[:], VALUES) and np.array_equal(y[:], VALUES + 1)
-    with iomill.Array(array[0], "r+") as writer:
+    with iomill.Drives(array[0], "r+") as writer:
         writer.delete("moved")
         assert np.array_equal(x[7], VALUES[7])
     # A file without a name would be lost, so the array stays open for writing until the file is closed.
     assert mode(x) == "r+" and np.array_equal(x[:], VALUES)
     x.close()
-    iomill.Array(array[0]).close()
+    iomill.Drives(array[0]).close()
     assert mode(y) == "r" and np.array_equal(y[:], VALUES + 1)
 
 
 HOLD = """
 import iomill, sys
-array = iomill.Array(sys.argv[1], sys.argv[2])
+array = iomill.Drives(sys.argv[1], sys.argv[2])
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -156,11 +156,11 @@ def test_what_another_process_uses_is_refused_and_nothing_is_lost(array):
 
 
 def test_a_cache_has_the_size_that_its_first_user_gave(array):
-    with iomill.Array(array[0], cache_bytes=8 << 20) as one:
+    with iomill.Drives(array[0], cache_bytes=8 << 20) as one:
         with pytest.warns(UserWarning, match="open already, with a cache of 8388608 bytes"):
-            two = iomill.Array(array[1], cache_bytes=16 << 20)
+            two = iomill.Drives(array[1], cache_bytes=16 << 20)
         assert two.cache_bytes == 8 << 20
-        with iomill.Array(array[0], "r+"):
+        with iomill.Drives(array[0], "r+"):
             assert one.cache_bytes == 8 << 20
         two.close()
 
@@ -188,7 +188,7 @@ def test_a_fork_while_another_thread_opens_an_array(array):
     def opens():
         while not stop.is_set():
             iomill.open(array[0], "x").close()
-            iomill.Array(array[1]).close()
+            iomill.Drives(array[1]).close()
 
     threads = [threading.Thread(target=opens) for _ in range(2)]
     for thread in threads:
@@ -212,7 +212,7 @@ def test_a_child_has_no_lock_of_its_parents_threads(array):
     entered, leave = threading.Event(), threading.Event()
 
     def holds():
-        with _arrays._lock:
+        with _openings.lock():
             entered.set()
             leave.wait(1)
 
@@ -238,7 +238,7 @@ def test_a_child_has_no_lock_of_its_parents_threads(array):
 
 def test_a_forked_child_reads_what_lingers_in_its_parent(array, monkeypatch):
     # Nothing but the fork and the pickle ends it.
-    monkeypatch.setattr(_arrays, "_LINGER_S", 60)
+    monkeypatch.setattr(_drives, "_LINGER_S", 60)
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("iomill", drive=array[0])
     rows = iomill.open(array[0], "x")
@@ -264,7 +264,7 @@ def test_a_forked_child_reads_what_lingers_in_its_parent(array, monkeypatch):
 
 
 def test_more_of_an_array(array):
-    with iomill.Array(array[0], "r+") as opened:
+    with iomill.Drives(array[0], "r+") as opened:
         opened.put("a/b", b"one two")
         with pytest.raises(FileExistsError):
             opened.put("a/b", memoryview(b"three"), replace=False)
@@ -291,6 +291,12 @@ def test_more_of_an_array(array):
         assert opened.total_bytes == found.f_blocks * found.f_frsize
         with pytest.raises(FileNotFoundError):
             opened.stat("none")
+        # `bytes(5)` would be five zeros.
+        for wrong in (5, None, "text", [1, 2], object()):
+            with pytest.raises(TypeError):
+                opened.put("a/b", wrong)
+        opened.put("a/b", np.arange(6, dtype="u1").reshape(2, 3).T)
+        assert opened.open("a/b").read() == bytes([0, 3, 1, 4, 2, 5])
     with pytest.raises(ValueError, match="closed"):
         opened.stat("a/b")
-    assert repr(opened) == "<iomill.Array: closed>"
+    assert repr(opened) == "<iomill.Drives: closed>"

@@ -77,7 +77,7 @@ def test_rows_of_a_remote_file_come_from_the_drives_the_second_time(urls, server
     for round in range(2):
         ids = np.arange(COUNT) if round == 0 else rng.integers(-COUNT, COUNT, 500)
         assert np.array_equal(x[ids], values[ids])
-        assert cache.flush()
+        assert cache.wait_until_written()
     before = cache.counters()
     assert np.array_equal(x[::7], values[::7]) and np.array_equal(x[100:200, 3], values[100:200, 3])
     assert np.array_equal(x.take_async([5, 3]).result(), values[[5, 3]])
@@ -168,7 +168,7 @@ def test_an_object_without_an_etag_passes_and_is_told(urls, server, cache, drive
     by_time = iomill.Cache(drives, by_time=True, **options)
     y = iomill.open(urls["http"], cache=by_time)
     assert np.array_equal(y[:], values)
-    by_time.flush()
+    by_time.wait_until_written()
     before = by_time.counters()["gets"]
     assert np.array_equal(y[:], values) and by_time.counters()["gets"] == before
 
@@ -228,16 +228,16 @@ def test_forked_workers_have_what_their_parent_has_open(urls, cache, values):
     ROWS = None
 
 
-def flushes_at_its_end(_):
+def writes_out_at_its_end(_):
     registry = multiprocessing.util._finalizer_registry
-    return any(one._callback is iomill._cache._flush for one in registry.values())
+    return any(one._callback is iomill._cache._write_out for one in registry.values())
 
 
 def test_a_worker_keeps_what_it_has_fetched(urls, cache, values):
     """Forked ones end without `atexit`, so their end is told otherwise. That of others is tested with a short process."""
     x = iomill.open(urls["s3"], cache=cache)
     with multiprocessing.get_context("fork").Pool(1) as pool:
-        assert pool.map(flushes_at_its_end, [x]) == [True]
+        assert pool.map(writes_out_at_its_end, [x]) == [True]
         pool.map(gather, [(x, 1)])
         pool.close()
         pool.join()
@@ -352,7 +352,7 @@ def test_what_was_prefetched_is_a_hit(store, cache, values):
     steps = []
     fetched = store.prefetch("p", progress=lambda done, total: steps.append((done, total)))
     assert fetched == 2 * len(content) and steps[-1] == (2 * len(content), 2 * len(content))
-    cache.flush()
+    cache.wait_until_written()
     before = cache.counters()
     assert store.get("p/two").buffer() == content
     assert cache.counters()["gets"] == before["gets"]

@@ -17,7 +17,7 @@ import iomill  # noqa: E402
 
 @pytest.fixture
 def where(files):
-    return {"drive": str(files.array.drives()[0])}
+    return {"drive": str(files.drives.directories[0])}
 
 
 COLUMNS = {"id": np.arange(1000), "value": np.arange(1000) * 0.5}
@@ -68,7 +68,7 @@ def test_a_table_that_does_not_fit_leaves_the_old_one(files, where):
     done = subprocess.run([sys.executable, "-c", FULL, where["drive"]], capture_output=True, text=True, timeout=120)
     assert done.stdout == f"{errno.EFBIG}\n", done.stderr
     pandas.testing.assert_frame_equal(pandas.read_parquet("iomill://t.parquet", storage_options=where), table)
-    with iomill.Array(where["drive"]) as array:
+    with iomill.Drives(where["drive"]) as array:
         assert array.list() == ["t.parquet"]
 
 

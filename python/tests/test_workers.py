@@ -61,7 +61,7 @@ def test_a_pool_hears_of_rows_that_cannot_be_opened(array, drives, method):
             pool.apply_async(gather, [(gone, 1)]).get(timeout=60)
         os.rename("y.npy", "x.npy")
         check([pool.apply_async(gather, [(gone, 1)]).get(timeout=60)], array)
-        with iomill.Array(drives[0], "r+"), pytest.raises(OSError, match="in use"):
+        with iomill.Drives(drives[0], "r+"), pytest.raises(OSError, match="in use"):
             pool.apply_async(gather_pickled, [in_array]).get(timeout=60)
         check([pool.apply_async(gather_pickled, [in_array]).get(timeout=60)], array)
 
@@ -163,8 +163,8 @@ def cache_bytes():
 CACHES = """
 import iomill, sys
 x = iomill.open("x.npy")
-print(iomill.Runtime.shared().cache_bytes, iomill.Array(sys.argv[1]).cache_bytes)
-with iomill.Array(sys.argv[1], "r+") as array:
+print(iomill.Runtime.shared().cache_bytes, iomill.Drives(sys.argv[1]).cache_bytes)
+with iomill.Drives(sys.argv[1], "r+") as array:
     print(array.cache_bytes)
 """
 
@@ -212,7 +212,7 @@ def test_processes_of_a_launcher_share_the_default_cache(array, drives):
 def test_a_size_that_is_given_is_not_divided(array, drives, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     iomill.put("x.npy", drives, "x")
-    with iomill.Array(drives[0], cache_bytes=64 << 20) as one:
+    with iomill.Drives(drives[0], cache_bytes=64 << 20) as one:
         assert one.cache_bytes == 64 << 20
     assert iomill.Runtime(cache_bytes=64 << 20).cache_bytes == 64 << 20
 

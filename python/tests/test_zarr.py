@@ -19,7 +19,7 @@ from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachi
 from zarr.testing.store import StoreTests  # noqa: E402
 
 import iomill  # noqa: E402
-from iomill.zarr import ArrayStore, IomillStore, RemoteStore, _open_files  # noqa: E402
+from iomill.zarr import DrivesStore, IomillStore, RemoteStore, _open_files  # noqa: E402
 
 
 class TestIomillStore(StoreTests[IomillStore, cpu.Buffer]):
@@ -48,29 +48,29 @@ class TestIomillStore(StoreTests[IomillStore, cpu.Buffer]):
         assert store.supports_listing
 
 
-class TestArrayStore(StoreTests[ArrayStore, cpu.Buffer]):
-    store_cls = ArrayStore
+class TestDrivesStore(StoreTests[DrivesStore, cpu.Buffer]):
+    store_cls = DrivesStore
     buffer_cls = cpu.Buffer
 
-    async def get(self, store: ArrayStore, key: str) -> Buffer:
-        return self.buffer_cls.from_bytes(store.array.open(f"volumes/{key}").read())
+    async def get(self, store: DrivesStore, key: str) -> Buffer:
+        return self.buffer_cls.from_bytes(store.drives.open(f"volumes/{key}").read())
 
-    async def set(self, store: ArrayStore, key: str, value: Buffer) -> None:
-        with iomill.Array(store._drive, "r+") as array:
+    async def set(self, store: DrivesStore, key: str, value: Buffer) -> None:
+        with iomill.Drives(store._drive, "r+") as array:
             array.put(f"volumes/{key}", value.to_bytes())
 
     @pytest.fixture
     def store_kwargs(self, drives):
-        iomill.Array.create(drives).close()
+        iomill.Drives.create(drives).close()
         return {"drive": drives[0], "prefix": "volumes"}
 
-    def test_store_repr(self, store: ArrayStore) -> None:
-        assert repr(store) == f"ArrayStore({store._drive!r}, 'volumes')" and str(store) == "iomill://volumes"
+    def test_store_repr(self, store: DrivesStore) -> None:
+        assert repr(store) == f"DrivesStore({store._drive!r}, 'volumes')" and str(store) == "iomill://volumes"
 
-    def test_store_supports_writes(self, store: ArrayStore) -> None:
+    def test_store_supports_writes(self, store: DrivesStore) -> None:
         assert store.supports_writes
 
-    def test_store_supports_listing(self, store: ArrayStore) -> None:
+    def test_store_supports_listing(self, store: DrivesStore) -> None:
         assert store.supports_listing
 
 
@@ -117,30 +117,30 @@ def test_a_remote_zarr_comes_from_the_drives_the_second_time(drives, tmp_path):
         before = cache.counters()["gets"]
         read = zarr.open_array(pickle.loads(pickle.dumps(store)), mode="r")
         assert np.array_equal(read.oindex[ids], values[ids])
-        cache.flush()
+        cache.wait_until_written()
         assert (cache.counters()["gets"] > before) == (round == 0)
 
 
 def test_a_drive_is_no_place_for_plain_files(drives):
-    iomill.Array.create(drives).close()
-    with pytest.raises(ValueError, match="is a drive of an array.*ArrayStore"):
+    iomill.Drives.create(drives).close()
+    with pytest.raises(ValueError, match="is a drive: .*DrivesStore"):
         IomillStore(drives[1])
     assert os.listdir(drives[1]) == ["iomill"]
-    first, second = ArrayStore(drives[0], "a"), ArrayStore(drives[2], "b")
+    first, second = DrivesStore(drives[0], "a"), DrivesStore(drives[2], "b")
     for store, value in ((first, 1), (second, 2)):
         made = zarr.create_array(store, shape=(100, 8), chunks=(10, 8), dtype="i4")
         made[:] = value
     copy = pickle.loads(pickle.dumps(first))
     assert copy == first and copy != second
     assert zarr.open_array(copy, mode="r")[99, 7] == 1 and zarr.open_array(second, mode="r")[0, 0] == 2
-    with iomill.Array(drives[0]) as array:
+    with iomill.Drives(drives[0]) as array:
         assert len(array.list("a/c/")) == 10 and array.list("c/") == []
     assert all(os.listdir(drive) == ["iomill"] for drive in drives)
     # A directory that has one of this name is no drive by that.
     os.makedirs("project/iomill")
     zarr.create_array(IomillStore("project"), shape=(10,), chunks=(10,), dtype="i4")
     for inside in ("iomill", "iomill/parts/x"):
-        with pytest.raises(ValueError, match="the array's alone"):
+        with pytest.raises(ValueError, match="for its set of drives alone"):
             IomillStore(os.path.join(drives[0], inside))
 
 

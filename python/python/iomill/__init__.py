@@ -20,21 +20,25 @@ if _sys.platform != "linux":
         f"iomill needs Linux, and this is {_sys.platform}: it reads drives by io_uring and libaio, which only Linux has"
     )
 
-from ._arrays import Array, Draft, FileStat
 from ._cache import Cache
-from ._files import File, Runtime, configure
-from ._formats import open
+from ._create import create
+from ._drafts import Draft
+from ._drives import Drives, FileStat
+from ._files import File
 from ._futures import Gather
+from ._open import open
 from ._origins import CachedStore, cached
-from ._put import RowWriter, put
+from ._put import put
 from ._rows import RowArray
+from ._runtime import Runtime, configure
+from ._writer import RowWriter
 
 __version__ = "0.1.0"
 __all__ = [
-    "Array",
     "Cache",
     "CachedStore",
     "Draft",
+    "Drives",
     "File",
     "FileStat",
     "Gather",
@@ -43,6 +47,7 @@ __all__ = [
     "Runtime",
     "cached",
     "configure",
+    "create",
     "open",
     "put",
 ]

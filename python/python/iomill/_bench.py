@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._files import Runtime
-from ._formats import open as open_rows
+from ._open import open as open_rows
 from ._rows import RowArray
+from ._runtime import Runtime
 
 # A cold gather of so many rows is tried. In the time of a run a mapping is to make so many gathers.
 _TRIED_ROWS = 64

@@ -8,23 +8,23 @@ import multiprocessing.util
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from . import _iomill
-from ._files import Path, Runtime, path_of, paths_of, tell
+from ._common import Path, path_of, paths_of, tell
+from ._runtime import Runtime
 
 Revalidate = str | float
 
 # The end of the process waits so long for what was fetched and not written.
-_FLUSH_S = 10.0
+_WRITE_OUT_S = 10.0
 
 
-def native() -> Any:
-    """The native half, if this build has origins."""
+def check_build() -> None:
+    """NotImplementedError if this build has no origins."""
     if not hasattr(_iomill, "open_cache"):
         raise NotImplementedError("this build of iomill has no remote stores: build it with the feature `origins`")
-    return _iomill
 
 
 class _Opened:
@@ -32,12 +32,12 @@ class _Opened:
 
     __slots__ = ("__weakref__", "native")
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: _iomill.Cache) -> None:
         self.native = native
 
 
 # Those of this process, by what they were opened with. A child that was forked goes on with them: each opens its drives there again.
-_opened: weakref.WeakValueDictionary[Any, _Opened] = weakref.WeakValueDictionary()
+_opened: weakref.WeakValueDictionary[tuple[object, ...], _Opened] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
@@ -50,16 +50,16 @@ def _new_lock() -> None:
 os.register_at_fork(after_in_child=_new_lock)
 
 
-def _flush() -> None:
+def _write_out() -> None:
     for opened in list(_opened.values()):
-        opened.native.flush(_FLUSH_S)
+        opened.native.wait_until_written(_WRITE_OUT_S)
 
 
 class _AtFork:
     """Workers of multiprocessing that were forked end without `atexit`."""
 
     def in_worker(self) -> None:
-        multiprocessing.util.Finalize(None, _flush, exitpriority=10)
+        multiprocessing.util.Finalize(None, _write_out, exitpriority=10)
 
 
 _at_fork = _AtFork()
@@ -67,7 +67,7 @@ multiprocessing.util.register_after_fork(_at_fork, _AtFork.in_worker)
 
 
 def _end() -> None:
-    _flush()
+    _write_out()
     if hasattr(_iomill, "stop_origins"):
         _iomill.stop_origins()
 
@@ -144,9 +144,9 @@ class Cache:
         self._held: _Opened | None = None
 
     @classmethod
-    def _of(cls, drives: Any, **options: Any) -> Cache:
+    def _of(cls, drives: Cache | Path | Sequence[Path], **options: Any) -> Cache:
         """A cache, or one on directories."""
-        if not isinstance(drives, cls):
+        if not isinstance(drives, Cache):
             return cls(drives, **options)
         if options:
             raise ValueError(f"a cache has its options already: {', '.join(options)}")
@@ -160,14 +160,20 @@ class Cache:
         return cache
 
     @property
-    def _native(self) -> Any:
+    def runtime(self) -> Runtime:
+        """What has the pages that are hot in memory."""
+        return self._runtime or Runtime.shared()
+
+    @property
+    def _native(self) -> _iomill.Cache:
         if self._held is None:
-            runtime = self._runtime or Runtime.shared()
+            runtime = self.runtime
             key = (*sorted(self._drives), repr(sorted(self._options.items())), id(self._runtime))
             with _lock:
                 held = _opened.get(key)
                 if held is None:
-                    opened = native().open_cache(self._drives, runtime._native, **self._options)
+                    check_build()
+                    opened = _iomill.open_cache(self._drives, runtime._native, **self._options)
                     held = _opened[key] = _Opened(opened)
                 self._held = held
         return self._held.native
@@ -179,20 +185,17 @@ class Cache:
 
     def counters(self) -> dict[str, int]:
         """What this process has done: hits, misses by their reasons, GETs, bytes asked for and fetched."""
-        counters: dict[str, int] = self._native.counters()
-        return counters
+        return self._native.counters()
 
     def notices(self) -> list[str]:
         """What a user should know: drives that were left out, that failed, or that are full."""
-        notices: list[str] = self._native.notices()
-        return notices
+        return self._native.notices()
 
-    def flush(self, seconds: float = 600.0) -> bool:
+    def wait_until_written(self, seconds: float = 600.0) -> bool:
         """Waits until what was fetched is on the drives. False if that takes longer. Nothing needs it."""
-        done: bool = self._native.flush(seconds)
-        return done
+        return self._native.wait_until_written(seconds)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., Cache], tuple[list[str], dict[str, Any]]]:
         if self._runtime is not None:
             raise TypeError("a cache with a runtime of its own cannot be pickled")
         return Cache._later, (self._drives, self._options)
@@ -203,7 +206,7 @@ class Cache:
     def __hash__(self) -> int:
         return hash(repr(self._what()))
 
-    def _what(self) -> tuple[Any, ...]:
+    def _what(self) -> tuple[object, ...]:
         return (sorted(self._drives), self._options, id(self._runtime))
 
     def __repr__(self) -> str:

@@ -1,24 +1,19 @@
-"""`open`: files of rows in numpy's and safetensors' formats, and raw ones."""
+"""What is in a file: rows in numpy's and safetensors' formats, and raw ones."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ._arrays import Array
-from ._cache import Cache
-from ._files import File, Path, Runtime, limit_worker_cache, paths_of, worker_share
+from ._files import File
 from ._npy import MAGIC, check_shape, header_of
-from ._origins import is_url, open_url
 from ._rows import ELEMENTS, RowArray
 from ._safetensors import BITS, tensors_of
 
@@ -44,134 +39,17 @@ class Place:
     # The type of the values, if numpy has none and `dtype` has their bits.
     element: str | None = None
 
+    @property
+    def row_bytes(self) -> int:
+        """The length of a row."""
+        size = self.dtype.itemsize
+        for length in self.shape[1:]:
+            size *= length
+        return size
 
-def open(
-    path: Path | Sequence[Path],
-    name: str | None = None,
-    *,
-    dtype: DTypeLike | None = None,
-    shape: Sequence[int] | int | None = None,
-    offset: int = 0,
-    mode: str = "r",
-    runtime: Runtime | None = None,
-    cache: Cache | Path | Sequence[Path] | None = None,
-    config: Mapping[str, Any] | None = None,
-) -> RowArray:
-    """Opens rows in a file, or in an object of a store.
-
-    `path` is a file, or a list of files of one format whose rows follow each other. It may be the directory of a drive;
-    then `name` is the file in its array. For a file of safetensors `name` is the tensor.
-
-    A file of numpy (``.npy``) says what is in it. So does a file of safetensors, which is known by its suffix. Any other
-    file needs `dtype`; then its rows begin at `offset` bytes and have the shape ``shape[1:]``. Without `shape` the rows
-    are single values. A first length of -1 takes as many rows as there are.
-
-    numpy has types such as bfloat16 only with the package ml_dtypes, and saves them without their names, as ``V2``. For such
-    a file `dtype` names the type. Without the package the rows are its bits, as uint16 or uint8; `iomill.torch` takes them
-    as what they are.
-
-    `mode` is ``r``, or ``r+`` for writing. `runtime` has another cache than that of the process.
-
-    `path` may be a URL: ``s3://bucket/features.npy``, ``gs://``, ``az://``, ``https://``, ``file:///``. Then `cache` has what was read before:
-    the directories of its drives, or a `Cache`. Credentials and `config` are those of `cached`. A local path with a `cache` is read
-    through it as well: it may be on a slow file system.
-
-    OSError if the file cannot be opened; ValueError if it has another format, Python objects or Fortran order, or if it
-    is too short.
-
-    >>> import numpy, iomill
-    >>> numpy.arange(6, dtype="<i2").tofile("pairs.bin")
-    >>> iomill.open("pairs.bin", dtype="<i2", shape=(-1, 2))[::-1]
-    array([[4, 5],
-           [2, 3],
-           [0, 1]], dtype=int16)
-    """
-    how: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset}
-    if cache is not None or is_url(path):
-        if mode != "r" or runtime is not None:
-            raise ValueError(
-                "an object of a store is for reading, and its cache has the runtime: iomill.Cache(..., runtime=...)"
-            )
-        return _open_remote(path, name, how, None if cache is None else Cache._of(cache), config)
-    if config is not None:
-        raise ValueError("a config is for an object of a store, and needs a cache")
-    return _open(path, name, **how, mode=mode, runtime=runtime)
-
-
-def _open_remote(
-    path: Any, name: str | None, how: dict[str, Any], cache: Cache | None, config: Mapping[str, Any] | None
-) -> RowArray:
-    with _closed_on_error(open_url(path, cache, config)) as file:
-        rows = rows_of_file(file, [path if isinstance(path, str) else os.fspath(path)], tensor=name, **how)
-    if cache is not None and cache._runtime is None:
-        used = worker_share(Runtime.shared().cache_bytes)
-        rows._recipe = (_open_remote_again, (path, name, how, cache, config, used))
-    return rows
-
-
-def _open_remote_again(
-    path: Any, name: str | None, how: dict[str, Any], cache: Cache, config: Any, cache_bytes: int, *, now: bool = False
-) -> RowArray:
-    """`_open_again` for an object."""
-    if not now:
-        return RowArray._later((_open_remote_again, (path, name, how, cache, config, cache_bytes)))
-    if multiprocessing.parent_process() is not None:
-        limit_worker_cache(cache_bytes)
-    return _open_remote(path, name, how, cache, config)
-
-
-def _open(
-    path: Path | Sequence[Path],
-    name: str | None,
-    *,
-    dtype: DTypeLike | None = None,
-    shape: Sequence[int] | int | None = None,
-    offset: int = 0,
-    mode: str = "r",
-    runtime: Runtime | None = None,
-    cache_bytes: int | None = None,
-) -> RowArray:
-    """`open`, and with `cache_bytes` the size of the cache of an array that this process has not open."""
-    paths = paths_of(path)
-    how: dict[str, Any] = {"dtype": dtype, "shape": shape, "offset": offset}
-    if len(paths) == 1 and os.path.isdir(paths[0]):
-        if name is None:
-            raise ValueError(f"{paths[0]!r} is a directory: if it is a drive of an array, name a file of the array")
-        if runtime is not None:
-            raise ValueError("an array has a cache of its own, and no runtime")
-        array = Array._shared(paths[0], mode, cache_bytes)
-        used = array.cache_bytes
-        with _closed_on_error(array._open_alone(name)) as file:
-            rows = rows_of_file(file, [name], **how)
-    else:
-        with _closed_on_error(File(paths, mode, runtime=runtime)) as file:
-            rows = rows_of_file(file, paths, tensor=name, **how)
-        used = Runtime.shared().cache_bytes if runtime is None else 0
-    if mode == "r" and runtime is None:
-        rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_share(used)))
-    return rows
-
-
-@contextlib.contextmanager
-def _closed_on_error(file: File) -> Iterator[File]:
-    try:
-        yield file
-    except BaseException:
-        file.close()
-        raise
-
-
-def _open_again(
-    paths: list[str], name: str | None, how: dict[str, Any], cache_bytes: int, *, now: bool = False
-) -> RowArray:
-    """Opens rows in another process, at their first use. A worker that was not forked gets the share of its parent's cache that
-    a forked one has."""
-    if not now:
-        return RowArray._later((_open_again, (paths, name, how, cache_bytes)))
-    if multiprocessing.parent_process() is None:
-        return open(paths, name, **how)
-    limit_worker_cache(cache_bytes)
-    return _open(paths, name, cache_bytes=cache_bytes, **how)
+    def rows_in(self, file: File) -> RowArray:
+        """The rows, if they are all of a file's."""
+        return RowArray(file, self.dtype, self.shape, [(self.shape[0], self.offset)], element=self.element)
 
 
 def rows_of_file(
@@ -192,7 +70,7 @@ def rows_of_file(
         if tensor is not None:
             raise ValueError(f"a name ({tensor!r}) of a raw file, which has no tensors")
         place = _raw(file, names[0], named, shape, offset)
-        return RowArray(file, place.dtype, place.shape, [(place.shape[0], place.offset)], element=place.element)
+        return place.rows_in(file)
     if named is not None and shape is not None:
         raise ValueError(f"{names[0]}: the file says its shape: leave it out, or give the offset of a raw file")
     if shape is not None or offset != 0:
@@ -201,10 +79,10 @@ def rows_of_file(
     start = 0
     for name in names:
         length = len(file) if len(names) == 1 else os.stat(name).st_size
-        place = _place(file, name, start, length, tensor)
+        place = _place(file, name, start, length, tensor, None if named is None else named[0])
         if named is not None:
             _view(name, place, named)
-        if place.shape[0] * _row_bytes(place) > length - place.offset:
+        if place.shape[0] * place.row_bytes > length - place.offset:
             raise ValueError(f"{name}: the file ends before its last row: it has {length} bytes")
         place.offset += start
         start += length
@@ -275,14 +153,7 @@ def _says_what_it_is(file: File, name: str) -> bool:
     return name.endswith(".safetensors") or file.read_at(0, len(MAGIC)) == MAGIC
 
 
-def _row_bytes(place: Place) -> int:
-    size = place.dtype.itemsize
-    for length in place.shape[1:]:
-        size *= length
-    return size
-
-
-def _place(file: File, name: str, start: int, length: int, tensor: str | None) -> Place:
+def _place(file: File, name: str, start: int, length: int, tensor: str | None, named: np.dtype[Any] | None) -> Place:
     def read(offset: int, count: int) -> bytes:
         return file.read_at(start + offset, max(0, min(count, length - offset)))
 
@@ -293,7 +164,7 @@ def _place(file: File, name: str, start: int, length: int, tensor: str | None) -
             raise ValueError("only a file of safetensors has tensors with names; this has no such suffix")
         if read(0, len(MAGIC)) != MAGIC:
             raise ValueError("it begins like no file of numpy or safetensors; give its dtype if it is a raw file")
-        header = header_of(read)
+        header = header_of(read, named)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
     if header.fortran and len(header.shape) > 1:
@@ -335,13 +206,13 @@ def _raw(
 ) -> Place:
     dtype, element = named
     _fixed(name, dtype)
-    dtype, lengths = _of_values(dtype, _lengths(shape))
+    dtype, lengths = _of_values(dtype, (-1,) if shape is None else _lengths(shape))
     if offset < 0 or offset > len(file):
         raise ValueError(f"{name}: offset {offset} is not within its {len(file)} bytes")
     if any(length < 0 for length in lengths[1:]):
         raise ValueError(f"{name}: shape {lengths}: only the first length may be -1")
     place = Place(dtype, _with_rows(name, lengths), offset, element)
-    row_bytes, left = _row_bytes(place), len(file) - offset
+    row_bytes, left = place.row_bytes, len(file) - offset
     if lengths[0] == -1:
         if row_bytes == 0 or left % row_bytes != 0:
             raise ValueError(
@@ -359,9 +230,18 @@ def _raw(
     return place
 
 
+def place_of_new(name: str, dtype: DTypeLike, shape: Sequence[int] | int) -> Place:
+    """Where the rows of a file without a header would be. ValueError if there are no such rows."""
+    named, element = _named(dtype)
+    values, lengths = _of_values(_fixed(name, named), _with_rows(name, _lengths(shape)))
+    try:
+        check_shape(values, lengths)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return Place(values, lengths, 0, element)
+
+
 def _lengths(shape: Any) -> tuple[int, ...]:
-    if shape is None:
-        return (-1,)
     if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__") or getattr(shape, "ndim", 1) == 0:
         return (_length(shape, "shape"),)
     return tuple(_length(length, "shape") for length in shape)

@@ -14,7 +14,11 @@ import numpy as np
 
 from . import _iomill
 
+S = TypeVar("S")
 T = TypeVar("T")
+
+# Who is told of an array of bytes, or of the exception.
+Done = Callable[[np.ndarray | None, Exception | None], object]
 
 # The thread that delivers results must end before the interpreter does.
 atexit.register(_iomill.stop)
@@ -34,6 +38,14 @@ class Gather(concurrent.futures.Future[T]):
     def __init__(self) -> None:
         self._home = os.getpid()
         super().__init__()
+
+    @classmethod
+    def _of(cls, result: T) -> Gather[T]:
+        """One that has ended."""
+        gather = cls()
+        gather.set_running_or_notify_cancel()
+        gather.set_result(result)
+        return gather
 
     # All methods of a future begin with this lock. At a fork a thread may have it that the child does not have.
     @property
@@ -58,12 +70,14 @@ class Gather(concurrent.futures.Future[T]):
         return asyncio.wrap_future(self).__await__()
 
 
-def begun(begin: Callable[[Callable[[Any, Any], None]], None], finish: Callable[[np.ndarray], T]) -> Gather[T]:
-    """Begins a read. Its result is `finish` of the bytes."""
+def begun(
+    begin: Callable[[Callable[[S | None, Exception | None], object]], object], finish: Callable[[S], T]
+) -> Gather[T]:
+    """Begins a read. Its result is `finish` of what was read."""
     gather: Gather[T] = Gather()
     gather.set_running_or_notify_cancel()
 
-    def done(read: np.ndarray | None, error: Exception | None) -> None:
+    def done(read: S | None, error: Exception | None) -> None:
         if read is None:
             gather.set_exception(error)
             return

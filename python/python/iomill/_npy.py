@@ -18,6 +18,9 @@ MAGIC = b"\x93NUMPY"
 # numpy reads no longer ones, unless it is told to: a parser of Python takes much memory, and may fail badly, for them.
 MOST_BYTES = 10_000
 
+# Rows begin at a whole page, so that rows of a page's length are read by one I/O each.
+_HEADER_BYTES = 4096
+
 # How long the length of the header is, and how the text is encoded, by version.
 _VERSIONS = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
 
@@ -32,8 +35,9 @@ class Header:
     end: int
 
 
-def header_of(read: Callable[[int, int], bytes]) -> Header:
-    """The header of a file. `read` takes an offset and a length, and returns less only at the end of the file."""
+def header_of(read: Callable[[int, int], bytes], named: np.dtype[Any] | None = None) -> Header:
+    """The header of a file. `read` takes an offset and a length, and returns less only at the end of the file. `named` is the type that a
+    user names: numpy writes the names of some types of ml_dtypes, such as ``<f1``, and does not know them when it reads."""
     start = read(0, len(MAGIC) + 2)
     if len(start) < len(MAGIC) + 2:
         raise ValueError("the file ends within its header")
@@ -53,7 +57,7 @@ def header_of(read: Callable[[int, int], bytes]) -> Header:
         raise ValueError("the file ends within its header")
     try:
         values = _evaluated(encoded.decode(encoding), may_be_old=major < 3)
-        dtype, shape, fortran = _parts(values)
+        dtype, shape, fortran = _parts(values, named)
     # The parser of Python has these for text that is nested too deeply, and dtypes may be anything.
     except (
         ValueError,
@@ -94,7 +98,7 @@ def _without_l(text: str) -> str:
     return tokenize.untokenize(tokens)
 
 
-def _parts(values: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+def _parts(values: Any, named: np.dtype[Any] | None) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     if not isinstance(values, dict) or values.keys() != {"descr", "fortran_order", "shape"}:
         raise ValueError("it is no dictionary with descr, fortran_order and shape")
     shape, fortran = values["shape"], values["fortran_order"]
@@ -103,7 +107,8 @@ def _parts(values: Any) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
         raise ValueError(f"shape is not valid: {shape!r}")
     if not isinstance(fortran, bool):
         raise ValueError(f"fortran_order is not a valid bool: {fortran!r}")
-    dtype = np.lib.format.descr_to_dtype(values["descr"])
+    is_named = named is not None and named.isbuiltin == 2 and values["descr"] == named.str
+    dtype = named if named is not None and is_named else np.lib.format.descr_to_dtype(values["descr"])
     check_shape(dtype, shape)
     return dtype, shape, fortran
 
@@ -122,3 +127,21 @@ def check_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         size *= max(1, length)
     if size > np.iinfo(np.intp).max:
         raise ValueError(f"shape {shape}: the array is too big")
+
+
+def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...], least: int = 0) -> bytes:
+    """A header of numpy's format that ends with a page, and has so many bytes at least."""
+    said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    text = repr(said)
+    try:
+        encoded, version = text.encode("latin1"), 2
+    except UnicodeEncodeError:
+        encoded, version = text.encode("utf8"), 3
+    start = b"\x93NUMPY" + bytes([version, 0])
+    taken = len(start) + 4 + len(encoded) + 1
+    padding = max(0, least - taken)
+    padding += -(taken + padding) % _HEADER_BYTES
+    if taken + padding > MOST_BYTES:
+        raise ValueError(f"a header of {taken + padding} bytes for dtype {dtype}: numpy reads up to {MOST_BYTES}")
+    length = len(encoded) + padding + 1
+    return start + length.to_bytes(4, "little") + encoded + b" " * padding + b"\n"

@@ -9,10 +9,12 @@ import urllib.parse
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypedDict
+from typing import IO, TYPE_CHECKING, Any, Literal, TypedDict, TypeGuard, TypeVar, cast
 
-from ._cache import Cache, native
-from ._files import File, path_of
+from . import _iomill
+from ._cache import Cache, check_build
+from ._common import Path, path_of
+from ._files import File
 from ._futures import begun
 
 if TYPE_CHECKING:
@@ -21,6 +23,14 @@ if TYPE_CHECKING:
 # Classes here have methods of these names.
 _Bytes = bytes
 _Parts = list[bytes]
+
+# Settings of a store, by their names.
+Config = Mapping[str, str | int | float | bool]
+
+# How a put treats an object that is there.
+PutMode = Literal["overwrite", "create"] | Mapping[Literal["e_tag", "version"], str | None]
+
+T = TypeVar("T")
 
 # In these URLs the path begins behind the name of a bucket. Of others all of the URL is needed to find the store.
 _BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
@@ -33,12 +43,12 @@ _LIST_CHUNK = 1000
 _PREFETCH_BYTES = 64 << 20
 
 
-def is_url(path: Any) -> bool:
+def is_url(path: object) -> TypeGuard[str]:
     """Whether a path names an object of a store."""
     return isinstance(path, str) and urllib.parse.urlsplit(path).scheme in _SCHEMES and "://" in path
 
 
-def url_of(path: Any) -> str:
+def url_of(path: object) -> str:
     """A URL, also of a local path."""
     return path if is_url(path) else pathlib.Path(path_of(path)).absolute().as_uri()
 
@@ -81,9 +91,14 @@ def _time(ns: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(ns // 1000 / 1e6, datetime.UTC)
 
 
-def _meta(said: Any) -> ObjectMeta:
-    said["last_modified"] = _time(said["last_modified"])
-    return said  # type: ignore[no-any-return]
+def _meta(said: _iomill.Meta) -> ObjectMeta:
+    return {
+        "path": said["path"],
+        "last_modified": _time(said["last_modified"]),
+        "size": said["size"],
+        "e_tag": said["e_tag"],
+        "version": said["version"],
+    }
 
 
 class GetResult:
@@ -114,7 +129,7 @@ class GetResult:
         yield self._content
 
 
-def _got(said: Any) -> GetResult:
+def _got(said: tuple[_Bytes, _iomill.Meta, tuple[int, int], dict[str, str]]) -> GetResult:
     content, meta, range, attributes = said
     return GetResult(content, _meta(meta), range, attributes)
 
@@ -158,7 +173,7 @@ def _ranges(starts: Sequence[int], ends: Sequence[int] | None, lengths: Sequence
     return list(zip(starts, ends, strict=True))
 
 
-def _content(file: Any) -> bytes:
+def _content(file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer]) -> bytes:
     """What a put writes: bytes, a path, a file or an iterable of buffers."""
     if isinstance(file, pathlib.Path):
         return file.read_bytes()
@@ -166,12 +181,12 @@ def _content(file: Any) -> bytes:
     if read is not None:
         return bytes(read())
     try:
-        return bytes(memoryview(file))
+        return bytes(memoryview(cast("Buffer", file)))
     except TypeError:
-        return b"".join(bytes(memoryview(part)) for part in file)
+        return b"".join(bytes(memoryview(part)) for part in cast("Iterable[Buffer]", file))
 
 
-def _mode(mode: Any) -> tuple[str, str | None, str | None]:
+def _mode(mode: PutMode | None) -> tuple[str, str | None, str | None]:
     if isinstance(mode, Mapping):
         return "update", mode.get("e_tag"), mode.get("version")
     return mode or "overwrite", None, None
@@ -184,15 +199,15 @@ class CachedStore:
     child opens it again by itself. Paths of objects begin behind the URL.
     """
 
-    def __init__(self, url: str, cache: Cache, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, url: str, cache: Cache, config: Config | None = None) -> None:
         self._begin(url, cache, config)
         _ = self._native
 
-    def _begin(self, url: str, cache: Cache, config: Mapping[str, Any] | None) -> None:
+    def _begin(self, url: str, cache: Cache, config: Config | None) -> None:
         self.url = url_of(url)
         self.cache = cache
         self._config = {key: _setting(value) for key, value in (config or {}).items()}
-        self._opened: Any = None
+        self._opened: _iomill.Store | None = None
 
     @classmethod
     def _later(cls, url: str, cache: Cache, config: dict[str, str]) -> CachedStore:
@@ -201,12 +216,13 @@ class CachedStore:
         return store
 
     @property
-    def _native(self) -> Any:
+    def _native(self) -> _iomill.Store:
         if self._opened is None:
-            self._opened = native().Store(self.cache._native, self.url, self._config)
+            check_build()
+            self._opened = _iomill.Store(self.cache._native, self.url, self._config)
         return self._opened
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., CachedStore], tuple[str, Cache, dict[str, str]]]:
         return CachedStore._later, (self.url, self.cache, self._config)
 
     def __eq__(self, other: object) -> bool:
@@ -215,7 +231,7 @@ class CachedStore:
     def __hash__(self) -> int:
         return hash(self.url)
 
-    def _what(self) -> tuple[Any, ...]:
+    def _what(self) -> tuple[object, ...]:
         return (self.url.rstrip("/"), self.cache, self._config)
 
     def __repr__(self) -> str:
@@ -234,7 +250,7 @@ class CachedStore:
     async def get_async(self, path: str, *, options: Mapping[str, Any] | None = None) -> GetResult:
         """`get` as a coroutine."""
         wanted, conditions = _wanted(options)
-        return await begun(lambda done: self._native.get(path, wanted, conditions, done), _got)
+        return await begun(lambda done: self._native.get(path, wanted, conditions, done=done), _got)
 
     def get_range(self, path: str, *, start: int, end: int | None = None, length: int | None = None) -> bytes:
         """A range of an object."""
@@ -255,8 +271,7 @@ class CachedStore:
         lengths: Sequence[int] | None = None,
     ) -> _Parts:
         """Ranges of an object, by one gather of all drives."""
-        got: _Parts = self._native.get_ranges(path, _ranges(starts, ends, lengths))
-        return got
+        return self._native.get_ranges(path, _ranges(starts, ends, lengths))
 
     async def get_ranges_async(
         self,
@@ -268,7 +283,7 @@ class CachedStore:
     ) -> _Parts:
         """`get_ranges` as a coroutine."""
         ranges = _ranges(starts, ends, lengths)
-        return await begun(lambda done: self._native.get_ranges(path, ranges, done), _same)
+        return await begun(lambda done: self._native.get_ranges(path, ranges, done=done), _same)
 
     def head(self, path: str) -> ObjectMeta:
         """What the store knows of an object."""
@@ -276,7 +291,7 @@ class CachedStore:
 
     async def head_async(self, path: str) -> ObjectMeta:
         """`head` as a coroutine."""
-        return await begun(lambda done: self._native.head(path, done), _meta)
+        return await begun(lambda done: self._native.head(path, done=done), _meta)
 
     def list(self, prefix: str | None = None, *, offset: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
         """The objects below a prefix of whole segments, in chunks, after `offset`. All of the listing is in memory meanwhile."""
@@ -286,7 +301,7 @@ class CachedStore:
         self, prefix: str | None = None, *, offset: str | None = None
     ) -> AsyncIterator[Sequence[ObjectMeta]]:
         """`list` as an asynchronous iterator."""
-        for chunk in _chunks(await begun(lambda done: self._native.list(prefix, offset, done), _same)):
+        for chunk in _chunks(await begun(lambda done: self._native.list(prefix, offset, done=done), _same)):
             yield chunk
 
     def list_with_delimiter(self, prefix: str | None = None) -> ListResult:
@@ -295,23 +310,22 @@ class CachedStore:
 
     async def list_with_delimiter_async(self, prefix: str | None = None) -> ListResult:
         """`list_with_delimiter` as a coroutine."""
-        return await begun(lambda done: self._native.list_with_delimiter(prefix, done), _listed)
+        return await begun(lambda done: self._native.list_with_delimiter(prefix, done=done), _listed)
 
     # obspec: changes. They pass to the store, and reads of this process see them at once.
 
     def put(
-        self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: Any = None
+        self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: PutMode | None = None
     ) -> PutResult:
         """Writes an object. `mode` is ``overwrite``, ``create`` or a dictionary with the ``e_tag`` that is to be replaced."""
-        put: PutResult = self._native.put(path, _content(file), *_mode(mode))
-        return put
+        return self._native.put(path, _content(file), *_mode(mode))
 
     async def put_async(
-        self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: Any = None
+        self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: PutMode | None = None
     ) -> PutResult:
         """`put` as a coroutine."""
         content, how = _content(file), _mode(mode)
-        return await begun(lambda done: self._native.put(path, content, *how, done), _same)
+        return await begun(lambda done: self._native.put(path, content, *how, done=done), _same)
 
     def delete(self, paths: str | Sequence[str]) -> None:
         """Deletes an object, or several."""
@@ -320,7 +334,7 @@ class CachedStore:
     async def delete_async(self, paths: str | Sequence[str]) -> None:
         """`delete` as a coroutine."""
         keys = [paths] if isinstance(paths, str) else [*paths]
-        await begun(lambda done: self._native.delete(keys, done), _same)
+        await begun(lambda done: self._native.delete(keys, done=done), _same)
 
     def copy(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Copies an object within the store."""
@@ -328,7 +342,7 @@ class CachedStore:
 
     async def copy_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """`copy` as a coroutine."""
-        await begun(lambda done: self._native.copy(from_, to, False, overwrite, done), _same)
+        await begun(lambda done: self._native.copy(from_, to, False, overwrite, done=done), _same)
 
     def rename(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """Renames an object."""
@@ -336,7 +350,7 @@ class CachedStore:
 
     async def rename_async(self, from_: str, to: str, *, overwrite: bool = True) -> None:
         """`rename` as a coroutine."""
-        await begun(lambda done: self._native.copy(from_, to, True, overwrite, done), _same)
+        await begun(lambda done: self._native.copy(from_, to, True, overwrite, done=done), _same)
 
     def prefetch(
         self,
@@ -381,25 +395,27 @@ class CachedStore:
             raise FileNotFoundError(2, f"no object {path!r} in {self.url}, and none below it")
 
 
-def _same(said: Any) -> Any:
+def _same(said: T) -> T:
     return said
 
 
-def _chunks(all: Any) -> Iterator[Sequence[ObjectMeta]]:
+def _chunks(all: Sequence[_iomill.Meta]) -> Iterator[Sequence[ObjectMeta]]:
     for start in range(0, len(all), _LIST_CHUNK):
         yield [_meta(said) for said in all[start : start + _LIST_CHUNK]]
 
 
-def _listed(said: Any) -> ListResult:
+def _listed(said: tuple[list[str], list[_iomill.Meta]]) -> ListResult:
     prefixes, objects = said
     return {"common_prefixes": prefixes, "objects": [_meta(meta) for meta in objects]}
 
 
-def _setting(value: Any) -> str:
+def _setting(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def cached(url: str, cache: Any, *, config: Mapping[str, Any] | None = None, **options: Any) -> CachedStore:
+def cached(
+    url: str, cache: Cache | Path | Sequence[Path], *, config: Config | None = None, **options: Any
+) -> CachedStore:
     """The objects of a store through a cache on local drives.
 
     `url` names the store, and may go on with a prefix: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``https://``, ``file:///``.
@@ -425,7 +441,7 @@ class RemoteFile(File):
     All of its bytes are of the content that the object had when it was opened.
     """
 
-    def __init__(self, content: Any, store: CachedStore) -> None:
+    def __init__(self, content: _iomill.Content, store: CachedStore) -> None:
         self._begin(content)
         self._content = content
         # It stays while a file of it is open.
@@ -437,12 +453,15 @@ class RemoteFile(File):
                 stacklevel=3,
             )
 
-    def _cache_bytes(self) -> int:
+    def _counters(self) -> tuple[int, int, int]:
+        return self._store.cache.runtime._native.counters()
+
+    def _planned_bytes(self) -> int:
         # Pages of other objects are in it as well, so nothing is planned for it.
         return 0
 
-    def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> Any:
-        return native().ContentRows(self._native, row_bytes, parts)
+    def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> _iomill.ContentRows:
+        return _iomill.ContentRows(self._content, row_bytes, parts)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{len(self)} bytes"
@@ -452,7 +471,7 @@ class RemoteFile(File):
 _PLAIN_SCHEME = re.compile("[a-z][a-z0-9+.-]*://")
 
 
-def open_url(url: str, cache: Any, config: Mapping[str, Any] | None) -> RemoteFile:
+def open_url(url: Path | Sequence[Path], cache: Cache | None, config: Config | None) -> RemoteFile:
     """Opens the object of a URL, or of a local path."""
     if cache is None:
         raise ValueError(
@@ -461,14 +480,14 @@ def open_url(url: str, cache: Any, config: Mapping[str, Any] | None) -> RemoteFi
     if not is_url(url) and isinstance(url, str) and _PLAIN_SCHEME.match(url):
         raise ValueError(f"{url!r}: there are s3://, gs://, az://, abfs://, http://, https:// and file:///")
     base, key = _split(url_of(url))
-    return _store_of(base, Cache._of(cache), config).open(key)
+    return _store_of(base, cache, config).open(key)
 
 
 # Stores of files that are open, so that files of one bucket have one client.
-_stores: weakref.WeakValueDictionary[Any, CachedStore] = weakref.WeakValueDictionary()
+_stores: weakref.WeakValueDictionary[tuple[object, ...], CachedStore] = weakref.WeakValueDictionary()
 
 
-def _store_of(base: str, cache: Cache, config: Mapping[str, Any] | None) -> CachedStore:
+def _store_of(base: str, cache: Cache, config: Config | None) -> CachedStore:
     key = (base, cache, repr(sorted((config or {}).items())))
     store = _stores.get(key)
     if store is None:

@@ -1,31 +1,28 @@
-"""`put`: spreads a file over the drives of an array."""
+"""`put`: spreads a file over drives."""
 
 from __future__ import annotations
 
 import builtins
 import errno
-import operator
 import os
 import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from . import _iomill
-from ._arrays import Array, Draft, is_drive
-from ._files import File, Path, path_of, paths_of
+from ._common import Path, path_of, paths_of
+from ._drives import Drives
+from ._files import File
 from ._formats import rows_of_file
-from ._npy import MOST_BYTES
+from ._npy import header_bytes
+from ._openings import is_drive
 
 _STEP_BYTES = 8 << 20
-
-# Rows begin at a whole page, so that rows of a page's length are read by one I/O each.
-_HEADER_BYTES = 4096
 
 Progress = Callable[[int, int], object]
 
@@ -41,19 +38,19 @@ def put(
     offset: int = 0,
     progress: bool | Progress | None = None,
 ) -> str:
-    """Copies a file, or an ndarray, into the array on `dirs`, and returns its name there.
+    """Copies a file, or an ndarray, to the drives of `dirs`, and returns its name there.
 
-    `dirs` are directories, each on an SSD of its own. If they are drives of an array, the file goes into that array; one of
-    them is enough. If none is, all of them become the drives of a new one. `name` is that of `src` by default.
+    `dirs` are directories, each on an SSD of its own. If they are drives, the file goes to the set that they are of; one
+    of them is enough. If none is, all of them become a new set of drives. `name` is that of `src` by default.
 
-    The array gets a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
+    The drives get a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
     of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte. A pipe, a disk and a file of
     ``/proc`` or ``/sys`` are read to their ends.
 
     `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
 
-    FileExistsError if the array has the name, FileNotFoundError if a directory does not exist, ValueError if directories are
-    drives of several arrays, OSError if a drive is full or another process uses the array. After an error the array has no
+    FileExistsError if the drives have the name, FileNotFoundError if a directory does not exist, ValueError if directories are
+    drives of several sets, OSError if a drive is full or another process uses the drives. After an error they have no
     such file.
 
     >>> import numpy, iomill, os
@@ -71,17 +68,19 @@ def put(
     if isinstance(src, np.ndarray):
         if name is None:
             raise ValueError("put: an ndarray has no name: give one")
-        header, total, pieces = _of_array(src)
+        header, total, pieces = _of_set(src)
     else:
         path = path_of(src)
         name = name or os.path.basename(path)
         header, total, pieces = _of_file(path, tensor, dtype, shape, offset)
     # Before anything is made or copied for it.
     _iomill.check_name(name)
-    with _array_on(places) as array:
-        if name in array:
-            raise FileExistsError(errno.EEXIST, "the array has a file of this name: choose another, or delete it", name)
-        with array.draft() as draft:
+    with _drives_on(places) as drives:
+        if name in drives:
+            raise FileExistsError(
+                errno.EEXIST, "the drives have a file of this name: choose another, or delete it", name
+            )
+        with drives.draft() as draft:
             _copy(draft.file, header, pieces, total, _reporter(name, progress))
             draft.publish(name, replace=False)
     return name
@@ -98,117 +97,31 @@ def _copy(file: File, header: bytes, pieces: Iterator[Any], total: int, report: 
         report(done, total)
 
 
-def _array_on(places: list[str]) -> Array:
-    """The array of these directories, open for writing: a new one if none of them is a drive."""
+def _drives_on(places: list[str]) -> Drives:
+    """The drives of these directories, open for writing: new ones if none of them is a drive."""
     for place in places:
         # A directory that is made here would be on the root disk, if a drive is not mounted or its name has a slip.
         os.stat(place)
-    drives = [place for place in places if is_drive(place)]
-    if not drives:
-        return Array.create(places)
-    array = Array(drives[0], "r+")
+    known = [place for place in places if is_drive(place)]
+    if not known:
+        return Drives.create(places)
+    drives = Drives(known[0], "r+")
     try:
-        of_array = [os.stat(drive) for drive in array.drives()]
+        of_set = [os.stat(drive) for drive in drives.directories]
         for place in places:
-            if not any(os.path.samestat(os.stat(place), drive) for drive in of_array):
+            if not any(os.path.samestat(os.stat(place), drive) for drive in of_set):
                 raise ValueError(
-                    f"{place} is no drive of the array of {drives[0]}: name drives of one array, or directories that are none"
+                    f"{place} is no drive of the set of {known[0]}: name drives of one set, or directories that are none"
                 )
     except BaseException:
-        array.close()
+        drives.close()
         raise
-    return array
+    return drives
 
 
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...], least: int = 0) -> bytes:
-    """A header of numpy's format that ends with a page, and has so many bytes at least."""
-    said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    text = repr(said)
-    try:
-        encoded, version = text.encode("latin1"), 2
-    except UnicodeEncodeError:
-        encoded, version = text.encode("utf8"), 3
-    start = b"\x93NUMPY" + bytes([version, 0])
-    taken = len(start) + 4 + len(encoded) + 1
-    padding = max(0, least - taken)
-    padding += -(taken + padding) % _HEADER_BYTES
-    if taken + padding > MOST_BYTES:
-        raise ValueError(f"a header of {taken + padding} bytes for dtype {dtype}: numpy reads up to {MOST_BYTES}")
-    length = len(encoded) + padding + 1
-    return start + length.to_bytes(4, "little") + encoded + b" " * padding + b"\n"
-
-
-class RowWriter:
-    """Rows that are written batch by batch: `Array.row_writer`. They appear when it is closed, unless an exception ends its ``with``."""
-
-    def __init__(self, array: Array, name: str, dtype: DTypeLike, shape: Sequence[int], *, replace: bool) -> None:
-        _iomill.check_name(name)
-        self._name = name
-        self._dtype = np.dtype(dtype)
-        self._shape = tuple(operator.index(length) for length in shape)
-        self._replace = replace
-        self._count = 0
-        if self._dtype.hasobject or self._dtype.itemsize == 0:
-            raise ValueError(f"values of dtype {self._dtype} have no bytes of one length")
-        # The longest one, because the number of rows is not known.
-        self._start = len(_header(self._dtype, (1 << 62, *self._shape)))
-        self._end = self._start
-        self._draft: Draft | None = array.draft()
-
-    def __len__(self) -> int:
-        """The number of rows so far."""
-        return self._count
-
-    def append(self, rows: ArrayLike) -> None:
-        """Appends rows, which are cast as in ``ndarray[...] = rows``. A single row is one of them."""
-        if self._draft is None:
-            raise ValueError("the writer is closed")
-        given = np.asarray(rows)
-        if given.shape == self._shape:
-            given = given[np.newaxis]
-        if given.shape[1:] != self._shape or given.ndim != len(self._shape) + 1:
-            raise ValueError(f"rows of shape {given.shape[1:]}, and those of the file have {self._shape}")
-        values = np.empty(given.shape, self._dtype)
-        values[...] = given
-        if values.nbytes:
-            self._draft.file.write_at(values.reshape(-1).view(np.uint8), self._end)
-        self._end += values.nbytes
-        self._count += len(values)
-
-    def close(self) -> None:
-        """Makes the rows durable, and gives them their name. A second time it does nothing."""
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            with draft:
-                header = _header(self._dtype, (self._count, *self._shape), self._start)
-                draft.file.write_at(header, 0)
-                draft.publish(self._name, replace=self._replace)
-
-    def discard(self) -> None:
-        """Gives the rows up."""
-        draft, self._draft = self._draft, None
-        if draft is not None:
-            draft.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
-
-    def __del__(self) -> None:
-        if getattr(self, "_draft", None) is not None:
-            self.discard()
-
-
-def _of_array(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
+def _of_set(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
     if src.dtype.hasobject or src.ndim == 0:
-        raise ValueError("put: an array of Python objects, or without rows, cannot be gathered from")
+        raise ValueError("put: an drives of Python objects, or without rows, cannot be gathered from")
     step = max(1, _STEP_BYTES // max(1, src[:1].nbytes))
 
     def pieces() -> Iterator[Any]:
@@ -217,7 +130,7 @@ def _of_array(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
             if piece.nbytes:
                 yield piece.reshape(-1).view(np.uint8)
 
-    return _header(src.dtype, src.shape), src.nbytes, pieces()
+    return header_bytes(src.dtype, src.shape), src.nbytes, pieces()
 
 
 def _of_file(
@@ -228,7 +141,7 @@ def _of_file(
     if dtype is not None or path.endswith((".npy", ".safetensors")):
         with File(path) as file:
             rows = rows_of_file(file, [path], tensor=tensor, dtype=dtype, shape=shape, offset=offset)
-            header, total = _header(rows.dtype, rows.shape), rows.nbytes
+            header, total = header_bytes(rows.dtype, rows.shape), rows.nbytes
             start = rows._start
     if total is None:
         return header, 0, _until_the_end(path)

@@ -7,14 +7,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import EllipsisType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from ._arrays import settle
-from ._files import Closing, File
-from ._futures import Gather, begun
+from . import _iomill
+from ._common import Closing
+from ._files import File
+from ._futures import Done, Gather, begun
+from ._openings import settle
 
 # An iteration reads so many bytes at a time.
 _BLOCK_BYTES = 4 << 20
@@ -60,7 +62,9 @@ class RowArray(Closing):
     about 16,384 rows.
     """
 
-    __slots__ = ("__weakref__", "_dtype", "_element", "_file", "_recipe", "_row_shape", "_rows", "_shape", "_start")
+    __slots__ = (
+        "__weakref__", "_casts", "_dtype", "_element", "_file", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start",
+    )  # fmt: skip
 
     # Otherwise `ndarray + x` would read all rows.
     __array_ufunc__ = None
@@ -97,8 +101,11 @@ class RowArray(Closing):
         for length in shape[1:]:
             row_bytes *= length
         self._file = file
+        self._row_bytes = row_bytes
         self._rows = file._row_reader(row_bytes, parts)
         self._dtype = dtype
+        # What rows are converted to, one after the other: `astype`.
+        self._casts: tuple[np.dtype[Any], ...] = ()
         # The type of the values, if numpy has none of its own.
         self._element = element or (dtype.name if dtype.name in ELEMENTS else None)
         self._shape = shape
@@ -114,7 +121,7 @@ class RowArray(Closing):
     @property
     def dtype(self) -> np.dtype[Any]:
         """As of an ndarray."""
-        return self._dtype
+        return self._casts[-1] if self._casts else self._dtype
 
     @property
     def ndim(self) -> int:
@@ -132,7 +139,22 @@ class RowArray(Closing):
     @property
     def nbytes(self) -> int:
         """The length of all rows, in bytes."""
-        return self.size * self._dtype.itemsize
+        return self.size * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """The length of a value, in bytes."""
+        return self.dtype.itemsize
+
+    @property
+    def hits(self) -> int:
+        """Pages of 4 KiB found so far in the cache that the file is read through. Other files share it."""
+        return self._file._counters()[0]
+
+    @property
+    def misses(self) -> int:
+        """Pages asked for and not found so far in the cache that the file is read through."""
+        return self._file._counters()[1]
 
     @property
     def file(self) -> File:
@@ -144,7 +166,7 @@ class RowArray(Closing):
 
     def __repr__(self) -> str:
         name = self._file.name.rsplit("/", 1)[-1]
-        return f"<iomill.RowArray {name!r}: shape {self._shape}, {self._dtype}>"
+        return f"<iomill.RowArray {name!r}: shape {self._shape}, {self.dtype}>"
 
     def take(self, ids: ArrayLike, out: Any = None, *, axis: int | None = 0, mode: str = "raise") -> NDArray[Any]:
         """The rows `ids`, in their order: an ndarray of shape ``ids.shape + x.shape[1:]``.
@@ -174,15 +196,15 @@ class RowArray(Closing):
         if out is None:
             result = np.empty(shape, self._dtype)
             self._rows.take(numbers, result)
-            return result
+            return self._as_cast(result)
         target = out if type(out) is np.ndarray else self._memory_of(out)
         if target.shape != shape:
             raise ValueError(
                 f"output array does not match result of take: it has shape {target.shape}, and the rows have {shape}"
             )
-        if target.dtype != self._dtype:
-            raise TypeError(f"output array has dtype {target.dtype}, and the rows have {self._dtype}")
-        if target.flags.c_contiguous:
+        if target.dtype != self.dtype:
+            raise TypeError(f"output array has dtype {target.dtype}, and the rows have {self.dtype}")
+        if target.flags.c_contiguous and not self._casts:
             self._rows.take(numbers, target)
         elif not target.flags.writeable:
             raise ValueError("output array is read-only")
@@ -217,13 +239,38 @@ class RowArray(Closing):
             import torch
 
             # numpy has no such tensors.
-            bits = out.view(torch.int16 if self._dtype.itemsize == 2 else torch.uint8)
-            return np.asarray(bits.numpy()).view(self._dtype)
+            bits = out.view(torch.int16 if self.itemsize == 2 else torch.uint8)
+            return np.asarray(bits.numpy()).view(self.dtype)
         if hasattr(out, "__dlpack__"):
             # `from_dlpack` of numpy gives memory for reading only. torch's own way does not.
             tensor = out.numpy() if callable(getattr(out, "numpy", None)) else np.from_dlpack(out)
             return np.asarray(tensor)
         return np.asarray(memoryview(out))
+
+    def astype(self, dtype: DTypeLike, *, casting: Casting = "unsafe") -> RowArray:
+        """These rows with another dtype: results are converted after their bytes have come. Nothing is read now.
+
+        What it returns is for reading, and closes with this array. ``numpy.asarray(x.astype(dtype))`` reads all rows. TypeError if
+        `casting` does not allow it.
+
+        >>> import numpy, iomill
+        >>> numpy.save("features.npy", numpy.arange(12, dtype="i2").reshape(4, 3))
+        >>> iomill.open("features.npy").astype("f4")[[3, 0]]
+        array([[ 9., 10., 11.],
+               [ 0.,  1.,  2.]], dtype=float32)
+        """
+        if self._element is not None and self._element != self._dtype.name:
+            raise TypeError(f"numpy has no {self._element}: install the package ml_dtypes, or take the rows by torch")
+        if np.dtype(dtype).subdtype is not None:
+            raise TypeError(f"astype: {np.dtype(dtype)} would add axes: index the rows that were taken")
+        # numpy says how long texts are.
+        cast = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
+        rows = RowArray.__new__(RowArray)
+        for part in _PARTS:
+            setattr(rows, part, getattr(self, part))
+        rows._casts, rows._element = (*self._casts, cast), cast.name if cast.name in ELEMENTS else None
+        rows._recipe = None if self._recipe is None else (_cast_again, (self._recipe, cast))
+        return rows
 
     def take_async(self, ids: ArrayLike) -> Gather[NDArray[Any]]:
         """`take` as a future. The gather has begun when this returns. Errors in `ids` are raised at once.
@@ -240,12 +287,15 @@ class RowArray(Closing):
         shape = numbers.shape + self._row_shape
 
         def finish(read: np.ndarray) -> np.ndarray:
-            return read.view(self._dtype).reshape(shape)
+            return self._as_cast(read.view(self._dtype).reshape(shape))
 
         if 0 in shape or self._dtype.itemsize == 0:
-            result = self.take(numbers)
-            return begun(lambda done: done(np.empty(0, np.uint8), None), lambda _: result)
-        return begun(lambda done: self._rows.begin_take(numbers, done), finish)
+            return Gather._of(self.take(numbers))
+
+        def begin(done: Done) -> None:
+            self._rows.begin_take(numbers, done)
+
+        return begun(begin, finish)
 
     def prefetch(self, ids: ArrayLike) -> None:
         """Begins to bring rows into the cache, and returns at once. It uses memory for the rows while it runs."""
@@ -256,7 +306,7 @@ class RowArray(Closing):
         """Writes rows: to the rows that an integer, a slice, a mask or an array of integers names.
 
         `rows` is broadcast and cast as in ``ndarray[ids] = rows``; the last one counts if a row is named twice. Later
-        reads of this process see them. They are durable after `flush`. ValueError if the file is open for reading.
+        reads of this process see them. They are durable after `sync`. ValueError if the file is open for reading.
 
         >>> import numpy, iomill
         >>> numpy.save("features.npy", numpy.zeros((4, 3), "i2"))
@@ -267,7 +317,7 @@ class RowArray(Closing):
                [0, 0, 0],
                [1, 2, 3]], dtype=int16)
         """
-        if not self._file.writable():
+        if not self._file.writable() or self._casts:
             raise ValueError("assignment destination is read-only")
         numbers = self._numbers(ids)
         values = np.empty(numbers.shape + self._row_shape, self._dtype)
@@ -280,7 +330,7 @@ class RowArray(Closing):
         last_first, place = np.unique(numbers[::-1], return_index=True)
         if last_first.size < numbers.size:
             numbers, values = last_first, values[::-1][place]
-        self._rows.write(np.ascontiguousarray(numbers), np.ascontiguousarray(values))
+        self._of_system.write(np.ascontiguousarray(numbers), np.ascontiguousarray(values))
 
     def __setitem__(self, key: Any, rows: ArrayLike) -> None:
         """`write`, for keys of the first axis. ValueError for others: read rows, change and write them."""
@@ -290,9 +340,13 @@ class RowArray(Closing):
             key = key[0]
         self.write(key, rows)
 
-    def flush(self) -> None:
+    def sync(self) -> None:
         """Makes all writes durable. OSError if a drive fails."""
         self._file.sync()
+
+    def flush(self) -> None:
+        """`sync`, by the name that numpy.memmap has for it."""
+        self.sync()
 
     def close(self) -> None:
         """Makes what was written through it durable, and closes the file. Later calls raise ValueError."""
@@ -338,9 +392,21 @@ class RowArray(Closing):
             f"{what} would read all {self.nbytes} bytes of {self!r} into memory: give it the rows that it needs, or x[:]"
         )
 
+    @property
+    def _of_system(self) -> _iomill.Rows:
+        """The native half of rows that are no object of a store."""
+        if not isinstance(self._rows, _iomill.Rows):
+            raise ValueError("assignment destination is read-only")
+        return self._rows
+
     def _stand_in(self) -> NDArray[Any]:
         """An array of this shape and dtype that takes no memory. Its values mean nothing."""
-        return np.broadcast_to(np.empty((), self._dtype), self._shape)
+        return np.broadcast_to(np.empty((), self.dtype), self._shape)
+
+    def _as_cast(self, rows: NDArray[Any]) -> NDArray[Any]:
+        for dtype in self._casts:
+            rows = rows.astype(dtype, copy=False)
+        return rows
 
     def _compare(self, other: object) -> Any:
         raise self._too_much("a comparison")
@@ -350,7 +416,9 @@ class RowArray(Closing):
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        # Of an ndarray it is that of its only value, and an error if there are more. By its length an array of one zero would be true.
+        # As of an ndarray: that of its only value, and an error if there are more or none. By its length an array of one zero would be true.
+        if self.size <= 1:
+            return bool(self._slice(_WHOLE))
         raise ValueError(f"the truth value of {self!r} is ambiguous: compare its len, or the rows that it needs")
 
     def __iter__(self) -> Iterator[Any]:
@@ -384,6 +452,7 @@ class RowArray(Closing):
             return self.take(rows.start + np.arange(len(rows)) * (rows.step if len(rows) > 1 else 1))
         result = np.empty((len(rows), *self._row_shape), self._dtype)
         self._rows.read_range(min(rows[0], rows[-1]), len(rows), result)
+        result = self._as_cast(result)
         return result if rows.step == 1 else result[::-1]
 
     def _index(self, key: Any) -> Any:
@@ -469,6 +538,16 @@ def _numpy_take(a: RowArray, indices: ArrayLike, axis: int | None = None, out: A
     """`numpy.take`."""
     return a.take(indices, out, axis=axis, mode=mode)
 
+
+def _cast_again(recipe: Recipe, dtype: np.dtype[Any], *, now: bool = False) -> RowArray:
+    """Opens rows with another dtype in another process, at their first use."""
+    if not now:
+        return RowArray._later((_cast_again, (recipe, dtype)))
+    open_now, arguments = recipe
+    return open_now(*arguments, now=True).astype(dtype)
+
+
+Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 # How another process opens the rows.
 Recipe = tuple[Callable[..., RowArray], tuple[Any, ...]]

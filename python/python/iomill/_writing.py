@@ -11,10 +11,11 @@ import dis
 import errno
 import io
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from ._arrays import Draft
+from ._drafts import Draft
 from ._files import File
 
 
@@ -183,7 +184,14 @@ class Buffered(_Ends, io.BufferedWriter):
 
     def commit(self) -> None:
         if not self.closed:
-            self._finish()
+            # It is not complete: nothing says that its writes are all.
+            warnings.warn(
+                f"iomill: {self.raw._name} is given up, because it was not closed before its transaction ended",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            self.discard()
+            return
         self.raw.commit()
 
     def discard(self) -> None:

@@ -1,8 +1,8 @@
-"""Files of an array for fsspec: ``iomill://NAME`` with the option ``drive``.
+"""Files on drives for fsspec: ``iomill://NAME`` with the option ``drive``.
 
 >>> import fsspec, os, iomill
 >>> os.makedirs("nvme0")
->>> iomill.Array.create(["nvme0"]).close()
+>>> iomill.Drives.create(["nvme0"]).close()
 >>> with fsspec.open("iomill://graph/words", "wb", drive="nvme0") as file:
 ...     file.write(b"one two three")
 13
@@ -21,12 +21,14 @@ import io
 import os
 from typing import Any
 
-from fsspec.spec import AbstractFileSystem
+from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from . import _iomill
-from ._arrays import Array, Lingering, settle
-from ._files import File, Path, path_of
+from ._common import Path, path_of
+from ._drives import Drives, Lingering
+from ._files import File
+from ._openings import settle
 from ._writing import Buffered, Compressed, Text, Written
 
 _COPY_BYTES = 8 << 20
@@ -53,7 +55,7 @@ class Whole(AbstractFileSystem):  # type: ignore[misc]
 
 
 class IomillFileSystem(Whole):
-    """The files of an array. `drive` is the directory of one of its drives. With `mode` ``r`` nothing can be written.
+    """The files on drives. `drive` is the directory of one of them. With `mode` ``r`` nothing can be written.
 
     Names with slashes look like files in directories. A directory is there while a file is in it. A name may be a file and a
     directory; then it is a file for `info`, and `ls` and `find` tell both.
@@ -61,7 +63,7 @@ class IomillFileSystem(Whole):
     A file that is written appears when it is closed, and replaces an older one at once. It does not appear after an error: if a write
     failed, if an exception ended its ``with``, or if it was dropped without a close. A file that is open keeps its content.
 
-    The array is open for reading. A write opens it for writing, for a moment longer than the write takes.
+    The drives are open for reading. A write opens them for writing, for a moment longer than the write takes.
     """
 
     protocol = "iomill"
@@ -75,17 +77,17 @@ class IomillFileSystem(Whole):
         self._drive = path_of(drive)
         self._mode = mode
         # It is opened at the first use: a worker that gets a file system must not fail while it takes it in.
-        self._opened: Array | None = None
+        self._opened: Drives | None = None
         self._is_closed = False
         self._writing = Lingering(self._drive)
 
     @property
-    def array(self) -> Array:
-        """The array, open for reading."""
+    def drives(self) -> Drives:
+        """The drives, open for reading."""
         if self._is_closed:
             raise ValueError("the file system is closed")
         if self._opened is None:
-            self._opened = Array._shared(self._drive, "r")
+            self._opened = Drives._shared(self._drive, "r")
         return self._opened
 
     def _check_writable(self) -> None:
@@ -96,10 +98,10 @@ class IomillFileSystem(Whole):
 
     def _changing(self) -> Any:
         self._check_writable()
-        return self._writing.array()
+        return self._writing.drives()
 
     def close(self) -> None:
-        """Ends this use of the array. fsspec then makes a new file system for the same drive."""
+        """Ends this use of the drives. fsspec then makes a new file system for the same drive."""
         self._is_closed = True
         self._writing.settle()
         if self._opened is not None:
@@ -119,23 +121,23 @@ class IomillFileSystem(Whole):
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
         path = self._strip_protocol(path)
-        found = [_info(entry) for entry in self.array._native.entries(f"{path}/" if path else "", "/")]
+        found = [_info(entry) for entry in self.drives._native.entries(f"{path}/" if path else "", "/")]
         if not found and path:
             found = [self._file_info(path)]
         found.sort(key=lambda info: (info["name"], info["type"]))
         return found if detail else sorted({info["name"] for info in found})
 
     def _file_info(self, name: str) -> dict[str, Any]:
-        native = self.array._native
+        native = self.drives._native
         try:
             stat = native.stat(name)
         except (FileNotFoundError, ValueError):
-            # No file has a name that the array refuses.
+            # No file has a name that the drives refuse.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
         return _info((name, stat["size"], stat["version"], stat["created_ns"], stat["modified_ns"]))
 
     def _is_directory(self, path: str) -> bool:
-        return not path or bool(self.array._native.entries(f"{path}/", "/"))
+        return not path or bool(self.drives._native.entries(f"{path}/", "/"))
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -147,8 +149,8 @@ class IomillFileSystem(Whole):
             raise
 
     def exists(self, path: str, **options: Any) -> bool:
-        # Before the rest: an array that is not there is an error.
-        _ = self.array
+        # Before the rest: drives that are not there are an error.
+        _ = self.drives
         try:
             self.info(path)
         except FileNotFoundError:
@@ -172,7 +174,7 @@ class IomillFileSystem(Whole):
         found: dict[str, dict[str, Any]] = {}
         if withdirs and path and self._is_directory(path):
             found[path] = {"name": path, "size": 0, "type": "directory"}
-        for entry in self.array._native.entries(prefix):
+        for entry in self.drives._native.entries(prefix):
             parts = entry[0][len(prefix) :].split("/")
             depth = len(parts) if maxdepth is None else min(len(parts), maxdepth)
             if withdirs:
@@ -201,17 +203,17 @@ class IomillFileSystem(Whole):
     def rm_file(self, path: str) -> None:
         name = self._strip_protocol(path)
         self._file_info(name)
-        with self._changing() as array:
-            array.delete(name)
+        with self._changing() as drives:
+            drives.delete(name)
 
     _rm = rm_file
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         names = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
-        with self._changing() as array:
+        with self._changing() as drives:
             for name in names:
-                if name in array:
-                    array.delete(name)
+                if name in drives:
+                    drives.delete(name)
                 elif not self._is_directory(name):
                     # A directory has gone with its last file.
                     if not recursive:
@@ -224,13 +226,13 @@ class IomillFileSystem(Whole):
         if self.isdir(name):
             return
         self._file_info(name)
-        with self._changing() as array:
-            array.copy(name, self._strip_protocol(path2))
+        with self._changing() as drives:
+            drives.copy(name, self._strip_protocol(path2))
 
     def mv_file(self, path1: str, path2: str, **options: Any) -> None:
         """Renames a file, durably."""
-        with self._changing() as array:
-            array.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+        with self._changing() as drives:
+            drives.rename(self._strip_protocol(path1), self._strip_protocol(path2))
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         with self._to_read(path) as file:
@@ -241,7 +243,7 @@ class IomillFileSystem(Whole):
         name = self._strip_protocol(path)
         # Its error is fsspec's.
         self._file_info(name)
-        return self.array.open(name)
+        return self.drives.open(name)
 
     def cat_ranges(
         self, paths: Any, starts: Any, ends: Any, max_gap: Any = None, on_error: str = "return", **options: Any
@@ -275,30 +277,35 @@ class IomillFileSystem(Whole):
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **options: Any
     ) -> Any:
         if mode == "rb":
-            return _Reader(self._to_read(path))
+            file = self._to_read(path)
+            # Who names a cache of fsspec wants a file that has one.
+            if options.keys() & {"cache_type", "cache_options"}:
+                known = {key: options[key] for key in ("cache_type", "cache_options") if options.get(key)}
+                return _Fetched(self, path, file, block_size or "default", **known)
+            return _Reader(file)
         if mode not in ("wb", "xb", "ab"):
             raise ValueError(f"mode {mode!r}: a file is opened with rb, wb, xb or ab")
         self._check_writable()
         name = self._strip_protocol(path)
-        array = self._writing.begin()
+        drives = self._writing.begin()
         try:
-            return Buffered(self._written(array, name, mode, autocommit))
+            return Buffered(self._written(drives, name, mode, autocommit))
         except BaseException:
             self._writing.end()
             raise
 
-    def _written(self, array: Array, name: str, mode: str, autocommit: bool) -> Written:
-        is_there = name in array
+    def _written(self, drives: Drives, name: str, mode: str, autocommit: bool) -> Written:
+        is_there = name in drives
         if mode == "xb" and is_there:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         if mode == "ab" and is_there and autocommit:
-            file = array.open(name)
+            file = drives.open(name)
             file.seek(0, os.SEEK_END)
             return Written(name, file, None, autocommit=True, replace=True, ended=self._writing.end)
         _iomill.check_name(name)
-        draft = array.draft()
+        draft = drives.draft()
         if mode == "ab" and is_there:
-            with array.open(name) as old:
+            with drives.open(name) as old:
                 while piece := old.read(_COPY_BYTES):
                     draft.file.write(piece)
         is_new = mode == "xb"
@@ -311,6 +318,21 @@ class _Reader(io.BufferedReader):
     @property
     def size(self) -> int:
         return len(self.raw)  # type: ignore[arg-type]
+
+
+class _Fetched(AbstractBufferedFile):  # type: ignore[misc]
+    """A file to read by one of fsspec's caches."""
+
+    def __init__(self, files: IomillFileSystem, path: str, file: File, block_size: int | str, **cache: Any) -> None:
+        self._file = file
+        super().__init__(files, path, "rb", block_size, size=len(file), **cache)
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._file.read_at(start, end - start)
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
 
 
 def _info(entry: tuple[str, int, int, int, int]) -> dict[str, Any]:

@@ -221,7 +221,7 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
 
     def pipe_file(self, path: str, value: Any, mode: str = "overwrite", **options: Any) -> None:
         store, key, _ = self._parts(path)
-        store.put(key, value, mode=mode)
+        store.put(key, value, mode="create" if mode == "create" else "overwrite")
 
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **options: Any

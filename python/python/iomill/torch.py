@@ -136,19 +136,19 @@ class RowLoader:
         if now.ndim != 1 or now.dtype.kind not in "iu":
             return now, None
         has_short_rows = all(_share_pages(array) for array in self.arrays)
-        cache_bytes = min(array.file._cache_bytes() for array in self.arrays)
+        cache_bytes = min(array.file._planned_bytes() for array in self.arrays)
         # Forked workers do not know the size of their caches.
         if not has_short_rows or not 0 < cache_bytes < sum(array.nbytes for array in self.arrays):
             return now, None
         self._soon = self._rng.permutation(rows)
-        natives = [array._rows for array in self.arrays]
+        natives = [array._of_system for array in self.arrays]
         return now, _iomill.far_pages(natives, _integers(now), _integers(self._soon), cache_bytes)
 
     def _gather(self, ids: Any, far: list[bytes] | None) -> Any:
         numbers = np.asarray(ids)
         taken = tuple(self._take(rows, numbers) for rows in self.arrays)
         for rows, pages in zip(self.arrays, far or ()):
-            rows._rows.let_go(_integers(numbers), pages)
+            rows._of_system.let_go(_integers(numbers), pages)
         return taken[0] if len(taken) == 1 else taken
 
     def _take(self, rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
@@ -176,7 +176,7 @@ class RowLoader:
 
 def _share_pages(rows: RowArray) -> bool:
     """Whether an order asks for the usual page more than once. A row of a page does so if it does not begin with one."""
-    row_bytes = rows.nbytes // max(1, len(rows))
+    row_bytes = rows._row_bytes
     return 0 < row_bytes < _PAGE_BYTES or row_bytes == _PAGE_BYTES and rows._start % _PAGE_BYTES != 0
 
 

@@ -1,4 +1,4 @@
-"""Stores for Zarr whose reads go through iomill's cache and engines: of a directory, of an array of drives, and of a remote store.
+"""Stores for Zarr whose reads go through iomill's cache and engines: of a directory, of drives, and of a remote store.
 
 >>> import numpy, zarr, iomill.zarr
 >>> store = iomill.zarr.IomillStore("volume.zarr")
@@ -7,12 +7,12 @@
 >>> zarr.open_array(store, mode="r").oindex[[7, 99], 0]
 array([ 448, 6336], dtype=int32)
 
-In an array the chunks are spread over all drives:
+On drives the chunks are spread over all of them:
 
 >>> import os, iomill
 >>> os.mkdir("ssd0")
->>> iomill.Array.create(["ssd0"]).close()
->>> spread = iomill.zarr.ArrayStore("ssd0", "volumes/one")
+>>> iomill.Drives.create(["ssd0"]).close()
+>>> spread = iomill.zarr.DrivesStore("ssd0", "volumes/one")
 >>> volume = zarr.create_array(spread, shape=(100, 64), chunks=(10, 64), dtype="i4")
 >>> volume[:] = 7
 >>> int(zarr.open_array(spread, mode="r")[99, 63])
@@ -45,8 +45,10 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from ._arrays import Array, Lingering, is_drive, settle
-from ._files import File, Path, path_of
+from ._common import Path, path_of
+from ._drives import Drives, Lingering
+from ._files import File
+from ._openings import is_drive, settle
 from ._origins import CachedStore, cached
 
 # So many files stay open, those that were used last, of all stores of a process together.
@@ -217,22 +219,22 @@ class IomillStore(_Gathering, LocalStore):
     All that a call asks of one file is one gather, and files are read together. So a Zarr with shards serves random
     chunks best. Writes, deletes and lists are those of LocalStore. `root` is the directory.
 
-    It may be used from several threads, and sent to other processes. ValueError if `root` is a drive of an array: its files are in
-    the array, where `ArrayStore` has them.
+    It may be used from several threads, and sent to other processes. ValueError if `root` is a drive: files on
+    drives are those of `DrivesStore`.
     """
 
     def __init__(self, root: pathlib.Path | str, *, read_only: bool = False) -> None:
         place = path_of(root)
         if is_drive(place):
             raise ValueError(
-                f"{place} is a drive of an array: files beside the array's would be on this drive alone; "
-                "use iomill.zarr.ArrayStore(drive, prefix), or another directory"
+                f"{place} is a drive: files beside those of its set would be on this drive alone; "
+                "use iomill.zarr.DrivesStore(drive, prefix), or another directory"
             )
         inside = pathlib.Path(os.path.realpath(place))
         for above in (inside, *inside.parents):
             if above.name == "iomill" and is_drive(str(above.parent)):
                 raise ValueError(
-                    f"{place} is in the directory `iomill` of a drive, which is the array's alone: name another"
+                    f"{place} is in the directory `iomill` of a drive, which is for its set of drives alone: name another"
                 )
         super().__init__(place, read_only=read_only)
 
@@ -274,13 +276,13 @@ class IomillStore(_Gathering, LocalStore):
         super().close()
 
 
-class ArrayStore(_Gathering):
-    """A store in an array of drives: each key is a file of the array, with a name that begins with `prefix`.
+class DrivesStore(_Gathering):
+    """A store on drives: each key is a file on them, with a name that begins with `prefix`.
 
     `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears whole or not at
     all, and is durable. All that a call asks of one file is one gather, and files are read together.
 
-    It may be used from several threads, and sent to other processes. The array is open for reading; a write opens it for writing,
+    It may be used from several threads, and sent to other processes. The drives are open for reading; a write opens them for writing,
     for a moment longer than the write takes.
     """
 
@@ -293,20 +295,20 @@ class ArrayStore(_Gathering):
         self._drive = path_of(drive)
         self._prefix = prefix.strip("/")
         # It is opened at the first use, and by each process for itself.
-        self._array: Array | None = None
+        self._drives: Drives | None = None
         self._writing: Lingering | None = None
 
-    def with_read_only(self, read_only: bool = False) -> ArrayStore:
-        return ArrayStore(self._drive, self._prefix, read_only=read_only)
+    def with_read_only(self, read_only: bool = False) -> DrivesStore:
+        return DrivesStore(self._drive, self._prefix, read_only=read_only)
 
     def __str__(self) -> str:
         return f"iomill://{self._prefix}"
 
     def __repr__(self) -> str:
-        return f"ArrayStore({self._drive!r}, {self._prefix!r})"
+        return f"DrivesStore({self._drive!r}, {self._prefix!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ArrayStore) and self._what() == other._what()
+        return isinstance(other, DrivesStore) and self._what() == other._what()
 
     def __hash__(self) -> int:
         return hash(self._what())
@@ -316,26 +318,26 @@ class ArrayStore(_Gathering):
 
     def __reduce__(self) -> Any:
         settle()
-        return _array_store, (self._drive, self._prefix, self.read_only)
+        return _drives_store, (self._drive, self._prefix, self.read_only)
 
     @property
-    def array(self) -> Array:
-        """The array, open for reading."""
-        if self._array is None:
-            self._array = Array._shared(self._drive, "r")
-        return self._array
+    def drives(self) -> Drives:
+        """The drives, open for reading."""
+        if self._drives is None:
+            self._drives = Drives._shared(self._drive, "r")
+        return self._drives
 
     def _name(self, key: str) -> str:
         return f"{self._prefix}/{key}".strip("/")
 
     def _file(self, key: str) -> File:
-        return self.array.open(self._name(key))
+        return self.drives.open(self._name(key))
 
-    def _change(self, change: Callable[[Array], None]) -> None:
+    def _change(self, change: Callable[[Drives], None]) -> None:
         if self._writing is None:
             self._writing = Lingering(self._drive)
-        with self._writing.array() as array:
-            change(array)
+        with self._writing.drives() as drives:
+            change(drives)
 
     def get_sync(
         self, key: str, *, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
@@ -349,14 +351,14 @@ class ArrayStore(_Gathering):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         self._check_value(value)
-        self._change(lambda array: array.put(self._name(key), value.as_buffer_like()))
+        self._change(lambda drives: drives.put(self._name(key), value.as_buffer_like()))
 
     def delete_sync(self, key: str) -> None:
         self._check_writable()
 
-        def delete(array: Array) -> None:
-            if self._name(key) in array:
-                array.delete(self._name(key))
+        def delete(drives: Drives) -> None:
+            if self._name(key) in drives:
+                drives.delete(self._name(key))
 
         self._change(delete)
 
@@ -364,11 +366,11 @@ class ArrayStore(_Gathering):
         self._check_writable()
         if not isinstance(value, Buffer):
             raise TypeError(
-                f"ArrayStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead."
+                f"DrivesStore.set(): `value` must be a Buffer instance. Got an instance of {type(value)} instead."
             )
 
     async def exists(self, key: str) -> bool:
-        return self._name(key) in self.array
+        return self._name(key) in self.drives
 
     async def set(self, key: str, value: Buffer) -> None:
         self._check_value(value)
@@ -379,9 +381,9 @@ class ArrayStore(_Gathering):
         self._check_value(value)
         await self._ensure_open()
 
-        def put(array: Array) -> None:
+        def put(drives: Drives) -> None:
             try:
-                array.put(self._name(key), value.as_buffer_like(), replace=False)
+                drives.put(self._name(key), value.as_buffer_like(), replace=False)
             except FileExistsError:
                 pass
 
@@ -397,9 +399,9 @@ class ArrayStore(_Gathering):
         await self._ensure_open()
         below = self._name(prefix) + "/" if self._name(prefix) else ""
 
-        def delete(array: Array) -> None:
-            for name in array.list(below):
-                array.delete(name)
+        def delete(drives: Drives) -> None:
+            for name in drives.list(below):
+                drives.delete(name)
 
         await asyncio.to_thread(self._change, delete)
 
@@ -409,7 +411,7 @@ class ArrayStore(_Gathering):
     def _keys(self, below: str) -> list[str]:
         cut = len(self._prefix) + 1 if self._prefix else 0
         start = f"{self._prefix}/{below}" if self._prefix else below
-        return [name[cut:] for name in self.array.list(start)]
+        return [name[cut:] for name in self.drives.list(start)]
 
     async def is_empty(self, prefix: str) -> bool:
         return not self._keys(prefix.rstrip("/") + "/" if prefix else "")
@@ -425,19 +427,19 @@ class ArrayStore(_Gathering):
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
         below = self._name(prefix)
         start = f"{below}/" if below else ""
-        found = {entry[0][len(start) :].rstrip("/") for entry in self.array._native.entries(start, "/")}
+        found = {entry[0][len(start) :].rstrip("/") for entry in self.drives._native.entries(start, "/")}
         for name in sorted(found):
             yield name
 
     async def getsize(self, key: str) -> int:
-        return self.array.size_of(self._name(key))
+        return self.drives.size_of(self._name(key))
 
     def close(self) -> None:
         if self._writing is not None:
             self._writing.settle()
-        if self._array is not None:
-            self._array.close()
-            self._array = None
+        if self._drives is not None:
+            self._drives.close()
+            self._drives = None
         super().close()
 
 
@@ -580,8 +582,8 @@ def _below(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 
-def _array_store(drive: str, prefix: str, read_only: bool) -> ArrayStore:
-    return ArrayStore(drive, prefix, read_only=read_only)
+def _drives_store(drive: str, prefix: str, read_only: bool) -> DrivesStore:
+    return DrivesStore(drive, prefix, read_only=read_only)
 
 
 def _range(size: int, wanted: ByteRequest | None) -> tuple[int, int]:

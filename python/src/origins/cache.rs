@@ -106,7 +106,7 @@ impl NativeCache {
     }
 
     /// Waits until what was fetched is written, for so many seconds at most. Whether all of it is.
-    fn flush(&self, py: Python<'_>, most: f64) -> PyResult<bool> {
+    fn wait_until_written(&self, py: Python<'_>, most: f64) -> PyResult<bool> {
         let most = seconds("most", most)?;
         Ok(py.detach(|| self.0.flush_within(most)))
     }

@@ -1,0 +1,115 @@
+"""`create`: a file of rows that are still to be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from . import _iomill
+from ._common import Path, path_of
+from ._drives import Drives
+from ._files import File
+from ._formats import Place, place_of_new
+from ._npy import header_bytes
+from ._origins import is_url
+from ._rows import RowArray
+
+
+def create(
+    path: Path,
+    name: str | None = None,
+    *,
+    shape: Sequence[int] | int,
+    dtype: DTypeLike,
+    format: Literal["npy", "raw"] | None = None,
+    replace: bool = False,
+) -> RowArray:
+    """Makes a file of rows, all of them zero, and opens it for writing: numpy's ``open_memmap(mode="w+")``.
+
+    `path` is a file, or the directory of a drive; then `name` is the file on the drives. `format` is numpy's, ``npy``, or ``raw``, which
+    has no header. By default it is ``raw`` for a plain file whose name does not end with ``.npy``, and else ``npy``. The file
+    takes space as it is written.
+
+    FileExistsError if there is such a file, unless `replace`. Then the new file takes its place at once, and who has the old
+    one open keeps it. OSError if the file cannot be made, ValueError if no file has such rows.
+
+    >>> import numpy, iomill
+    >>> with iomill.create("features.npy", shape=(1000, 3), dtype="f4") as x:
+    ...     x[[7, 999]] = [[1, 2, 3], [4, 5, 6]]
+    >>> numpy.load("features.npy")[[7, 8]]
+    array([[1., 2., 3.],
+           [0., 0., 0.]], dtype=float32)
+    """
+    if is_url(path):
+        raise ValueError(f"{path!r} is an object of a store: make the file here, and put it there")
+    place, on_drives = path_of(path), os.path.isdir(path_of(path))
+    if on_drives and name is None:
+        raise ValueError(f"{place!r} is a directory: if it is a drive, name a file on it")
+    if not on_drives and name is not None:
+        raise ValueError(f"a name ({name!r}) on {place!r}, which is no directory of a drive")
+    if place.endswith(".safetensors"):
+        raise ValueError(f"{place}: files of safetensors are made by the library safetensors")
+    kind = format or ("npy" if on_drives or place.endswith(".npy") else "raw")
+    if kind not in ("npy", "raw"):
+        raise ValueError(f"format must be one of ['npy', 'raw'] (got {format!r})")
+    rows = place_of_new(name or place, dtype, shape)
+    header = _header(rows) if kind == "npy" else b""
+    rows.offset = len(header)
+    size = rows.offset + rows.shape[0] * rows.row_bytes
+    file = _on_drives(place, name, header, size, replace) if name is not None else _plain(place, header, size, replace)
+    try:
+        file._native.expect_random()
+        return rows.rows_in(file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _header(rows: Place) -> bytes:
+    # A type that numpy has only with the package ml_dtypes is saved by it without its name.
+    dtype = rows.dtype if rows.element is None else np.dtype(f"V{rows.dtype.itemsize}")
+    return header_bytes(dtype, rows.shape)
+
+
+def _on_drives(place: str, name: str, header: bytes, size: int, replace: bool) -> File:
+    _iomill.check_name(name)
+    drives = Drives._shared(place, "r+")
+    try:
+        with drives.draft() as draft:
+            draft.file.write_at(header, 0)
+            draft.file.truncate(size)
+            draft.publish(name, replace=replace)
+        return drives._open_alone(name)
+    except BaseException:
+        drives.close()
+        raise
+
+
+def _plain(path: str, header: bytes, size: int, replace: bool) -> File:
+    # Through links, as an open for writing goes.
+    path = os.path.realpath(path)
+    place = path
+    if replace:
+        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file, so it is not replaced", path)
+        place = os.path.join(os.path.dirname(path), f".{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            if replace and os.path.exists(path):
+                os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode))
+            file.write(header)
+            file.truncate(size)
+        if replace:
+            os.replace(place, path)
+    except BaseException:
+        os.unlink(place)
+        raise
+    return File(path, "r+")

@@ -1,0 +1,155 @@
+"""`open`: rows of files, of files on drives, and of objects."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from typing import TypedDict
+
+from numpy.typing import DTypeLike
+
+from ._cache import Cache
+from ._common import Path, path_of, paths_of
+from ._drives import Drives
+from ._files import File
+from ._formats import rows_of_file
+from ._origins import Config, is_url, open_url
+from ._rows import RowArray
+from ._runtime import Runtime, limit_worker_cache, worker_share
+
+
+class How(TypedDict):
+    """What a caller says of rows."""
+
+    dtype: DTypeLike | None
+    shape: Sequence[int] | int | None
+    offset: int
+
+
+def open(
+    path: Path | Sequence[Path],
+    name: str | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    offset: int = 0,
+    mode: str = "r",
+    runtime: Runtime | None = None,
+    cache: Cache | Path | Sequence[Path] | None = None,
+    config: Config | None = None,
+) -> RowArray:
+    """Opens rows in a file, or in an object of a store.
+
+    `path` is a file, or a list of files of one format whose rows follow each other. It may be the directory of a drive;
+    then `name` is the file on the drives. For a file of safetensors `name` is the tensor.
+
+    A file of numpy (``.npy``) says what is in it. So does a file of safetensors, which is known by its suffix. Any other
+    file needs `dtype`; then its rows begin at `offset` bytes and have the shape ``shape[1:]``. Without `shape` the rows
+    are single values. A first length of -1 takes as many rows as there are.
+
+    numpy has types such as bfloat16 only with the package ml_dtypes, and saves them without their names, as ``V2``. For such
+    a file `dtype` names the type. Without the package the rows are its bits, as uint16 or uint8; `iomill.torch` takes them
+    as what they are.
+
+    `mode` is ``r``, or ``r+`` for writing. `runtime` has another cache than that of the process.
+
+    `path` may be a URL: ``s3://bucket/features.npy``, ``gs://``, ``az://``, ``https://``, ``file:///``. Then `cache` has what was read before:
+    the directories of its drives, or a `Cache`. Credentials and `config` are those of `cached`. A local path with a `cache` is read
+    through it as well: it may be on a slow file system.
+
+    OSError if the file cannot be opened; ValueError if it has another format, Python objects or Fortran order, or if it
+    is too short.
+
+    >>> import numpy, iomill
+    >>> numpy.arange(6, dtype="<i2").tofile("pairs.bin")
+    >>> iomill.open("pairs.bin", dtype="<i2", shape=(-1, 2))[::-1]
+    array([[4, 5],
+           [2, 3],
+           [0, 1]], dtype=int16)
+    """
+    how: How = {"dtype": dtype, "shape": shape, "offset": offset}
+    if cache is not None or is_url(path):
+        if mode != "r" or runtime is not None:
+            raise ValueError(
+                "an object of a store is for reading, and its cache has the runtime: iomill.Cache(..., runtime=...)"
+            )
+        return _open_remote(path, name, how, None if cache is None else Cache._of(cache), config)
+    if config is not None:
+        raise ValueError("a config is for an object of a store, and needs a cache")
+    return _open(path, name, **how, mode=mode, runtime=runtime)
+
+
+def _open_remote(
+    path: Path | Sequence[Path], name: str | None, how: How, cache: Cache | None, config: Config | None
+) -> RowArray:
+    with _closed_on_error(open_url(path, cache, config)) as file:
+        rows = rows_of_file(file, [path if is_url(path) else path_of(path)], tensor=name, **how)
+    if cache is not None and cache._runtime is None:
+        used = worker_share(Runtime.shared().cache_bytes)
+        rows._recipe = (_open_remote_again, (path, name, how, cache, config, used))
+    return rows
+
+
+def _open_remote_again(
+    path: Path, name: str | None, how: How, cache: Cache, config: Config | None, cache_bytes: int, *, now: bool = False
+) -> RowArray:
+    """`_open_again` for an object."""
+    if not now:
+        return RowArray._later((_open_remote_again, (path, name, how, cache, config, cache_bytes)))
+    if multiprocessing.parent_process() is not None:
+        limit_worker_cache(cache_bytes)
+    return _open_remote(path, name, how, cache, config)
+
+
+def _open(
+    path: Path | Sequence[Path],
+    name: str | None,
+    *,
+    dtype: DTypeLike | None = None,
+    shape: Sequence[int] | int | None = None,
+    offset: int = 0,
+    mode: str = "r",
+    runtime: Runtime | None = None,
+    cache_bytes: int | None = None,
+) -> RowArray:
+    """`open`, and with `cache_bytes` the size of the cache of drives that this process has not open."""
+    paths = paths_of(path)
+    how: How = {"dtype": dtype, "shape": shape, "offset": offset}
+    if len(paths) == 1 and os.path.isdir(paths[0]):
+        if name is None:
+            raise ValueError(f"{paths[0]!r} is a directory: if it is a drive, name a file on it")
+        if runtime is not None:
+            raise ValueError("drives have a cache of their own, and no runtime")
+        drives = Drives._shared(paths[0], mode, cache_bytes)
+        used = drives.cache_bytes
+        with _closed_on_error(drives._open_alone(name)) as file:
+            rows = rows_of_file(file, [name], **how)
+    else:
+        with _closed_on_error(File(paths, mode, runtime=runtime)) as file:
+            rows = rows_of_file(file, paths, tensor=name, **how)
+        used = Runtime.shared().cache_bytes if runtime is None else 0
+    if mode == "r" and runtime is None:
+        rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_share(used)))
+    return rows
+
+
+@contextlib.contextmanager
+def _closed_on_error(file: File) -> Iterator[File]:
+    try:
+        yield file
+    except BaseException:
+        file.close()
+        raise
+
+
+def _open_again(paths: list[str], name: str | None, how: How, cache_bytes: int, *, now: bool = False) -> RowArray:
+    """Opens rows in another process, at their first use. A worker that was not forked gets the share of its parent's cache that
+    a forked one has."""
+    if not now:
+        return RowArray._later((_open_again, (paths, name, how, cache_bytes)))
+    if multiprocessing.parent_process() is None:
+        return open(paths, name, **how)
+    limit_worker_cache(cache_bytes)
+    return _open(paths, name, cache_bytes=cache_bytes, **how)

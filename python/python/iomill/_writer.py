@@ -1,0 +1,90 @@
+"""Rows that are written batch by batch: `RowWriter`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from . import _iomill
+from ._drafts import Draft
+from ._npy import check_shape, header_bytes
+
+
+class RowWriter:
+    """Rows that are written batch by batch: `Drives.row_writer`. They appear when it is closed, unless an exception ends its ``with``."""
+
+    def __init__(
+        self, draft: Callable[[], Draft], name: str, dtype: DTypeLike, shape: Sequence[int], *, replace: bool
+    ) -> None:
+        _iomill.check_name(name)
+        self._name = name
+        self._dtype = np.dtype(dtype)
+        self._shape = tuple(operator.index(length) for length in shape)
+        self._replace = replace
+        self._count = 0
+        if self._dtype.hasobject or self._dtype.itemsize == 0 or self._dtype.subdtype is not None:
+            raise ValueError(f"values of dtype {self._dtype} have no bytes of one length, or axes of their own")
+        check_shape(self._dtype, (0, *self._shape))
+        # The longest one, because the number of rows is not known.
+        self._start = len(header_bytes(self._dtype, (1 << 62, *self._shape)))
+        self._end = self._start
+        self._draft: Draft | None = draft()
+
+    def __len__(self) -> int:
+        """The number of rows so far."""
+        return self._count
+
+    def __bool__(self) -> bool:
+        # It is no sequence: a writer without rows is one, too.
+        return True
+
+    def append(self, rows: ArrayLike) -> None:
+        """Appends rows, which are cast as in ``ndarray[...] = rows``. A single row is one of them."""
+        if self._draft is None:
+            raise ValueError("the writer is closed")
+        given = np.asarray(rows)
+        if given.shape == self._shape:
+            given = given[np.newaxis]
+        if given.shape[1:] != self._shape or given.ndim != len(self._shape) + 1:
+            raise ValueError(f"rows of shape {given.shape[1:]}, and those of the file have {self._shape}")
+        values = np.empty(given.shape, self._dtype)
+        values[...] = given
+        if values.nbytes:
+            self._draft.file.write_at(values.reshape(-1).view(np.uint8), self._end)
+        self._end += values.nbytes
+        self._count += len(values)
+
+    def close(self) -> None:
+        """Makes the rows durable, and gives them their name. A second time it does nothing."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            with draft:
+                header = header_bytes(self._dtype, (self._count, *self._shape), self._start)
+                draft.file.write_at(header, 0)
+                draft.publish(self._name, replace=self._replace)
+
+    def discard(self) -> None:
+        """Gives the rows up."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            draft.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        if getattr(self, "_draft", None) is not None:
+            self.discard()
