@@ -128,7 +128,7 @@ impl Cache {
     fn flush_before(&self, end: Option<Instant>) -> bool {
         let fillers = self.0.here.get().map(|inner| &inner.fillers[..]).unwrap_or_default();
         // All of them, also after one that is late.
-        fillers.iter().fold(true, |all, filler| filler.flush_before(end) && all)
+        fillers.iter().filter(|filler| !filler.flush_before(end)).count() == 0
     }
 
     /// What is on each drive.

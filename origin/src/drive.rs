@@ -66,7 +66,7 @@ pub enum Gathered {
     Hangs,
     /// The first poll finds nothing, as it does of what is not in memory.
     #[cfg(test)]
-    Later(Option<iomill::Gathering>),
+    Later(Option<iomill::Answer<Vec<u8>>>),
 }
 
 impl Future for Gathered {
