@@ -1,4 +1,4 @@
-//! A forked child, whose parent held each lock of the cache at the fork.
+//! A forked child of a process that held each lock of the cache at the fork.
 
 #![allow(unsafe_code)]
 
