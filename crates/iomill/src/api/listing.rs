@@ -33,8 +33,8 @@ const BATCH: usize = 256;
 /// search, however many names have it. A file that is made, renamed or deleted meanwhile may appear or not. No entry appears twice. The
 /// first listing of an array sorts the names, which takes up to a second for a million.
 ///
-/// An item is an error if the array is closed, if the outcome of a change is not known
-/// ([`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown)), and in a forked child if the array is open for writing.
+/// An item is an error if the array is closed, if an earlier change of the catalog has failed on all its drives
+/// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and in a forked child if the array is open for writing.
 /// Nothing follows an error. [`Listing::names`] has all names at once.
 #[derive(Clone, Debug)]
 #[must_use = "a listing does nothing until it is read"]

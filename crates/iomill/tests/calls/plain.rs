@@ -105,7 +105,10 @@ fn every_call_reads_a_plain_file() {
             assert_eq!(file.name(), std::fs::canonicalize(&path).unwrap().to_str().unwrap());
             check_all_calls(&file, &all, index % 2 == 0, seed as u64);
             let error = file.write_at(b"x", 0).unwrap_err();
-            assert!(matches!(&error, Error::ReadOnly { advice, .. } if advice.contains("PlainOptions::write")), "{error}");
+            assert!(
+                matches!(&error, Error::ReadOnly { advice, .. } if advice.contains("PlainOptions::write")),
+                "{error}"
+            );
             file.sync().unwrap();
             file.close().unwrap();
         }

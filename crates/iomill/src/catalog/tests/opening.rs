@@ -81,7 +81,10 @@ fn a_missing_drive_is_named() {
     for mode in [OpenMode::Writer, OpenMode::Reader, OpenMode::Peek] {
         let (path, why) = drive_error(open(&world, mode));
         assert_eq!(path, "/d2");
-        assert!(why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("name its new place"), "{why}");
+        assert!(
+            why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("name its new place"),
+            "{why}"
+        );
     }
     // A drive of another array is in its place.
     let other = World::new(1);
