@@ -172,8 +172,7 @@ def _place(file: File, name: str, start: int, length: int, tensor: str | None, n
             f"{name}: the array is in Fortran order, so its rows are not together in the file; "
             "save it again in C order: numpy.save(path, numpy.ascontiguousarray(x))"
         )
-    dtype, shape = _of_values(header.dtype, _with_rows(name, header.shape))
-    return Place(_fixed(name, dtype), shape, header.end)
+    return Place(_fixed(name, header.dtype), _with_rows(name, header.shape), header.end)
 
 
 def _tensor(name: str, read: Callable[[int, int], bytes], length: int, tensor: str | None) -> Place:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import math
 import struct
 import tokenize
 import warnings
@@ -109,6 +110,12 @@ def _parts(values: Any, named: np.dtype[Any] | None) -> tuple[np.dtype[Any], tup
         raise ValueError(f"fortran_order is not a valid bool: {fortran!r}")
     is_named = named is not None and named.isbuiltin == 2 and values["descr"] == named.str
     dtype = named if named is not None and is_named else np.lib.format.descr_to_dtype(values["descr"])
+    if dtype.subdtype is not None:
+        # As numpy reads values that are arrays: as many values as the shape says, so each has one or there are none.
+        dtype, axes = dtype.subdtype
+        check_shape(dtype, shape)
+        if math.prod(shape) * math.prod(axes) != math.prod(shape):
+            raise ValueError(f"shape {shape} for values that are arrays of shape {axes}")
     check_shape(dtype, shape)
     return dtype, shape, fortran
 
