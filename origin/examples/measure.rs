@@ -2,7 +2,7 @@
 //! epochs of random rows cost. The origin computes its bytes, and answers after a set latency.
 //!
 //! `cargo run --release --example measure [DIRECTORY [PART]]` takes about two minutes and 3 GB of the directory. A part is `drive`, `memory`,
-//! `misses` or `epochs`.
+//! `misses`, `tail` or `epochs`.
 
 use std::error::Error;
 use std::fmt;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
+use futures_util::{StreamExt, TryStreamExt};
 use iomill::{PlainOptions, Runtime, RuntimeOptions};
-use iomill_origin::{Cache, Options, Revalidate};
+use iomill_origin::{Cache, Cost, Options, Revalidate};
 use object_store_0_14::path::Path;
 use object_store_0_14::{
     CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
@@ -34,6 +34,8 @@ const RANGES: usize = 1000;
 struct Zeroes {
     len: u64,
     latency: Duration,
+    /// Of 50 answers one takes this time, by chance.
+    tail: Option<Duration>,
 }
 
 impl fmt::Display for Zeroes {
@@ -49,7 +51,8 @@ fn unsupported() -> object_store_0_14::Error {
 #[async_trait]
 impl ObjectStore for Zeroes {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store_0_14::Result<GetResult> {
-        tokio::time::sleep(self.latency).await;
+        let slow = self.tail.filter(|_| fastrand::u32(..50) == 0);
+        tokio::time::sleep(slow.unwrap_or(self.latency)).await;
         let e_tag = Some("\"1\"".into());
         let meta = ObjectMeta {
             location: path.clone(),
@@ -113,6 +116,9 @@ async fn main() -> Result<()> {
     if wanted("misses") {
         misses(dir.path()).await?;
     }
+    if wanted("tail") {
+        tail(dir.path()).await?;
+    }
     if wanted("epochs") {
         for (share, admit) in [(100, 1.0), (50, 1.0), (25, 1.0), (50, 0.05), (25, 0.05)] {
             epochs(dir.path(), share, admit).await?;
@@ -122,9 +128,14 @@ async fn main() -> Result<()> {
 }
 
 fn opened(dir: &FsPath, name: &str, bytes: u64, memory: u64, admit: f64) -> Result<Cache> {
+    opened_at(dir, name, bytes, memory, admit, Cost::default())
+}
+
+fn opened_at(dir: &FsPath, name: &str, bytes: u64, memory: u64, admit: f64, cost: Cost) -> Result<Cache> {
     let home = dir.join(name);
     std::fs::create_dir(&home)?;
     let options = Options::new()
+        .cost(cost)
         .on_root(true)
         .read_within(Duration::from_secs(60))
         .bytes(bytes)
@@ -137,7 +148,7 @@ fn opened(dir: &FsPath, name: &str, bytes: u64, memory: u64, admit: f64) -> Resu
 }
 
 fn over(cache: &Cache, len: u64, latency: Duration) -> Arc<dyn ObjectStore> {
-    cache.over(Arc::new(Zeroes { len, latency }) as Arc<dyn ObjectStore>, "zeroes://")
+    cache.over(Arc::new(Zeroes { len, latency, tail: None }) as Arc<dyn ObjectStore>, "zeroes://")
 }
 
 fn pages(rng: &mut fastrand::Rng, len: u64) -> Vec<Range<u64>> {
@@ -253,7 +264,7 @@ async fn reopened(dir: &FsPath, name: &str, len: u64, memory: u64) -> Result<()>
 async fn misses(dir: &FsPath) -> Result<()> {
     let (len, latency) = (1 << 30, Duration::from_millis(20));
     let cache = opened(dir, "misses", 256 << 20, 64 << 20, 1.0)?;
-    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency });
+    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency, tail: None });
     let known = Path::from("known");
     store.get_range(&known, 0..1).await?;
     let (mut first, mut next) = (vec![], vec![]);
@@ -278,13 +289,48 @@ async fn misses(dir: &FsPath) -> Result<()> {
     Ok(())
 }
 
+/// Pages that are not there, of an origin that takes 20 ms, and 500 ms for one answer of 50: with GETs that are sent a second time after 60 ms, and
+/// without.
+async fn tail(dir: &FsPath) -> Result<()> {
+    const GETS: usize = 2000;
+    let (len, latency, tail) = (1 << 30, Duration::from_millis(20), Some(Duration::from_millis(500)));
+    println!("misses of an origin with a slow tail: {GETS} pages, 16 at a time, {latency:?}, and 500 ms for one of 50");
+    for hedge_after in [None, Some(Duration::from_millis(60))] {
+        let mut cost = Cost::default().latency(latency);
+        cost.hedge_after = hedge_after;
+        let cache = opened_at(dir, &format!("tail {hedge_after:?}"), 256 << 20, 64 << 20, 1.0, cost)?;
+        let store = cache.over(Arc::new(Zeroes { len, latency, tail }) as Arc<dyn ObjectStore>, "zeroes://");
+        let path = Path::from("object");
+        store.get_range(&path, 0..1).await?;
+        let one = |n: usize| {
+            let (store, path) = (&store, &path);
+            async move {
+                let (at, begun) = (n as u64 * 500_000, Instant::now());
+                store.get_range(path, at..at + 4096).await.map(|_| begun.elapsed().as_secs_f64() * 1e3)
+            }
+        };
+        let mut took: Vec<f64> = stream::iter(1..=GETS).map(one).buffer_unordered(16).try_collect().await?;
+        took.sort_by(f64::total_cmp);
+        let (share, done) = (|share: f64| took[(took.len() as f64 * share) as usize], cache.counters());
+        println!(
+            "  sent again after {hedge_after:?}: median {:.0} ms, 95% {:.0} ms, 99% {:.0} ms, {} GETs, {} of them sent again",
+            share(0.5),
+            share(0.95),
+            share(0.99),
+            done.gets,
+            done.hedged
+        );
+    }
+    Ok(())
+}
+
 /// Two epochs over all rows of an object in random order, with a cache for a share of its granules.
 async fn epochs(dir: &FsPath, share: u64, admit: f64) -> Result<()> {
     const ROW: u64 = 512;
     let (len, latency) = (128 << 20, Duration::from_millis(5));
     let room = (len * share / 100) * 21 / 20;
     let cache = opened(dir, &format!("epochs {share} {admit}"), room, 4 << 20, admit)?;
-    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency });
+    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency, tail: None });
     let path = Path::from("rows");
     let mut rows: Vec<u64> = (0..len / ROW).collect();
     let mut rng = fastrand::Rng::with_seed(3);

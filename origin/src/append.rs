@@ -34,6 +34,8 @@ pub struct Appended {
 
 /// Of an emptied region at most this share is written again, so that at most 1.2 bytes are written for each byte that is cached.
 const CARRIED_SHARE: u32 = 6;
+/// Granules that are pinned may be more: up to this share. No more than that of all granules is pinned, so there is a region with less of them.
+const PINNED_SHARE: u32 = 2;
 /// Of so many regions ahead of the hand the one is emptied that has the fewest granules in use, and of a quarter of them on a small drive. What came
 /// last is behind the hand, and has time to be used.
 const CANDIDATES: u32 = 8;
@@ -44,6 +46,7 @@ const WRITE_BYTES: usize = 1 << 20;
 struct Ready {
     entry: Entry,
     bytes: Bytes,
+    is_pinned: bool,
 }
 
 /// Appends granules, as the one process that may. An error leaves what was appended before it.
@@ -56,7 +59,8 @@ pub fn append(drive: &Drive, items: &[Item], held: &Held<'_>, done: &mut Appende
             continue;
         }
         let bytes = padded(&item.bytes, drive.geometry().granule_bytes());
-        wanted.push(Ready { entry: Entry { tag: item.id.tag, sums: item.id.sums(&bytes) }, bytes });
+        let entry = Entry { tag: item.id.tag, sums: item.id.sums(&bytes) };
+        wanted.push(Ready { entry, bytes, is_pinned: false });
     }
     let mut rest = &wanted[..];
     while !rest.is_empty() {
@@ -121,33 +125,48 @@ pub fn is_full(drive: &Drive) -> bool {
     drive.found_no_room() || (0..drive.geometry().regions()).all(|region| drive.index.region(region).allocated)
 }
 
-/// Rule W4: the hand goes around the regions. Of the next few it takes the one with the fewest granules in use. Those before it lose their marks, so
-/// that they go the next time unless they are used again.
+/// Rules W4 and W6: the hand goes around the regions. Of the next few it takes the one with the fewest granules in use. Those before it lose their
+/// marks, so that they go the next time unless they are used again. Regions with many pinned granules are passed over, as long as there are others.
 fn victim(drive: &Drive) -> Option<u32> {
     let (index, regions) = (&drive.index, drive.geometry().regions());
     let hand = index.hand();
     let ahead = (0..regions).map(|n| (hand + n) % regions);
     let allocated: Vec<u32> = ahead.filter(|region| index.region(*region).allocated).collect();
     let count = (allocated.len() / 4).clamp(1, CANDIDATES as usize);
-    let candidates = &allocated[..allocated.len().min(count)];
-    let chosen = *candidates.iter().min_by_key(|region| index.touched(**region).len())?;
+    let most = (drive.geometry().places_of_region() / PINNED_SHARE) as usize;
+    let may_go = |region: &&u32| index.pinned(**region).len() <= most;
+    let mut candidates: Vec<u32> = allocated.iter().filter(may_go).take(count).copied().collect();
+    if candidates.is_empty() {
+        // A damaged index may say so. Pins are lost then.
+        candidates = allocated.into_iter().take(count).collect();
+    }
+    let chosen =
+        *candidates.iter().min_by_key(|region| index.touched(**region).len() + index.pinned(**region).len())?;
     candidates.iter().take_while(|region| **region != chosen).for_each(|region| index.untouch_region(*region));
     index.set_hand((chosen + 1) % regions);
     Some(chosen)
 }
 
-/// The granules of a region that are in use, up to a share of the region. Their bytes and sums are taken as they are: a reader proves them.
+/// The granules of a region that are pinned, and those that are in use, each up to a share of the region. Their bytes and sums are taken as they are:
+/// a reader proves them.
 fn carried(drive: &Drive, region: u32) -> Vec<Ready> {
-    let most = (drive.geometry().places_of_region() / CARRIED_SHARE) as usize;
+    let share = |of: u32| (drive.geometry().places_of_region() / of) as usize;
+    let mut places = drive.index.pinned(region);
+    places.truncate(share(PINNED_SHARE));
+    let most = share(CARRIED_SHARE).max(places.len());
+    let used = drive.index.touched(region).into_iter().filter(|place| !drive.index.is_pinned(*place));
+    places.extend(used);
+    places.truncate(most);
     let granule_bytes = drive.geometry().granule_bytes();
     let Ok(mut buffer) = drive.buffer(granule_bytes) else { return Vec::new() };
     let mut carried = Vec::new();
-    for place in drive.index.touched(region).into_iter().take(most) {
+    for place in places {
         let entry = drive.index.entry(place);
         // Only what is still found: a granule that came again elsewhere is not carried.
         let is_here = drive.index.find(entry.tag).is_some_and(|found| found.place == place);
         if is_here && drive.read_raw(&mut buffer, drive.geometry().offset(place)).is_ok() {
-            carried.push(Ready { entry, bytes: Bytes::copy_from_slice(&buffer) });
+            let is_pinned = drive.index.is_pinned(place);
+            carried.push(Ready { entry, bytes: Bytes::copy_from_slice(&buffer), is_pinned });
         }
     }
     carried
@@ -203,6 +222,9 @@ fn fill(drive: &Drive, region: u32, granules: &[Ready], held: &Held<'_>) -> io::
 
     for (n, granule) in granules.iter().enumerate() {
         index.insert(first + n as u64, &granule.entry);
+        if granule.is_pinned {
+            index.pin(first + n as u64, true);
+        }
     }
     index.set_region(region, Region { filled, ..state });
     index.set_appending(None);

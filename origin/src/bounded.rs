@@ -75,13 +75,18 @@ impl Bounded {
 
     /// Whether so many reads are late that the drive is not asked for more.
     pub fn is_stuck(&self) -> bool {
+        self.late() >= LATE_MOST
+    }
+
+    /// How many reads are late.
+    pub fn late(&self) -> usize {
         if self.late_count.load(Relaxed) == 0 {
-            return false;
+            return 0;
         }
         let mut late = locked(&self.late);
         late.retain_mut(|(read, _)| read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         self.late_count.store(late.len(), Relaxed);
-        late.len() >= LATE_MOST
+        late.len()
     }
 }
 

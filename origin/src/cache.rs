@@ -62,8 +62,8 @@ pub struct Inner {
 
 impl Cache {
     /// Opens a cache on directories, one for each drive. A directory that belongs to no cache becomes a drive of this one, if it is on another file
-    /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same. One that has been a drive
-    /// of this cache and has no label any more does not become one again, unless [`Options::anew`] says so.
+    /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same. One that has been a
+    /// drive of this cache and has no label any more does not become one again, unless [`Options::anew`] says so.
     ///
     /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. An error if none can be, if the options are wrong, or if the
     /// directories belong to two caches.
@@ -147,6 +147,11 @@ impl Cache {
         Ok(freed)
     }
 
+    /// Makes all pinned granules like others, of all stores and for all processes. Returns how many bytes they have.
+    pub fn unpin_all(&self) -> Result<u64> {
+        Ok(self.here()?.drives.iter().map(|drive| drive.unpin_all()).sum())
+    }
+
     /// Waits until the indexes have what the drives have. It blocks. Nothing needs this call: what is not in an index yet is a miss.
     pub fn wait_until_loaded(&self) {
         self.0.here.get().into_iter().for_each(|inner| inner.fillers.iter().for_each(Filler::wait_until_loaded));
@@ -157,8 +162,26 @@ impl Drop for Inner {
     /// The threads of all drives end at the same time.
     fn drop(&mut self) {
         self.fillers.iter().for_each(Filler::end);
+        self.drives.iter().filter(|drive| drive.bounded.late() > 0).for_each(leave);
     }
 }
+
+/// Rule D1: the end of a drive waits for its reads, which may not end. So a thread keeps it until they have.
+fn leave(drive: &Arc<Drive>) {
+    let kept = Arc::clone(drive);
+    let wait = move || {
+        while kept.bounded.late() > 0 {
+            std::thread::sleep(LOOK);
+        }
+    };
+    if std::thread::Builder::new().name("iomill-leaving".into()).spawn(wait).is_err() {
+        // Without a thread its memory stays until the process ends, which is less than a caller that is held up.
+        std::mem::forget(Arc::clone(drive));
+    }
+}
+
+/// How often a thread looks whether the reads of a drive that was left have ended.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Inner {
     fn open(dirs: &[PathBuf], options: &Options, runtime: Runtime) -> Result<Inner> {

@@ -50,6 +50,8 @@ counters! {
     misses_late,
     /// GETs to the origin, without those for whole objects that are not cached.
     gets,
+    /// Those of them that were sent a second time: see `Cost::hedge_after`.
+    hedged,
     /// Heads that were asked for.
     heads,
     /// Bytes that callers asked for.

@@ -50,7 +50,7 @@ pub struct Drive {
     /// The file system had no room for another region.
     full: AtomicBool,
     #[cfg(test)]
-    pub hangs: AtomicBool,
+    pub hangs: std::sync::Arc<AtomicBool>,
     #[cfg(test)]
     pub is_slow: AtomicBool,
     #[cfg(test)]
@@ -63,7 +63,7 @@ pub enum Gathered {
     Runs(iomill::Answer<Vec<u8>>),
     /// The drive does not answer.
     #[cfg(test)]
-    Hangs,
+    Hangs(std::sync::Arc<AtomicBool>),
     /// The first poll finds nothing, as it does of what is not in memory.
     #[cfg(test)]
     Later(Option<iomill::Answer<Vec<u8>>>),
@@ -77,7 +77,9 @@ impl Future for Gathered {
         match this {
             Gathered::Runs(gather) => Pin::new(gather).poll(context),
             #[cfg(test)]
-            Gathered::Hangs => Poll::Pending,
+            Gathered::Hangs(hangs) if hangs.load(Relaxed) => Poll::Pending,
+            #[cfg(test)]
+            Gathered::Hangs(_) => Poll::Ready(Ok(Vec::new())),
             #[cfg(test)]
             Gathered::Later(gather) => {
                 context.waker().wake_by_ref();
@@ -117,7 +119,8 @@ fn region_bytes(bytes: u64) -> u64 {
 }
 
 impl Drive {
-    /// Opens the drive of a directory, or makes it one: `roster` says whether it may. `cache` is the cache of the drives before it, and `share` are its bytes.
+    /// Opens the drive of a directory, or makes it one: `roster` says whether it may. `cache` is the cache of the drives before it, and `share` are its
+    /// bytes.
     pub fn open(
         dir: &Path,
         cache: &mut Option<u128>,
@@ -171,7 +174,7 @@ impl Drive {
             dead,
             full,
             #[cfg(test)]
-            hangs: AtomicBool::new(false),
+            hangs: Default::default(),
             #[cfg(test)]
             is_slow: AtomicBool::new(false),
             #[cfg(test)]
@@ -228,7 +231,7 @@ impl Drive {
     pub fn gather(&self, places: &[(u64, usize)]) -> Gathered {
         #[cfg(test)]
         if self.hangs.load(Relaxed) {
-            return Gathered::Hangs;
+            return Gathered::Hangs(std::sync::Arc::clone(&self.hangs));
         }
         #[cfg(test)]
         if self.is_slow.load(Relaxed) {

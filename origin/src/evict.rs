@@ -23,6 +23,8 @@ pub struct DriveStat {
     pub filled_bytes: u64,
     /// Bytes of those that were asked for lately.
     pub touched_bytes: u64,
+    /// Bytes of those that are pinned.
+    pub pinned_bytes: u64,
     /// Whether all of its summaries were read.
     pub is_loaded: bool,
     /// Whether this process has left it out.
@@ -30,17 +32,25 @@ pub struct DriveStat {
 }
 
 impl Drive {
+    /// Makes pinned granules of the drive like others. Returns their bytes.
+    pub fn unpin_all(&self) -> u64 {
+        let places = (0..self.geometry().regions()).flat_map(|region| self.index.pinned(region));
+        let unpinned = places.map(|place| self.index.pin(place, false)).count();
+        (unpinned * self.geometry().granule_bytes()) as u64
+    }
+
     /// What the index says.
     pub fn stat(&self) -> DriveStat {
         let (geometry, index) = (self.geometry(), &self.index);
         let granule_bytes = geometry.granule_bytes() as u64;
-        let (mut allocated, mut filled, mut touched) = (0, 0, 0);
+        let (mut allocated, mut filled, mut touched, mut pinned) = (0, 0, 0, 0);
         for region in 0..geometry.regions() {
             let state = index.region(region);
             allocated += u64::from(state.allocated);
             if state.life.is_some() {
                 filled += u64::from(state.filled);
                 touched += index.touched(region).len() as u64;
+                pinned += index.pinned(region).len() as u64;
             }
         }
         DriveStat {
@@ -49,6 +59,7 @@ impl Drive {
             allocated_bytes: allocated * geometry.region_bytes(),
             filled_bytes: filled * granule_bytes,
             touched_bytes: touched * granule_bytes,
+            pinned_bytes: pinned * granule_bytes,
             is_loaded: index.is_loaded(),
             is_dead: self.is_dead(),
         }

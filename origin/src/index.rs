@@ -43,6 +43,7 @@ struct Shape {
     buckets: u64,
     /// The first words of the tables.
     references: usize,
+    pins: usize,
     claims: usize,
     objects: usize,
     slots: usize,
@@ -87,20 +88,21 @@ impl Shape {
         // A third more slots than places: two buckets of eight are then almost never full.
         let buckets = (places + places / 3).div_ceil(SLOTS as u64).max(2);
         let references = HEAD + REGION_WORDS * geometry.regions() as usize;
+        let pins = references + places.div_ceil(64) as usize;
         // Buckets begin at cache lines.
-        let claims = (references + places.div_ceil(64) as usize).next_multiple_of(SLOTS);
+        let claims = (pins + places.div_ceil(64) as usize).next_multiple_of(SLOTS);
         let objects = claims + CLAIMS;
         let slots = objects + OBJECTS;
         let entries = slots + buckets as usize * SLOTS;
         let words = entries + places as usize * geometry.entry_words();
-        Shape { geometry, buckets, references, claims, objects, slots, entries, words }
+        Shape { geometry, buckets, references, pins, claims, objects, slots, entries, words }
     }
 
     fn head(&self, label: &Label, boot: u128) -> [u64; 11] {
         let halves = |id: u128| [id as u64, (id >> 64) as u64];
         let ([c0, c1], [d0, d1], [b0, b1]) = (halves(label.cache), halves(label.drive), halves(boot));
         let g = &self.geometry;
-        let magic = u64::from_le_bytes(*b"iomillx1");
+        let magic = u64::from_le_bytes(*b"iomillx2");
         [magic, c0, c1, d0, d1, b0, b1, g.granule_bytes() as u64, g.region_bytes(), g.regions().into(), self.buckets]
     }
 }
@@ -202,6 +204,25 @@ impl Index {
         self.word(self.shape.references + (place / 64) as usize).fetch_and(!(1 << (place % 64)), Relaxed);
     }
 
+    /// Marks a granule as one that eviction keeps, or as one like others. A place that gets another granule loses the mark.
+    pub fn pin(&self, place: u64, is_pinned: bool) {
+        let (word, bit) = (self.word(self.shape.pins + (place / 64) as usize), 1 << (place % 64));
+        if is_pinned {
+            word.fetch_or(bit, Relaxed)
+        } else {
+            word.fetch_and(!bit, Relaxed)
+        };
+    }
+
+    pub fn is_pinned(&self, place: u64) -> bool {
+        self.word(self.shape.pins + (place / 64) as usize).load(Relaxed) & 1 << (place % 64) != 0
+    }
+
+    /// The granules of a region that eviction keeps.
+    pub fn pinned(&self, region: u32) -> Vec<u64> {
+        self.places(region).filter(|place| self.is_pinned(*place) && self.tag_at(*place) != 0).collect()
+    }
+
     /// Forgets what was found, because a page does not have its sum. Rule I3: any process may empty a slot that is as it was.
     pub fn forget(&self, found: &Found) {
         // AcqRel: as an insertion, of nothing. If another granule took the slot, it stays.
@@ -217,6 +238,7 @@ impl Index {
         // Release: pairs with the Acquire in `tag_at`.
         self.word(at).store(tag, Release);
         self.untouch(place);
+        self.pin(place, false);
         let slot = self.found(tag).map(|found| found.slot).unwrap_or_else(|| self.free_slot(tag, place));
         // Release: pairs with the Acquire in `find`.
         self.word(slot).store(Index::slot(tag, place), Release);
@@ -228,13 +250,18 @@ impl Index {
         let empty = |bucket: &usize| (*bucket..*bucket + SLOTS).filter(|at| self.word(*at).load(Relaxed) == 0).count();
         let bucket = if empty(&buckets[1]) > empty(&buckets[0]) { buckets[1] } else { buckets[0] };
         let free = (bucket..bucket + SLOTS).find(|at| self.word(*at).load(Relaxed) == 0);
-        free.unwrap_or(bucket + place as usize % SLOTS)
+        // Any one, but not that of a pinned granule.
+        let any = || (0..SLOTS).map(|n| bucket + (place as usize + n) % SLOTS);
+        let is_pinned = |at: &usize| {
+            let place = (self.word(*at).load(Relaxed) & ((1 << PLACE_BITS) - 1)).saturating_sub(1);
+            place < self.shape.geometry.places() && self.is_pinned(place)
+        };
+        free.or_else(|| any().find(|at| !is_pinned(at))).unwrap_or(bucket + place as usize % SLOTS)
     }
 
     /// Forgets all granules of a region. Rule I4: before the region begins another life. The caller holds the drive's lock.
     pub fn clear(&self, region: u32) {
-        let first = self.shape.geometry.first_place(region);
-        for place in first..first + u64::from(self.shape.geometry.places_of_region()) {
+        for place in self.places(region) {
             let tag = self.tag_at(place);
             if tag == 0 {
                 continue;
@@ -247,6 +274,11 @@ impl Index {
             self.word(self.entry_at(place)).store(0, Release);
             self.untouch(place);
         }
+    }
+
+    fn places(&self, region: u32) -> std::ops::Range<u64> {
+        let first = self.shape.geometry.first_place(region);
+        first..first + u64::from(self.shape.geometry.places_of_region())
     }
 
     fn region_at(&self, region: u32) -> usize {
@@ -356,9 +388,7 @@ impl Index {
 
     /// The granules of a region that were asked for since they came or were passed over.
     pub fn touched(&self, region: u32) -> Vec<u64> {
-        let first = self.shape.geometry.first_place(region);
-        let all = first..first + u64::from(self.shape.geometry.places_of_region());
-        all.filter(|place| self.is_touched(*place) && self.tag_at(*place) != 0).collect()
+        self.places(region).filter(|place| self.is_touched(*place) && self.tag_at(*place) != 0).collect()
     }
 
     /// Eviction has passed over a region.

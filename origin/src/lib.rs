@@ -46,6 +46,7 @@ mod notices;
 mod options;
 mod origin;
 mod pages;
+mod pin;
 mod prefetch;
 mod process;
 mod reading;
@@ -69,6 +70,7 @@ pub use counters::Counters;
 pub use error::{Error, Result};
 pub use evict::DriveStat;
 pub use options::{Cost, Options, Revalidate};
+pub use pin::Pinned;
 pub use prefetch::Prefetched;
 
 /// A store that a [`Cache`] can be put over: `Arc<dyn ObjectStore>` of a version of `object_store`, if its feature is on.

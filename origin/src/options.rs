@@ -34,6 +34,8 @@ pub struct Cost {
     pub get_bytes: u64,
     /// Most GETs in flight.
     pub in_flight: usize,
+    /// After so long a GET is sent a second time. Of the two, the first answer counts.
+    pub hedge_after: Option<Duration>,
 }
 
 impl Default for Cost {
@@ -44,6 +46,7 @@ impl Default for Cost {
             gap_bytes: 16 << 10,
             get_bytes: 8 << 20,
             in_flight: 64,
+            hedge_after: None,
         }
     }
 }
@@ -70,6 +73,13 @@ impl Cost {
     /// Most bytes of one GET: 8 MiB by default.
     pub fn get_bytes(mut self, bytes: u64) -> Cost {
         self.get_bytes = bytes;
+        self
+    }
+
+    /// After so long a GET is sent a second time, and of the two the first answer counts: never by default. A good time is one that 95 of 100 GETs do
+    /// not take. At most a tenth of all GETs are sent twice, so that an origin that is slow as a whole is not asked for twice as much.
+    pub fn hedge_after(mut self, time: Duration) -> Cost {
+        self.hedge_after = Some(time);
         self
     }
 
@@ -217,8 +227,8 @@ impl Options {
         self
     }
 
-    /// Whether a directory that has been a drive of the cache, and is empty now, may become one again. By default it may not: its drive is not mounted,
-    /// or was exchanged.
+    /// Whether a directory that has been a drive of the cache, and is empty now, may become one again. By default it may not: its drive is not
+    /// mounted, or was exchanged.
     pub fn anew(mut self, anew: bool) -> Options {
         self.anew = anew;
         self

@@ -9,6 +9,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use iomill::Advice;
+use rustix::io::Errno;
 
 use crate::bounded::{Reading, Slot};
 use crate::cache::Inner;
@@ -71,7 +72,7 @@ struct Sorted {
     wrong: Vec<Planned>,
     /// The drive could not read it, also not by itself.
     unreadable: Vec<Planned>,
-    /// It was given up with others that failed.
+    /// It was given up with others that failed, or the process lacks what a read takes.
     failed: Vec<Planned>,
     /// It did not come in time.
     late: Vec<Planned>,
@@ -144,6 +145,10 @@ impl Sorted {
         slot: Slot,
         end: &mut Delay,
     ) {
+        if is_of_process(&error) {
+            self.failed.extend(plan);
+            return;
+        }
         let (mut last, mut slot, mut failures, mut went_well) = (error, Some(slot), 0, false);
         for planned in plan {
             let Some(own) = slot.take().filter(|_| failures < ALONE_MOST) else {
@@ -205,6 +210,12 @@ impl Sorted {
         let lost = lost.map(|planned| planned.piece).collect();
         (std::mem::take(&mut self.right), lost)
     }
+}
+
+/// Whether the process, and not the drive, lacks what a read takes. That says nothing of the drive, or of the place.
+fn is_of_process(error: &iomill::Error) -> bool {
+    const LACKS: [Errno; 3] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    error.errno().is_some_and(|errno| LACKS.iter().any(|lack| lack.raw_os_error() == errno))
 }
 
 fn place_of(drive: &Drive, planned: &Planned) -> (u64, usize) {

@@ -20,7 +20,7 @@ pub struct Prefetched {
 }
 
 /// Most bytes that are fetched before the drives are waited for. They are no more than a part of what may wait to be written.
-const STEP_BYTES: u64 = 8 << 20;
+pub const STEP_BYTES: u64 = 8 << 20;
 const STEP_SHARE: u64 = 4;
 /// How often a prefetch looks whether there is room.
 const LOOK: Duration = Duration::from_millis(2);

@@ -7,27 +7,68 @@
 
 use std::fmt;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-/// How many forks this process is away from the first one that looked. Along a line of processes it grows, so that no child has the number of one
-/// of its ancestors.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-static COUNTS: AtomicBool = AtomicBool::new(false);
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-extern "C" fn is_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
+/// Where the number of this process is: 0 until it is asked for, and in a child before any code of the child runs. The kernel wipes the page (since
+/// Linux 4.14). Null until a process first asks.
+static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+/// The number, where the kernel cannot wipe pages. The C library then calls [`clear`] in children, and a fork past it is not seen.
+static PLAIN: AtomicU64 = AtomicU64::new(0);
+/// How many numbers were given. A child has this of its parent, so its number is none of its ancestors'.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn clear() {
+    PLAIN.store(0, Ordering::Relaxed);
 }
 
-/// The number of this process. A child by a system call of the program's own, past the C library, has that of its parent.
+/// The number of this process.
 pub fn here() -> u64 {
-    // Relaxed: the value alone counts. A thread that comes second only misses a fork that happens in this moment.
-    if !COUNTS.load(Ordering::Relaxed) && !COUNTS.swap(true, Ordering::Relaxed) {
-        // SAFETY: the function stays, and does no more than add to a number, which a child may do.
-        let refused = unsafe { libc::pthread_atfork(None, None, Some(is_child)) };
+    // SAFETY: null, or a word that lives as long as the process. Acquire: pairs with the AcqRel in `find_word`.
+    let word = unsafe { WORD.load(Ordering::Acquire).as_ref() }.unwrap_or_else(find_word);
+    match word.load(Ordering::Relaxed) {
+        0 => {
+            let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
+            // Of two threads that come first, one gives the number.
+            word.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed)
+                .map_or_else(|given| given, |_| number)
+        }
+        number => number,
+    }
+}
+
+#[cold]
+fn find_word() -> &'static AtomicU64 {
+    let found = wiped_page().unwrap_or_else(|_| {
+        // SAFETY: the function stays, and does no more than store a number, which a child may do.
+        let refused = unsafe { libc::pthread_atfork(None, None, Some(clear)) };
         // It fails if a few bytes of memory are missing. Any allocation would then end the process too.
         assert_eq!(refused, 0, "no memory for a handler of forks");
+        (&raw const PLAIN).cast_mut()
+    });
+    // Of two threads that come first, one leaves a page unused.
+    let first = match WORD.compare_exchange(null_mut(), found, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => found,
+        Err(first) => first,
+    };
+    // SAFETY: it is the word of `PLAIN` or the first one of a page that is never unmapped.
+    unsafe { &*first }
+}
+
+/// A word on a page that is zero in children. The page is never unmapped.
+fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
+    // At least a page, of any size that Linux has.
+    const LEN: usize = 64 << 10;
+    // SAFETY: the kernel chooses an address where nothing is mapped, so no memory of the process changes.
+    let page = unsafe { mmap_anonymous(null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+    // SAFETY: the mapping is this call's, and nothing is in it yet.
+    if let Err(error) = unsafe { madvise(page, LEN, Advice::LinuxWipeOnFork) } {
+        // SAFETY: as above. If the kernel refuses, some address space is lost.
+        let _unmapped = unsafe { munmap(page, LEN) };
+        return Err(error);
     }
-    FORKS.load(Ordering::Relaxed)
+    Ok(page.cast())
 }
 
 /// A value of which each process has its own. The values of ancestors are left as they are, and are not dropped.
@@ -141,6 +182,25 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap() as *const String).collect()
         });
         assert!(values.iter().all(|value| *value == values[0]));
+    }
+
+    /// A program may fork by the system call itself, past the C library and its handlers.
+    #[test]
+    fn a_child_past_the_c_library_is_another_process() {
+        let slot = PerProcess::new(7);
+        let parent = here();
+        // SAFETY: a fork without the C library. The child takes no memory and no lock, and ends by `_exit`.
+        let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t };
+        if child == 0 {
+            let right = here() != parent && here() == here() && slot.get().is_none();
+            // SAFETY: it ends the child, and nothing else.
+            unsafe { libc::_exit(if right { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        // SAFETY: the number is written by the call.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!((here(), slot.get()), (parent, Some(&7)));
     }
 
     /// A child does not see its parent's value, and leaves it alone.

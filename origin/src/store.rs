@@ -11,7 +11,7 @@ use std::time::Instant;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_channel::oneshot;
-use futures_util::future::{FutureExt, Shared, select};
+use futures_util::future::{Either, FutureExt, Shared, select};
 
 use crate::cache::{Cache, Inner};
 use crate::common::{Fault, Kind, Result, give_turn};
@@ -23,6 +23,7 @@ use crate::known::{Known, Object};
 use crate::notices::locked;
 use crate::options::{PATIENCE, Revalidate};
 use crate::origin::{Condition, Meta, Origin};
+use crate::pin::{Pinned, pin, unpin};
 use crate::prefetch::{Prefetched, prefetch};
 use crate::process::PerProcess;
 use crate::reading::read;
@@ -55,6 +56,8 @@ const NONE: u8 = 2;
 
 /// So often a call begins again before it gives up on an object that keeps changing.
 const TRIES: u32 = 4;
+/// Of so many GETs one may be sent a second time.
+const HEDGED_SHARE: u64 = 10;
 /// Most bytes of a first GET, from which the version is learned.
 const FIRST_BYTES: u64 = 2 << 20;
 
@@ -78,21 +81,24 @@ enum Present {
 
 #[async_trait]
 impl Gets for Store {
+    /// Rule F6.
     async fn get(&self, object: &Object, range: Range<u64>) -> Result<Bytes> {
         let cache = self.inner()?;
-        loop {
-            let (condition, how) = self.condition(object);
-            let _permit = cache.permit().await;
-            add(&cache.tally.gets, 1);
-            match self.origin.get(&object.path, range.clone(), condition).await {
-                Ok(answer) => {
-                    checked_meta(&object.path, &object.meta, &answer.meta)?;
-                    return checked_body(cache, &object.path, &range, answer).await;
-                }
-                // The origin may not understand the condition.
-                Err(fault) if fault.kind == Kind::Precondition && self.learns_etags(object, how).await => {}
-                Err(fault) => return Err(fault),
-            }
+        let Some(time) = cache.options.cost.hedge_after else { return self.get_once(object, range).await };
+        let first = std::pin::pin!(self.get_once(object, range.clone()));
+        let first = match select(first, cache.timer.after(time)).await {
+            Either::Left((got, _)) => return got,
+            Either::Right((_, first)) => first,
+        };
+        let (gets, hedged) = (cache.tally.gets.load(Relaxed), cache.tally.hedged.load(Relaxed));
+        if (hedged + 1) * HEDGED_SHARE > gets.max(HEDGED_SHARE) {
+            return first.await;
+        }
+        add(&cache.tally.hedged, 1);
+        match select(first, std::pin::pin!(self.get_once(object, range))).await {
+            Either::Left((Err(_), other)) => other.await,
+            Either::Right((Err(_), other)) => other.await,
+            Either::Left((got, _)) | Either::Right((got, _)) => got,
         }
     }
 }
@@ -130,6 +136,26 @@ impl Store {
         let object = self.object(path, meta);
         self.known().learn(&object, tick, asked);
         object
+    }
+
+    async fn get_once(&self, object: &Object, range: Range<u64>) -> Result<Bytes> {
+        let cache = self.inner()?;
+        // A program that does not know the object yet then asks for its head, and not for bytes that are there.
+        cache.note_object(object_hash(&self.name, &object.path));
+        loop {
+            let (condition, how) = self.condition(object);
+            let _permit = cache.permit().await;
+            add(&cache.tally.gets, 1);
+            match self.origin.get(&object.path, range.clone(), condition).await {
+                Ok(answer) => {
+                    checked_meta(&object.path, &object.meta, &answer.meta)?;
+                    return checked_body(cache, &object.path, &range, answer).await;
+                }
+                // The origin may not understand the condition.
+                Err(fault) if fault.kind == Kind::Precondition && self.learns_etags(object, how).await => {}
+                Err(fault) => return Err(fault),
+            }
+        }
     }
 
     fn condition(&self, object: &Object) -> (Condition, u8) {
@@ -218,6 +244,31 @@ impl Store {
     /// Rule C5: brings ranges of one content to the drives.
     pub async fn prefetch(&self, object: &Object, range: Range<u64>) -> Result<Prefetched> {
         prefetch(&Source { cache: self.inner()?, object, gets: self }, range).await
+    }
+
+    /// Rule C5: brings ranges of one content, and pins them.
+    pub async fn pin(
+        &self,
+        object: &Object,
+        ranges: &[Range<u64>],
+        done: &mut Pinned,
+        progress: &mut (dyn FnMut(Pinned) + Send),
+    ) -> Result<()> {
+        let source = Source { cache: self.inner()?, object, gets: self };
+        for range in ranges {
+            pin(&source, range.clone(), done, progress).await?;
+        }
+        done.objects += 1;
+        progress(*done);
+        Ok(())
+    }
+
+    /// Makes pinned granules of one content like others.
+    pub fn unpin(&self, object: &Object, ranges: &[Range<u64>]) -> Result<()> {
+        let (cache, Some(id)) = (self.inner()?, object.id) else { return Ok(()) };
+        let within = |range: &Range<u64>| range.start..range.end.min(object.meta.size);
+        ranges.iter().map(within).for_each(|range| unpin(cache, id, range));
+        Ok(())
     }
 
     /// Rule C5: reads ranges of one content, and of no other: what goes on after a call has begun to answer.

@@ -1,4 +1,4 @@
-//! The command of a cache: `init`, `stat` and `evict`. It may run while other processes use the cache. Non-goals: names of objects, which are not on
+//! The command of a cache: `init`, `stat`, `evict` and `unpin`. It may run while other processes use the cache. Non-goals: names of objects, which are not on
 //! the drives.
 
 use std::path::{Path, PathBuf};
@@ -11,17 +11,19 @@ const HELP: &str = "A cache of objects on local drives.
 usage: iomill-cache init [--bytes SIZE] [--granule SIZE] [--index DIR] DIR...
        iomill-cache stat [--index DIR] DIR...
        iomill-cache evict [--index DIR] DIR...
+       iomill-cache unpin [--index DIR] DIR...
 
 init    makes directories, one on each drive, into the drives of a cache, also on the file system of `/`, and also those that have been drives
         of it and are empty now
 stat    says how much is on each drive
 evict   forgets all that is cached, and gives its space back
+unpin   lets all that programs have pinned go as all else does
 
 --bytes    what all drives together may take; three quarters of what is free by default
 --granule  the length of a granule, from 4K to 64K; 16K by default
 --index    the directory of the index that all processes share; /dev/shm by default
 
-A SIZE is a number of bytes, or one with K, M, G or T.
+A SIZE is a number of bytes, or one with K, M, G, T or P (also Ki and KiB), which are powers of 1024.
 ";
 
 /// What the command line says.
@@ -74,15 +76,23 @@ fn parsed(arguments: Vec<String>) -> Result<Call, String> {
     Ok(call)
 }
 
+/// As the command `iomill` reads sizes: digits, then nothing, `B`, or one of `K`, `Ki`, `KiB` (also `k`); the same with `M`, `G`, `T`, `P`. All units
+/// are powers of 1,024. `KB` and `MB` are refused, because they are ambiguous.
 fn size(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, unit)) if !unit.is_ascii_digit() => {
-            let shift = "KMGT".find(unit.to_ascii_uppercase()).map(|n| 10 * (n + 1));
-            (&text[..at], shift.ok_or_else(|| format!("{text:?}: a size has K, M, G or T"))?)
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|e| format!("{text:?} is no size: {e}"))?;
+    let mut letters = unit.chars();
+    let shift = match (letters.next(), letters.as_str()) {
+        (None, _) | (Some('B'), "") => Some(0),
+        (Some(letter), "" | "i" | "iB") => {
+            "KMGTP".find(if letter == 'k' { 'K' } else { letter }).map(|place| 10 * (place + 1))
         }
-        _ => (text, 0),
+        _ => None,
     };
-    let number: u64 = digits.parse().map_err(|e| format!("{text:?} is no size: {e}"))?;
+    let shift = shift.ok_or_else(|| {
+        format!("{text:?}: a size is bytes, or has K, Ki, KiB, or the same with M, G, T, P (powers of 1024)")
+    })?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too much"))
 }
 
@@ -102,7 +112,7 @@ fn run(call: &Call) -> Result<String, String> {
     if let Some(dir) = &call.index {
         options = options.index_dir(dir);
     }
-    if !["init", "stat", "evict"].contains(&call.verb.as_str()) {
+    if !["init", "stat", "evict", "unpin"].contains(&call.verb.as_str()) {
         return Err(format!("no command {:?}; see --help", call.verb));
     }
     // A directory that is none must not become one by a look at it.
@@ -119,14 +129,19 @@ fn run(call: &Call) -> Result<String, String> {
         said += &format!("{freed} bytes were given back\n");
     }
     cache.wait_until_loaded();
+    if call.verb == "unpin" {
+        let unpinned = cache.unpin_all().map_err(|error| error.to_string())?;
+        said += &format!("{unpinned} bytes were unpinned\n");
+    }
     for drive in cache.stat() {
         let share = 100.0 * drive.filled_bytes as f64 / drive.bytes.max(1) as f64;
         said += &format!(
-            "{}: {} bytes, {} cached ({share:.1}%), {} of them asked for lately, {} on the drive\n",
+            "{}: {} bytes, {} cached ({share:.1}%), {} of them asked for lately, {} pinned, {} on the drive\n",
             drive.path.display(),
             drive.bytes,
             drive.filled_bytes,
             drive.touched_bytes,
+            drive.pinned_bytes,
             drive.allocated_bytes
         );
     }

@@ -19,8 +19,8 @@ impl Index {
     pub fn open(dir: &Path, label: &Label) -> Result<Index> {
         let path = dir.join(format!("iomill-origin-{:032x}-{:032x}", label.cache, label.drive));
         let shape = Shape::new(label.geometry);
-        let boot = boot_id();
         let failed = |source| Error::Index { path: path.clone(), len_bytes: shape.words as u64 * 8, source };
+        let boot = boot_id().map_err(failed)?;
         match found(&path, shape) {
             Ok(Some(index)) if index.is_of(label, boot) => return Ok(index),
             Ok(_) => {}
@@ -78,8 +78,13 @@ fn made(path: &Path, shape: Shape, label: &Label, boot: u128) -> io::Result<Inde
     make().inspect_err(|_| drop(fs::remove_file(&staged)))
 }
 
-/// What tells this run of the kernel from others.
-fn boot_id() -> u128 {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or_default()
+/// What tells this run of the kernel from others. A number that is only guessed would end the index of other processes.
+fn boot_id() -> io::Result<u128> {
+    let text = match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        // Without procfs all runs are one. A summary of another run is proved by its pages.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
+        read => read?,
+    };
+    let id = u128::from_str_radix(&text.trim().replace('-', ""), 16);
+    id.map_err(|e| io::Error::new(io::ErrorKind::InvalidData, format!("the kernel's boot_id: {e}")))
 }

@@ -1,4 +1,5 @@
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,28 @@ fn a_drive_that_hangs_is_a_miss_within_the_bound_and_is_left_out() {
     assert!(inner.drive_of(id(0)).is_none(), "it has no share any more");
     // Reads are under way without an end. No more of them begin.
     assert!(drive.bounded.is_stuck());
+}
+
+/// The end of a cache does not wait for reads that do not end. What they use stays until they do.
+#[test]
+fn a_drive_that_hangs_in_a_read_does_not_hold_the_end_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), Duration::from_millis(20));
+    fill(&cache, 0..3);
+    let inner = cache.here().unwrap();
+    let (hangs, drive) = (Arc::clone(&inner.drives[0].hangs), Arc::downgrade(&inner.drives[0]));
+    hangs.store(true, Relaxed);
+    assert_eq!(read(&cache, plan(inner, 0..3)).1.len(), 3);
+    let begun = Instant::now();
+    drop(cache);
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(drive.strong_count() > 0, "the read uses it");
+    hangs.store(false, Relaxed);
+    while drive.strong_count() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it is kept for ever");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// More pieces than there may be reads: the call takes its slots again and again, and gets all. No read ends at its first poll, so a slot comes back

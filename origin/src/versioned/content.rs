@@ -11,6 +11,7 @@ use super::object_store::{GetOptions, ObjectMeta, ObjectStore, Result};
 use super::{Cached, meta_of};
 use crate::common::Fault;
 use crate::known::Object;
+use crate::pin::Pinned;
 use crate::prefetch::Prefetched;
 
 /// One content of an object. All that is read is of this content: if the object changes, reads of what is not on the drives end with
@@ -62,5 +63,18 @@ impl Content {
     pub async fn prefetch(&self, range: Range<u64>) -> Result<Prefetched> {
         let brought = self.store.store.prefetch(&self.object, range).await;
         brought.map_err(|fault| error(&fault, &self.location))
+    }
+
+    /// Brings what the drives lack of ranges, and keeps all of it there, for all processes, until it is unpinned or the machine is started anew. At
+    /// most half of what the drives hold can be pinned. `progress` is told how far it is. What was pinned before an error stays so.
+    pub async fn pin(&self, ranges: &[Range<u64>], mut progress: impl FnMut(Pinned) + Send) -> Result<Pinned> {
+        let mut done = Pinned::default();
+        let pinned = self.store.store.pin(&self.object, ranges, &mut done, &mut progress).await;
+        pinned.map(|()| done).map_err(|fault| error(&fault, &self.location))
+    }
+
+    /// Lets ranges go as all that is cached goes.
+    pub fn unpin(&self, ranges: &[Range<u64>]) -> Result<()> {
+        self.store.store.unpin(&self.object, ranges).map_err(|fault| error(&fault, &self.location))
     }
 }

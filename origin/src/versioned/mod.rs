@@ -26,6 +26,7 @@ use crate::change::{Change, Deletes};
 use crate::common::{Fault, pieces};
 use crate::counters::add;
 use crate::known::Object;
+use crate::pin::Pinned;
 use crate::store::{Got, Store};
 use convert::{error, is_sure, meta_of, object_meta};
 use inner::Inner;
@@ -83,6 +84,29 @@ impl Cached {
     pub async fn open(&self, location: &Path) -> Result<Content> {
         let object = self.store.open(location.as_ref()).await.map_err(|fault| error(&fault, location))?;
         Ok(Content { store: self.clone(), location: location.clone(), object })
+    }
+
+    /// Pins all objects below a prefix, as they are now: see [`Content::pin`]. Objects that come later are not pinned.
+    pub async fn pin(&self, prefix: Option<&Path>, mut progress: impl FnMut(Pinned) + Send) -> Result<Pinned> {
+        let mut done = Pinned::default();
+        let mut listed = self.inner.list(prefix);
+        while let Some(found) = listed.try_next().await? {
+            let content = self.open(&found.location).await?;
+            let (size, object) = (content.object.meta.size, &content.object);
+            let pinned = self.store.pin(object, &[0..size], &mut done, &mut progress).await;
+            pinned.map_err(|fault| error(&fault, &found.location))?;
+        }
+        Ok(done)
+    }
+
+    /// Lets all objects below a prefix go as all that is cached goes, as far as the origin still has them. [`Cache::unpin_all`] does so with all.
+    pub async fn unpin(&self, prefix: Option<&Path>) -> Result<()> {
+        let mut listed = self.inner.list(prefix);
+        while let Some(found) = listed.try_next().await? {
+            let content = self.open(&found.location).await?;
+            content.unpin(&[0..content.object.meta.size])?;
+        }
+        Ok(())
     }
 
     fn passed(&self) {

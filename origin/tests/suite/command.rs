@@ -60,7 +60,11 @@ fn wrong_commands_are_refused_in_words_and_make_nothing() {
         (&["evict"][..], "no cache"),
         (&["nonsense"][..], "no command"),
         (&["init", "--nonsense"][..], "no option"),
-        (&["init", "--bytes", "5X"][..], "K, M, G or T"),
+        (&["init", "--bytes", "5X"][..], "M, G, T, P"),
+        (&["init", "--bytes", "64MB"][..], "KiB"),
+        (&["init", "--bytes", "64m"][..], "KiB"),
+        (&["init", "--bytes", "M"][..], "no size"),
+        (&["init", "--bytes", "20000P"][..], "too much"),
         (&["init", "--granule", "5K"][..], "power of two"),
         (&["stat", "--bytes", "5M"][..], "for init"),
     ] {
@@ -68,7 +72,7 @@ fn wrong_commands_are_refused_in_words_and_make_nothing() {
         assert!(!output.status.success() && said(&output).contains(word), "{arguments:?}: {}", said(&output));
     }
     assert!(drives.iter().all(|drive| std::fs::read_dir(drive).unwrap().count() == 0));
-    let made = run(&["init", "--bytes", "64M", "--granule", "4K"], dir.path(), &drives);
+    let made = run(&["init", "--bytes", "64MiB", "--granule", "4k"], dir.path(), &drives);
     assert!(made.status.success() && said(&made).lines().count() == 2, "{}", said(&made));
     let label = std::fs::read_to_string(drives[0].join("iomill-origin/label")).unwrap();
     assert!(label.contains("granule 4096"), "{label}");

@@ -75,3 +75,55 @@ async fn what_was_prefetched_is_a_hit() {
     rig.cache.flush();
     assert_eq!(rig.cache.counters().dropped, 0);
 }
+
+/// What is pinned stays while the rest goes again and again, and goes as the rest after it is unpinned.
+#[tokio::test]
+async fn what_is_pinned_stays_until_it_is_unpinned() {
+    let rig = Rig::immutable();
+    let cached = cached(&rig);
+    let (kept, other) = (random(3 << 20, 1), random(8 << 20, 2));
+    rig.behind("kept/a", kept.clone()).await;
+    rig.behind("kept/b", kept.clone()).await;
+    rig.behind("far", kept.clone()).await;
+    let mut told = Vec::new();
+    let done = cached.pin(Some(&Path::from("kept")), |now| told.push(now)).await.unwrap();
+    assert_eq!((done.objects, done.bytes, done.fetched), (2, 6 << 20, 6 << 20));
+    assert!(told.len() == 4 && told.windows(2).all(|pair| pair[0].bytes <= pair[1].bytes) && told[3] == done);
+    let far = cached.open(&Path::from("far")).await.unwrap();
+    let part = [GRANULE..3 * GRANULE];
+    assert_eq!(far.pin(&part, |_| {}).await.unwrap().bytes, 2 * GRANULE);
+    let pinned = |rig: &Rig| rig.cache.stat().iter().map(|drive| drive.pinned_bytes).sum::<u64>();
+    assert_eq!(pinned(&rig), (6 << 20) + 2 * GRANULE);
+    // Twice as much as the drives hold, in a cache of 32 MiB.
+    let flood = async |round: u64| {
+        for n in 0..8 {
+            let name = format!("flood {round} {n}");
+            rig.behind(&name, other.clone()).await;
+            for at in (0..8u64 << 20).step_by(1 << 20) {
+                rig.ranges(&name, &[at..at + (1 << 20)]).await.unwrap();
+                rig.cache.flush();
+            }
+        }
+    };
+    flood(0).await;
+    assert!(rig.cache.counters().emptied > 30);
+    let before = rig.cache.counters();
+    for name in ["kept/a", "kept/b"] {
+        assert_eq!(rig.ranges(name, &[0..3 << 20]).await.unwrap(), expected(&kept, &[0..3 << 20]));
+    }
+    assert_eq!(far.read(&part).await.unwrap(), expected(&kept, &part));
+    let done = rig.since(&before);
+    assert_eq!((done.gets, pinned(&rig)), (0, (6 << 20) + 2 * GRANULE), "{done:?}");
+    // Too much is refused, and does not stop the cache.
+    rig.behind("huge/x", random(20 << 20, 3)).await;
+    let error = cached.pin(Some(&Path::from("huge")), |_| {}).await.unwrap_err().to_string();
+    assert!(error.contains("at most") && error.contains("unpin"), "{error}");
+    cached.unpin(Some(&Path::from("huge"))).await.unwrap();
+    cached.unpin(Some(&Path::from("kept"))).await.unwrap();
+    assert_eq!(pinned(&rig), 2 * GRANULE);
+    assert_eq!(rig.cache.unpin_all().unwrap(), 2 * GRANULE);
+    flood(1).await;
+    let before = rig.cache.counters();
+    rig.ranges("kept/a", &[0..3 << 20]).await.unwrap();
+    assert!(rig.since(&before).gets > 0 && pinned(&rig) == 0);
+}

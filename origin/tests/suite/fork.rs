@@ -13,7 +13,7 @@ use super::{Act, Rig, expected, random, rows};
 const LEN: usize = 1 << 20;
 
 /// Runs a test again in a process of its own, where no other test has a lock while it forks. `true`: it has run.
-fn has_run_alone() -> bool {
+pub fn has_run_alone() -> bool {
     if std::env::var_os(ALONE).is_some() {
         return false;
     }

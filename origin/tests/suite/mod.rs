@@ -27,6 +27,8 @@ mod fork;
 mod hostile;
 mod integration;
 mod kill;
+mod liar;
+mod machine;
 mod ranges;
 mod scripted;
 mod sharing;

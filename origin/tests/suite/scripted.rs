@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use chrono::{DateTime, Utc};
 use futures_channel::oneshot;
 use futures_util::StreamExt;
 use futures_util::stream::{self, BoxStream};
@@ -46,6 +47,14 @@ pub enum Act {
     After(Duration),
     /// The body never comes.
     Stall,
+    /// The body breaks with this error, a third of its way.
+    Break(Error),
+    /// The whole object, whatever range was asked for.
+    Whole,
+    /// The answer is about an object of this length.
+    Size(u64),
+    /// The answer has this time.
+    Modified(DateTime<Utc>),
     /// Another put comes first.
     Replaced(Vec<u8>),
     /// The condition is left out.
@@ -182,6 +191,8 @@ impl ObjectStore for Scripted {
         match &act {
             Act::Replaced(bytes) => drop(self.inner.put(path, bytes.clone().into()).await?),
             Act::Unconditional | Act::ETag(_) => options.if_match = None,
+            Act::Modified(_) => (options.if_match, options.if_unmodified_since) = (None, None),
+            Act::Whole => options.range = None,
             Act::Bare if options.if_match.as_ref().is_some_and(|e_tag| e_tag.starts_with('"')) => {
                 return Err(Error::Precondition { path: path.to_string(), source: "quotes".into() });
             }
@@ -221,6 +232,22 @@ impl ObjectStore for Scripted {
             Act::Stall => {
                 let mut got = got;
                 got.payload = GetResultPayload::Stream(stream::pending().boxed());
+                got
+            }
+            Act::Break(error) => {
+                let (mut got, bytes) = body(got).await?;
+                let begun = Bytes::copy_from_slice(&bytes[..bytes.len() / 3]);
+                got.payload = GetResultPayload::Stream(stream::iter([Ok(begun), Err(error)]).boxed());
+                got
+            }
+            Act::Size(size) => {
+                let mut got = got;
+                got.meta.size = size;
+                got
+            }
+            Act::Modified(time) => {
+                let mut got = got;
+                (got.meta.e_tag, got.meta.last_modified) = (None, time);
                 got
             }
             Act::Bare => quoted(got),

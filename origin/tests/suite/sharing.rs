@@ -144,3 +144,40 @@ async fn a_get_that_nothing_polls_stops_no_other() {
     assert_eq!(other.await.expect("it waits for ever").unwrap(), expected(&bytes, &wanted));
     assert_eq!(parked.await.unwrap(), expected(&bytes, &wanted));
 }
+
+/// A GET that stalls is sent a second time, and the answer of that one counts. An origin that stalls as a whole is not asked for twice as much.
+#[tokio::test]
+async fn a_get_of_a_slow_tail_is_sent_again() {
+    let after = Duration::from_millis(200);
+    let rig = Rig::with(|options| {
+        options.cost(Cost::default().hedge_after(after).gap_bytes(0)).revalidate("", Revalidate::Never)
+    });
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    rig.ranges("a", &[0..5]).await.unwrap();
+    let wanted = rows(LEN as u64);
+    // One of 20 stalls, and not its second try.
+    let stalled = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let stalls = Arc::clone(&stalled);
+    rig.scripted.script(move |ask| {
+        let is_slow = !ask.head && ask.nth % 20 == 19;
+        stalls.fetch_add(u64::from(is_slow), std::sync::atomic::Ordering::Relaxed);
+        if is_slow { Act::Stall } else { Act::Pass }
+    });
+    for row in wanted.chunks(1).skip(1).take(60) {
+        let got = tokio::time::timeout(Duration::from_secs(60), rig.ranges("a", row)).await;
+        assert_eq!(got.expect("it stalls").unwrap(), expected(&bytes, row));
+    }
+    let counters = rig.cache.counters();
+    let stalled = stalled.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(
+        stalled >= 3 && counters.hedged >= stalled && counters.hedged * 10 <= counters.gets,
+        "{stalled} {counters:?}"
+    );
+    // All of them: a tenth is sent again, and no more.
+    rig.scripted.script(|ask| if ask.head { Act::Pass } else { Act::After(Duration::from_millis(400)) });
+    let rest: Vec<_> = wanted[62..].iter().step_by(2).cloned().collect();
+    assert_eq!(rig.ranges("a", &rest).await.unwrap(), expected(&bytes, &rest));
+    let counters = rig.cache.counters();
+    assert!(counters.hedged * 10 <= counters.gets, "{counters:?}");
+}

@@ -1,0 +1,182 @@
+//! An origin with answers that contradict each other, or that break off. Each call ends with right bytes or a typed error, after a few requests, and
+//! the cache is right afterwards.
+
+use chrono::DateTime;
+use futures_util::StreamExt;
+use iomill_origin::Revalidate;
+
+use super::object_store::path::Path;
+use super::object_store::{Error, ObjectStoreExt};
+use super::{Act, GRANULE, Rig, expected, random};
+
+const LEN: usize = 600_000;
+
+/// Two far ranges, so that the first read takes two GETs.
+fn wanted() -> [std::ops::Range<u64>; 2] {
+    [10..5000, 400_000..420_000]
+}
+
+/// More requests than this are a call that does not give up.
+const ASKED_MOST: u64 = 24;
+
+async fn filled(seed: u64) -> (Rig, Vec<u8>) {
+    let rig = Rig::new();
+    let bytes = random(LEN, seed);
+    rig.behind("a", bytes.clone()).await;
+    (rig, bytes)
+}
+
+async fn assert_right_afterwards(rig: &Rig, bytes: &[u8]) {
+    rig.scripted.script(|_| Act::Pass);
+    for _ in 0..2 {
+        assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(bytes, &wanted()));
+        assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), bytes);
+        rig.cache.flush();
+    }
+    assert_eq!(rig.cache.counters().misses_wrong, 0, "nothing wrong was cached");
+}
+
+fn asked(rig: &Rig) -> u64 {
+    let (gets, heads) = rig.scripted.counts();
+    gets + heads
+}
+
+fn broken(code: u16) -> Error {
+    let (path, source) = ("a".to_owned(), format!("status {code}").into());
+    if code == 403 { Error::PermissionDenied { path, source } } else { Error::Generic { store: "S3", source } }
+}
+
+/// The origin has answered, and breaks off in the middle of the body.
+#[tokio::test]
+async fn a_body_that_breaks_in_the_middle_is_the_error_of_the_origin() {
+    for code in [403, 429, 500, 503] {
+        for first in [0, 1] {
+            let (rig, bytes) = filled(code.into()).await;
+            rig.scripted.script(move |ask| match ask.head {
+                false if ask.nth >= first => Act::Break(broken(code)),
+                _ => Act::Pass,
+            });
+            for _ in 0..2 {
+                let error = rig.ranges("a", &wanted()).await.unwrap_err();
+                assert_eq!(matches!(error, Error::PermissionDenied { .. }), code == 403, "{error}");
+                assert!(error.to_string().contains(&format!("status {code}")), "{error}");
+            }
+            assert!(asked(&rig) <= ASKED_MOST, "{:?}", rig.scripted.counts());
+            // A stream has what came before, and then the error.
+            let got = rig.store.get(&Path::from("a")).await;
+            let mut pieces = match got {
+                Ok(got) => got.into_stream(),
+                Err(error) => {
+                    assert!(error.to_string().contains("status"), "{error}");
+                    futures_util::stream::empty().boxed()
+                }
+            };
+            let mut at = 0;
+            while let Some(Ok(piece)) = pieces.next().await {
+                assert_eq!(piece, bytes[at..at + piece.len()]);
+                at += piece.len();
+            }
+            assert_right_afterwards(&rig, &bytes).await;
+        }
+    }
+}
+
+/// An origin that does not know ranges answers with all of the object (200), or is a proxy that confuses objects.
+#[tokio::test]
+async fn an_answer_of_another_range_or_object_is_an_error() {
+    type Lie = fn() -> Act;
+    let lies: [(&str, Lie); 4] = [
+        ("the whole object", || Act::Whole),
+        ("a longer object", || Act::Size(LEN as u64 + 1)),
+        ("a shorter object", || Act::Size(LEN as u64 - GRANULE)),
+        ("an object without end", || Act::Size(1 << 60)),
+    ];
+    for (name, lie) in lies {
+        for first in [0, 1] {
+            let (rig, bytes) = filled(first).await;
+            rig.scripted.script(move |ask| if !ask.head && ask.nth >= first { lie() } else { Act::Pass });
+            match rig.ranges("a", &wanted()).await {
+                // All of the object is what a first GET of its first bytes may well be.
+                Ok(got) => assert_eq!(got, expected(&bytes, &wanted()), "{name}"),
+                Err(Error::Generic { .. } | Error::Precondition { .. }) => {}
+                Err(other) => panic!("{name}: {other}"),
+            }
+            assert!(asked(&rig) <= ASKED_MOST, "{name}: {:?}", rig.scripted.counts());
+            assert_right_afterwards(&rig, &bytes).await;
+        }
+    }
+}
+
+/// Heads are about another content than GETs: two nodes of an origin disagree.
+#[tokio::test]
+async fn a_head_that_disagrees_with_gets_is_a_typed_error() {
+    type Lie = fn() -> Act;
+    let lies: [(&str, Lie); 3] = [
+        ("another etag", || Act::ETag(Some("other".into()))),
+        ("another length", || Act::Size(LEN as u64 + 5)),
+        ("no etag", || Act::ETag(None)),
+    ];
+    for (name, lie) in lies {
+        let (rig, bytes) = filled(1).await;
+        assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&bytes, &wanted()));
+        rig.cache.flush();
+        rig.scripted.script(move |ask| if ask.head { lie() } else { Act::Pass });
+        let before = asked(&rig);
+        for _ in 0..3 {
+            match rig.ranges("a", &wanted()).await {
+                Ok(got) => assert_eq!(got, expected(&bytes, &wanted()), "{name}"),
+                Err(Error::Precondition { .. }) => {}
+                Err(other) => panic!("{name}: {other}"),
+            }
+        }
+        assert!(asked(&rig) - before <= 3 * ASKED_MOST, "{name}: {:?}", rig.scripted.counts());
+        assert_right_afterwards(&rig, &bytes).await;
+    }
+}
+
+/// A weak etag does not tell bytes apart, so the object passes. A client that compresses on its way has it so, and bodies of other lengths.
+#[tokio::test]
+async fn objects_with_weak_etags_pass() {
+    let (rig, bytes) = filled(1).await;
+    rig.scripted.script(|_| Act::ETag(Some("W/\"1\"".into())));
+    for _ in 0..3 {
+        assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&bytes, &wanted()));
+        rig.cache.flush();
+    }
+    // The same weak etag, and other bytes.
+    let new = random(LEN, 2);
+    rig.behind("a", new.clone()).await;
+    assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&new, &wanted()));
+    let counters = rig.cache.counters();
+    assert_eq!((counters.filled, counters.hits), (0, 0), "{counters:?}");
+    assert!(counters.passed >= 4);
+    assert_right_afterwards(&rig, &new).await;
+}
+
+/// Clocks of the origin and of this machine may be years apart. Times are compared with those of the origin only.
+#[tokio::test]
+async fn clocks_that_are_apart_change_nothing() {
+    for seconds in [-9_000_000_000, -1, 1, 4_000_000_000, 9_000_000_000, 90_000_000_000] {
+        let rig = Rig::with(|options| {
+            let seconds = std::time::Duration::from_secs(3600);
+            options.by_time(true).revalidate("b", Revalidate::After(seconds))
+        });
+        let (old, new) = (random(LEN, 1), random(LEN - 7, 2));
+        rig.behind("a", old.clone()).await;
+        let time = DateTime::from_timestamp(seconds, 0).unwrap();
+        rig.scripted.script(move |_| Act::Modified(time));
+        for _ in 0..3 {
+            assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&old, &wanted()), "{seconds}");
+            rig.cache.flush();
+        }
+        // One of the same time has another length. One of the same length has a time before it.
+        rig.behind("a", new.clone()).await;
+        assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&new, &wanted()), "{seconds}");
+        let newer = random(LEN - 7, 3);
+        rig.behind("a", newer.clone()).await;
+        let earlier = DateTime::from_timestamp(seconds - 86_400, 0).unwrap();
+        rig.scripted.script(move |_| Act::Modified(earlier));
+        assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&newer, &wanted()), "{seconds}");
+        assert_right_afterwards(&rig, &newer).await;
+    }
+}
