@@ -3,6 +3,7 @@
 import asyncio
 import io
 import multiprocessing
+import multiprocessing.forkserver
 import multiprocessing.util
 import os
 import pathlib
@@ -208,6 +209,8 @@ def test_workers_of_any_kind_read_it(urls, cache, values, method, kind):
     x = iomill.open(urls[kind], cache=cache)
     assert len(pickle.dumps(x)) < 2000, "no bytes of the object travel"
     x[:100]
+    # A server that an earlier test has started has no credentials in its environment.
+    multiprocessing.forkserver._forkserver._stop()
     with multiprocessing.get_context(method).Pool(2) as pool:
         results = pool.map(gather, [(x, seed) for seed in range(8)])
     for pid, ids, taken, few in results:
