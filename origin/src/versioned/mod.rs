@@ -93,7 +93,7 @@ impl Cached {
         while let Some(found) = listed.try_next().await? {
             let content = self.open(&found.location).await?;
             let (size, object) = (content.object.meta.size, &content.object);
-            let pinned = self.store.pin(object, &[0..size], &mut done, &mut progress).await;
+            let pinned = self.store.pin(object, std::slice::from_ref(&(0..size)), &mut done, &mut progress).await;
             pinned.map_err(|fault| error(&fault, &found.location))?;
         }
         Ok(done)
@@ -104,7 +104,7 @@ impl Cached {
         let mut listed = self.inner.list(prefix);
         while let Some(found) = listed.try_next().await? {
             let content = self.open(&found.location).await?;
-            content.unpin(&[0..content.object.meta.size])?;
+            content.unpin(std::slice::from_ref(&(0..content.object.meta.size)))?;
         }
         Ok(())
     }

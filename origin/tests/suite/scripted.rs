@@ -201,7 +201,7 @@ impl ObjectStore for Scripted {
         if let Act::Fail(error) = act {
             return Err(error);
         }
-        let got = self.inner.get_opts(path, options).await?;
+        let mut got = self.inner.get_opts(path, options).await?;
         self.bytes.fetch_add(got.range.end - got.range.start, Relaxed);
         Ok(match act {
             Act::After(delay) => {
@@ -220,17 +220,14 @@ impl ObjectStore for Scripted {
                 with_body(got, bytes)
             }
             Act::Elsewhere(by) => {
-                let mut got = got;
                 got.range = got.range.start + by..got.range.end + by;
                 got
             }
             Act::ETag(e_tag) => {
-                let mut got = got;
                 got.meta.e_tag = e_tag;
                 got
             }
             Act::Stall => {
-                let mut got = got;
                 got.payload = GetResultPayload::Stream(stream::pending().boxed());
                 got
             }
@@ -241,12 +238,10 @@ impl ObjectStore for Scripted {
                 got
             }
             Act::Size(size) => {
-                let mut got = got;
                 got.meta.size = size;
                 got
             }
             Act::Modified(time) => {
-                let mut got = got;
                 (got.meta.e_tag, got.meta.last_modified) = (None, time);
                 got
             }
