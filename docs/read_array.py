@@ -309,15 +309,17 @@ class Files:
             self.layouts[number] = (layout, block, drives)
         elif kind == 2:
             number, length, _, _, key, layout, state, flags, size = struct.unpack_from("<QQQQQIBBH", body)
-            name, fields, extent = body[48 : 48 + size].decode(), body[48 + size :], None
+            name, fields, extent, sums = body[48 : 48 + size].decode(), body[48 + size :], None, None
             while fields:
                 tag, size = struct.unpack_from("<BH", fields)
                 if tag == 1:
                     extent = struct.unpack_from("<HHIH", fields, 3)
+                elif tag == 2:
+                    sums = fields[3 : 3 + size]
                 elif tag < 128:
                     raise Damaged(f"a field {tag} that is not known")
                 fields = fields[3 + size :]
-            self.files[number] = (name, length, key, layout, state, flags, extent)
+            self.files[number] = (name, length, key, layout, state, flags, extent, sums)
         elif kind == 4:
             if self.files.pop(u64(body, 0), None) is None and not is_late:
                 raise Damaged("a file is gone that was not there")
@@ -408,16 +410,74 @@ class Layout:
                 return x
 
 
-def read_file(roots, layouts, file):
+# Sums.
+
+
+def place_hash(array, number, what, page):
+    return xxh3(array + struct.pack("<QQQ", number, what, page))
+
+
+def sum_of(array, number, page, data):
+    if not any(data):
+        return 0
+    found = (xxh3(data) ^ place_hash(array, number, M64, page)) & M32
+    return found + 2 if found < 2 else found
+
+
+class PartSums:
+    """The sums of the part of a file on the drive at a position of its layout."""
+
+    def __init__(self, path, array, number, position):
+        self.path, self.array, self.number, self.position = path, array, number, position
+        self.data = b""
+        if os.path.exists(path):
+            with open(path, "rb") as file:
+                self.data = file.read()
+        heads = [self.data[at : at + BLOCK] for at in (0, BLOCK)]
+        self.head = max(filter(self.is_head, heads), key=lambda head: u64(head, 40), default=None)
+
+    def is_head(self, head):
+        good = len(head) == BLOCK and head[:8] == b"iomilsum" and u32(head, 8) == 1
+        good = good and head[16:32] == self.array and u64(head, 32) == self.number and u64(head, 48) == self.position
+        return good and u64(head, 56) == xxh3(head[:56] + bytes(8) + head[64:])
+
+    def of(self, page):
+        """The sum of a page of the part. None if its zone is marked."""
+        chunk, at = divmod(page, 1022)
+        if self.head is not None:
+            bit = chunk // 16 >> u32(self.head, 12)
+            if bit < (BLOCK - 64) * 8 and self.head[64 + bit // 8] >> bit % 8 & 1:
+                return None
+        sums = self.data[(2 + chunk) * BLOCK : (3 + chunk) * BLOCK].ljust(BLOCK, b"\0")
+        if not any(sums):
+            return 0
+        if u64(sums, 0) != xxh3(sums[8:]) ^ place_hash(self.array, self.number, self.position, chunk):
+            raise Damaged(f"{self.path}: page {2 + chunk} is damaged")
+        return u32(sums, 8 + 4 * at)
+
+
+def check_page(array, number, page, data, wanted):
+    if wanted not in (None, 1) and wanted != sum_of(array, number, page, data):
+        raise Damaged(f"page {page} of file {number} is not what was written")
+
+
+def small_sum(field, page):
+    return u32(field, 1 + 4 * page) if field and field[0] == 1 and len(field) >= 5 + 4 * page else None
+
+
+def read_file(roots, layouts, array, file):
     """Yields the bytes of a file."""
-    number, length, key, layout, _, flags, extent = file
+    number, length, key, layout, _, flags, extent, field = file
     if extent:
         drive, shared, page, _ = extent
         with open(os.path.join(roots[drive], "shared", f"{shared:04x}"), "rb") as part:
             part.seek(page * BLOCK)
-            yield part.read(length)
+            found = part.read(-(-length // BLOCK) * BLOCK)
+        for at in range(0, length, BLOCK):
+            check_page(array, number, at // BLOCK, found[at : at + BLOCK], small_sum(field, at // BLOCK))
+        yield found[:length]
         return
-    layout = Layout(layouts[layout], key)
+    layout, sums = Layout(layouts[layout], key), {}
     for block in range(-(-length // layout.block)):
         size = min(layout.block, length - block * layout.block)
         if not flags & 1:
@@ -426,10 +486,18 @@ def read_file(roots, layouts, file):
         drive, row = layout.place(block)
         with open(os.path.join(roots[drive], "parts", f"{number:016x}"), "rb") as part:
             part.seek(row * layout.block)
-            found = part.read(size)
+            found = part.read(-(-size // BLOCK) * BLOCK)
         if len(found) < size:
             raise Damaged(f"drive {drive}: the part of file {number} is too short")
-        yield found
+        if field is not None:
+            if drive not in sums:
+                position = [index for index, _ in layout.drives].index(drive)
+                path = os.path.join(roots[drive], "parts", f"{number:016x}.sums")
+                sums[drive] = PartSums(path, array, number, position)
+            for at in range(0, size, BLOCK):
+                data, own = found[at : at + BLOCK].ljust(BLOCK, b"\0"), sums[drive].of((row * layout.block + at) // BLOCK)
+                check_page(array, number, (block * layout.block + at) // BLOCK, data, own)
+        yield found[:size]
 
 
 def main():
@@ -455,7 +523,7 @@ def main():
         return
     if args.get not in files:
         sys.exit(f"there is no file {args.get!r}")
-    for piece in read_file(roots, log.files.layouts, files[args.get]):
+    for piece in read_file(roots, log.files.layouts, bytes.fromhex(label["array"]), files[args.get]):
         sys.stdout.buffer.write(piece)
 
 

@@ -155,7 +155,7 @@ fn library_kind(error: &Error) -> &'static str {
         Error::NoArray { .. } => "no_array",
         Error::DriveMissing { .. } => "drive_missing",
         Error::Drive { .. } => "drive",
-        Error::Corrupt { .. } => "corrupt",
+        Error::Corrupt { .. } | Error::CorruptPage { .. } => "corrupt",
         Error::Locked { .. } => "locked",
         Error::NotFound { .. } => "not_found",
         Error::Exists { .. } => "exists",

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use iomill::engine::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, NO_REGION, Op};
 
-use crate::fault::{Death, Verdict, short_len};
+use crate::fault::{Death, Verdict, misplaced, short_len};
 use crate::flight::{Flight, Plan, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES, granules};
 use crate::memory::{Stretches, is_misaligned};
@@ -165,6 +165,8 @@ impl State {
             Verdict::Go | Verdict::Beside => {}
             Verdict::Fail(errno) => flight.plan = Plan::Fail(errno),
             Verdict::Short => flight.plan = Plan::Transfer(short),
+            Verdict::Lost => flight.plan = Plan::Lose(request.len),
+            Verdict::Misplaced => flight.request.offset = misplaced(request.offset),
             Verdict::Crash => return self.crash(crate::Survival::Seeded),
         }
         if request.op == Op::Sync {
@@ -218,12 +220,14 @@ impl State {
     pub fn take(&mut self, id: u64) {
         let Some(flight) = self.flights.get(&id) else { return };
         let (drive, file, offset) = (flight.drive, flight.file, flight.request.offset);
+        let flight_plan = flight.plan;
         if flight.taken {
             return;
         }
         let result = match flight.plan {
             _ if self.death(drive).is_some() => Err(libc::EIO),
             Plan::Fail(errno) => Err(errno),
+            Plan::Lose(len) => Ok(len as usize),
             Plan::Transfer(len) => match self.fitting(drive, file, offset, len as usize) {
                 0 if len > 0 => Err(libc::ENOSPC),
                 fits => Ok(fits),
@@ -235,6 +239,7 @@ impl State {
         let dead = self.death(drive).is_some();
         let mut change = None;
         match result {
+            Ok(_) if matches!(flight_plan, Plan::Lose(_)) => {}
             Ok(len) => {
                 self.note(&format!("write {len} at {offset}: {:x}", digest(&bytes[..len])));
                 change = self.file(drive, file).ok().map(|found| found.write(offset, &bytes[..len], true));
@@ -323,7 +328,7 @@ impl State {
             (Some(Death::Empty), _) => return 0,
             (Some(Death::Error), _) => return -libc::EIO,
             (None, Plan::Fail(errno)) => return -errno,
-            (None, Plan::Transfer(len)) => len,
+            (None, Plan::Transfer(len) | Plan::Lose(len)) => len,
         };
         let mut bytes = vec![0; len as usize];
         let Ok(file) = self.file(flight.drive, flight.file) else { return -libc::EBADF };

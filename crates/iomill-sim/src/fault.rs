@@ -54,6 +54,11 @@ pub enum Fault {
     Short,
     /// The machine crashes before the operation takes effect. An engine's write is then in flight.
     Crash,
+    /// A write ends well, and the drive keeps what it had. No effect on other operations.
+    Lost,
+    /// A write ends well, and its bytes go to another page of the same file: the one before, or behind the first one.
+    /// No effect on other operations.
+    Misplaced,
     /// A `DriveFs` sync succeeds, and meanwhile the flush of another file of the drive fails. No effect on other
     /// operations.
     Beside,
@@ -87,6 +92,7 @@ pub struct Injection {
     fault: Fault,
     drive: Option<usize>,
     path: String,
+    except: Option<String>,
     skip: u64,
     times: u64,
 }
@@ -94,7 +100,7 @@ pub struct Injection {
 impl Injection {
     /// A fault that hits the next operation of a kind, once.
     pub fn new(kind: Kind, fault: Fault) -> Injection {
-        Injection { kind, fault, drive: None, path: String::new(), skip: 0, times: 1 }
+        Injection { kind, fault, drive: None, path: String::new(), except: None, skip: 0, times: 1 }
     }
 
     /// Hits only operations on this drive.
@@ -106,6 +112,11 @@ impl Injection {
     /// of a rename is its target, and that of an open file the one by which it was opened.
     pub fn path(self, path: &str) -> Injection {
         Injection { path: path.to_owned(), ..self }
+    }
+
+    /// Hits no operations with this in their path.
+    pub fn except(self, path: &str) -> Injection {
+        Injection { except: Some(path.to_owned()), ..self }
     }
 
     /// Lets this many matching operations pass first.
@@ -124,7 +135,9 @@ impl Injection {
             && self.kind == operation.kind
             && self.drive.is_none_or(|drive| drive == operation.drive)
             && operation.path.contains(&self.path)
+            && !self.except.as_ref().is_some_and(|path| operation.path.contains(path))
             && (self.fault != Fault::Short || transfer)
+            && (!matches!(self.fault, Fault::Lost | Fault::Misplaced) || operation.kind == Kind::Write)
     }
 }
 
@@ -230,6 +243,8 @@ impl Faults {
                 Fault::Short => Verdict::Short,
                 Fault::Crash => Verdict::Crash,
                 Fault::Beside => Verdict::Beside,
+                Fault::Lost => Verdict::Lost,
+                Fault::Misplaced => Verdict::Misplaced,
             };
         }
         self.rates.judge(operation, rng)
@@ -301,6 +316,14 @@ pub(crate) enum Verdict {
     Short,
     Crash,
     Beside,
+    Lost,
+    Misplaced,
+}
+
+/// Where a write goes that goes to another place: an offset in bytes.
+pub(crate) fn misplaced(offset: u64) -> u64 {
+    const PAGE: u64 = 4096;
+    if offset < PAGE { offset + PAGE } else { offset - PAGE }
 }
 
 impl fmt::Display for Verdict {
@@ -311,6 +334,8 @@ impl fmt::Display for Verdict {
             Verdict::Short => f.write_str("short"),
             Verdict::Crash => f.write_str("crash"),
             Verdict::Beside => f.write_str("beside"),
+            Verdict::Lost => f.write_str("lost"),
+            Verdict::Misplaced => f.write_str("misplaced"),
         }
     }
 }

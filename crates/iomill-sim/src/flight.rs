@@ -54,6 +54,8 @@ pub(crate) struct Flight {
 pub(crate) enum Plan {
     Transfer(u32),
     Fail(i32),
+    /// So many bytes count as written, and are not.
+    Lose(u32),
 }
 
 impl Flight {

@@ -10,7 +10,7 @@ use iomill::sys::flushes::FlushFailures;
 use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
 
 use crate::errno;
-use crate::fault::{Death, Kind, Verdict};
+use crate::fault::{Death, Kind, Verdict, misplaced};
 use crate::image::PAGE_BYTES;
 use crate::memory::is_misaligned;
 use crate::state::{Open, State};
@@ -161,6 +161,10 @@ impl DriveFs for SimFs {
                 }
                 return Err(errno(code));
             }
+            if verdict == Verdict::Lost {
+                return state.effect();
+            }
+            let offset = if verdict == Verdict::Misplaced { misplaced(offset) } else { offset };
             let fits = state.fitting(self.drive, file, offset, bytes.len());
             state.file(self.drive, file)?.write(offset, &bytes[..fits], false);
             state.note(&format!("write {fits} at {offset}: {:x}", digest(&bytes[..fits])));

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::dice::Survival;
 use crate::disk::{Disk, File};
@@ -248,6 +249,13 @@ impl World {
     /// The virtual time. Unlike a read of the platform's clock, this call takes none.
     pub fn now_ns(&self) -> u64 {
         self.state().now_ns
+    }
+
+    /// Lets this much time pass, and all that happens meanwhile.
+    pub fn pass(&self, time: Duration) {
+        let mut state = self.state();
+        let until_ns = state.now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        state.advance_to(until_ns);
     }
 
     // Changes of files without the program's knowledge. Paths are relative to `<drive>/iomill`. A change also makes

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+mod told;
 mod words;
+
+use told::number;
+pub(crate) use told::told;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -106,6 +109,22 @@ pub enum Error {
         why: String,
         /// What to do. It may be empty.
         advice: Cow<'static, str>,
+    },
+
+    /// A page of a file is not what was written to it: the drive returned other bytes. None of them were given out. The
+    /// other pages of the file can be read.
+    #[non_exhaustive]
+    CorruptPage {
+        /// The name of the file in the array.
+        file: String,
+        /// The number of the page in the file: its offset in bytes is 4,096 times that.
+        page: u64,
+        /// The index of the drive.
+        drive: u16,
+        /// The part on that drive.
+        path: PathBuf,
+        /// The offset of the page in the part, in bytes.
+        offset: u64,
     },
 
     /// Another process uses the array.
@@ -410,7 +429,9 @@ impl Error {
             Error::Locked { .. } | Error::Busy { .. } => ErrorKind::InUse,
             Error::Invalid { .. } => ErrorKind::InvalidInput,
             Error::ReadOnly { .. } => ErrorKind::ReadOnly,
-            Error::Corrupt { .. } | Error::PartCut { .. } | Error::FileCut { .. } => ErrorKind::Corrupt,
+            Error::Corrupt { .. } | Error::CorruptPage { .. } | Error::PartCut { .. } | Error::FileCut { .. } => {
+                ErrorKind::Corrupt
+            }
             Error::DriveMissing { .. } | Error::Drive { .. } => ErrorKind::Drive,
             Error::Io { .. } => ErrorKind::Io,
             Error::Poisoned { .. } | Error::OutcomeUnknown { .. } => ErrorKind::Uncertain,
@@ -491,32 +512,6 @@ impl Error {
     pub fn not_found(name: impl Into<String>) -> Error {
         Error::NotFound { name: name.into() }
     }
-}
-
-/// An error in words, with the errno that the kernel has for such a case.
-#[derive(Debug)]
-struct Told {
-    errno: i32,
-    why: String,
-}
-
-impl fmt::Display for Told {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.why)
-    }
-}
-
-impl StdError for Told {}
-
-/// Makes an error in words that also has an errno ([`Error::errno`]).
-pub(crate) fn told(errno: i32, why: impl Into<String>) -> io::Error {
-    io::Error::new(io::Error::from_raw_os_error(errno).kind(), Told { errno, why: why.into() })
-}
-
-/// The errno of an error of the kernel, or of [`told`].
-fn number(error: &io::Error) -> Option<i32> {
-    let told = || Some(error.get_ref()?.downcast_ref::<Told>()?.errno);
-    error.raw_os_error().or_else(told)
 }
 
 /// The error is inside, for `downcast` or [`Error::from`], and with it its errno ([`Error::errno`]).

@@ -26,6 +26,25 @@ fn bytes_of(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
+/// The reader refuses a page of a file with sums that has rotted.
+fn rot_is_found(drives: &[PathBuf], name: &str) {
+    let array = ArrayOptions::new().read_only(true).open_at(drives).unwrap();
+    let part = array.stat(name).unwrap().parts[0].0.clone();
+    array.close().unwrap();
+    let bytes = std::fs::read(&part).unwrap();
+    let mut rotten = bytes.clone();
+    rotten[5] ^= 1;
+    std::fs::write(&part, rotten).unwrap();
+    let reader = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/read_array.py");
+    let output = Command::new("python3").arg("-B").arg(reader).args(["--get", name]).args(drives).output();
+    if let Ok(output) = output {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "a rotten page was given out");
+        assert!(said.contains("not what was written") || said.contains("tomllib"), "{said}");
+    }
+    std::fs::write(&part, bytes).unwrap();
+}
+
 #[test]
 fn a_program_written_from_the_page_reads_an_array() {
     let dir = tempfile::tempdir().unwrap();
@@ -33,8 +52,10 @@ fn a_program_written_from_the_page_reads_an_array() {
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let array = ArrayOptions::new().weights([10, 11, 7]).create(&drives).unwrap();
     let mut expected = Vec::new();
+    let summed = [Layout::rotated().checksums(true), Layout::hash().checksums(true)];
     let layouts = [Layout::striping(), Layout::rotated(), Layout::hash(), Layout::hash().drives([1])];
-    for (kind, layout) in layouts.into_iter().enumerate() {
+    let layouts = layouts.into_iter().chain(summed);
+    for (kind, layout) in layouts.enumerate() {
         for (at, len) in [0, 5000, 700_001].into_iter().enumerate() {
             let (name, bytes) = (format!("dir {kind}/file-{at}"), bytes_of(len, at as u64));
             let file = array.create_file(&name, layout.clone().block_bytes(4096 << (at % 2 * 3))).unwrap();
@@ -53,6 +74,7 @@ fn a_program_written_from_the_page_reads_an_array() {
     check(&expected[..2], &drives, expected.len());
     array.close().unwrap();
     check(&expected, &drives, expected.len());
+    rot_is_found(&drives, "dir 4/file-2");
     let again = ArrayOptions::new().open_at(&drives).unwrap();
     again.delete(&expected.remove(3).0).unwrap();
     again.close().unwrap();

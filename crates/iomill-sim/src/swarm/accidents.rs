@@ -1,7 +1,7 @@
 //! Steps that make something go wrong with the machine.
 
 use super::coverage::Trouble;
-use super::life::{Life, Said};
+use super::life::{Life, Said, nothing};
 use super::program::{Act, Step, rates};
 use crate::{Death, Fault, Injection, Kind, Rates};
 
@@ -36,12 +36,50 @@ impl Life<'_> {
                 self.world.faults(|faults| faults.crash_at_effect = Some(at));
                 Ok(format!("at change {at}"))
             }
+            Act::Rot => self.rot(step, drive),
+            Act::Lose | Act::Misplace => self.misdirect(step, drive),
             _ => {
                 self.calm();
                 self.coverage.calm();
                 Ok("calm".to_owned())
             }
         }
+    }
+
+    /// Changes bytes of a page of a part, of its sums, or of small files.
+    fn rot(&mut self, step: &Step, drive: usize) -> Said {
+        let files: Vec<String> = self.world.files(drive);
+        let files: Vec<&String> =
+            files.iter().filter(|path| path.contains("parts/") || path.contains("shared/")).collect();
+        let Some(path) = files.get(step.first as usize % files.len().max(1)) else { return nothing() };
+        let len = self.world.read(drive, path).map_or(0, |bytes| bytes.len());
+        if len == 0 {
+            return nothing();
+        }
+        let at = step.second as usize % len;
+        let count = 1 + step.which as usize % 600;
+        self.world.corrupt(drive, path, at as u64, count).map_err(|error| error.to_string())?;
+        self.is_rotten = true;
+        self.coverage.trouble(Trouble::Rot);
+        Ok(format!("{count} bytes of {path} on drive {drive} at {at}"))
+    }
+
+    /// Has a write come to nothing, or to another place. It hits pages only, because a page and its sum that are both
+    /// old look right.
+    fn misdirect(&mut self, step: &Step, drive: usize) -> Said {
+        let fault = if step.act == Act::Lose { Fault::Lost } else { Fault::Misplaced };
+        let skip = u64::from(step.second % 4);
+        let injection = Injection::new(Kind::Write, fault).drive(drive).path("parts/").except(".sums").skip(skip);
+        self.world.faults(|faults| faults.inject(injection));
+        self.is_rotten = true;
+        self.coverage.trouble(Trouble::Rot);
+        Ok(format!("a write on drive {drive} after {skip}: {fault:?}"))
+    }
+
+    /// A flush that fails may lose bytes that reads still return. Where a page has a sum of these bytes, a crash shows
+    /// it as one that was not written.
+    fn may_be_rotten(&mut self, is_flush: bool) {
+        self.is_rotten |= is_flush && self.program.has_sums;
     }
 
     fn fail_by_chance(&mut self, step: &Step) -> Said {
@@ -54,6 +92,7 @@ impl Life<'_> {
             ..Rates::default()
         };
         self.is_excused |= rates != harmless;
+        self.may_be_rotten(rates.sync_error > 0 || rates.catalog_error > 0);
         self.is_cut_short |= rates.short_write > 0;
         self.coverage.trouble(Trouble::Errors);
         Ok(format!("{rates:?}"))
@@ -80,6 +119,7 @@ impl Life<'_> {
         let injection = Injection::new(kind, Fault::Errno(errno)).drive(drive).skip(skip).times(times);
         self.world.faults(|faults| faults.inject(injection));
         self.is_excused = true;
+        self.may_be_rotten(kind == Kind::Sync);
         self.coverage.trouble(Trouble::Errors);
         Ok(format!("{times} {kind:?} on drive {drive} after {skip} fail with errno {errno}"))
     }

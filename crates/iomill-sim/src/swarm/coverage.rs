@@ -19,9 +19,11 @@ pub enum Trouble {
     Full,
     /// The machine stopped during the step.
     Crash,
+    /// Bytes on a drive are not those that were written.
+    Rot,
 }
 
-const TROUBLES: usize = 6;
+const TROUBLES: usize = 7;
 
 /// Counts of steps by what they met.
 #[derive(Clone, Debug)]
@@ -71,7 +73,7 @@ impl Coverage {
         if crashed {
             return count(Trouble::Crash);
         }
-        let troubles = [Trouble::Errors, Trouble::Slow, Trouble::Dead, Trouble::Full];
+        let troubles = [Trouble::Errors, Trouble::Slow, Trouble::Dead, Trouble::Full, Trouble::Rot];
         let met: Vec<Trouble> = troubles.into_iter().filter(|trouble| self.now[*trouble as usize]).collect();
         if met.is_empty() {
             count(Trouble::None);
@@ -98,8 +100,8 @@ impl fmt::Display for Coverage {
         )?;
         writeln!(
             f,
-            "{:<13}{:>15}{:>15}{:>15}{:>15}{:>15}{:>15}",
-            "", "no trouble", "errors", "slow", "dead", "full", "crash"
+            "{:<13}{:>15}{:>15}{:>15}{:>15}{:>15}{:>15}{:>15}",
+            "", "no trouble", "errors", "slow", "dead", "full", "crash", "rot"
         )?;
         for (act, cells) in Act::ALL.iter().zip(&self.cells) {
             write!(f, "{:<13}", format!("{act:?}"))?;

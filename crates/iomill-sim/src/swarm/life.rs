@@ -77,6 +77,9 @@ pub struct Life<'a> {
     openings: u64,
     /// Whether something that causes errors has happened since the array was opened (rule 3).
     pub is_excused: bool,
+    /// Whether drives have other bytes than were written, which only files with sums find out. Such an error is right
+    /// from then on.
+    pub is_rotten: bool,
     /// Whether a change has an unknown outcome (rule 2).
     pub is_unknown: bool,
     /// Whether writes are cut anywhere, so that a crash leaves a sector that is old and new.
@@ -107,6 +110,7 @@ impl<'a> Life<'a> {
             made: 0,
             openings: 0,
             is_excused: false,
+            is_rotten: false,
             is_unknown: false,
             is_cut_short: false,
             was_cut: false,
@@ -157,6 +161,13 @@ impl<'a> Life<'a> {
             return Ok(());
         }
         let text = error.to_string();
+        if self.is_rotten && is_rot(error) {
+            return Ok(());
+        }
+        if self.is_rotten && matches!(error, Error::Poisoned { .. }) {
+            // A cut that met rot has made the file take no more writes.
+            self.is_excused = true;
+        }
         if !self.is_excused {
             return Err(format!("an error, and nothing has gone wrong: {text}"));
         }
@@ -262,10 +273,11 @@ impl<'a> Life<'a> {
             return Err(format!("after {how:?} no state that may be is there:\n  {}", reasons.join("\n  ")));
         };
         self.names = self.outcomes.swap_remove(which);
-        for found in found {
+        for mut found in found {
             let Some(named) = self.names.get_mut(&found.name) else { continue };
             named.version = Some(found.version);
             let contents = self.contents.get_mut(&named.id).expect("a name has contents");
+            contents.fill(&mut found.bytes, &found.unread);
             if killed && !is_closed { contents.found_after_kill(&found.bytes) } else { contents.found(&found.bytes) }
         }
         self.outcomes = vec![self.names.clone()];
@@ -282,12 +294,19 @@ impl<'a> Life<'a> {
             let failed = |error: Error| format!("{name} cannot be read, and nothing fails: {error}");
             let file = array.open_file(&name).map_err(failed)?;
             let mut bytes = vec![0; file.len() as usize];
-            let read = file.read_at(&mut bytes, 0).map_err(failed)?;
+            let mut unread = Vec::new();
+            let read = match file.read_at(&mut bytes, 0) {
+                Err(error) if self.is_rotten && is_rot(&error) => {
+                    unread = read_pages(&file, &mut bytes).map_err(failed)?;
+                    bytes.len()
+                }
+                read => read.map_err(failed)?,
+            };
             if read != bytes.len() {
                 return Err(format!("{name} has {} bytes, and a read of them brought {read}", bytes.len()));
             }
             let stat = array.stat(&name).map_err(failed)?;
-            all.push(Found { version: stat.version, attributes: stat.attributes, name, bytes });
+            all.push(Found { version: stat.version, attributes: stat.attributes, name, bytes, unread });
         }
         Ok(all)
     }
@@ -319,6 +338,25 @@ struct Found {
     version: u64,
     attributes: BTreeMap<String, String>,
     bytes: Vec<u8>,
+    /// The ranges that cannot be read, because they are not what was written.
+    unread: Vec<std::ops::Range<usize>>,
+}
+
+/// Whether an error says that bytes are not what was written.
+fn is_rot(error: &Error) -> bool {
+    matches!(error, Error::CorruptPage { .. } | Error::Corrupt { .. })
+}
+
+/// Reads a file page by page. Returns the pages that are not what was written.
+fn read_pages(file: &File, bytes: &mut [u8]) -> iomill::Result<Vec<std::ops::Range<usize>>> {
+    let mut unread = Vec::new();
+    for (page, chunk) in bytes.chunks_mut(4096).enumerate() {
+        match file.read_at(chunk, page as u64 * 4096) {
+            Err(error) if is_rot(&error) => unread.push(page * 4096..(page + 1) * 4096),
+            read => drop(read?),
+        }
+    }
+    Ok(unread)
 }
 
 fn fits(names: &Names, contents: &BTreeMap<u32, Contents>, found: &[Found], killed: bool) -> Result<(), Wrong> {
@@ -330,7 +368,9 @@ fn fits(names: &Names, contents: &BTreeMap<u32, Contents>, found: &[Found], kill
         if found.attributes != named.attributes {
             return Err(format!("{}: attributes {:?}, not {:?}", found.name, found.attributes, named.attributes));
         }
-        contents[&named.id].may_leave(&found.bytes, killed).map_err(|why| format!("{}: {why}", found.name))?;
+        let mut bytes = found.bytes.clone();
+        contents[&named.id].fill(&mut bytes, &found.unread);
+        contents[&named.id].may_leave(&bytes, killed).map_err(|why| format!("{}: {why}", found.name))?;
     }
     Ok(())
 }

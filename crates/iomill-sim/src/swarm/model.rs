@@ -270,6 +270,16 @@ impl Contents {
         Ok(())
     }
 
+    /// What cannot be read of these bytes may be what is there.
+    pub fn fill(&self, found: &mut [u8], unread: &[std::ops::Range<usize>]) {
+        for (index, chunk) in found.chunks_mut(SECTOR).enumerate() {
+            let is_unread = unread.iter().any(|range| range.contains(&(index * SECTOR)));
+            if let Some(sector) = self.sectors.get(index).filter(|_| is_unread) {
+                chunk.copy_from_slice(&sector.now[0][..chunk.len()]);
+            }
+        }
+    }
+
     /// Whether a crash may leave these bytes, or, if only the process died, also what a read would have returned.
     pub fn may_leave(&self, found: &[u8], killed: bool) -> Result<(), String> {
         let may_have_len = self.crash_lens.contains(&found.len()) || killed && found.len() == self.len;

@@ -60,11 +60,17 @@ pub enum Act {
     KillProcess,
     /// The array is closed and opened again.
     Reopen,
+    /// Bytes of a file on a drive change.
+    Rot,
+    /// The next write to a file ends well, and is not done.
+    Lose,
+    /// The next write to a file ends well, and goes to another place of it.
+    Misplace,
 }
 
 impl Act {
     /// All of them.
-    pub const ALL: [Act; 39] = [
+    pub const ALL: [Act; 42] = [
         Act::Create,
         Act::Open,
         Act::Drop,
@@ -104,7 +110,13 @@ impl Act {
         Act::Crash,
         Act::KillProcess,
         Act::Reopen,
+        Act::Rot,
+        Act::Lose,
+        Act::Misplace,
     ];
+
+    /// Those that each program may draw. The others are among the steps of some programs.
+    const DRAWN: usize = 39;
 
     /// Whether it makes something go wrong.
     pub fn is_accident(self) -> bool {
@@ -161,6 +173,8 @@ pub struct Program {
     /// Files stay below this length.
     pub longest: usize,
     pub steps: Vec<Step>,
+    /// Whether its files have sums.
+    pub has_sums: bool,
 }
 
 impl Program {
@@ -174,7 +188,31 @@ impl Program {
         let count = [rng.usize(5..40), rng.usize(20..150), rng.usize(50..400)][rng.usize(0..3)];
         let steps = (0..count).map(|_| step(&mut rng, &wanted, total)).collect();
         let longest = [6 * PAGE, 40 * PAGE, 700 << 10, 3 << 20][rng.usize(0..4)];
-        Program { seed, drives, weights, tears: rng.bool(), longest, steps }
+        let mut program =
+            Program { seed, drives, weights, tears: rng.bool(), longest, steps, has_sums: seed.is_multiple_of(2) };
+        if program.has_sums {
+            program.add_rot();
+        }
+        program
+    }
+
+    /// In every other program with sums drives return other bytes than were written, and nothing else goes wrong: what
+    /// a crash makes doubtful is
+    /// taken as it is (C60).
+    fn add_rot(&mut self) {
+        // Other draws, so that a seed means the same as before there were sums.
+        let mut rng = Rng::with_seed(!self.seed);
+        if rng.bool() {
+            return;
+        }
+        self.steps.retain(|step| !step.act.is_accident() || step.act == Act::Slow);
+        let only = [Act::Rot, Act::Lose, Act::Misplace][rng.usize(0..3)];
+        for _ in 0..rng.usize(1..6) {
+            let (which, first, second) = (rng.u32(..), rng.u32(..), rng.u32(..));
+            let act = if rng.bool() { Act::Rot } else { only };
+            let at = rng.usize(0..=self.steps.len());
+            self.steps.insert(at, Step { act, which, first, second });
+        }
     }
 
     /// A machine with the program's drives.
@@ -219,7 +257,7 @@ impl Program {
 
     /// The layout that a draw means.
     pub fn layout(&self, draw: u32) -> Layout {
-        testing::layout(&mut Rng::with_seed(u64::from(draw)), self.drives.len())
+        testing::layout(&mut Rng::with_seed(u64::from(draw)), self.drives.len()).checksums(self.has_sums)
     }
 }
 
@@ -232,7 +270,7 @@ fn wanted(rng: &mut Rng) -> Vec<u32> {
         _ if act.is_accident() && accidents < 3 => rng.u32(0..4).saturating_sub(2) * act.weight(),
         _ => rng.u32(0..3) * act.weight(),
     };
-    Act::ALL.iter().map(wants).collect()
+    Act::ALL[..Act::DRAWN].iter().map(wants).collect()
 }
 
 fn step(rng: &mut Rng, wanted: &[u32], total: u32) -> Step {

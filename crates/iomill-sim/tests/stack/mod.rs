@@ -25,5 +25,6 @@ mod resizing;
 mod script;
 mod sharing;
 mod space;
+mod sums;
 mod unsynced;
 mod versions;

@@ -136,6 +136,8 @@ impl Draft {
 
     /// Makes the content durable, and gives the draft its name in memory.
     fn queue(&self, array: &ArrayInner, name: &str, when: When) -> Result<Queued<Option<u64>>> {
+        // From now on what is written is marked, as in a file with a name.
+        self.file.state.file.end_draft()?;
         self.file.sync()?;
         array.catalog.queue_publication(&self.draft, name, when)
     }
@@ -229,7 +231,7 @@ impl<N: AsRef<str>, C: Deref<Target = [u8]>> Change for Put<N, C> {
     fn end_pages(&self, written: &mut Written, are_written: bool) -> Result<()> {
         let Some(pages) = written.pages.take() else { return Ok(()) };
         let file = &written.draft.file().state.file;
-        if are_written && file.take_first(pages, self.content.len()) {
+        if are_written && file.take_first(pages, &self.content) {
             return Ok(());
         }
         self.write_alone(&written.draft)
@@ -272,6 +274,7 @@ impl<N: AsRef<str>> Change for Copying<N> {
         // After the look for the source: if that is missing, no condition matters.
         inner.catalog.check_condition(self.to.as_ref(), self.when)?;
         let layout = Layout::new(record.layout).block_bytes(record.block_bytes).drives(record.drives.clone());
+        let layout = layout.checksums(record.sums.is_some());
         let draft = array.draft(layout)?;
         for (key, value) in &record.attributes {
             draft.set_attribute(key, Some(value))?;

@@ -327,6 +327,7 @@ pub struct Layout {
     pub(crate) kind: LayoutKind,
     pub(crate) block_bytes: u32,
     pub(crate) drives: Option<Vec<u16>>,
+    pub(crate) checksums: bool,
 }
 
 impl Default for Layout {
@@ -338,7 +339,7 @@ impl Default for Layout {
 impl Layout {
     /// A layout of the given kind with blocks of 64 KiB over all drives.
     pub fn new(kind: LayoutKind) -> Layout {
-        Layout { kind, block_bytes: DEFAULT_BLOCK_BYTES, drives: None }
+        Layout { kind, block_bytes: DEFAULT_BLOCK_BYTES, drives: None, checksums: false }
     }
 
     /// Block b on drive b mod n. Files begin with all drives in turn, so small files are on all of them.
@@ -370,6 +371,20 @@ impl Layout {
     /// Only these drives of the array, by index and in this order.
     pub fn drives(mut self, drives: impl Into<Vec<u16>>) -> Layout {
         self.drives = Some(drives.into());
+        self
+    }
+
+    /// Whether each page of the file has a checksum, which also says which page of which file it is. False by default.
+    /// It is checked when the page comes from
+    /// its drive, before a byte of it is given out. [`Error::CorruptPage`](crate::Error::CorruptPage) if the page is
+    /// not what was written. A page
+    /// of zeros has none.
+    ///
+    /// The sums take a thousandth of the file on its drives, and, while it is open, four bytes of memory for each page
+    /// near one that was touched.
+    /// After a crash those of the stretches of 64 MiB that were written to are made anew from what is there.
+    pub fn checksums(mut self, checksums: bool) -> Layout {
+        self.checksums = checksums;
         self
     }
 }

@@ -90,6 +90,7 @@ pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> R
         drives,
         key: u64::from_le_bytes(key),
         weights: options.weights_of_files(catalog),
+        sums: layout.checksums,
     })
 }
 

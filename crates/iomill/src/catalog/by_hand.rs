@@ -154,7 +154,14 @@ mod tests {
     }
 
     fn spec() -> FileSpec {
-        FileSpec { layout: LayoutKind::Striping, block_bytes: 4096, drives: vec![0], key: 7, weights: None }
+        FileSpec {
+            layout: LayoutKind::Striping,
+            block_bytes: 4096,
+            drives: vec![0],
+            key: 7,
+            weights: None,
+            sums: false,
+        }
     }
 
     fn names(world: &World) -> Vec<String> {

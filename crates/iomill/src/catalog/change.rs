@@ -5,7 +5,7 @@ use std::sync::{PoisonError, RwLockReadGuard};
 
 use super::journal::commits::Ticket;
 use super::journal::{Change, Journal};
-use super::log::record::{ATTRIBUTE_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
+use super::log::record::{ATTRIBUTE_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, LENGTH_MAX, layout_of, new_file};
 use super::state::files::Files;
@@ -46,7 +46,7 @@ impl Catalog {
         self.queue_names(true, |files, change| {
             check_condition(files, name, When::Absent)?;
             let layout = number_of(files, &layout, change);
-            let file = new_file(files.next_number(), name, layout, spec.key, now_ns);
+            let file = new_file(files.next_number(), name, layout, (spec.key, spec.sums), now_ns);
             change.push(&LogRecord::File(file));
             Ok(file.number)
         })
@@ -105,8 +105,14 @@ impl Catalog {
         })
     }
 
-    /// Makes the length of a file durable if there is a new one, and where its bytes are.
-    pub(super) fn record_place(&self, number: u64, length: Option<u64>, extent: Option<Extent>) -> Result<()> {
+    /// Makes the length of a file durable if there is a new one, where its bytes are, and their field of sums.
+    pub(super) fn record_place(
+        &self,
+        number: u64,
+        length: Option<u64>,
+        extent: Option<Extent>,
+        sums: Option<&[u8]>,
+    ) -> Result<()> {
         if let Some(length) = length.filter(|length| *length > LENGTH_MAX) {
             return Err(Error::invalid(format!("length {length}"), format!("the most is {LENGTH_MAX}")));
         }
@@ -115,7 +121,16 @@ impl Catalog {
         self.change(false, |files, change| {
             let file = numbered(files, number)?;
             let (length, modified_ns) = length.map_or((file.length, file.modified_ns), |length| (length, modified_ns));
-            change.push(&LogRecord::File(FileRecord { length, modified_ns, extent, ..file }));
+            change.push(&LogRecord::File(FileRecord { length, modified_ns, extent, sums, ..file }));
+            Ok(())
+        })
+    }
+
+    /// Says durably that the sums of a small file are to be made anew (C60).
+    pub fn forget_sums(&self, number: u64) -> Result<()> {
+        self.change(false, |files, change| {
+            let sums = Some(&[SUMS_UNKNOWN][..]);
+            change.push(&LogRecord::File(FileRecord { sums, ..numbered(files, number)? }));
             Ok(())
         })
     }

@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::discovery::{self, FoundArray, FoundDrive};
-use super::id::parse_hex_u64;
 use super::journal::{read_files, read_log};
 use super::log::merged::{LogEnd, Voter};
 use super::log::place::LogFiles;
 use super::log::record::{Extent, PAGE_BYTES};
 use super::open::{Opening, lock_array};
 use super::problem::{Problem, Severity};
-use super::record::{Record, part_path};
+use super::record::{Record, number_of_part, part_path, sums_path};
 use super::small::{free_pages, shared_path};
 use super::state::files::Files;
 use super::store::{
@@ -271,7 +270,7 @@ fn check_leftovers(drives: &[Drive], files: &Files, report: &mut Report) -> Resu
         }
         for name in fs.list(PARTS).map_err(failed("list", fs, PARTS))? {
             let path = format!("{PARTS}/{name}");
-            match parse_hex_u64(&name) {
+            match number_of_part(&name) {
                 None => strangers.push(path),
                 Some(number) => match files.numbered(number) {
                     Some(file) if file.name.is_empty() => drop(dying.insert(number)),
@@ -476,7 +475,20 @@ fn check_part(drives: &[Drive], drive: &Drive, record: &Record, least: u64) -> R
     };
     let len = fs.len(file.handle()).map_err(failed("stat", fs, &path))?;
     if len >= least {
-        return Ok(None);
+        let sums = sums_path(record.number);
+        let is_bare = least > 0 && record.sums.is_some();
+        let opened =
+            if is_bare { absent_is_none(DriveFile::open(&drive.fs, &sums, Access::READ)) } else { return Ok(None) };
+        if opened.map_err(failed("open", fs, &sums))?.is_some() {
+            return Ok(None);
+        }
+        let what = format!("the sums of the part of {:?} are missing", record.name);
+        let advice = format!(
+            "bring them back from a copy, or remove {:?}; its bytes cannot be proved without them",
+            record.name
+        );
+        let found = problem(drives, usize::from(drive.index), &sums, &what, Severity::Error);
+        return Ok(Some(Problem { advice, ..found }));
     }
     Ok(Some(lost(format!("the part of {:?} has {len} bytes and should have at least {least}", record.name))))
 }

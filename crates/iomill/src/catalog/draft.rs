@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
 use super::journal::Change;
-use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord};
+use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_IN_PARTS, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
 use super::state::files::Files;
@@ -27,6 +27,7 @@ pub struct Draft {
     number: u64,
     layout: LayoutRecord,
     key: u64,
+    has_sums: bool,
     created_ns: u64,
     /// Set when it is published.
     name: OnceLock<String>,
@@ -41,6 +42,8 @@ struct Note {
     /// Its durable length in bytes.
     length: u64,
     extent: Option<Extent>,
+    /// Its field of sums, if its pages have them.
+    sums: Option<Box<[u8]>>,
     attributes: BTreeMap<String, String>,
 }
 
@@ -67,19 +70,28 @@ impl Draft {
     }
 
     /// Notes the new place of its bytes, which are durable there. `false` if it is published: then the log must say so.
-    pub fn note_place(&self, extent: Option<Extent>) -> bool {
+    pub fn note_place(&self, extent: Option<Extent>, sums: Option<&[u8]>) -> bool {
         let mut note = lock(&self.note);
         if !note.is_published {
-            note.extent = extent;
+            (note.extent, note.sums) = (extent, sums.map(Into::into));
         }
         !note.is_published
     }
 
     /// Notes that so many bytes are durable, and where. `false` if it is published: then the log must say so.
-    pub fn note_length(&self, length: u64, extent: Option<Extent>) -> bool {
+    pub fn note_length(&self, length: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> bool {
         let mut note = lock(&self.note);
         if !note.is_published {
-            (note.length, note.extent) = (length, extent);
+            (note.length, note.extent, note.sums) = (length, extent, sums.map(Into::into));
+        }
+        !note.is_published
+    }
+
+    /// Notes that the sums of its few pages are not known (C60). `false` if it is published: then the log must say so.
+    pub fn note_no_sums(&self) -> bool {
+        let mut note = lock(&self.note);
+        if !note.is_published {
+            note.sums = Some([SUMS_UNKNOWN].into());
         }
         !note.is_published
     }
@@ -103,7 +115,7 @@ impl Draft {
         FileRecord {
             has_parts: note.has_parts,
             life: if name.is_empty() { FileLife::Dying } else { FileLife::Live },
-            ..new_file(self.number, name, layout, self.key, self.created_ns)
+            ..new_file(self.number, name, layout, (self.key, self.has_sums), self.created_ns)
         }
     }
 }
@@ -138,9 +150,11 @@ impl Catalog {
             key,
             has_parts: false,
             extent: None,
+            sums: spec.sums.then(|| [SUMS_IN_PARTS].into()),
             attributes: BTreeMap::new(),
         };
-        let draft = Draft { number, layout, key, created_ns, name: OnceLock::new(), note: Mutex::default() };
+        let has_sums = spec.sums;
+        let draft = Draft { number, layout, key, has_sums, created_ns, name: OnceLock::new(), note: Mutex::default() };
         Ok((Arc::new(draft), Arc::new(record)))
     }
 
@@ -180,7 +194,9 @@ impl Catalog {
             victim.iter().for_each(|victim| bury(change, victim));
             let layout = number_of(files, &draft.layout, change);
             let (length, extent) = (note.length, note.extent);
-            let record = FileRecord { length, extent, modified_ns, ..draft.record(&note, name, layout) };
+            let record = draft.record(&note, name, layout);
+            let sums = record.sums.map(|none| note.sums.as_deref().unwrap_or(none));
+            let record = FileRecord { length, extent, modified_ns, sums, ..record };
             change.push(&LogRecord::File(record));
             for (key, value) in &note.attributes {
                 change.push(&LogRecord::Attribute { number: draft.number, key, value: Some(value) });

@@ -153,7 +153,7 @@ mod tests {
         let layout = LayoutRecord { number: 0, kind: LayoutKind::Striping, block_bytes: 4096, drives: vec![(0, 1)] };
         files.apply(&LogRecord::Layout(layout), false).expect("it is the first");
         for (name, number) in names.iter().zip(1..) {
-            let file = LogRecord::File(new_file(number, name, 0, 0, 0));
+            let file = LogRecord::File(new_file(number, name, 0, (0, false), 0));
             files.apply(&file, false).expect("its layout is there");
         }
         files

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, RwLock};
 
 use super::discovery::{self, FoundArray};
-use super::id::parse_hex_u64;
 use super::journal::{Journal, NUMBERS_AFTER_CRASH, Upkeep, read_log};
 use super::label::LabelBody;
 use super::labels::{Labels, label_bytes};
@@ -14,6 +13,7 @@ use super::log::group::OpeningId;
 use super::log::merged::{LogEnd, Merged, Voter};
 use super::log::writer::{LogPlace, SEGMENT_MIN_BYTES};
 use super::openings::{Openings, no_notes};
+use super::record::number_of_part;
 use super::small::SmallFiles;
 use super::state::files::Files;
 use super::store::{
@@ -228,7 +228,7 @@ impl Opening {
         for drive in self.drives() {
             let fs = &*drive.fs;
             let names = fs.list(PARTS).map_err(failed("list", fs, PARTS))?;
-            let numbers = names.iter().filter_map(|name| parse_hex_u64(name));
+            let numbers = names.iter().filter_map(|name| number_of_part(name));
             // A file that is not iomill's may have any name.
             let Some(highest) = numbers.filter(|number| *number < NUMBERS_END).max() else { continue };
             if highest >= next {

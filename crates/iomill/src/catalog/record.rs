@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::id::Id;
+use super::id::{Id, parse_hex_u64};
 use super::label::{DRIVES_MAX, WEIGHT_MAX};
-use super::log::record::{BLOCK_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, PAGE_BYTES};
+use super::log::record::{BLOCK_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, PAGE_BYTES, SUMS_IN_PARTS};
 use super::state::files::Files;
 use crate::layout::LayoutKind;
 
 /// Longest file in bytes: offsets are signed in the kernel.
 pub(super) const LENGTH_MAX: u64 = i64::MAX as u64;
+
+/// What the name of a file with sums has behind that of its part.
+const SUMS_SUFFIX: &str = ".sums";
 
 /// What the catalog knows of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct Record {
     pub has_parts: bool,
     /// Where its bytes are if it is small.
     pub extent: Option<Extent>,
+    /// The field of sums, if its pages have them (`log::record`).
+    pub sums: Option<Box<[u8]>>,
     /// The attributes that users have set.
     pub attributes: BTreeMap<String, String>,
 }
@@ -57,6 +62,8 @@ pub struct FileSpec {
     pub key: u64,
     /// Weights of all drives of the array by index, if not those of the labels.
     pub weights: Option<Vec<u32>>,
+    /// Whether its pages have sums.
+    pub sums: bool,
 }
 
 impl Record {
@@ -79,6 +86,7 @@ impl Record {
             key: file.key,
             has_parts: file.has_parts,
             extent: file.extent,
+            sums: file.sums.map(Into::into),
             attributes: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
         }
     }
@@ -99,6 +107,16 @@ pub(super) fn file_id(array: Id, number: u64) -> Id {
 /// The path of a file's part on each of its drives.
 pub fn part_path(number: u64) -> String {
     format!("parts/{number:016x}")
+}
+
+/// The path of the sums of a file's part, beside it.
+pub fn sums_path(number: u64) -> String {
+    format!("parts/{number:016x}{SUMS_SUFFIX}")
+}
+
+/// The number of the file of which a name in the directory of parts is a part, or the sums of one.
+pub(super) fn number_of_part(name: &str) -> Option<u64> {
+    parse_hex_u64(name.strip_suffix(SUMS_SUFFIX).unwrap_or(name))
 }
 
 /// The layout of a new file, still without its number. `weights` are those of all drives of the array. An error says what is wrong.
@@ -125,8 +143,9 @@ pub(super) fn layout_of(spec: &FileSpec, weights: &[u32]) -> Result<LayoutRecord
     Ok(LayoutRecord { number: 0, kind: spec.layout, block_bytes, drives })
 }
 
-/// A new file of length 0.
-pub(super) fn new_file(number: u64, name: &str, layout: u32, key: u64, now_ns: u64) -> FileRecord<'_> {
+/// A new file of length 0. `spec` is its key, and whether its pages have sums.
+pub(super) fn new_file(number: u64, name: &str, layout: u32, spec: (u64, bool), now_ns: u64) -> FileRecord<'_> {
+    let (key, has_sums) = spec;
     FileRecord {
         number,
         length: 0,
@@ -138,5 +157,6 @@ pub(super) fn new_file(number: u64, name: &str, layout: u32, key: u64, now_ns: u
         has_parts: false,
         name,
         extent: None,
+        sums: has_sums.then_some(&[SUMS_IN_PARTS]),
     }
 }

@@ -3,7 +3,7 @@
 use super::journal::Journal;
 use super::journal::commits::Ticket;
 use super::log::record::{Extent, FileLife, LogRecord};
-use super::record::{Record, part_path};
+use super::record::{Record, part_path, sums_path};
 use super::store::{PARTS, absent_is_none, failed, sync_dir, unlink_if_there};
 use super::{Catalog, lock};
 use crate::error::Result;
@@ -122,6 +122,9 @@ impl Catalog {
                 fs.set_len(file.handle(), 0).map_err(failed("cut", fs, &part))?;
             }
             unlink_if_there(fs, &part)?;
+            if record.sums.is_some() {
+                unlink_if_there(fs, &sums_path(record.number))?;
+            }
         }
         Ok(())
     }

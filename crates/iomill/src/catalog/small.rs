@@ -260,20 +260,20 @@ impl Catalog {
     }
 
     /// Makes the new place of a file durable, of which the bytes are durable there (C20). The pages that its record had are free afterwards.
-    pub fn publish_move(&self, number: u64, extent: Option<Extent>) -> Result<()> {
-        self.set_place(number, None, extent)
+    pub fn publish_move(&self, number: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> Result<()> {
+        self.set_place(number, None, extent, sums)
     }
 
     /// Makes a length durable, and where a small file's bytes lie. Before the call, they are durable there (C20). The pages that the file had
     /// before are free afterwards.
-    pub fn publish(&self, number: u64, length: u64, extent: Option<Extent>) -> Result<()> {
-        self.set_place(number, Some(length), extent)
+    pub fn publish(&self, number: u64, length: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> Result<()> {
+        self.set_place(number, Some(length), extent, sums)
     }
 
     /// Gives a file another place. Only the holder of the file does so.
-    fn set_place(&self, number: u64, length: Option<u64>, extent: Option<Extent>) -> Result<()> {
+    fn set_place(&self, number: u64, length: Option<u64>, extent: Option<Extent>, sums: Option<&[u8]>) -> Result<()> {
         let before = self.with_files(|files| files.numbered(number)?.extent).filter(|before| extent != Some(*before));
-        self.leave_pages(before.as_slice(), || self.record_place(number, length, extent))
+        self.leave_pages(before.as_slice(), || self.record_place(number, length, extent, sums))
     }
 }
 

@@ -6,6 +6,7 @@
 //! A line is a list of words with single spaces between them. The last word of a file is its name, and that of an attribute its value; these may
 //! have spaces. Control characters and backslashes are written as `\u{...}`, and so are spaces in the key of an attribute.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::id::{Id, parse_hex_u64};
@@ -53,6 +54,11 @@ fn export_file(text: &mut String, file: &FileRecord<'_>) {
         format!("{drive}:{shared}:{page}:{pages}")
     });
     let name = escaped(file.name);
+    if let Some(sums) = file.sums {
+        // Before the file, so that the file's line is as it always was.
+        let sums: String = sums.iter().map(|byte| format!("{byte:02x}")).collect();
+        line(text, format_args!("sums {number} {sums}"));
+    }
     line(
         text,
         format_args!(
@@ -101,19 +107,23 @@ pub(super) struct Imported {
 
 /// Reads a text, and checks it as a whole. `drives` are those of the array. An error names the line.
 pub(super) fn import(text: &str, drives: usize) -> Result<Imported> {
-    let mut reader = Reader { array: None, files: Files::default(), count: 0, end: None, drives };
+    let mut reader =
+        Reader { array: None, files: Files::default(), sums: BTreeMap::new(), count: 0, end: None, drives };
     for (at, line) in text.lines().enumerate() {
         let read = if at == 0 { reader.head(line) } else { reader.line(line) };
         read.map_err(|why| Error::invalid(format!("line {} of the catalog's text", at + 1), why))?;
     }
     let whole = |why: String| Error::invalid("the catalog's text", why);
-    let Reader { array, mut files, count, end, .. } = reader;
+    let Reader { array, mut files, sums, count, end, .. } = reader;
     if end != Some(count) {
         return Err(whole(format!(
             "is cut off, or lines are missing: it has {count} files, and its end names {end:?}"
         )));
     }
     let array = array.ok_or_else(|| whole("names no array".to_owned()))?;
+    if let Some(number) = sums.keys().next() {
+        return Err(whole(format!("has sums of file {number} without a line of that file behind them")));
+    }
     files.index(Vec::new()).map_err(|fault| whole(fault.to_string()))?;
     let extents = (0..files.slots()).filter_map(|slot| files.in_slot(slot));
     let extents = extents.filter_map(|file| file.extent.map(|extent| (file.number, extent)));
@@ -124,6 +134,8 @@ pub(super) fn import(text: &str, drives: usize) -> Result<Imported> {
 struct Reader {
     array: Option<Id>,
     files: Files,
+    /// Fields of sums of files with lines that follow.
+    sums: BTreeMap<u64, Vec<u8>>,
     count: u64,
     end: Option<u64>,
     drives: usize,
@@ -146,6 +158,12 @@ fn numbers<const N: usize>(word: &str, what: &str) -> Result<[u32; N], String> {
     let found: Result<Vec<u32>, _> = word.split(':').map(str::parse).collect();
     let bad = || format!("has a {what} that is not {N} numbers with colons between them: {word:?}");
     found.ok().and_then(|found| found.try_into().ok()).ok_or_else(bad)
+}
+
+/// Bytes as pairs of hexadecimal digits.
+fn parse_bytes(digits: &str) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    if digits.len().is_multiple_of(2) { digits.as_bytes().chunks(2).map(pair).collect() } else { None }
 }
 
 fn small<T: TryFrom<u32>>(number: u32, what: &str) -> Result<T, String> {
@@ -176,6 +194,13 @@ impl Reader {
                 let (drive, shared) = (number(&mut rest, "drive")?, number(&mut rest, "shared part")?);
                 self.check_drive(drive)?;
                 self.take(&LogRecord::Shared { drive, shared, pages: number(&mut rest, "count of pages")? })?;
+            }
+            "sums" => {
+                let (number, digits) = (number(&mut rest, "number")?, word(&mut rest, "field of sums")?);
+                let field = parse_bytes(digits).ok_or_else(|| format!("has no bytes as digits: {digits:?}"))?;
+                if self.sums.insert(number, field).is_some() {
+                    return Err(format!("has sums of file {number} for the second time"));
+                }
             }
             "file" => return self.file(rest),
             "attribute" => {
@@ -253,7 +278,10 @@ impl Reader {
             return Err(format!("has the number {number}, which another file has"));
         }
         let name = name.as_str();
-        let file = FileRecord { number, length, created_ns, modified_ns, key, layout, life, has_parts, name, extent };
+        let field = self.sums.remove(&number);
+        let sums = field.as_deref();
+        let file =
+            FileRecord { number, length, created_ns, modified_ns, key, layout, life, has_parts, name, extent, sums };
         self.count += 1;
         self.take_checked(&LogRecord::File(file))
     }
@@ -301,6 +329,21 @@ end 3
         // Comments and empty lines may stand anywhere behind the first line.
         let commented = TEXT.replace("\nnext", "\n\n# by hand\nnext");
         assert_eq!(export(array, &import(&commented, 2).unwrap().files), TEXT);
+    }
+
+    /// The fields of sums stand before their files.
+    #[test]
+    fn sums_are_taken_back() {
+        let text = TEXT.replace("file 7", "sums 7 010200000003000000\nfile 7").replace("file 3", "sums 3 00\nfile 3");
+        let files = import(&text, 2).unwrap().files;
+        assert_eq!(files.numbered(7).unwrap().sums, Some(&[1, 2, 0, 0, 0, 3, 0, 0, 0][..]));
+        assert_eq!(files.numbered(3).unwrap().sums, Some(&[0][..]));
+        assert_eq!(files.numbered(4).unwrap().sums, None);
+        for (from, to) in
+            [("sums 3 00", "sums 3 03"), ("sums 3 00", "sums 3 0"), ("sums 3", "sums 8"), ("7 0102", "7 01")]
+        {
+            assert!(import(&text.replace(from, to), 2).is_err(), "{from:?} to {to:?}");
+        }
     }
 
     /// Each mistake is refused, with its line.

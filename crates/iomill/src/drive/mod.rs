@@ -233,6 +233,10 @@ pub enum Fault {
     Errno(i32),
     /// The part ended this many bytes early.
     Cut(u64),
+    /// The bytes of a page are not those that were written. The failure's offset is that of the page in its file.
+    Wrong,
+    /// The sum of a page could not be read, so its bytes are not proved. The offset is as above.
+    NoSum,
 }
 
 /// A failed piece: what and where in its part.

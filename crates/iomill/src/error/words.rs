@@ -22,6 +22,9 @@ impl Error {
             }
             Error::Io { source, .. } => advice_of(source)?,
             Error::PartCut { .. } => CHECK,
+            Error::CorruptPage { .. } => {
+                "write the page anew or bring the file back from a copy, and see the kernel's log: the drive may be failing"
+            }
             Error::FileCut { .. } => "open it again",
             Error::NoDirectory { .. } => "check the path, or make the directory and mount the drive there",
             Error::Locked { .. } => "close it there first",
@@ -76,6 +79,11 @@ impl Error {
             | Error::DriveMissing { path, why, .. }
             | Error::Drive { path, why, .. } => write!(f, "drive {}: {why}", path.display()),
             Error::Corrupt { path, why, .. } => write!(f, "{}: {why}", path.display()),
+            Error::CorruptPage { file, page, drive, path, offset } => write!(
+                f,
+                "page {page} of {file:?} is not what was written: drive {drive} returned other bytes at offset {offset} of {}",
+                path.display()
+            ),
             Error::Locked { path, holder, wanted } => {
                 write!(f, "the array at {} is in use by {} ({wanted})", path.display(), user(holder))
             }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::mark::Mark;
+use super::sums::Sums;
 use crate::catalog::{Catalog, Extent, SharedPart};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
@@ -200,6 +201,23 @@ pub trait Backing: fmt::Debug + Send + Sync {
 
     /// Makes the names of new parts durable. After an error it is not known which are.
     fn settle_names(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The sums of its pages, if they have some.
+    fn sums(&self) -> Option<&Arc<Sums>> {
+        None
+    }
+
+    /// Whether nothing is left of it after a crash, because no name is given to it.
+    fn is_unnamed(&self) -> bool {
+        false
+    }
+
+    /// Makes durable what records say of the sums of a small file of `len` bytes, if no write has begun since the epoch
+    /// (`sums`).
+    fn settle_record(&self, before: u64, len: u64) -> Result<()> {
+        let _none = (before, len);
         Ok(())
     }
 

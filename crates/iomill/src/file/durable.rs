@@ -235,14 +235,19 @@ impl SyncTurn<'_> {
 
     /// Makes the parts durable, and then the length.
     pub fn finish(mut self) -> Result<()> {
+        let is_resized = self.len != self.published.len;
+        // Before the marks of parts are taken (rule 5 of `sums`).
+        let epoch = self.file.begin_sums(is_resized);
         let has_synced = self.file.sync_parts(self.is_end)?;
         self.file.backing.settle_names().inspect_err(|error| self.file.set_poison_for_good(error))?;
-        let is_resized = self.len != self.published.len;
         if is_resized {
             self.file.publish(self.len)?;
             self.published.len = self.len;
         } else if has_synced {
             self.file.backing.touch()?;
+        }
+        if let Some(epoch) = epoch {
+            self.file.settle_sums(epoch, self.len, self.is_end)?;
         }
         // The end of a file that was not changed costs nothing.
         if is_resized || has_synced || !self.is_end { self.file.backing.sync_changes() } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! Guards of a file's gate: [`Entered`] is inside, [`Resize`] keeps it closed. Non-goals: the gate itself (`gate`).
 
+use super::FileState;
 use super::gate::Closed;
-use super::{FileState, tail};
 use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::exec::pools;
@@ -99,6 +99,12 @@ impl Resize<'_> {
         self.file.is_in_stale_tail(u64::MAX)
     }
 
+    /// Before the file is made shorter: what changes with that is marked, and the page that becomes the last is proved.
+    /// An error changes nothing.
+    pub fn begin_cut(&self, len: u64) -> Result<()> {
+        self.file.begin_cut(len).map(drop)
+    }
+
     /// Shortens the length in memory.
     pub fn cut(&self, len: u64) {
         self.file.shorten(len);
@@ -130,7 +136,7 @@ impl Resize<'_> {
     /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes. Where the
     /// machine lacks memory for it, the next growth does it first.
     pub fn clean_tail(&self) -> Result<()> {
-        tail::clean(self.file, self.file.len()).inspect_err(|error| {
+        self.file.clean_tail().inspect_err(|error| {
             self.file.set_poison_for_good(error);
             self.file.has_stale_tail.store(true, Ordering::Relaxed);
         })?;

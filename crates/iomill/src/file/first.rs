@@ -20,7 +20,7 @@ impl FileState {
         if let Some(failure) = failed {
             return Err(self.error_in(place.place().0.path(), failure));
         }
-        Ok(self.take_first(place, bytes.len()))
+        Ok(self.take_first(place, bytes))
     }
 
     /// Pages for the first bytes of a file. `None` if it has a place, or if they are many. The caller writes to all of the pages.
@@ -34,12 +34,13 @@ impl FileState {
 
     /// The pages hold the first bytes of the file, and zeros behind them. `false` if another write has come before: then it is as if they had
     /// not been written.
-    pub fn take_first(&self, place: FirstPlace, bytes: usize) -> bool {
+    pub fn take_first(&self, place: FirstPlace, bytes: &[u8]) -> bool {
         let _grow = lock(&self.grow);
         let is_taken = self.backing.take_first(place);
         if is_taken {
-            self.exec.count_bytes(Op::Write, bytes as u64);
-            self.wrote(bytes as u64);
+            self.note_first_sums(bytes);
+            self.exec.count_bytes(Op::Write, bytes.len() as u64);
+            self.wrote(bytes.len() as u64);
         }
         is_taken
     }

@@ -9,6 +9,8 @@
 //! - `gate.rs`, `entered.rs`: the gate: I/O enters, a change of the length closes it.
 //! - `split.rs`, `transfer.rs`, `vectored.rs`: pieces from a call's ranges; reads and writes past the cache.
 //! - `first.rs`, `room.rs`, `tail.rs`: the first write of a small file; room in parts; bytes beyond the end.
+//! - `sums/`, `summed.rs`, `parts/sums.rs`: the sums of pages; what they ask of reads, writes, cuts and syncs; what
+//!   records say of them.
 //! - `durable.rs`, `mark.rs`: syncs, and the marks of parts that no sync has covered.
 //! - `writeback_errors.rs`: failures of write-back, and which handles have reported them.
 //!
@@ -99,6 +101,8 @@ mod parts;
 pub mod plain;
 mod room;
 pub mod split;
+pub mod summed;
+pub mod sums;
 mod tail;
 pub mod transfer;
 pub mod vectored;
@@ -133,6 +137,8 @@ pub struct FileState {
     backing: Box<dyn Backing>,
     kind: BackingKind,
     is_writer: bool,
+    /// The sums of its pages: the backing's.
+    sums: Option<Arc<sums::Sums>>,
     /// I/O enters it. A change of the length closes it.
     gate: Gate,
     /// Failures of write-back, for the next sync of each handle.
@@ -145,6 +151,8 @@ pub struct FileState {
     syncs: Syncs<DurableLength>,
     /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
     has_stale_tail: AtomicBool,
+    /// At the end of a file with sums they have been cleared.
+    is_tail_cut: AtomicBool,
     /// The pages of a small file may hold bytes of an earlier writer beyond the length. They are cleared as those of failed writes are, so that
     /// opening the file takes no call of the system.
     is_tail_unknown: AtomicBool,
@@ -181,6 +189,7 @@ impl FileState {
         let file = FileState {
             exec: Arc::clone(exec),
             kind: backing.kind(),
+            sums: backing.sums().cloned(),
             backing,
             is_writer,
             gate: Gate::default(),
@@ -189,6 +198,7 @@ impl FileState {
             grow: Mutex::new(()),
             syncs: Syncs::new(published),
             has_stale_tail: AtomicBool::new(false),
+            is_tail_cut: AtomicBool::new(false),
             is_tail_unknown: AtomicBool::new(false),
         };
         file.check_parts(len)?;
@@ -354,6 +364,9 @@ impl FileState {
 
     /// Turns a piece's failure into an error that names the part.
     pub fn error(&self, failure: Failure) -> Error {
+        if matches!(failure.fault, Fault::Wrong | Fault::NoSum) {
+            return self.doubt_error(failure.fault, failure.offset);
+        }
         let part = self.parts().iter().find(|part| part.file.key == failure.key);
         self.error_in(part.map(Part::path).unwrap_or_default(), failure)
     }
@@ -363,6 +376,7 @@ impl FileState {
         match failure.fault {
             Fault::Cut(missing) if self.is_plain() => Error::FileCut { path, offset: failure.offset, missing },
             Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },
+            Fault::Wrong | Fault::NoSum => self.doubt_error(failure.fault, failure.offset),
             Fault::Errno(libc::ECANCELED) if !self.exec.is_open() => Error::Closed,
             Fault::Errno(errno) => Error::Io {
                 action: match failure.op {

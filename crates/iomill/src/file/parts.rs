@@ -11,11 +11,14 @@
 //!    written there. So writes that have ended survive the end of the process.
 //! 4. Bytes beyond the length read as zero in every place, as in parts. The first write fills its pages, if it goes to the drive at once (`first`).
 
+mod sums;
+
 use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 
 use super::backing::{Backing, BackingKind, FirstPlace, Pages, Part, Place};
 use super::mark::Mark;
+use super::sums::{PartSums, Sums};
 use crate::catalog::{Catalog, Draft, Extent, Record, SharedPart, part_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
@@ -36,6 +39,7 @@ const PLACES_MAX: usize = 3;
 pub struct ArrayParts {
     catalog: Arc<Catalog>,
     record: Arc<Record>,
+    sums: Option<Arc<Sums>>,
     /// What a file that was opened without a name has in place of records, until it has a name (C40).
     draft: Option<Arc<Draft>>,
     map: Map,
@@ -57,11 +61,13 @@ struct Held {
     parts: Box<[Part]>,
     /// The pages of a small file, and the shared part that has them.
     small: Option<(Extent, Arc<SharedPart>)>,
+    /// The sums of parts, until the file has this place.
+    sums: Option<Box<[PartSums]>>,
 }
 
 impl Held {
     fn in_pages(pages: Pages) -> Held {
-        Held { parts: [pages.part].into(), small: Some((pages.extent, pages.shared)) }
+        Held { parts: [pages.part].into(), small: Some((pages.extent, pages.shared)), sums: None }
     }
 
     fn extent(&self) -> Option<Extent> {
@@ -86,11 +92,13 @@ impl ArrayParts {
         record: &Arc<Record>,
         draft: Option<Arc<Draft>>,
     ) -> Result<ArrayParts> {
+        let map = Map::new(record.layout, &record.weights, record.key)?;
         let parts = ArrayParts {
             catalog: Arc::clone(catalog),
             record: Arc::clone(record),
+            sums: Sums::new(catalog, record, draft.as_ref(), &map).map(Arc::new),
             draft,
-            map: Map::new(record.layout, &record.weights, record.key)?,
+            map,
             block_bytes: u64::from(record.block_bytes),
             places: Default::default(),
             count: AtomicUsize::new(0),
@@ -104,6 +112,7 @@ impl ArrayParts {
                 let bytes = if catalog.is_writer() { bytes_of(extent) } else { record.length };
                 pages.shared.check_has(start_of(extent) + bytes)?;
                 parts.hold(Held::in_pages(pages));
+                parts.remake_small(record.length)?;
             }
             // After a crash the parts of a file that was to move may be there. They hold nothing (C22).
             None if record.has_parts => parts.hold(parts.open_parts(exec, record.length)?),
@@ -123,8 +132,11 @@ impl ArrayParts {
     }
 
     /// From now on the file is there. The caller lets no other thread do this.
-    fn hold(&self, held: Held) {
+    fn hold(&self, mut held: Held) {
         let count = self.count();
+        if let (Some(own), Some(sums)) = (&self.sums, held.sums.take()) {
+            own.take_parts(sums);
+        }
         let _set_once = self.places[count].set(held);
         // Release: pairs with the Acquire in `count`.
         self.count.store(count + 1, Ordering::Release);
@@ -190,6 +202,7 @@ impl ArrayParts {
             open.fs().set_len(open.handle(), 0).map_err(|e| Error::io("cut", part.path(), e))?;
             part.reserved.store(0, Ordering::Relaxed);
         }
+        held.sums.iter().flatten().try_for_each(PartSums::clear)?;
         Ok(held)
     }
 
@@ -223,7 +236,8 @@ impl ArrayParts {
             let holds_bytes = self.map.part_bytes(index as u16, len, self.record.block_bytes) > 0;
             parts.push(self.open_part(exec, drive, &path, holds_bytes)?);
         }
-        Ok(Held { parts: parts.into(), small: None })
+        let sums = self.sums.as_ref().map(|sums| self.open_sums(sums, &parts, len)).transpose()?;
+        Ok(Held { parts: parts.into(), small: None, sums })
     }
 
     fn open_part(&self, exec: &Exec, drive: u16, path: &str, holds_bytes: bool) -> Result<Part> {
@@ -271,14 +285,14 @@ impl ArrayParts {
     /// Copies the first `len` bytes to another place, in whole pages.
     fn copy(&self, from: &Held, to: &Held, len: u64) -> Result<()> {
         let bytes = len.next_multiple_of(PAGE_BYTES as u64);
-        let Some(extent) = from.extent().filter(|_| bytes > 0) else { return Ok(()) };
-        let mut buffer = PageBuf::new(bytes as usize).map_err(Error::memory("moving a small file", bytes))?;
-        let (source, start) = (&from.parts[0], start_of(extent));
-        let open = source.open()?;
-        let read = open.fs().read_at(open.handle(), buffer.as_mut_slice(), start);
-        if read.map_err(failed_at("read", source, start))? < bytes as usize {
-            let why = "it ends within the pages of a small file";
-            return Err(Error::corrupt(source.path(), why));
+        if from.small.is_none() || bytes == 0 {
+            return Ok(());
+        }
+        let buffer = read_pages(from, bytes)?;
+        if let Some(sums) = &self.sums {
+            for (page, bytes) in (0..).zip(buffer.as_slice().chunks(PAGE_BYTES)) {
+                sums.check(page, bytes).map_err(|_| self.wrong_page(&from.parts[0], page))?;
+            }
         }
         let (part, at) = match to.extent() {
             Some(extent) => (&to.parts[0], start_of(extent)),
@@ -326,6 +340,19 @@ impl ArrayParts {
         self.has_new_names.fetch_or(is_passing, Ordering::AcqRel);
         synced
     }
+}
+
+/// The first pages of a small file, from its place.
+fn read_pages(held: &Held, bytes: u64) -> Result<PageBuf> {
+    let mut buffer = PageBuf::new(bytes as usize).map_err(Error::memory("moving a small file", bytes))?;
+    let Some(extent) = held.extent() else { return Ok(buffer) };
+    let (source, start) = (&held.parts[0], start_of(extent));
+    let open = source.open()?;
+    let read = open.fs().read_at(open.handle(), buffer.as_mut_slice(), start);
+    if read.map_err(failed_at("read", source, start))? < bytes as usize {
+        return Err(Error::corrupt(source.path(), "it ends within the pages of a small file"));
+    }
+    Ok(buffer)
 }
 
 impl ArrayParts {
@@ -424,16 +451,19 @@ impl Backing for ArrayParts {
             to.extent().into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
             return Err(error);
         }
-        if self.draft.as_ref().is_some_and(|draft| draft.note_place(to.extent())) {
-            from.extent().into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
-            self.hold(to);
-            return Ok(());
-        }
-        let unpublished = self.unpublished();
-        // After an error it may not be known which pages the record names, so none go back.
-        self.catalog.publish_move(self.record.number, to.extent())?;
-        self.is_published.store(true, Ordering::Relaxed);
-        unpublished.into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
+        let mut left = None;
+        self.move_sums(&to, len, |sums| {
+            if self.draft.as_ref().is_some_and(|draft| draft.note_place(to.extent(), sums)) {
+                left = from.extent();
+                return Ok(());
+            }
+            left = self.unpublished();
+            // After an error it may not be known which pages the record names, so none go back.
+            self.catalog.publish_move(self.record.number, to.extent(), sums)?;
+            self.is_published.store(true, Ordering::Relaxed);
+            Ok(())
+        })?;
+        left.into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
         self.hold(to);
         Ok(())
     }
@@ -443,22 +473,7 @@ impl Backing for ArrayParts {
     }
 
     fn clear_beyond(&self, len: u64) -> Result<()> {
-        let Some(held) = self.now() else { return Ok(()) };
-        let Some(extent) = held.extent().filter(|extent| len < bytes_of(*extent)) else { return Ok(()) };
-        let within = (len % PAGE_BYTES as u64) as usize;
-        let first = len - within as u64;
-        let bytes = (bytes_of(extent) - first) as usize;
-        let mut buffer = PageBuf::new(bytes).map_err(Error::memory("clearing pages", bytes as u64))?;
-        let (part, at) = (&held.parts[0], start_of(extent) + first);
-        let open = part.open()?;
-        if within > 0 {
-            let page = &mut buffer.as_mut_slice()[..PAGE_BYTES];
-            open.fs().read_at(open.handle(), page, at).map_err(failed_at("read", part, at))?;
-            page[within..].fill(0);
-        }
-        open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("clear", part, at))?;
-        part.mark.set();
-        Ok(())
+        self.clear_pages_beyond(len)
     }
 
     fn flush_shared(&self, stamp: u64) -> Option<Result<()>> {
@@ -479,16 +494,20 @@ impl Backing for ArrayParts {
     }
 
     fn publish(&self, len: u64) -> Result<()> {
-        let held = self.now();
-        let extent = held.and_then(Held::extent);
-        if self.draft.as_ref().is_some_and(|draft| draft.note_length(len, extent)) {
-            return Ok(());
-        }
-        self.catalog.publish(self.record.number, len, extent)?;
-        if held.is_some() {
-            self.is_published.store(true, Ordering::Relaxed);
-        }
-        Ok(())
+        self.with_sums(len, |sums| self.publish_with(len, sums))
+    }
+
+    fn sums(&self) -> Option<&Arc<Sums>> {
+        self.sums.as_ref()
+    }
+
+    fn is_unnamed(&self) -> bool {
+        self.draft_has_no_name()
+    }
+
+    fn settle_record(&self, before: u64, len: u64) -> Result<()> {
+        let Some(small) = self.sums.as_ref().and_then(|sums| sums.small()) else { return Ok(()) };
+        small.settle(before, len.div_ceil(PAGE_BYTES as u64), |field| self.publish_with(len, Some(field)))
     }
 
     fn touch(&self) -> Result<()> {

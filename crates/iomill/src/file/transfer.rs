@@ -57,6 +57,21 @@ impl FileState {
         reads: impl Iterator<Item = Extent>,
         writes: impl Iterator<Item = Extent>,
     ) -> Result<()> {
+        if let Some(sums) = self.sums() {
+            let (mut read, mut written) = (0, 0);
+            let reads = reads.inspect(|extent| read += extent.len as u64);
+            let writes = writes.inspect(|extent| written += extent.len as u64);
+            // In boxes, because an operation has room for all that it may wait for.
+            // SAFETY: the caller's promise.
+            let done = unsafe {
+                let read = Box::pin(self.read_proved(io, class, sums, reads)).await;
+                let wrote = Box::pin(self.write_proved(io, class, sums, writes)).await;
+                read.and(wrote)
+            };
+            self.exec.count_bytes(Op::Read, read);
+            self.exec.count_bytes(Op::Write, written);
+            return done;
+        }
         let first = FirstFailure::default();
         // SAFETY: the caller's promise.
         let landing = unsafe { self.begin_transfer(io, class, within, reads, writes, &first) }?;

@@ -46,8 +46,7 @@ struct FillEnds<'a> {
 impl Sink for FillEnds<'_> {
     fn piece_done(&self, tag: u32, outcome: Outcome) {
         let mut many = Vec::new();
-        self.fills.end_run(tag, outcome, &mut many);
-        self.first.keep(outcome);
+        self.first.keep(self.fills.end_run(tag, outcome, &mut many));
         if !many.is_empty() {
             lock(&self.many).append(&mut many);
         }
@@ -218,8 +217,16 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Moves one span past the cache. An error means that the transfer has not begun.
+    /// Moves one span past the cache. An error means that the transfer has not begun, or that a file with sums has told
+    /// all.
     async unsafe fn move_span(&self, io: &Io<'_>, op: Op, class: Class, span: Span, ends: &FirstFailure) -> Result<()> {
+        if self.file.sums().is_some() {
+            let extent = std::iter::once(span.extent());
+            let (reads, writes) = if op == Op::Read { (Some(extent), None) } else { (None, Some(extent)) };
+            let (reads, writes) = (reads.into_iter().flatten(), writes.into_iter().flatten());
+            // SAFETY: the caller's promise. In a box, because an operation has room for all that it may wait for.
+            return unsafe { Box::pin(self.file.transfer(io, class, Within::SLABS, reads, writes)) }.await;
+        }
         // SAFETY: the caller's promise.
         let landing = unsafe {
             let pieces = Splitter::new(&self.file, op, class, std::iter::once(span.extent()));

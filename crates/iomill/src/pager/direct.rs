@@ -14,11 +14,11 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use super::Paged;
 use super::batch::Callback;
 use super::io_buffer::{Failed, IoBuffer, Kept};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::Span;
-use super::{Paged, Pager};
 use crate::cache::{Begun, Fill, Outcome};
 use crate::counters::Counter;
 use crate::drive::shares::Owner;
@@ -154,12 +154,14 @@ fn begin<B: IoBuffer>(
     let memory = buffer.get().memory();
     let waits = cell.waits();
     let fill = match &file.paged {
+        // Its bytes are proved page by page.
+        None if file.file.sums().is_some() => return Err((buffer.into_inner(), state)),
         None => None,
         Some(paged) => {
             let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
             let span = Span { page, within: within as u16, len: len as u16, buf: memory.cast() };
             let is_in_page = within + len <= PAGE_BYTES && !file.file.is_list();
-            let fill = if is_in_page { paged.begin_page(span) } else { None };
+            let fill = if is_in_page && paged.has_sum_of(page) { paged.begin_page(span) } else { None };
             let Some(fill) = fill else { return Err((buffer.into_inner(), state)) };
             if fill.came.is_pressed {
                 file.note_pressed(paged, page);
@@ -222,6 +224,11 @@ unsafe fn send(
 }
 
 impl Paged {
+    /// Whether the sum of a page is in memory, if the file has sums.
+    fn has_sum_of(&self, page: u64) -> bool {
+        self.sums.as_ref().is_none_or(|sums| sums.is_loaded(page))
+    }
+
     /// Makes the caller the owner of the fill of a page, if it is missing and there is room for it.
     fn begin_page(&self, span: Span) -> Option<Fill> {
         let (key, hash, cache) = self.key(span.page);
@@ -238,14 +245,18 @@ impl Paged {
 }
 
 impl<B: Send + 'static> DirectRead<B> {
-    /// Ends the fill with a result.
+    /// Ends the fill with a result. Returns it, which is an error if the bytes were not proved.
     ///
     /// # Safety
     /// Rule 2: the caller is the only thread at it.
-    unsafe fn end_fill(&self, pager: &Pager, outcome: Outcome) {
+    unsafe fn end_fill(&self, paged: &Paged, outcome: Outcome) -> Outcome {
         // SAFETY: the caller's promise.
-        let Some((fill, span)) = (unsafe { (*self.fill.get()).take() }) else { return };
-        let cache = pager.cache_of(fill.key);
+        let Some((fill, span)) = (unsafe { (*self.fill.get()).take() }) else { return outcome };
+        let cache = paged.pager.cache_of(fill.key);
+        let outcome = match &paged.sums {
+            None => outcome,
+            Some(sums) => paged.prove(sums, &fill, outcome),
+        };
         if outcome.is_ok() {
             // SAFETY: the fill owns the frame until its end, the range is within a page, and the buffer is this read's (rule 1).
             unsafe {
@@ -253,6 +264,7 @@ impl<B: Send + 'static> DirectRead<B> {
             }
         }
         cache.end_fill(fill, outcome, false);
+        outcome
     }
 
     /// Shows the end to the future, and wakes its task; or has the callback called.
@@ -294,9 +306,7 @@ impl<B: Send + 'static> Owner for DirectRead<B> {
         // SAFETY: rule 2. A panic leaves the error, so that no bytes count as read that were not.
         unsafe {
             let before = std::mem::replace(&mut *self.ended.get(), Err(Error::Panicked));
-            if let Some(paged) = &file.paged {
-                self.end_fill(&paged.pager, result);
-            }
+            let result = file.paged.as_ref().map_or(result, |paged| self.end_fill(paged, result));
             *self.ended.get() = before.and(result.map_err(|failure| file.file.error(failure)));
         }
     }

@@ -10,6 +10,8 @@ use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::exec::FirstFailure;
 use crate::file::FileState;
 use crate::file::split::{Extent, Lies, Splitter};
+use crate::file::summed::doubted;
+use crate::file::sums::Sums;
 use crate::sys::copy::copy_bytes;
 use crate::sys::sync::{AtomicU32, Ordering};
 
@@ -198,6 +200,9 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 
     /// Joins adjacent pages of a block into runs. Nothing is added after this.
     pub fn plan(&mut self, file: &FileState) {
+        if let Some(sums) = &self.paged.sums {
+            self.load_sums(sums);
+        }
         if file.is_list() {
             self.plan_list(file);
         } else {
@@ -210,6 +215,14 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             run.listed = frames.len();
             let of_run = entries[run.first..run.first + run.count].iter();
             frames.extend(of_run.map(|entry| Segment { buf: frame(entry), len: PAGE_BYTES }));
+        }
+    }
+
+    /// Brings the sums of the pages to memory. An error shows where a page comes in: its sum is not there.
+    #[cold]
+    fn load_sums(&self, sums: &Sums) {
+        for entry in &self.lists.entries {
+            let _shown_by_the_page = sums.load(page_of(entry));
         }
     }
 
@@ -285,25 +298,35 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     }
 
     /// Ends the fills of a run when its last piece has ended: does with the pages what the call wants, and shows them to all threads.
-    /// Appends pages to `over` if their sets need a flush now.
-    pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) {
+    /// Appends pages to `over` if their sets need a flush now. Returns the outcome, which is an error if the bytes of a
+    /// page were not proved.
+    #[must_use = "the bytes may not be proved"]
+    pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) -> Outcome {
         let ended = match &self.across {
             None => Some(outcome),
             Some(across) => across.end(run, outcome),
         };
-        let Some(outcome) = ended else { return };
-        let Run { first, count, ended, .. } = &self.lists.runs[run as usize];
+        let Some(outcome) = ended else { return outcome };
+        let mut first = outcome;
+        let Run { first: begin, count, ended, .. } = &self.lists.runs[run as usize];
         // Runs mostly end in the order in which they began.
-        if let Some(later) = self.lists.entries.get(first + count + FETCH_AHEAD) {
+        if let Some(later) = self.lists.entries.get(begin + count + FETCH_AHEAD) {
             self.paged.prefetch(later.fill.key.page());
         }
         for index in ended.load(Ordering::Relaxed) as usize..*count {
             // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
-            if let Some(page) = self.end(&self.lists.entries[first + index], outcome) {
+            let entry = &self.lists.entries[begin + index];
+            let mut own = outcome;
+            if let Some(sums) = &self.paged.sums {
+                own = self.paged.prove(sums, &entry.fill, outcome);
+                first = first.and(own);
+            }
+            if let Some(page) = self.end(entry, own) {
                 over.push(page);
             }
         }
+        first
     }
 
     /// Ends all fills that have not ended, without a result: their pieces could not begin. The caller reports the error. Waiting operations
@@ -364,6 +387,19 @@ impl<P: Deref<Target = Paged>> Drop for Fills<P> {
         self.abandon_entries(planned..self.lists.entries.len());
         let lists = std::mem::take(&mut self.lists);
         self.paged.pager.with_local(|local| local.keep_lists(lists));
+    }
+}
+
+impl Paged {
+    /// Proves the bytes that have come into a frame.
+    #[cold]
+    pub(super) fn prove(&self, sums: &Sums, fill: &Fill, outcome: Outcome) -> Outcome {
+        outcome?;
+        let frame = self.pager.cache_of(fill.key).filling(fill);
+        // SAFETY: the fill owns the frame until its end.
+        let bytes = unsafe { std::slice::from_raw_parts(frame.cast_const(), PAGE_BYTES) };
+        let page = fill.key.page();
+        sums.check(page, bytes).map_err(|doubt| doubted(page, doubt))
     }
 }
 

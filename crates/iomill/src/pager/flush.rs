@@ -8,17 +8,21 @@
 //! A flush that fails leaves its pages dirty, and each handle of the file reports it once (`file::writeback_errors`). A flush in the
 //! background is not tried again until a call syncs, or writes more to the pages' sets.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
 use super::open::OpenFile;
 use super::wave::Over;
 use super::{Paged, Pager};
 use crate::cache::key::Key;
 use crate::cache::{Flush, Outcome};
 use crate::counters::Counter;
-use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::drive::{Class, Failure, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure};
 use crate::file::Entered;
+use crate::file::sums::{Holding, Sums, Writing};
 use crate::sys::events;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
@@ -48,12 +52,15 @@ struct Runs<'a> {
     flushed: AtomicU64,
     cleaned: AtomicU64,
     first: FirstFailure,
+    /// The sums that the pages will have, once they are on their way.
+    writing: OnceLock<Vec<(Holding<'a>, Writing<'a>)>>,
 }
 
 impl<'a> Runs<'a> {
     fn new(file: &'a OpenFile, paged: &'a Paged) -> Runs<'a> {
         let (flushed, cleaned) = (AtomicU64::new(0), AtomicU64::new(0));
-        Runs { file, paged, all: Vec::new(), flushed, cleaned, first: FirstFailure::default() }
+        let (first, writing) = (FirstFailure::default(), OnceLock::new());
+        Runs { file, paged, all: Vec::new(), flushed, cleaned, first, writing }
     }
 
     fn end_pages(&self, run: &Run, outcome: Outcome) {
@@ -72,6 +79,10 @@ impl Sink for Runs<'_> {
         let run = &self.all[tag as usize];
         // Before the pages are clean, so that a sync that finds them clean covers them.
         self.file.file.mark_part_of(run.first.page() * PAGE_BYTES as u64);
+        if let (Some(writing), Ok(())) = (self.writing.get(), outcome) {
+            // Before a page can leave the cache, and come back.
+            writing.iter().for_each(|(_, writing)| writing.written(run.first.page(), run.count));
+        }
         if let Err(failure) = outcome {
             // Before the pages' end wakes operations, which may look at it.
             self.file.file.errors.failed(failure);
@@ -352,18 +363,53 @@ impl OpenFile {
         (asked, copied as usize * PAGE_BYTES)
     }
 
+    /// Before copies of pages go to the drives: their sums. Where a drive does not take what that needs, the flush of
+    /// its pages has failed.
+    async fn begin_sums<'a>(&'a self, io: &Io<'_>, sums: &'a Sums, runs: &Runs<'a>, copy: &PageBuf) {
+        let part_of = |run: &Run| self.file.locate(run.first.page() * PAGE_BYTES as u64).1.part;
+        let mut of_parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (tag, run) in runs.all.iter().enumerate() {
+            of_parts.entry(part_of(run)).or_default().push(tag);
+        }
+        let (mut writing, mut failed) = (Vec::new(), Vec::new());
+        for tags in of_parts.into_values() {
+            let mut pages = Vec::new();
+            for run in tags.iter().map(|tag| &runs.all[*tag]) {
+                let bytes = &copy.as_slice()[run.at..run.at + run.count * PAGE_BYTES];
+                let of_run = (run.first.page()..).zip(bytes.chunks(PAGE_BYTES));
+                pages.extend(of_run.map(|(page, bytes)| (page, sums.identity().sum(page, bytes))));
+            }
+            match self.file.begin_flush(io, sums, pages).await {
+                Ok(begun) => writing.push(begun),
+                Err(error) => failed.push((tags, error.errno().unwrap_or(libc::EIO))),
+            }
+        }
+        let _set_once = runs.writing.set(writing);
+        for (tags, errno) in failed {
+            for tag in tags {
+                let (part, place) = self.file.locate(runs.all[tag].first.page() * PAGE_BYTES as u64);
+                let failure = Failure { key: part.file.key, offset: place.offset, ..failure(Op::Write, errno) };
+                runs.piece_done(tag as u32, Err(failure));
+            }
+        }
+    }
+
     /// Writes copies of pages to their drives. Returns how many succeeded, and the first error. If no write could begin at all, the pages
     /// stay dirty, and a later flush tries again.
-    async fn write_runs(
-        &self,
+    async fn write_runs<'a>(
+        &'a self,
         io: &Io<'_>,
-        runs: &Runs<'_>,
+        runs: &Runs<'a>,
         copies: &mut Copies<'_>,
         class: Class,
     ) -> (u64, Result<()>) {
         let copy = copies.memory();
+        if let Some(sums) = self.file.sums() {
+            Box::pin(self.begin_sums(io, sums, runs, copy)).await;
+        }
         let within = Within::new(copy.as_mut_ptr().cast_const(), copy.len());
-        let pieces = runs.all.iter().enumerate().map(|(tag, run)| {
+        let unended = runs.all.iter().enumerate().filter(|(_, run)| !run.ended.load(Ordering::Relaxed));
+        let pieces = unended.map(|(tag, run)| {
             let memory = Memory::one(within.at(run.at));
             let len = self.file.written_bytes(run.first.page(), run.count);
             let (drive, piece) = self.file.page_piece(Op::Write, class, run.first.page(), len, memory);

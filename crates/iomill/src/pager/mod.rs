@@ -167,6 +167,7 @@ use crate::drive::regions::Regions;
 use crate::error::Result;
 use crate::exec::pools;
 use crate::exec::roles::NodeRoles;
+use crate::file::sums::Sums;
 use crate::sys::memory::PageBuf;
 use crate::sys::process;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write};
@@ -403,6 +404,8 @@ pub struct Paged {
     zero: Key,
     /// Where the hints of its pages begin.
     hints: HintBase,
+    /// The sums of its pages, if they have some.
+    sums: Option<Arc<Sums>>,
     /// From this offset on, in bytes, the drives hold only zeroes, and no write is in flight. A page there that is not in the cache need
     /// not be read before a write. The offset moves before a page goes to its drive (`on_its_way`). A thread that looks holds the lock of
     /// the page's set, without which no page leaves the cache.
@@ -410,13 +413,13 @@ pub struct Paged {
 }
 
 impl Paged {
-    /// The part of a file that is being opened, `len` bytes long.
-    pub fn new(pager: &Arc<Pager>, id: &Id, len: u64) -> Paged {
+    /// The part of a file that is being opened, `len` bytes long, with its sums.
+    pub fn new(pager: &Arc<Pager>, id: &Id, len: u64, sums: Option<Arc<Sums>>) -> Paged {
         let fresh_from = AtomicU64::new(len.next_multiple_of(PAGE_BYTES as u64));
         let zero = Key::first(pager.number(id, len));
         let memory = Arc::clone(&pager.memory);
         let hints = memory.hint_base(zero.file());
-        Paged { pager: Arc::clone(pager), memory, id: *id, zero, hints, fresh_from }
+        Paged { pager: Arc::clone(pager), memory, id: *id, zero, hints, sums, fresh_from }
     }
 
     /// The file's number in keys.

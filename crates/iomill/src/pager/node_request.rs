@@ -193,7 +193,7 @@ impl PendingRequest {
     /// Notes the end of a piece, by its tag. Returns whether it was the last one, which ends the request.
     pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
         let mut many = Vec::new();
-        self.fills.end_run(tag, outcome, &mut many);
+        let outcome = self.fills.end_run(tag, outcome, &mut many);
         if outcome.is_err() || !many.is_empty() {
             let mut tail = lock(&self.tail);
             tail.left.over.many.extend(many);

@@ -145,7 +145,10 @@ impl OpenFile {
     /// all others become durable. If nothing is in flight (`is_quiet`), a plain file gets its exact length, too.
     fn sync_as(&self, is_end: bool, is_quiet: bool) -> Result<()> {
         let Some(mut turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
-        let flushed = self.flush_all();
+        let mut flushed = self.flush_all();
+        if is_end {
+            flushed = flushed.and_then(|()| self.file.cut_stale_tail());
+        }
         if flushed.is_err() && !is_end {
             // Pages that failed stay dirty, and the next sync tries again.
             return flushed;
@@ -205,6 +208,7 @@ impl OpenFile {
         let before = self.file.len();
         if len < before {
             self.sync_as(false, true)?;
+            resize.begin_cut(len)?;
             resize.cut(len);
             if let Some(paged) = &self.paged {
                 paged.cut(len);

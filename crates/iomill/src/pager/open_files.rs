@@ -152,7 +152,7 @@ impl OpenFiles {
         ending: Option<Ending>,
         owner: &ArrayRef,
     ) -> OpenRef {
-        let paged = pager.map(|pager| Arc::new(Paged::new(pager, &id, file.len())));
+        let paged = pager.map(|pager| Arc::new(Paged::new(pager, &id, file.len(), file.sums().cloned())));
         let file = Arc::new(OpenFile::new(file, paged, ending, entry, owner));
         if let (Some(pager), Some(paged)) = (pager, &file.paged) {
             pager.enter(paged.number(), &file);

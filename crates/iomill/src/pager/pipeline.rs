@@ -90,8 +90,7 @@ impl<'a> Pipeline<'a> {
         let State { halves, sorted, .. } = &mut *state;
         let half = &mut halves[usize::from(tag & SECOND != 0)];
         half.left -= 1;
-        self.first.keep(outcome);
-        half.fills.end_run(tag & !SECOND, outcome, &mut sorted.over.many);
+        self.first.keep(half.fills.end_run(tag & !SECOND, outcome, &mut sorted.over.many));
     }
 }
 

@@ -43,6 +43,7 @@ impl Owned {
             has_parts: true,
             name: "",
             extent: None,
+            sums: None,
         };
         match self {
             Owned::Whole(record) => body(record),
@@ -58,6 +59,7 @@ impl Owned {
                     has_parts: *has_parts,
                     name,
                     extent: *extent,
+                    sums: None,
                 }))
             }
             Owned::Dying(number, extent) => body(&LogRecord::File(FileRecord { extent: *extent, ..file(*number) })),
@@ -233,6 +235,7 @@ fn a_record_that_makes_no_sense_is_damage() {
         has_parts: false,
         name: "a",
         extent: None,
+        sums: None,
     };
     assert!(LogRecord::decode(&mut Cursor::new(&good(LogRecord::File(file))), true).is_ok());
     refused(&good(LogRecord::File(FileRecord { number: 0, ..file })));
@@ -241,6 +244,7 @@ fn a_record_that_makes_no_sense_is_damage() {
     refused(&good(LogRecord::File(FileRecord { life: FileLife::Dying, ..file })));
     refused(&good(LogRecord::File(FileRecord {
         extent: Some(Extent { drive: 0, shared: 0, page: 0, pages: 0 }),
+        sums: None,
         ..file
     })));
     refused(&good(LogRecord::Attribute { number: 1, key: "", value: None }));

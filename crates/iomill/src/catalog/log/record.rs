@@ -34,7 +34,17 @@ const END: u16 = 9;
 const ORDER: u16 = 10 | MAY_SKIP;
 const CONTINUES: u16 = 11;
 const FIELD_EXTENT: u8 = 1;
+const FIELD_SUMS: u8 = 2;
 const HAS_PARTS: u8 = 1;
+/// Most bytes of the field of sums: what they are, and those of the pages of a small file.
+const SUMS_MAX_BYTES: usize = 1 + 4 * 16;
+
+/// What the field of sums says: they are beside the parts, or there is no page yet (C55).
+pub const SUMS_IN_PARTS: u8 = 0;
+/// They follow, for the pages of a small file.
+pub const SUMS_HERE: u8 = 1;
+/// A small file was to be written to, so its sums are made anew from its pages (C60).
+pub const SUMS_UNKNOWN: u8 = 2;
 
 /// Why bytes of the log cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,6 +122,9 @@ pub struct FileRecord<'a> {
     pub name: &'a str,
     /// The pages of a small file.
     pub extent: Option<Extent>,
+    /// The field of sums, if its pages have them: [`SUMS_IN_PARTS`], [`SUMS_HERE`] or [`SUMS_UNKNOWN`], and what
+    /// follows.
+    pub sums: Option<&'a [u8]>,
 }
 
 /// What a drive is to the array.
@@ -348,6 +361,11 @@ fn encode_file(file: &FileRecord<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(&extent.page.to_le_bytes());
         out.extend_from_slice(&extent.pages.to_le_bytes());
     }
+    if let Some(sums) = file.sums {
+        out.push(FIELD_SUMS);
+        out.extend_from_slice(&(sums.len() as u16).to_le_bytes());
+        out.extend_from_slice(sums);
+    }
 }
 
 fn decode_file<'a>(body: &mut Cursor<'a>) -> Result<FileRecord<'a>, LogFault> {
@@ -357,13 +375,15 @@ fn decode_file<'a>(body: &mut Cursor<'a>) -> Result<FileRecord<'a>, LogFault> {
     while !body.is_empty() {
         let tag = body.u8().ok_or_else(damaged)?;
         let bytes = body.u16().ok_or_else(damaged)?;
-        let mut field = Cursor::new(body.take(usize::from(bytes)).ok_or_else(damaged)?);
+        let bytes = body.take(usize::from(bytes)).ok_or_else(damaged)?;
         if tag <= last_tag {
             return Err(damaged());
         }
         last_tag = tag;
         match tag {
-            FIELD_EXTENT => file.extent = Some(decode_extent(&mut field).ok_or_else(damaged)?),
+            FIELD_EXTENT => file.extent = Some(decode_extent(&mut Cursor::new(bytes)).ok_or_else(damaged)?),
+            FIELD_SUMS if !is_sums(bytes) => return Err(damaged()),
+            FIELD_SUMS => file.sums = Some(bytes),
             SKIPPED_TAGS.. => {}
             _ => return Err(LogFault::Newer(format!("file {:?} has a field {tag}", file.name))),
         }
@@ -390,7 +410,28 @@ fn decode_file_start<'a>(body: &mut Cursor<'a>) -> Option<FileRecord<'a>> {
         return None;
     }
     let has_parts = flags & HAS_PARTS != 0;
-    Some(FileRecord { number, length, created_ns, modified_ns, key, layout, life, has_parts, name, extent: None })
+    Some(FileRecord {
+        number,
+        length,
+        created_ns,
+        modified_ns,
+        key,
+        layout,
+        life,
+        has_parts,
+        name,
+        extent: None,
+        sums: None,
+    })
+}
+
+/// Whether a field of sums makes sense.
+fn is_sums(field: &[u8]) -> bool {
+    match field {
+        [SUMS_IN_PARTS | SUMS_UNKNOWN] => true,
+        [SUMS_HERE, sums @ ..] => sums.len().is_multiple_of(4) && field.len() <= SUMS_MAX_BYTES,
+        _ => false,
+    }
 }
 
 impl FileRecord<'_> {

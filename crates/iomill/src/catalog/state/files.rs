@@ -34,6 +34,8 @@ struct Entry {
     layout: u32,
     is_dying: bool,
     has_parts: bool,
+    /// Its field of sums is in `Files::sums`.
+    has_sums: bool,
 }
 
 const NO_EXTENT: Extent = Extent { drive: 0, shared: 0, page: 0, pages: 0 };
@@ -51,10 +53,11 @@ impl Entry {
             layout: file.layout,
             is_dying: file.life == FileLife::Dying,
             has_parts: file.has_parts,
+            has_sums: file.sums.is_some(),
         }
     }
 
-    fn record(&self) -> FileRecord<'_> {
+    fn record<'a>(&'a self, sums: &'a HashMap<u64, Box<[u8]>>) -> FileRecord<'a> {
         FileRecord {
             number: self.number,
             length: self.length,
@@ -66,6 +69,7 @@ impl Entry {
             has_parts: self.has_parts,
             name: &self.name,
             extent: (self.extent.pages > 0).then_some(self.extent),
+            sums: if self.has_sums { sums.get(&self.number).map(|field| &**field) } else { None },
         }
     }
 }
@@ -124,6 +128,8 @@ pub struct Files {
     hint: Vec<u64>,
     is_indexed: bool,
     attributes: HashMap<u64, BTreeMap<String, String>>,
+    /// The fields of sums, by the number of their file.
+    sums: HashMap<u64, Box<[u8]>>,
     layouts: BTreeMap<u32, LayoutRecord>,
     shared: BTreeMap<(u16, u16), u32>,
     dying: BTreeSet<u64>,
@@ -186,6 +192,10 @@ impl Files {
             FileLife::Live => drop(self.dying.remove(&file.number)),
             FileLife::Dying => drop(self.dying.insert(file.number)),
         }
+        match file.sums {
+            Some(field) => drop(self.sums.insert(file.number, field.into())),
+            None => drop(self.sums.remove(&file.number)),
+        }
         let Some(slot) = self.slot(file.number) else {
             let slot = self.slab.put(Entry::of(file, file.name.into()));
             let slab = &self.slab;
@@ -231,6 +241,7 @@ impl Files {
         self.by_number.remove(number_hash(number), slot, |slot| number_hash(slab.get(slot).number));
         self.slab.free(slot);
         self.attributes.remove(&number);
+        self.sums.remove(&number);
         self.dying.remove(&number);
         Ok(())
     }
@@ -309,12 +320,16 @@ impl Files {
 
     /// The file of that name.
     pub fn named(&self, name: &str) -> Option<FileRecord<'_>> {
-        self.slot_of_name(name).map(|slot| self.slab.get(slot).record())
+        self.slot_of_name(name).map(|slot| self.record(slot))
     }
 
     /// The file of that number, also a dying one.
     pub fn numbered(&self, number: u64) -> Option<FileRecord<'_>> {
-        self.slot(number).map(|slot| self.slab.get(slot).record())
+        self.slot(number).map(|slot| self.record(slot))
+    }
+
+    fn record(&self, slot: u32) -> FileRecord<'_> {
+        self.slab.get(slot).record(&self.sums)
     }
 
     /// The files that lost their names (C23).
@@ -338,7 +353,7 @@ impl Files {
         std::iter::from_fn(move || {
             let (slot, next) = order.next(rank)?;
             rank = next;
-            Some(self.slab.get(slot).record())
+            Some(self.record(slot))
         })
     }
 
@@ -412,7 +427,7 @@ impl Files {
 
     /// The file in a slot, if there is one. A file keeps its slot.
     pub fn in_slot(&self, slot: u32) -> Option<FileRecord<'_>> {
-        Some(self.slab.get(slot)).filter(|entry| entry.number > 0).map(Entry::record)
+        Some(self.slab.get(slot)).filter(|entry| entry.number > 0).map(|entry| entry.record(&self.sums))
     }
 
     /// Numbers of the files of one leaf of the order: a hint for the next opening. `None` behind the last leaf, and if no call has asked

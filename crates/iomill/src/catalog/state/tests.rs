@@ -24,6 +24,7 @@ fn file(number: u64, name: &str) -> FileRecord<'_> {
         has_parts: false,
         name,
         extent: None,
+        sums: None,
     }
 }
 

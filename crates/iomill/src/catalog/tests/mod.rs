@@ -28,6 +28,7 @@ pub(super) fn places(count: usize) -> Vec<PathBuf> {
 
 pub(super) fn spec(drives: &[u16]) -> FileSpec {
     FileSpec {
+        sums: false,
         layout: crate::layout::LayoutKind::Hash,
         block_bytes: 65536,
         drives: drives.to_vec(),
@@ -91,7 +92,7 @@ pub(super) fn rename(catalog: &Catalog, from: &str, to: &str) -> Result<()> {
 }
 
 pub(super) fn set_length(catalog: &Catalog, name: &str, length: u64) -> Result<()> {
-    catalog.publish(catalog.record(name)?.number, length, None)
+    catalog.publish(catalog.record(name)?.number, length, None, None)
 }
 
 /// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part, and have lengths that fit.
@@ -106,7 +107,7 @@ pub(super) fn array(disks: usize) -> (World, Catalog) {
         for disk in 0..disks {
             world.put(disk, &part_path(record.number), Some(&[1; 5000]));
         }
-        catalog.publish(record.number, 5000 * disks as u64, None).unwrap();
+        catalog.publish(record.number, 5000 * disks as u64, None, None).unwrap();
     }
     (world, catalog)
 }
@@ -231,7 +232,7 @@ fn a_deleted_file_is_removed_once() {
     catalog.set_syncs_changes(false);
     let given = catalog.give_pages(0, 2, crate::sys::fs::Alignment::NONE).unwrap().extent;
     let small = catalog.create_file("small", &spec(&[0])).unwrap().number;
-    catalog.publish(small, 5000, Some(given)).unwrap();
+    catalog.publish(small, 5000, Some(given), None).unwrap();
     for name in ["small", "a"] {
         let number = catalog.delete(name).unwrap();
         catalog.remove_if_dying(number);

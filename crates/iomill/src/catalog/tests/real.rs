@@ -64,7 +64,7 @@ fn an_array_on_real_directories() {
     let catalog = Catalog::create(&machine(), &places, &[10, 11, 12], None).unwrap();
     for name in ["a", "b", "c/d"] {
         let record = catalog.create_file(name, &spec(&[2, 1, 0])).unwrap();
-        catalog.publish(record.number, 7, None).unwrap();
+        catalog.publish(record.number, 7, None, None).unwrap();
     }
     rename(&catalog, "a", "b").unwrap();
     catalog.set_attribute("b", "key", Some("value")).unwrap();

@@ -49,6 +49,7 @@ pub fn apply(journal: &Journal, step: &Step) -> Result<Ticket> {
                     has_parts: false,
                     name: &name,
                     extent: None,
+                    sums: None,
                 }));
             }
             Step::Rename(from, to) if from != to => {

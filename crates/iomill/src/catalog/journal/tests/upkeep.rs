@@ -295,6 +295,7 @@ fn a_checkpoint_has_layouts_that_come_beside_it() {
                 has_parts: false,
                 name: &format!("file {at}"),
                 extent: None,
+                sums: None,
             }));
             Ok(())
         };

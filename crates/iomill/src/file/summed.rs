@@ -1,0 +1,528 @@
+//! What the sums of pages ask of an open file: reads and writes past the cache, flushes, cuts, and syncs. Non-goals:
+//! the sums themselves
+//! (`sums`), and pages in memory.
+//!
+//! Past the cache a page that is read or written in part is read as a whole, because its sum is that of all its bytes.
+//! Such pages go through memory
+//! of this room. No byte is left in the caller's memory that was not proved: a page that was not is zeroed there.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::split::{Extent, Splitter};
+use super::sums::{Doubt, Holding, Settling, Sums, Writing};
+use super::{FileState, tail};
+use crate::drive::{Class, Failure, Fault, PAGE_BYTES};
+use crate::engine::Op;
+use crate::error::{Error, Result};
+use crate::exec::{FirstFailure, Io, Within};
+use crate::sys::copy::copy_bytes;
+use crate::sys::memory::PageBuf;
+use crate::sys::sync::Ordering;
+
+/// Most pages that one batch moves, and most of them that go through memory of this room.
+const BATCH_PAGES: usize = 4096;
+const BATCH_THROUGH: usize = 256;
+
+/// The failure of a page that was not proved.
+pub fn doubted(page: u64, doubt: Doubt) -> Failure {
+    let fault = match doubt {
+        Doubt::Wrong => Fault::Wrong,
+        Doubt::NoSum => Fault::NoSum,
+    };
+    Failure { op: Op::Read, key: 0, offset: page * PAGE_BYTES as u64, fault }
+}
+
+/// Memory for whole pages.
+struct Pages(Option<PageBuf>);
+
+// SAFETY: the memory is a plain allocation, which any thread may use and free.
+unsafe impl Send for Pages {}
+// SAFETY: as above; only unsafe code reaches the memory through a shared reference.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn new(pages: usize) -> Result<Pages> {
+        let len = pages * PAGE_BYTES;
+        let memory = if len == 0 { None } else { Some(PageBuf::new(len)) };
+        Ok(Pages(memory.transpose().map_err(Error::memory("pages read as a whole", len as u64))?))
+    }
+
+    fn at(&mut self, page: usize) -> *mut u8 {
+        self.0.as_mut().map_or(std::ptr::null_mut(), |memory| memory.as_mut_ptr().wrapping_add(page * PAGE_BYTES))
+    }
+}
+
+/// A part of a page, with the caller's memory for it.
+#[derive(Clone, Copy)]
+struct Bit {
+    page: u64,
+    within: usize,
+    extent: Extent,
+}
+
+impl Bit {
+    fn is_whole(&self) -> bool {
+        self.extent.len == PAGE_BYTES
+    }
+}
+
+/// Cuts extents at page edges.
+fn bits(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Bit> {
+    extents.flat_map(|extent| {
+        let mut rest = extent;
+        std::iter::from_fn(move || {
+            let within = rest.offset as usize % PAGE_BYTES;
+            let len = rest.len.min(PAGE_BYTES - within);
+            let bit = Bit { page: rest.offset / PAGE_BYTES as u64, within, extent: Extent { len, ..rest } };
+            rest = Extent { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
+            (len > 0).then_some(bit)
+        })
+    })
+}
+
+/// Page numbers in rising order, as ranges.
+fn ranges(pages: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for page in pages {
+        match ranges.last_mut() {
+            Some(last) if page < last.end => {}
+            Some(last) if page == last.end => last.end += 1,
+            _ => ranges.push(page..page + 1),
+        }
+    }
+    ranges
+}
+
+/// Whole pages with their memory, in rising order, as few extents.
+fn joined(pages: &[Extent]) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for page in pages {
+        let goes_on =
+            |last: &Extent| last.offset + last.len as u64 == page.offset && last.buf.wrapping_add(last.len) == page.buf;
+        match extents.last_mut() {
+            Some(last) if goes_on(last) => last.len += page.len,
+            _ => extents.push(*page),
+        }
+    }
+    extents
+}
+
+/// The bytes of a page.
+///
+/// # Safety
+/// A page at `buf` is readable, and nothing else changes it while the result is used.
+unsafe fn page_at<'a>(buf: *const u8) -> &'a [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(buf, PAGE_BYTES) }
+}
+
+/// What a batch writes to a page.
+#[derive(Clone, Copy)]
+enum Source {
+    /// A page of the caller's memory.
+    Whole(Extent),
+    /// A page of this room's memory, by number. Its other bytes are those of the drive, or of this page of the caller.
+    Through(usize, Option<Extent>),
+}
+
+/// Pages to write.
+#[derive(Default)]
+struct WriteBatch {
+    pages: BTreeMap<u64, Source>,
+    /// Parts of pages in the order of the call.
+    patches: Vec<(usize, Bit)>,
+    through: usize,
+}
+
+impl WriteBatch {
+    fn is_full(&self) -> bool {
+        self.pages.len() >= BATCH_PAGES || self.through >= BATCH_THROUGH
+    }
+
+    /// Adds what the call writes next.
+    fn add(&mut self, bit: Bit) {
+        if bit.is_whole() {
+            // Patches of memory that nothing uses any more do no harm.
+            self.pages.insert(bit.page, Source::Whole(bit.extent));
+            return;
+        }
+        let (next, through) = (self.through, &mut self.through);
+        let mut new = |under| {
+            *through += 1;
+            Source::Through(next, under)
+        };
+        let source = match self.pages.entry(bit.page) {
+            Entry::Vacant(vacant) => *vacant.insert(new(None)),
+            Entry::Occupied(mut there) => {
+                if let Source::Whole(whole) = *there.get() {
+                    *there.get_mut() = new(Some(whole));
+                }
+                *there.get()
+            }
+        };
+        if let Source::Through(at, _) = source {
+            self.patches.push((at, bit));
+        }
+    }
+}
+
+impl FileState {
+    /// The sums of its pages, if it has some.
+    #[inline]
+    pub fn sums(&self) -> Option<&Arc<Sums>> {
+        self.sums.as_ref()
+    }
+
+    /// A publication begins to name a draft (rule 4 of `sums`).
+    pub fn end_draft(&self) -> Result<()> {
+        self.sums.as_ref().map_or(Ok(()), |sums| sums.end_draft())
+    }
+
+    /// The pages of a small file's first place have these bytes, and zeros behind them. No other call can reach them.
+    pub(super) fn note_first_sums(&self, bytes: &[u8]) {
+        let Some(sums) = &self.sums else { return };
+        for (page, bytes) in (0..).zip(bytes.chunks(PAGE_BYTES)) {
+            let mut whole = [0; PAGE_BYTES];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            sums.set(page, sums.identity().sum(page, &whole));
+        }
+    }
+
+    /// Holds pages for an operation past the cache, or for a flush.
+    async fn hold<'a>(&self, io: &Io<'_>, sums: &'a Sums, pages: &[Range<u64>], writes: bool) -> Holding<'a> {
+        loop {
+            if let Some(holding) = sums.held.try_hold(pages, writes) {
+                return holding;
+            }
+            io.pause().await;
+        }
+    }
+
+    /// Before cached pages are flushed: `pages` are those, with their sums.
+    pub async fn begin_flush<'a>(
+        &self,
+        io: &Io<'_>,
+        sums: &'a Sums,
+        mut pages: Vec<(u64, u32)>,
+    ) -> Result<(Holding<'a>, Writing<'a>)> {
+        pages.sort_unstable();
+        let holding = self.hold(io, sums, &ranges(pages.iter().map(|(page, _)| *page)), true).await;
+        Ok((holding, Writing::begin(sums, pages)?))
+    }
+
+    /// Reads extents past the cache, and proves each page.
+    ///
+    /// # Safety
+    /// As for `transfer`.
+    pub(super) async unsafe fn read_proved(
+        &self,
+        io: &Io<'_>,
+        class: Class,
+        sums: &Sums,
+        extents: impl Iterator<Item = Extent>,
+    ) -> Result<()> {
+        let mut bits = bits(extents).peekable();
+        while bits.peek().is_some() {
+            let (mut batch, mut through) = (Vec::new(), 0);
+            while batch.len() < BATCH_PAGES
+                && through < BATCH_THROUGH
+                && let Some(bit) = bits.next()
+            {
+                through += usize::from(!bit.is_whole());
+                batch.push(bit);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.read_batch(io, class, sums, &batch, through).await? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for `transfer`.
+    async unsafe fn read_batch(
+        &self,
+        io: &Io<'_>,
+        class: Class,
+        sums: &Sums,
+        batch: &[Bit],
+        through: usize,
+    ) -> Result<()> {
+        let mut numbers: Vec<u64> = batch.iter().map(|bit| bit.page).collect();
+        numbers.sort_unstable();
+        let _holding = self.hold(io, sums, &ranges(numbers.iter().copied()), false).await;
+        numbers.dedup();
+        numbers.iter().try_for_each(|page| sums.load(*page))?;
+        let mut pages = Pages::new(through)?;
+        let mut next = 0;
+        // Where each whole page goes.
+        let places: Vec<Extent> = batch
+            .iter()
+            .map(|bit| {
+                let buf = if bit.is_whole() { bit.extent.buf } else { pages.at(next) };
+                next += usize::from(!bit.is_whole());
+                // The last page of a part that is open for reading only may be short, and zeros are behind it.
+                let len = if bit.is_whole() { PAGE_BYTES } else { self.page_bytes(bit.page) };
+                Extent { offset: bit.page * PAGE_BYTES as u64, len, buf }
+            })
+            .collect();
+        let first = FirstFailure::default();
+        let pieces = joined(&places);
+        // SAFETY: the caller's promise for its memory, and `pages` lives until this has ended or is dropped.
+        let landing =
+            unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, pieces.into_iter()), &first) };
+        match landing {
+            Ok(landing) => landing.await,
+            Err(error) => return Err(error),
+        }
+        let mut failure = first.take();
+        let is_read = failure.is_none();
+        for (bit, place) in batch.iter().zip(&places) {
+            // SAFETY: the page was read to there, and nothing else uses the memory.
+            let bytes = unsafe { page_at(place.buf) };
+            let proved = if is_read { sums.check(bit.page, bytes) } else { Err(Doubt::NoSum) };
+            // SAFETY: the caller's promise for its memory. The page is within `pages`, or it is that memory.
+            unsafe {
+                match proved {
+                    Ok(()) if bit.is_whole() => {}
+                    Ok(()) => copy_bytes(place.buf.wrapping_add(bit.within), bit.extent.buf, bit.extent.len),
+                    Err(_) => std::ptr::write_bytes(bit.extent.buf, 0, bit.extent.len),
+                }
+            }
+            if let Err(doubt) = proved {
+                failure.get_or_insert(doubted(bit.page, doubt));
+            }
+        }
+        drop(pages);
+        failure.map_or(Ok(()), |failure| Err(self.error(failure)))
+    }
+
+    /// Writes extents past the cache, as whole pages with their sums.
+    ///
+    /// # Safety
+    /// As for `transfer`.
+    pub(super) async unsafe fn write_proved(
+        &self,
+        io: &Io<'_>,
+        class: Class,
+        sums: &Sums,
+        extents: impl Iterator<Item = Extent>,
+    ) -> Result<()> {
+        let mut bits = bits(extents).peekable();
+        while bits.peek().is_some() {
+            let mut batch = WriteBatch::default();
+            while !batch.is_full()
+                && let Some(bit) = bits.next()
+            {
+                batch.add(bit);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { self.write_batch(io, class, sums, batch).await? };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for `transfer`.
+    async unsafe fn write_batch(&self, io: &Io<'_>, class: Class, sums: &Sums, batch: WriteBatch) -> Result<()> {
+        let _holding = self.hold(io, sums, &ranges(batch.pages.keys().copied()), true).await;
+        let mut pages = Pages::new(batch.through)?;
+        // SAFETY: the caller's promise, and `pages` lives until this has ended or is dropped.
+        unsafe { self.read_under(io, class, sums, &batch, &mut pages).await? };
+        for (at, bit) in &batch.patches {
+            // SAFETY: the caller's memory is readable, and the page is this call's.
+            unsafe { copy_bytes(bit.extent.buf, pages.at(*at).wrapping_add(bit.within), bit.extent.len) };
+        }
+        let places: Vec<Extent> = batch
+            .pages
+            .iter()
+            .map(|(page, source)| {
+                let buf = match source {
+                    Source::Whole(extent) => extent.buf,
+                    Source::Through(at, _) => pages.at(*at),
+                };
+                Extent { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf }
+            })
+            .collect();
+        let sum = |place: &Extent| {
+            let page = place.offset / PAGE_BYTES as u64;
+            // SAFETY: as above, for both kinds of memory.
+            (page, sums.identity().sum(page, unsafe { page_at(place.buf) }))
+        };
+        let writing = Writing::begin(sums, places.iter().map(sum).collect())?;
+        let first = FirstFailure::default();
+        let pieces = joined(&places);
+        // SAFETY: as above.
+        let landing =
+            unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Write, class, pieces.into_iter()), &first)? };
+        landing.await;
+        // Before the write counts as ended: a sync that makes its zones clean covers it.
+        self.mark_parts();
+        drop(pages);
+        match first.take() {
+            Some(failure) => Err(self.error(failure)),
+            None => {
+                writing.all_written();
+                Ok(())
+            }
+        }
+    }
+
+    /// Brings what lies under parts of pages to memory.
+    ///
+    /// # Safety
+    /// As for `transfer`, and `pages` lives until this has ended or is dropped.
+    async unsafe fn read_under(
+        &self,
+        io: &Io<'_>,
+        class: Class,
+        sums: &Sums,
+        batch: &WriteBatch,
+        pages: &mut Pages,
+    ) -> Result<()> {
+        let mut unread = Vec::new();
+        for (page, source) in &batch.pages {
+            let Source::Through(at, under) = source else { continue };
+            sums.load(*page)?;
+            match under {
+                // SAFETY: the caller's memory has a whole page there, and the page of `pages` is this call's.
+                Some(whole) => unsafe { copy_bytes(whole.buf, pages.at(*at), PAGE_BYTES) },
+                // Where nothing was written the memory is zeros, as it is new.
+                None if sums.is_none(*page) => {}
+                None => unread.push(Extent { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf: pages.at(*at) }),
+            }
+        }
+        let first = FirstFailure::default();
+        // SAFETY: the caller's promise.
+        let landing =
+            unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, unread.iter().copied()), &first)? };
+        landing.await;
+        if let Some(failure) = first.take() {
+            return Err(self.error(failure));
+        }
+        for extent in unread {
+            let page = extent.offset / PAGE_BYTES as u64;
+            // SAFETY: it was read to there.
+            let proved = sums.check(page, unsafe { page_at(extent.buf) });
+            proved.map_err(|doubt| self.error(doubted(page, doubt)))?;
+        }
+        Ok(())
+    }
+
+    /// The error of a page that was not proved. `offset` is that of the page in the file.
+    pub(super) fn doubt_error(&self, fault: Fault, offset: u64) -> Error {
+        let page = offset / PAGE_BYTES as u64;
+        if self.parts().is_empty() {
+            return Error::invalid(format!("page {page} of {:?}", self.name()), "the file has no page");
+        }
+        let (part, place) = self.locate(offset);
+        if fault == Fault::Wrong {
+            let (file, drive, path, offset) = (self.name().to_owned(), part.drive, part.path(), place.offset);
+            return Error::CorruptPage { file, page, drive, path, offset };
+        }
+        let why = format!("the sum of page {page} of {:?} cannot be read, so the page is not proved", self.name());
+        Error::corrupt(part.path(), why).advise("see the kernel's log, then check the array")
+    }
+
+    /// For each part the pages that a file of `len` bytes does not use, in rising order. The last range goes on to the
+    /// end of the part.
+    fn unused_pages(&self, len: u64) -> Vec<Vec<Range<u64>>> {
+        let page = PAGE_BYTES as u64;
+        let of_part = |(index, part): (usize, &super::Part)| {
+            let (whole, has) = (self.needs(index, len), part.has());
+            let within = self.backing.unused_ranges(index, len, whole).into_iter();
+            let mut unused: Vec<Range<u64>> = within
+                .map(|(at, bytes)| at.div_ceil(page)..(at + bytes) / page)
+                .filter(|range| !range.is_empty())
+                .collect();
+            unused.push(whole / page..has.max(whole).div_ceil(page).max(whole / page));
+            unused
+        };
+        self.parts().iter().enumerate().map(of_part).collect()
+    }
+
+    /// Before pages beyond `len` are cut off, and before that length is durable: the zones of all that changes are
+    /// marked, and the page that
+    /// becomes the last one is proved. Nothing is in flight. Returns the sum that page will have, if it is cut within.
+    pub(super) fn begin_cut(&self, len: u64) -> Result<Option<(u64, u32)>> {
+        let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else { return Ok(None) };
+        let mut unused = self.unused_pages(len);
+        let (last, within) = (len / PAGE_BYTES as u64, (len % PAGE_BYTES as u64) as usize);
+        let mut cut = None;
+        if within > 0 {
+            sums.load(last)?;
+            let (part, place) = self.locate(last * PAGE_BYTES as u64);
+            let open = part.open()?;
+            let mut page = PageBuf::new(PAGE_BYTES).map_err(Error::memory("cutting a page", PAGE_BYTES as u64))?;
+            let (bytes, offset) = (page.as_mut_slice(), place.offset);
+            let read = open.fs().read_at(open.handle(), bytes, offset);
+            read.map_err(|source| Error::Io { action: "read", path: part.path(), offset: Some(offset), source })?;
+            sums.check(last, bytes).map_err(|doubt| self.error(doubted(last, doubt)))?;
+            bytes[within..].fill(0);
+            cut = Some((last, sums.identity().sum(last, bytes)));
+            // Its zone is marked, too.
+            let at = offset / PAGE_BYTES as u64;
+            unused.iter_mut().skip(place.part).take(1).for_each(|unused| unused.insert(0, at..at));
+        }
+        for (part, unused) in unused.iter().enumerate() {
+            sums.begin_cut(part, unused)?;
+        }
+        Ok(cut)
+    }
+
+    /// Makes everything beyond the length read as zero (`tail::clean`), with the sums. Nothing is in flight.
+    pub(super) fn clean_tail(&self) -> Result<()> {
+        let len = self.len();
+        let cut = self.begin_cut(len)?;
+        let unused = self.sums.as_ref().filter(|sums| sums.small().is_none()).map(|_| self.unused_pages(len));
+        tail::clean(self, len)?;
+        if let (Some(sums), Some(unused)) = (&self.sums, unused) {
+            if let Some((page, sum)) = cut {
+                sums.set(page, sum);
+            }
+            unused.iter().enumerate().try_for_each(|(part, unused)| sums.end_cut(part, unused))?;
+        }
+        Ok(())
+    }
+
+    /// At the file's end: what failed writes have left beyond the length goes, so that no sum of it stays. Nothing is
+    /// in flight, and no page is dirty.
+    pub fn cut_stale_tail(&self) -> Result<()> {
+        if self.sums.is_some() && self.has_stale_tail() && self.syncs.failure().is_none() {
+            self.clean_tail()?;
+            self.is_tail_cut.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// A sync begins. Returns its epoch (rule 5 of `sums`), if the file has sums. `names` says that it will say durably
+    /// where the bytes are.
+    pub(super) fn begin_sums(&self, names: bool) -> Option<u64> {
+        let sums = self.sums.as_ref()?;
+        if names && let Some(small) = sums.small() {
+            small.begin_record();
+        }
+        Some(sums.begin_sync())
+    }
+
+    /// What a sync of this epoch covers is durable, and so is the length `len`. Makes zones clean where nothing was
+    /// written since: at the end of the file
+    /// and before a draft gets its name all of them, else those that were idle for a while.
+    pub(super) fn settle_sums(&self, epoch: u64, len: u64, is_end: bool) -> Result<()> {
+        let Some(sums) = &self.sums else { return Ok(()) };
+        // Beyond the length there may be sums of a write that failed.
+        if self.has_stale_tail() && !self.is_tail_cut.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let is_all = is_end || self.backing.is_unnamed();
+        let which = if is_all { Some(Settling { before: epoch }) } else { sums.idle(epoch, self.exec.clock.now_ns()) };
+        let Some(which) = which else { return Ok(()) };
+        if sums.small().is_some() {
+            return self.backing.settle_record(which.before, len);
+        }
+        let page = PAGE_BYTES as u64;
+        sums.settle(which, |part| self.needs(part, self.len()).div_ceil(page))
+    }
+}

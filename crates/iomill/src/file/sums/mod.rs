@@ -1,0 +1,249 @@
+//! The sums of a file's pages: [`Sums`]. A sum says what the bytes of a page are, and which page of which file they
+//! are.
+//!
+//! Goals: a page that is not what was written is found before a byte of it is given out. Non-goals: I/O on pages, which
+//! the rooms above do;
+//! plain files, which have no sums.
+//!
+//! - `page.rs`: the sum of a page, and the pages of sums on the drives.
+//! - `part.rs`: the sums of one part: in memory, and in the file beside it.
+//! - `zones.rs`: the log of zones with sums that a crash makes doubtful.
+//! - `small.rs`: the sums of a small file, which are in its record.
+//! - `writing.rs`: pages that are being written.
+//! - `held.rs`: the pages that operations past the cache hold.
+//!
+//! Rules (C55 to C61 in `docs/catalog.md`):
+//! 1. A page of zeros has no sum ([`NONE`]). So what was never written needs none.
+//! 2. What memory says of a page is right while no operation writes to it, or it is [`UNKNOWN`]: then a write has
+//!    failed, and any bytes are taken until
+//!    the page is written again.
+//! 3. Sums in memory are those of a whole page of sums, which is loaded before an operation that needs it begins
+//!    (`load`). They stay until the
+//!    file is closed: four bytes for each page near one that was touched.
+//! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of
+//!    marked zones are made
+//!    anew from the pages. A draft marks none, because nothing of it is left after a crash.
+//! 5. A zone becomes clean when its pages are durable, then its sums, and no write has begun since (`settle`).
+//! 6. Beyond the length there are no sums (`cut`).
+
+mod held;
+mod page;
+mod part;
+mod small;
+mod writing;
+mod zones;
+
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use crate::catalog::{Catalog, Draft, Record};
+use crate::drive::PAGE_BYTES;
+use crate::error::{Error, Result};
+use crate::layout::Map;
+use crate::sys::sync::{AtomicU64, Ordering};
+use small::SmallSums;
+
+pub use held::{HeldPages, Holding};
+pub use page::{Identity, NONE, UNKNOWN};
+pub use part::{Opening, PartSums, Settling};
+pub use writing::Writing;
+
+/// Why a page is not given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// It is not what was written.
+    Wrong,
+    /// Its sum could not be read.
+    NoSum,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Sums {
+    identity: Identity,
+    map: Map,
+    block_pages: u64,
+    small: SmallSums,
+    /// Set when the file gets parts, with no operation inside the file, or before it is shared.
+    parts: OnceLock<Box<[PartSums]>>,
+    /// Counts the syncs, for rule 5.
+    epoch: AtomicU64,
+    /// When idle zones were last looked for, in nanoseconds of the clock, and the epoch at that time.
+    swept_ns: AtomicU64,
+    swept_epoch: AtomicU64,
+    /// Whether it is a draft that no publication has begun to name (rule 4).
+    is_draft: AtomicBool,
+    pub held: HeldPages,
+}
+
+impl Sums {
+    /// The sums of a file. `None` if it has none.
+    pub fn new(catalog: &Arc<Catalog>, record: &Record, draft: Option<&Arc<Draft>>, map: &Map) -> Option<Sums> {
+        let field = record.sums.as_deref()?;
+        let identity = Identity::new(catalog.id(), record.number);
+        Some(Sums {
+            identity,
+            map: map.clone(),
+            block_pages: u64::from(record.block_bytes) / PAGE_BYTES as u64,
+            small: SmallSums::new(catalog, draft, record.number, field, record.extent.is_some()),
+            parts: OnceLock::new(),
+            epoch: AtomicU64::new(1),
+            swept_ns: AtomicU64::new(0),
+            swept_epoch: AtomicU64::new(0),
+            is_draft: AtomicBool::new(draft.is_some()),
+            held: HeldPages::default(),
+        })
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The sums of a small file, unless it has parts.
+    pub fn small(&self) -> Option<&SmallSums> {
+        self.parts.get().is_none().then_some(&self.small)
+    }
+
+    /// The sums of its parts, if it has some.
+    pub fn parts(&self) -> &[PartSums] {
+        self.parts.get().map_or(&[], |parts| parts)
+    }
+
+    /// The file has parts from now on. The sums of its first pages go with them.
+    pub fn take_parts(&self, parts: Box<[PartSums]>) {
+        let _set_once = self.parts.set(parts);
+    }
+
+    /// The position of a page's part, and the page's number there.
+    fn place(&self, page: u64) -> (usize, u64) {
+        let placed = self.map.place(page / self.block_pages);
+        (usize::from(placed.drive), placed.block * self.block_pages + page % self.block_pages)
+    }
+
+    /// The number in the file of a page of a part. `u64::MAX` if there is none.
+    fn page_of(&self, part: usize, page: u64) -> u64 {
+        let block = self.map.block(part as u16, page / self.block_pages);
+        block.checked_mul(self.block_pages).map_or(u64::MAX, |first| first + page % self.block_pages)
+    }
+
+    /// Whether the sum of a page is in memory.
+    pub fn is_loaded(&self, page: u64) -> bool {
+        let Some(parts) = self.parts.get() else { return true };
+        let (part, at) = self.place(page);
+        parts.get(part).is_none_or(|part| part.sum(at).is_some())
+    }
+
+    /// Brings the sum of a page to memory (rule 3). It waits for the drive if it is not there.
+    pub fn load(&self, page: u64) -> Result<()> {
+        let Some(parts) = self.parts.get() else { return Ok(()) };
+        let (part, at) = self.place(page);
+        self.part(parts, part)?.load(at, self.pages_of(part))
+    }
+
+    /// What the pages of a part are in the file, with the identity of the file.
+    fn pages_of(&self, part: usize) -> impl Fn(u64, &[u8]) -> u32 + '_ {
+        move |page, bytes| self.identity.sum(self.page_of(part, page), bytes)
+    }
+
+    fn part<'a>(&self, parts: &'a [PartSums], part: usize) -> Result<&'a PartSums> {
+        parts.get(part).ok_or_else(|| Error::invalid(format!("part {part} of a file"), "its layout has no such part"))
+    }
+
+    /// The sum that a page should have. `None` if it is not in memory.
+    fn sum(&self, page: u64) -> Option<u32> {
+        match self.parts.get() {
+            None => Some(self.small.sum(page)),
+            Some(parts) => {
+                let (part, at) = self.place(page);
+                parts.get(part)?.sum(at)
+            }
+        }
+    }
+
+    /// Whether nothing was ever written to a page, or zeros were. Its sum was loaded.
+    pub fn is_none(&self, page: u64) -> bool {
+        self.sum(page) == Some(NONE)
+    }
+
+    /// Proves the bytes of a whole page that came from its drive.
+    pub fn check(&self, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
+        match self.sum(page) {
+            None => Err(Doubt::NoSum),
+            Some(UNKNOWN) => Ok(()),
+            Some(sum) if sum == self.identity.sum(page, bytes) => Ok(()),
+            Some(_) => Err(Doubt::Wrong),
+        }
+    }
+
+    /// Notes the sum of a page that no operation writes to. It was loaded.
+    pub fn set(&self, page: u64, sum: u32) {
+        match self.parts.get() {
+            None => self.small.set(page, sum),
+            Some(parts) => {
+                let (part, at) = self.place(page);
+                parts.iter().skip(part).take(1).for_each(|part| part.set(at, sum));
+            }
+        }
+    }
+
+    /// A sync begins. What has ended before is of an older epoch than the one returned.
+    pub fn begin_sync(&self) -> u64 {
+        // SeqCst: the marks of parts are taken after this, and were set before the writes ended (`Writing::end`).
+        self.epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Whether zones are marked before they are written to (rule 4).
+    pub fn marks(&self) -> bool {
+        !self.is_draft.load(Ordering::SeqCst)
+    }
+
+    /// A publication begins to name a draft: from now on zones are marked, also those that are being written to (rule
+    /// 4).
+    pub fn end_draft(&self) -> Result<()> {
+        self.is_draft.store(false, Ordering::SeqCst);
+        self.parts().iter().try_for_each(PartSums::mark_busy)
+    }
+
+    /// Makes the sums of parts durable, and then zones clean, where no write has begun since the sync of this epoch
+    /// (rule 5). `pages` has how
+    /// many pages each part has.
+    pub fn settle(&self, which: Settling, pages: impl Fn(usize) -> u64) -> Result<()> {
+        let parts = self.parts().iter().enumerate();
+        parts.map(|(at, part)| part.settle(which, pages(at), self.pages_of(at))).fold(Ok(()), Result::and)
+    }
+
+    /// Pages of a part that become zeros (`PartSums::begin_cut`).
+    pub fn begin_cut(&self, part: usize, unused: &[Range<u64>]) -> Result<()> {
+        self.parts().iter().skip(part).take(1).try_for_each(|own| own.begin_cut(unused, self.pages_of(part)))
+    }
+
+    pub fn end_cut(&self, part: usize, unused: &[Range<u64>]) -> Result<()> {
+        self.parts().iter().skip(part).take(1).try_for_each(|own| own.end_cut(unused))
+    }
+
+    /// Which zones a sync of this epoch makes clean, at this time of the clock in nanoseconds: those that nothing was
+    /// written to for a while. `None` if it is too
+    /// soon to look.
+    pub fn idle(&self, epoch: u64, now_ns: u64) -> Option<Settling> {
+        let before_ns = self.swept_ns.load(Ordering::Relaxed);
+        if before_ns == 0 {
+            self.swept_ns.store(now_ns.max(1), Ordering::Relaxed);
+            self.swept_epoch.store(epoch, Ordering::Relaxed);
+            return None;
+        }
+        if now_ns.saturating_sub(before_ns) < IDLE_NS {
+            return None;
+        }
+        self.swept_ns.store(now_ns.max(1), Ordering::Relaxed);
+        // Syncs come one at a time.
+        Some(Settling { before: self.swept_epoch.swap(epoch, Ordering::Relaxed) })
+    }
+}
+
+/// A zone of a file that stays open becomes clean by a sync when nothing was written to it for so long.
+const IDLE_NS: u64 = 10_000_000_000;
