@@ -37,7 +37,7 @@ fn what_is_written_is_read() {
 fn faults_are_reported_with_their_lines() {
     let with_drive = |lines: &str| format!("format = 1\n\n[[drive]]\nid = \"{ID}\"\n{lines}\n");
     for (text, parts) in [
-        ("".to_owned(), vec!["p.toml: line 1", "lacks `format = 1`", "probe --profile"]),
+        ("".to_owned(), vec!["p.toml: line 1", "lacks `format = 1`", "probing the drives"]),
         ("\n\nformat = 2\nqueue = 3\n".to_owned(), vec!["line 3", "of format 2", "later"]),
         ("format = 0\n".to_owned(), vec!["line 1", "no format 0"]),
         ("format = 1\ndrive_threads = \"yes\"\n".to_owned(), vec!["line 2", "boolean"]),
@@ -50,7 +50,7 @@ fn faults_are_reported_with_their_lines() {
         (with_drive(&format!("[[drive]]\nid = \"{ID}\"")), vec!["line 6", ID, "twice"]),
         (
             "format = 1\n[[drive]]\nid = \"ssd0\"\n".to_owned(),
-            vec!["line 3", "\"ssd0\"", "32 hexadecimal", "info --json"],
+            vec!["line 3", "\"ssd0\"", "32 hexadecimal", "information"],
         ),
     ] {
         let told = fault(&text);
