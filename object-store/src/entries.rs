@@ -30,7 +30,7 @@ impl Iterator for Entries {
         };
         Some(match listing.next()? {
             Ok(Listed::File(file)) => {
-                let meta = Meta::of_array(file.version, file.len_bytes, file.modified_ns);
+                let meta = Meta::of_array(file.version, file.len_bytes, file.modified);
                 Ok(Entry::Object(file.name, meta))
             }
             Ok(Listed::Prefix(prefix)) => Ok(Entry::Prefix(prefix)),

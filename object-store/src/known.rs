@@ -2,6 +2,7 @@
 //! that is found.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use chrono::{DateTime, Utc};
 
@@ -42,11 +43,9 @@ pub enum Version {
 
 impl Meta {
     /// Of a file of an array.
-    pub fn of_array(version: u64, len_bytes: u64, modified_ns: u64) -> Meta {
-        // A time of the catalog is nanoseconds since the start of 1970.
-        let last_modified = DateTime::from_timestamp_nanos(i64::try_from(modified_ns).unwrap_or(i64::MAX));
+    pub fn of_array(version: u64, len_bytes: u64, modified: SystemTime) -> Meta {
         // No two contents of an array have the same version.
-        Meta { len_bytes, last_modified, e_tag: format!("\"{version}\"") }
+        Meta { len_bytes, last_modified: modified.into(), e_tag: format!("\"{version}\"") }
     }
 
     /// Of an ordinary file. The etag is that of `LocalFileSystem` of 0.14, so an etag that one of them gave holds for the other.

@@ -127,7 +127,7 @@ fn most_handles(drives: usize) -> usize {
 }
 
 pub fn meta_of(stat: &FileStat) -> Meta {
-    Meta::of_array(stat.version, stat.len_bytes, stat.modified_ns)
+    Meta::of_array(stat.version, stat.len_bytes, stat.modified)
 }
 
 #[cfg(test)]

@@ -281,7 +281,7 @@ impl NativeArray {
             };
             let entry = |listed: Listed| match listed {
                 Listed::File(file) => {
-                    Some((file.name, file.len_bytes, file.version, file.created_ns, file.modified_ns))
+                    Some((file.name, file.len_bytes, file.version, ns(file.created), ns(file.modified)))
                 }
                 Listed::Prefix(prefix) => Some((prefix, 0, 0, 0, 0)),
                 _ => None,
@@ -297,8 +297,8 @@ impl NativeArray {
         said.set_item("name", stat.name)?;
         said.set_item("size", stat.len_bytes)?;
         said.set_item("version", stat.version)?;
-        said.set_item("created_ns", stat.created_ns)?;
-        said.set_item("modified_ns", stat.modified_ns)?;
+        said.set_item("created_ns", ns(stat.created))?;
+        said.set_item("modified_ns", ns(stat.modified))?;
         said.set_item("layout", stat.layout.name())?;
         said.set_item("block_bytes", stat.block_bytes)?;
         said.set_item("drives", stat.drives)?;
@@ -369,3 +369,8 @@ impl NativeArray {
 }
 
 type Entry = (String, u64, u64, u64, u64);
+
+/// Nanoseconds since the start of 1970 (UTC).
+fn ns(time: std::time::SystemTime) -> u64 {
+    time.duration_since(std::time::SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}

@@ -34,6 +34,8 @@
 //! Everything that users call is at this level. The modules below it are rooms of the library. With the feature `internals` they
 //! are public, for tools, measurements and the simulator. They change without notice, and no version promises anything of them.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 // With the feature `internals` these rooms are public. Without it they are the crate's own. Then some of their items have no user,
 // because only tools call them, so the compiler is not to warn of those. Each room has two lines and no macro, for rustfmt to follow.
 #[cfg(feature = "internals")]

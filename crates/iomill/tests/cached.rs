@@ -31,7 +31,7 @@ fn nodes_of(index: usize, several: bool, options: ArrayOptions) -> (usize, Array
 /// Caches of all kinds: (set size, sets, policy, hash, drive threads, nodes).
 fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
     let mut rng = Rng::with_seed(5);
-    let kinds = PolicyKind::ALL.into_iter().enumerate();
+    let kinds = PolicyKind::all().enumerate();
     for (several, (index, policy)) in kinds.flat_map(|kind| [(false, kind), (true, kind)]) {
         let ways = [4, 12, 32][index % 3];
         let mut sets = [1, 3, 16][index / 3 % 3].max(12 / ways);

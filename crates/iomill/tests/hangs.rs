@@ -102,7 +102,7 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 type Call = fn(&Array, &File) -> Result<()>;
 
 /// All calls that wait for drives or for other threads.
-const BLOCKING: [(&str, Call); 40] = [
+const BLOCKING: [(&str, Call); 41] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
     ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
@@ -126,6 +126,7 @@ const BLOCKING: [(&str, Call); 40] = [
     ("read_with", |_, file| file.read_with(0, 10, |_| ())),
     ("create_file", |array, _| array.create_file("new", Layout::default()).map(drop)),
     ("open_file", |array, _| array.open_file("x").map(drop)),
+    ("open_or_create_file", |array, _| array.open_or_create_file("new", Layout::default()).map(drop)),
     ("read_owned", |_, file| file.read_owned(0, 10).map(drop)),
     ("delete", |array, _| array.delete("y")),
     ("rename", |array, _| array.rename("y", "z")),

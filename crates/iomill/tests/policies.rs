@@ -159,7 +159,7 @@ fn millions_a_second(accesses: usize, took: Duration) -> String {
 
 fn print_table(world: &World) {
     println!("| policy | 4 | 8 | 12 | 16 | 32 |");
-    for kind in PolicyKind::ALL {
+    for kind in PolicyKind::all() {
         print_row(world, kind.name(), |keys, pages, ways| hit_rate(keys, pages, ways, kind, Feed::Ring));
     }
     let kind = PolicyKind::default();
@@ -272,7 +272,7 @@ fn policies_do_as_expected_on_made_up_accesses() {
         let rate = |kind| hit_rate(&keys, pages, WAYS_DEFAULT, kind, Feed::Ring);
         let lru = rate(PolicyKind::Lru);
         assert!((lru - exact).abs() < 0.5, "{pages} pages: the clock costs {exact:.2} - {lru:.2}");
-        for kind in PolicyKind::ALL {
+        for kind in PolicyKind::all() {
             let rate = rate(kind);
             assert!(rate > lru - 4.0, "{pages} pages, {kind}: {rate:.2}, lru: {lru:.2}");
         }

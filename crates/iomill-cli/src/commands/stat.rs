@@ -1,5 +1,7 @@
 //! `iomill stat`: all details of files.
 
+use std::time::SystemTime;
+
 use crate::human;
 use iomill::FileStat;
 use serde_json::{Value, json};
@@ -43,8 +45,8 @@ fn text(stat: &FileStat) -> String {
         format!("  size        {}", size(stat.len_bytes)),
         format!("  layout      {}, blocks of {}", stat.layout.name(), human::size(u64::from(stat.block_bytes))),
         format!("  id          {}", stat.id),
-        format!("  created     {}", utc(stat.created_ns)),
-        format!("  modified    {}", utc(stat.modified_ns)),
+        format!("  created     {}", utc(ns(stat.created))),
+        format!("  modified    {}", utc(ns(stat.modified))),
     ];
     for (drive, (path, bytes)) in stat.drives.iter().zip(&stat.parts) {
         lines.push(format!("  drive {drive:<4}  {}: {}", path.display(), size(*bytes)));
@@ -95,10 +97,15 @@ fn document(stat: &FileStat) -> Value {
         "drives": stat.drives,
         "parts": parts,
         "version": stat.version,
-        "created_ns": stat.created_ns,
-        "modified_ns": stat.modified_ns,
+        "created_ns": ns(stat.created),
+        "modified_ns": ns(stat.modified),
         "attributes": stat.attributes,
     })
+}
+
+/// Nanoseconds since the start of 1970 (UTC).
+fn ns(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 #[cfg(test)]

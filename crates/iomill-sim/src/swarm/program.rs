@@ -241,7 +241,7 @@ impl Program {
                 let ways = [4, 8, 12, 32][rng.usize(0..4)];
                 let nodes = [1, 1, 2, 4][rng.usize(0..4)];
                 let sets = rng.usize(1..9).max(nodes);
-                let policy = PolicyKind::ALL[rng.usize(0..PolicyKind::ALL.len())];
+                let policy = PolicyKind::all().nth(rng.usize(0..PolicyKind::all().len())).unwrap_or_default();
                 let mask = [u64::MAX, u64::MAX, 0, 0xFF << 32][rng.usize(0..4)];
                 let bytes = (sets * ways * PAGE) as u64;
                 options

@@ -65,7 +65,7 @@ pub fn tiny_cache(rng: &mut Rng, options: ArrayOptions) -> ArrayOptions {
     let nodes = [1, 2, 1, 4][(rng.get_seed() >> 20) as usize % 4];
     let ways = [4, 8, 12, 32][rng.usize(0..4)];
     let sets = rng.usize(1..9);
-    let policy = PolicyKind::ALL[rng.usize(0..PolicyKind::ALL.len())];
+    let policy = PolicyKind::all().nth(rng.usize(0..PolicyKind::all().len())).unwrap_or_default();
     let mask = [u64::MAX, u64::MAX, 0, 0xFF << 32][rng.usize(0..4)];
     let options = options.topology(Topology::Emulate(nodes)).policy(policy).cache_hash_mask(mask);
     options.set_size(ways).cache_bytes((sets.max(nodes) * ways * PAGE) as u64)

@@ -35,7 +35,7 @@ fn run(round: &mut Round) {
     let nodes = [1, 2, 1, 4][(rng.get_seed() >> 20) as usize % 4];
     let sets_max = rng.u64(1..200).max(nodes);
     let sets = rng.u64(1..=sets_max).max(nodes);
-    let policies = PolicyKind::ALL;
+    let policies: Vec<PolicyKind> = PolicyKind::all().collect();
     let array = options(rng, world)
         .cache_bytes(sets * SET_BYTES)
         .cache_bytes_max(sets_max * SET_BYTES)

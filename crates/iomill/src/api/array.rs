@@ -191,6 +191,15 @@ impl Array {
         }
     }
 
+    /// Whether there is a file with this name.
+    pub fn exists(&self, name: &str) -> Result<bool> {
+        match self.here()?.open_inner()?.catalog.number(name) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What is known of a file without opening it.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
         let array = self.here()?.open_inner()?;

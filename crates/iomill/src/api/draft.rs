@@ -9,7 +9,7 @@ use super::array::{Array, ArrayInner};
 use super::change::{Change, begin, make};
 use super::file::File;
 use super::info::FileStat;
-use super::options::Layout;
+use super::options::{FileOptions, Layout};
 use super::setup;
 use crate::catalog::{self, Queued, Record, When};
 use crate::error::{Error, Result};
@@ -52,6 +52,7 @@ pub struct Draft {
 
 /// How [`Array::put`] makes a file: layout, condition and attributes.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct PutOptions {
     layout: Layout,
     when: When,
@@ -299,7 +300,8 @@ impl<N: AsRef<str>> Change for Copying<N> {
 
 impl Array {
     /// Makes a file without a name, of length 0. It costs no I/O before it is written to. [`Draft`] has more.
-    pub fn draft(&self, layout: Layout) -> Result<Draft> {
+    pub fn draft(&self, options: impl Into<FileOptions>) -> Result<Draft> {
+        let FileOptions { layout } = options.into();
         check_may_block("draft")?;
         let array = self.open_inner()?;
         let spec = setup::file_spec(&array.options, &array.catalog, layout)?;

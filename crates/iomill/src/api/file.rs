@@ -268,11 +268,11 @@ impl File {
         unsafe { self.store(&entered, end, Within::SLABS, write.extents.iter().copied()) }
     }
 
-    /// Gathers records of one length: the record at `offsets[i]` goes to `out[i * record_len..][..record_len]`. One call
-    /// keeps all drives busy. A record past the end of the file is an error.
-    pub fn read_many(&self, out: &mut [u8], offsets: &[u64], record_len: usize) -> Result<()> {
-        check_sizes(offsets.len().checked_mul(record_len), out.len(), "out")?;
-        self.here()?.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, record_len)), out)
+    /// Gathers rows of one length: the row at `offsets[i]` goes to `out[i * row_len..][..row_len]`. One call
+    /// keeps all drives busy. A row past the end of the file is an error.
+    pub fn read_many(&self, out: &mut [u8], offsets: &[u64], row_len: usize) -> Result<()> {
+        check_sizes(offsets.len().checked_mul(row_len), out.len(), "out")?;
+        self.here()?.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, row_len)), out)
     }
 
     /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum of their lengths.
@@ -282,11 +282,11 @@ impl File {
         self.here()?.gather_ranges("read_ranges", ranges.iter().copied(), out)
     }
 
-    /// Scatters records of one length: `bytes[i * record_len..][..record_len]` goes to `offsets[i]`. If records overlap, a page may show
-    /// any of them.
-    pub fn write_many(&self, bytes: &[u8], offsets: &[u64], record_len: usize) -> Result<()> {
-        check_sizes(offsets.len().checked_mul(record_len), bytes.len(), "bytes")?;
-        self.scatter("write_many", offsets.iter().map(|&offset| (offset, record_len)), bytes)
+    /// Scatters rows of one length: `bytes[i * row_len..][..row_len]` goes to `offsets[i]`.
+    /// If rows overlap, a page may show any of them.
+    pub fn write_many(&self, bytes: &[u8], offsets: &[u64], row_len: usize) -> Result<()> {
+        check_sizes(offsets.len().checked_mul(row_len), bytes.len(), "bytes")?;
+        self.scatter("write_many", offsets.iter().map(|&offset| (offset, row_len)), bytes)
     }
 
     /// Scatters `bytes` to ranges, (offset, length) in bytes each: the first bytes to the first range, and so on.
@@ -590,8 +590,8 @@ pub(super) fn check_sizes(needed: Option<usize>, given: usize, name: &str) -> Re
     match needed {
         Some(needed) if needed == given => Ok(()),
         Some(needed) => {
-            Err(Error::invalid(format!("`{name}` of {given} bytes"), format!("the records take {needed} bytes")))
+            Err(Error::invalid(format!("`{name}` of {given} bytes"), format!("the rows or ranges take {needed} bytes")))
         }
-        None => Err(Error::invalid("the records' total length", "more than the address space")),
+        None => Err(Error::invalid("the total length of the rows or ranges", "more than the address space")),
     }
 }

@@ -128,9 +128,9 @@ impl File {
 
     /// [`File::read_many`] as a future, into a buffer that it owns meanwhile and resolves to. What is in the cache is in the buffer when this
     /// returns, and the rest is read from then on. `offsets` are not needed any more by then. If the future is dropped, the read goes on.
-    pub fn read_many_async<B: IoBuffer>(&self, out: B, offsets: &[u64], record_len: usize) -> Transfer<B> {
-        let needed = offsets.len().checked_mul(record_len);
-        self.begin_read(out, needed, offsets.iter().map(|&offset| (offset, record_len)))
+    pub fn read_many_async<B: IoBuffer>(&self, out: B, offsets: &[u64], row_len: usize) -> Transfer<B> {
+        let needed = offsets.len().checked_mul(row_len);
+        self.begin_read(out, needed, offsets.iter().map(|&offset| (offset, row_len)))
     }
 
     /// [`File::read_ranges`] as a future, as [`File::read_many_async`].
@@ -159,9 +159,9 @@ impl File {
     }
 
     /// [`File::write_many`] as a future, as [`File::write_at_async`].
-    pub fn write_many_async<B: IoBytes>(&self, bytes: B, offsets: &[u64], record_len: usize) -> Transfer<B> {
-        let needed = offsets.len().checked_mul(record_len);
-        self.begin_write(bytes, needed, offsets.iter().map(|&offset| (offset, record_len)))
+    pub fn write_many_async<B: IoBytes>(&self, bytes: B, offsets: &[u64], row_len: usize) -> Transfer<B> {
+        let needed = offsets.len().checked_mul(row_len);
+        self.begin_write(bytes, needed, offsets.iter().map(|&offset| (offset, row_len)))
     }
 
     /// [`File::write_ranges`] as a future, as [`File::write_at_async`].

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use super::options::ArrayOptions;
 pub use crate::catalog::SmallSpace;
@@ -118,6 +119,11 @@ impl ArrayInfo {
     }
 }
 
+/// A time of the catalog: nanoseconds since the start of 1970 (UTC).
+pub(super) fn time(ns: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
+}
+
 /// A file as the catalog knows it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -143,10 +149,10 @@ pub struct FileStat {
     pub parts: Vec<(PathBuf, u64)>,
     /// The version of the name: another file that gets this name has another one. No two files of an array have the same.
     pub version: u64,
-    /// When it was made, in nanoseconds since the start of 1970 (UTC).
-    pub created_ns: u64,
-    /// When a change of it was last synced, in nanoseconds since the start of 1970 (UTC).
-    pub modified_ns: u64,
+    /// When it was made.
+    pub created: SystemTime,
+    /// When a change of it was last synced.
+    pub modified: SystemTime,
     /// The attributes that users have set.
     pub attributes: BTreeMap<String, String>,
 }
@@ -175,8 +181,8 @@ impl FileStat {
             key: record.key,
             parts: record.drives.iter().enumerate().map(part).collect(),
             version: record.number,
-            created_ns: record.created_ns,
-            modified_ns: record.modified_ns,
+            created: time(record.created_ns),
+            modified: time(record.modified_ns),
             attributes: record.attributes.clone(),
         })
     }

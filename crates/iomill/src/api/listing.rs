@@ -1,9 +1,11 @@
 //! [`Listing`]: the files of an array one after the other, by prefix. Non-goals: what is known of a file beyond a few numbers (`stat`).
 
 use std::sync::Arc;
+use std::time::SystemTime;
 use std::vec;
 
 use super::array::Array;
+use super::info::time;
 use crate::catalog::{Catalog, Found, Position};
 use crate::error::Result;
 use crate::layout::LayoutKind;
@@ -71,10 +73,10 @@ pub struct ListedFile {
     pub name: String,
     /// Length in bytes.
     pub len_bytes: u64,
-    /// When it was made, in nanoseconds since the start of 1970 (UTC).
-    pub created_ns: u64,
-    /// When a change of it was last synced, in nanoseconds since the start of 1970 (UTC).
-    pub modified_ns: u64,
+    /// When it was made.
+    pub created: SystemTime,
+    /// When a change of it was last synced.
+    pub modified: SystemTime,
     /// The version of the name, as in [`FileStat`](super::FileStat).
     pub version: u64,
     /// Kind of layout.
@@ -168,8 +170,8 @@ impl Listing {
         Ok(Listed::File(ListedFile {
             name,
             len_bytes,
-            created_ns,
-            modified_ns,
+            created: time(created_ns),
+            modified: time(modified_ns),
             version: number,
             layout: layout.kind,
             block_bytes: layout.block_bytes,

@@ -114,6 +114,7 @@ mod array;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 mod async_cursor;
 mod buffer;
+#[cfg(feature = "internals")]
 mod by_hand;
 mod change;
 mod check;
@@ -168,7 +169,7 @@ pub use options::{
     ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
     DEFAULT_SET_SIZE,
 };
-pub use options::{Layout, LayoutKind, Remote};
+pub use options::{FileOptions, Layout, LayoutKind, Remote};
 pub use peek::Peek;
 pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
 pub use plain::{PlainOptions, open_plain};

@@ -6,7 +6,7 @@ use super::answer::Answer;
 use super::array::{Array, ArrayInner};
 use super::change::{Change, begin, make};
 use super::file::File;
-use super::options::Layout;
+use super::options::{FileOptions, Layout};
 use super::setup;
 use crate::catalog::{Queued, When};
 use crate::error::{Error, Result};
@@ -16,14 +16,37 @@ use crate::exec::pools::check_may_block;
 impl Array {
     /// Creates a file of length 0 and opens it. The creation is durable, unless [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes)
     /// is off. An error if the name exists.
-    pub fn create_file(&self, name: &str, layout: Layout) -> Result<File> {
+    pub fn create_file(&self, name: &str, options: impl Into<FileOptions>) -> Result<File> {
         check_may_block("create_file")?;
-        make(Creation { name, layout }, self)
+        make(Creation { name, layout: options.into().layout }, self)
     }
 
     /// [`Array::create_file`] as a future.
-    pub fn create_file_async(&self, name: &str, layout: Layout) -> Answer<File> {
-        begin(Creation { name: name.to_owned(), layout }, self, false)
+    pub fn create_file_async(&self, name: &str, options: impl Into<FileOptions>) -> Answer<File> {
+        begin(Creation { name: name.to_owned(), layout: options.into().layout }, self, false)
+    }
+
+    /// Opens a file, or creates it if there is none of this name. `options` count only for a new file.
+    pub fn open_or_create_file(&self, name: &str, options: impl Into<FileOptions>) -> Result<File> {
+        check_may_block("open_or_create_file")?;
+        let options = options.into();
+        // Other threads may create and delete it meanwhile.
+        loop {
+            match self.open_file(name) {
+                Err(Error::NotFound { .. }) => {}
+                opened => return opened,
+            }
+            match self.create_file(name, options.clone()) {
+                Err(Error::Exists { .. }) => {}
+                created => return created,
+            }
+        }
+    }
+
+    /// [`Array::open_or_create_file`] as a future.
+    pub fn open_or_create_file_async(&self, name: &str, options: impl Into<FileOptions>) -> Answer<File> {
+        let (name, options) = (name.to_owned(), options.into());
+        self.answer_later(move |array| array.open_or_create_file(&name, options))
     }
 
     /// Deletes a file. When this returns, the name is durably gone. Handles that have the file open keep what it holds, as on POSIX. Its

@@ -41,6 +41,7 @@ pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "options do nothing until an array is created or opened with them"]
 pub struct ArrayOptions {
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) weights: Option<Vec<u32>>,
@@ -317,12 +318,49 @@ impl ArrayOptions {
     }
 }
 
+/// How a new file is made. A [`Layout`] alone is such options, too.
+///
+/// ```no_run
+/// use iomill::{FileOptions, Layout};
+///
+/// # fn main() -> iomill::Result<()> {
+/// # let array = iomill::Array::open("/mnt/ssd0")?;
+/// array.create_file("small", FileOptions::new())?;
+/// array.create_file("large", Layout::hash().block_bytes(1 << 20))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct FileOptions {
+    pub(crate) layout: Layout,
+}
+
+impl FileOptions {
+    /// The default layout.
+    pub fn new() -> FileOptions {
+        FileOptions::default()
+    }
+
+    /// How the file is laid out.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = layout;
+        self
+    }
+}
+
+impl From<Layout> for FileOptions {
+    fn from(layout: Layout) -> FileOptions {
+        FileOptions::new().layout(layout)
+    }
+}
+
 /// How a new file is laid out: the function from its blocks to the drives.
 ///
 /// ```
 /// let layout = iomill::Layout::hash().block_bytes(16 << 10).drives([2, 0, 1]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Layout {
     pub(crate) kind: LayoutKind,
     pub(crate) block_bytes: u32,

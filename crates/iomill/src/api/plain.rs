@@ -39,6 +39,7 @@ pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until a file is opened with them"]
 pub struct PlainOptions {
     write: bool,
     create: bool,

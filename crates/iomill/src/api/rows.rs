@@ -16,7 +16,7 @@ mod sealed {
     }
 }
 
-/// An integer that names a row: `u64`, `i64`, `u32` or `i32`. No other type can be one.
+/// An integer that names a row: `usize`, `u64`, `i64`, `u32` or `i32`. No other type can be one.
 pub trait RowId: sealed::Number + Display + Send + Sync + 'static {}
 
 macro_rules! row_ids {
@@ -32,6 +32,15 @@ macro_rules! row_ids {
 }
 
 row_ids!(u64 as u64, i64 as i64, u32 as u64, i32 as i64);
+
+impl sealed::Number for usize {
+    #[inline(always)]
+    fn number(self) -> u64 {
+        self as u64
+    }
+}
+
+impl RowId for usize {}
 
 /// Rows of one length in a file.
 #[derive(Clone, Copy)]
@@ -121,6 +130,7 @@ mod tests {
         assert!(error.contains("row -1 at position 1"), "{error}");
         let error = says(rows.check(&[0u64, 1, u64::MAX], "f", 100 + 512 + 511));
         assert!(error.contains("row 1 at position 1") && error.contains("\"f\" has 1 rows of 512 bytes"), "{error}");
+        assert_eq!(rows.places(&[3usize]).next(), Some((1636, 512)));
         assert!(rows.check(&[i32::MIN], "f", u64::MAX).is_err());
         assert!(rows.check(&[0i32], "f", 7).is_err(), "the file ends before the base");
         assert!(rows.check::<u32>(&[], "f", 0).is_ok());

@@ -70,6 +70,7 @@ pub struct Runtime {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "options do nothing until a runtime is started with them"]
 pub struct RuntimeOptions(ArrayOptions);
 
 impl Default for RuntimeOptions {

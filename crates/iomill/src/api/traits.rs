@@ -39,6 +39,7 @@ const _: () = {
     is_shared::<Report>();
     is_shared::<Problem>();
     is_shared::<Severity>();
+    is_shared::<FileOptions>();
     is_shared::<Layout>();
     is_shared::<LayoutKind>();
     is_shared::<EngineKind>();

@@ -338,7 +338,7 @@ mod tests {
     /// If all pages fit, hits soon store nothing, under any policy.
     #[test]
     fn a_warm_cache_is_only_read() {
-        for kind in PolicyKind::ALL {
+        for kind in PolicyKind::all() {
             let directory = Directory::new(DirectoryConfig::fixed(1200, 12, kind)).unwrap();
             let mut feeder = Feeder::default();
             let mut round =

@@ -26,12 +26,19 @@ fn start_ns(bucket: usize) -> u64 {
     if bucket == 0 { 0 } else { end_ns(bucket - 1) }
 }
 
+#[cfg(feature = "serde")]
+fn as_list<S: serde::Serializer>(counts: &[u64; BUCKETS], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(counts)
+}
+
 /// A histogram of the latencies of timed requests.
 #[derive(Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Latency {
     /// The number of requests in each bucket.
-    pub counts: [u64; BUCKETS],
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_list"))]
+    pub(crate) counts: [u64; BUCKETS],
     /// The sum of all latencies in nanoseconds.
     pub sum_ns: u64,
 }

@@ -7,6 +7,7 @@ use super::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_W
 
 /// The counters of an array since it was opened, summed over all threads. Only the gauges ever decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Counters {
     /// Memory for cached pages, in bytes; 0 without a cache. A gauge.
@@ -40,6 +41,7 @@ pub struct Counters {
 /// The counters of one drive's queues. A request is a piece of a call, as the layout cuts it. Reads of pages only to
 /// change bytes in them are not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DriveCounters {
     /// Reads that succeeded.

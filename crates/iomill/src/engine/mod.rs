@@ -261,8 +261,10 @@ pub enum EngineKind {
     /// Copies to and from parts that are mapped: for data in memory, and for devices that are memory.
     Mmap,
     /// Completes at once and does nothing: measures the cost of iomill itself. Reads leave the buffer as it was.
+    #[doc(hidden)]
     Null,
     /// Simulated drives.
+    #[doc(hidden)]
     Simulated,
 }
 

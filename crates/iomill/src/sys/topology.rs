@@ -27,6 +27,7 @@ pub enum Topology {
     One,
     /// This number of nodes, from 1 to 64, with the CPUs divided among them. If there are fewer CPUs, nodes share them.
     /// Memory is not bound.
+    #[doc(hidden)]
     Emulate(usize),
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use iomill::{Array, ArrayOptions, Error, Layout, Listed, Listing};
+use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, Listed, Listing};
 
 use super::places;
 
@@ -45,7 +45,7 @@ fn a_listing_has_names_lengths_and_common_prefixes() {
         };
         let (found, stat) = (listed(array.list("b")), array.stat("b").unwrap());
         assert_eq!((found.len_bytes, found.version), (10_000, stat.version));
-        assert_eq!((found.created_ns, found.modified_ns), (stat.created_ns, stat.modified_ns));
+        assert_eq!((found.created, found.modified), (stat.created, stat.modified));
         assert_eq!((found.layout, found.block_bytes, &*found.drives), (stat.layout, stat.block_bytes, &*stat.drives));
         let peek = ArrayOptions::new().peek([dir.path()]).unwrap();
         assert_eq!(listed(peek.list("b")).len_bytes, 1, "a look beside the writer sees what is durable");
@@ -58,6 +58,23 @@ fn a_listing_has_names_lengths_and_common_prefixes() {
         assert!(begun.next().is_none());
         assert!(matches!(unbegun.next(), Some(Err(Error::Closed))));
         assert!(matches!(late.list("").names(), Err(Error::Closed)));
+    }
+}
+
+#[test]
+fn a_file_is_opened_or_created() {
+    for dir in places() {
+        let array = Array::create([dir.path()]).unwrap();
+        assert!(!array.exists("a").unwrap());
+        array.open_or_create_file("a", Layout::hash()).unwrap().write_at(b"one", 0).unwrap();
+        assert!(array.exists("a").unwrap());
+        let again = array.open_or_create_file("a", FileOptions::new()).unwrap();
+        assert_eq!((again.len(), array.stat("a").unwrap().layout), (3, iomill::LayoutKind::Hash));
+        let later = crate::executor::block_on(array.open_or_create_file_async("b", FileOptions::new())).unwrap();
+        assert_eq!((later.len(), array.exists("b").unwrap()), (0, true));
+        let late = array.clone();
+        array.close().unwrap();
+        assert!(matches!(late.exists("a"), Err(Error::Closed)));
     }
 }
 

@@ -180,7 +180,8 @@ impl Item {
 
     /// Whether it is there only for tools.
     fn is_hidden(&self) -> bool {
-        self.attributes.iter().any(|attribute| render(attribute) == "cfg(feature = \"internals\")")
+        let hides = ["cfg(feature = \"internals\")", "doc(hidden)"];
+        self.attributes.iter().any(|attribute| hides.contains(&render(attribute).as_str()))
     }
 
     /// Its attributes and its signature.

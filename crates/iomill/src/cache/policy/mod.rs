@@ -53,8 +53,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// All policies.
-    pub const ALL: [PolicyKind; 8] = [
+    const ALL: [PolicyKind; 8] = [
         PolicyKind::Lru,
         PolicyKind::Lfu,
         PolicyKind::Clock,
@@ -64,6 +63,11 @@ impl PolicyKind {
         PolicyKind::WTinyLfu,
         PolicyKind::Duel,
     ];
+
+    /// All policies.
+    pub fn all() -> impl ExactSizeIterator<Item = PolicyKind> + Clone {
+        PolicyKind::ALL.into_iter()
+    }
 
     /// The name, as users write it.
     pub fn name(self) -> &'static str {

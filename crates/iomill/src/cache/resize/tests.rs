@@ -93,7 +93,7 @@ fn check_frames(cache: &Cache) -> usize {
 
 #[test]
 fn pages_stay_through_growing_and_shrinking() {
-    for policy in PolicyKind::ALL {
+    for policy in PolicyKind::all() {
         for sets in [1, 7, 40] {
             let cache = cache(sets, policy);
             (0..1000).for_each(|page| write_clean(&cache, page));

@@ -107,7 +107,7 @@ fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions>
 }
 
 fn names() -> String {
-    PolicyKind::ALL.map(PolicyKind::name).join(", ")
+    PolicyKind::all().map(PolicyKind::name).collect::<Vec<_>>().join(", ")
 }
 
 /// Opens a plain file for reading, with a cache of its own.
