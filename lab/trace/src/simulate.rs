@@ -48,7 +48,7 @@ pub enum Policy {
 impl Policy {
     /// All policies.
     pub fn all() -> Vec<Policy> {
-        let sets = SetPolicy::ALL.into_iter().map(Policy::Sets);
+        let sets = SetPolicy::all().map(Policy::Sets);
         sets.chain([Policy::GlobalLru, Policy::GlobalArc, Policy::Optimum]).collect()
     }
 

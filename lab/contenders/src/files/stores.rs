@@ -42,7 +42,7 @@ impl Store for Array {
     }
 
     fn list(&self) -> Result<u64> {
-        Ok(Array::list(self, "").iter().map(|name| u64::from(!name.is_empty())).sum())
+        Ok(Array::list(self, "").names()?.iter().map(|name| u64::from(!name.is_empty())).sum())
     }
 
     fn array(&self) -> Option<&Array> {
