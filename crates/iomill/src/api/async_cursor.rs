@@ -21,7 +21,7 @@ const OPERATION_BYTES_MAX: usize = 256 * 1024;
 /// - A read copies what is in the cache at once. Otherwise it begins an operation with a buffer of its own, of at most 256 KiB. If the future
 ///   of the read is dropped, the next read gets those bytes.
 /// - A write has begun, and the bytes are counted as written, when the call returns. The next call of the cursor waits for its end and
-///   reports its error, so flush before the cursor is dropped. Bytes are durable after [`AsyncCursor::sync`].
+///   reports its error, so flush before the cursor is dropped. Bytes are durable after [`AsyncCursor::sync_async`].
 /// - [`File::read_many_async`] is faster for records at many places: it has them all in flight.
 #[derive(Debug)]
 pub struct AsyncCursor {
