@@ -22,7 +22,8 @@ use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure};
 use crate::file::Entered;
-use crate::file::sums::{Holding, Sums, Writing};
+use crate::file::summed::doubted;
+use crate::file::sums::{Doubt, Holding, Sums, Writing};
 use crate::sys::events;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
@@ -381,14 +382,19 @@ impl OpenFile {
             }
             match self.file.begin_flush(io, sums, pages).await {
                 Ok(begun) => writing.push(begun),
-                Err(error) => failed.push((tags, error.errno().unwrap_or(libc::EIO))),
+                Err(error) => failed.push((tags, error.errno())),
             }
         }
         let _set_once = runs.writing.set(writing);
         for (tags, errno) in failed {
             for tag in tags {
-                let (part, place) = self.file.locate(runs.all[tag].first.page() * PAGE_BYTES as u64);
-                let failure = Failure { key: part.file.key, offset: place.offset, ..failure(Op::Write, errno) };
+                let page = runs.all[tag].first.page();
+                let (part, place) = self.file.locate(page * PAGE_BYTES as u64);
+                let failure = match errno {
+                    Some(errno) => Failure { key: part.file.key, offset: place.offset, ..failure(Op::Write, errno) },
+                    // The sums themselves are damaged.
+                    None => doubted(page, Doubt::NoSum),
+                };
                 runs.piece_done(tag as u32, Err(failure));
             }
         }
