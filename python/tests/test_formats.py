@@ -465,8 +465,11 @@ def test_a_dtype_of_arrays_has_more_axes():
     text = b"{'descr': ('<i4', (2,)), 'fortran_order': False, 'shape': (3, 2)}"
     with open("x.npy", "wb") as file:
         file.write(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + values.tobytes())
+    # numpy does not read it either: the shape does not have the axes of its values.
+    for read in (np.load, iomill.open):
+        with pytest.raises(ValueError):
+            read("x.npy")
     values.tofile("x.bin")
-    raw = iomill.open("x.bin", dtype=("<i4", (2, 2)))
-    for rows, shape in ((iomill.open("x.npy"), (3, 2, 2)), (raw, (3, 2, 2))):
-        assert rows.shape == shape and rows.dtype == np.dtype("<i4")
-        assert np.array_equal(rows[[2, 0]], values.reshape(shape)[[2, 0]])
+    rows = iomill.open("x.bin", dtype=("<i4", (2, 2)))
+    assert rows.shape == (3, 2, 2) and rows.dtype == np.dtype("<i4")
+    assert np.array_equal(rows[[2, 0]], values.reshape(3, 2, 2)[[2, 0]])
