@@ -324,15 +324,13 @@ impl SharedCell {
 
     /// Gives the context the shares that other threads have posted.
     fn take_posted(&self, context: &mut SharedContext) {
-        let mut pushed = 0;
         for share in self.posted.take() {
             self.forget.each(|key| context.forget(key));
-            let (owner, span) = (share.owner, share.within.span());
+            let (owner, span, pieces) = (share.owner, share.within.span(), [share.first].into_iter().chain(share.rest));
             // SAFETY: the promise of the caller of `post`.
-            pushed +=
-                unsafe { context.push(&self.regions, owner, span, std::iter::once(share.first).chain(share.rest)) };
+            let pushed = unsafe { context.push(&self.regions, owner, span, pieces) };
+            self.unsent.store(self.unsent.load(Ordering::Relaxed) + pushed, Ordering::Relaxed);
         }
-        self.unsent.store(self.unsent.load(Ordering::Relaxed) + pushed, Ordering::Relaxed);
     }
 
     /// The number of posted shares that no turn has taken.

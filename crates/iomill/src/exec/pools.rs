@@ -136,14 +136,13 @@ pub struct Pool {
     name: &'static str,
     /// Whether the jobs close files.
     closes: bool,
-    /// The array of which the threads take the turns of their own contexts, by its instance. `None`: they take none.
-    drives: Option<u64>,
     /// The most threads of a pool that starts with one. `None` in a pool with a thread for each node.
     grows_to: Option<usize>,
     /// The CPUs of each thread that the pool may have; empty means any.
     cpus: OnceLock<Vec<Vec<usize>>>,
     jobs: Arc<Jobs>,
-    host: Arc<Host>,
+    /// For the first thread, if the threads take the turns of their own contexts.
+    host: Option<Arc<Host>>,
 }
 
 /// The first thread of `callbacks`, where other threads begin operations with callbacks: it does their I/O, because it
@@ -151,6 +150,8 @@ pub struct Pool {
 /// wakes one thread, not two.
 #[derive(Default)]
 struct Host {
+    /// The instance of the array.
+    instance: u64,
     /// Set when the thread has started.
     parker: OnceLock<Arc<Parker>>,
     cell: Mutex<Option<Arc<SharedCell>>>,
@@ -160,11 +161,11 @@ struct Host {
 
 impl Host {
     /// Takes a new cell for the calling thread's own, which is the host.
-    fn adopt(&self, instance: u64) {
+    fn adopt(&self) {
         if self.is_new.swap(false, Ordering::Relaxed)
             && let Some(cell) = &*lock(&self.cell)
         {
-            own::adopt(instance, Arc::clone(cell));
+            own::adopt(self.instance, Arc::clone(cell));
         }
     }
 }
@@ -209,7 +210,7 @@ impl Jobs {
     }
 
     /// The loop of a thread that takes the turns of its own contexts between jobs, and sleeps in them.
-    fn serve_and_drive(&self, host: Option<&Host>, instance: u64) {
+    fn serve_and_drive(&self, host: Option<&Host>) {
         // Without a descriptor the thread only does jobs, and others complete their operations.
         let Ok(parked) = Parked::new() else { return self.serve() };
         let _driven = own::begin_driven();
@@ -219,7 +220,7 @@ impl Jobs {
         loop {
             // A wake that comes from here on ends the next sleep.
             parked.take();
-            host.iter().for_each(|host| host.adopt(instance));
+            host.iter().for_each(|host| host.adopt());
             let jobs: Vec<Job> = {
                 let mut state = lock(&self.state);
                 state.parked.retain(|other| !Arc::ptr_eq(other, parked.parker()));
@@ -264,14 +265,14 @@ impl Jobs {
 impl Pool {
     /// A pool with a thread for each node. No thread is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        let (closes, drives, grows_to) = (false, None, None);
-        let (cpus, jobs, host) = (OnceLock::new(), Arc::default(), Arc::default());
-        Pool { threads, name, closes, drives, grows_to, cpus, jobs, host }
+        let (closes, grows_to, host) = (false, None, None);
+        Pool { threads, name, closes, grows_to, cpus: OnceLock::new(), jobs: Arc::default(), host }
     }
 
     /// A pool for users' callbacks of an array.
     pub fn for_callbacks(threads: bool, instance: u64) -> Pool {
-        Pool { drives: Some(instance), ..Pool::new(threads, "callback") }
+        let host = Some(Arc::new(Host { instance, ..Host::default() }));
+        Pool { host, ..Pool::new(threads, "callback") }
     }
 
     /// A pool for closes of files.
@@ -306,8 +307,7 @@ impl Pool {
         let cpus = self.cpus.get_or_init(|| self.grows_to.map_or_else(cpus_of_nodes, of_any));
         let wanted = self.grows_to.map_or(cpus.len(), |most| (state.threads.len() + 1).min(most));
         for (number, cpus) in cpus.iter().enumerate().take(wanted).skip(state.threads.len()) {
-            let (jobs, closes, drives, cpus) = (Arc::clone(&self.jobs), self.closes, self.drives, cpus.clone());
-            let host = (number == 0).then(|| Arc::clone(&self.host));
+            let (jobs, closes, host, cpus) = (Arc::clone(&self.jobs), self.closes, self.host.clone(), cpus.clone());
             let name = format!("iomill-{}-{number}", self.name);
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 if !cpus.is_empty() {
@@ -317,8 +317,8 @@ impl Pool {
                 if !closes {
                     leave_closing_to_others();
                 }
-                match drives {
-                    Some(instance) => jobs.serve_and_drive(host.as_deref(), instance),
+                match host {
+                    Some(host) => jobs.serve_and_drive((number == 0).then_some(&host)),
                     None => jobs.serve(),
                 }
             });
@@ -335,11 +335,12 @@ impl Pool {
     /// The cell of the host, which serves at least `drives` drives. If there is none, `make` makes one. `None` if there is
     /// no host, or no cell can be made.
     pub fn host_cell(&self, drives: usize, make: impl FnOnce() -> Result<Arc<SharedCell>>) -> Option<Arc<SharedCell>> {
-        let parker = self.host.parker.get()?;
-        let mut cell = lock(&self.host.cell);
+        let host = self.host.as_ref()?;
+        let parker = host.parker.get()?;
+        let mut cell = lock(&host.cell);
         if cell.as_ref().is_none_or(|cell| cell.drives() < drives) {
             *cell = Some(make().ok()?);
-            self.host.is_new.store(true, Ordering::Relaxed);
+            host.is_new.store(true, Ordering::Relaxed);
             parker.wake_thread();
         }
         cell.clone()
@@ -347,12 +348,12 @@ impl Pool {
 
     /// Whether a caller that may wait should do so before it posts to the host.
     pub fn is_host_full(&self) -> bool {
-        self.host.parker.get().is_some() && lock(&self.host.cell).as_ref().is_some_and(|cell| cell.is_full())
+        self.host.as_ref().is_some_and(|host| lock(&host.cell).as_ref().is_some_and(|cell| cell.is_full()))
     }
 
     /// Has the host take the turn of its cell. The caller has posted there.
     pub fn wake_host(&self) {
-        if let Some(parker) = self.host.parker.get()
+        if let Some(parker) = self.host.as_ref().and_then(|host| host.parker.get())
             && parker.is_asleep()
         {
             parker.wake_thread();
