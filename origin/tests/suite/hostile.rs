@@ -9,7 +9,7 @@ use super::object_store::path::Path;
 use super::object_store::{Error, ObjectStoreExt};
 use super::{Act, GRANULE, Rig, expected, random};
 
-const LEN: usize = 600_000;
+pub(super) const LEN: usize = 600_000;
 
 fn status(code: u16) -> Error {
     let (path, source) = ("a".to_owned(), format!("status {code}").into());
@@ -32,11 +32,11 @@ fn code_of(error: &Error) -> u16 {
 }
 
 /// Two far ranges, so that the first read takes two GETs.
-fn wanted() -> [std::ops::Range<u64>; 2] {
+pub(super) fn wanted() -> [std::ops::Range<u64>; 2] {
     [10..5000, 400_000..420_000]
 }
 
-async fn assert_right_afterwards(rig: &Rig, bytes: &[u8]) {
+pub(super) async fn assert_right_afterwards(rig: &Rig, bytes: &[u8]) {
     rig.scripted.script(|_| Act::Pass);
     for _ in 0..2 {
         assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(bytes, &wanted()));
