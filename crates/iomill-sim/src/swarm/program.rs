@@ -201,8 +201,7 @@ impl Program {
     }
 
     /// In every other program with sums drives return other bytes than were written, and nothing else goes wrong: what
-    /// a crash makes doubtful is
-    /// taken as it is (C60).
+    /// a crash makes doubtful is taken as it is (C60).
     fn add_rot(&mut self) {
         // Other draws, so that a seed means the same as before there were sums.
         let mut rng = Rng::with_seed(!self.seed);

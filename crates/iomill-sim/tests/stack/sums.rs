@@ -140,7 +140,7 @@ fn a_page_of_sums_that_rots_is_found() {
     }
 }
 
-/// A part of which the drive has lost the sums is not read as if it had none.
+/// A part without its lost sums is not read as if it never had sums.
 #[test]
 fn sums_that_are_lost_are_missed() {
     let (world, _) = made(4);

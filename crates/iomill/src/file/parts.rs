@@ -373,7 +373,11 @@ impl Drop for ArrayParts {
 }
 
 /// The error of a call at an offset of a part.
-fn failed_at<'a>(action: &'static str, part: &'a Part, offset: u64) -> impl FnOnce(std::io::Error) -> Error + 'a {
+pub(super) fn failed_at<'a>(
+    action: &'static str,
+    part: &'a Part,
+    offset: u64,
+) -> impl FnOnce(std::io::Error) -> Error + 'a {
     move |source| Error::Io { action, path: part.path(), offset: Some(offset), source }
 }
 

@@ -1,16 +1,16 @@
 //! What the sums of pages ask of an open file: reads and writes past the cache, flushes, cuts, and syncs. Non-goals:
-//! the sums themselves
-//! (`sums`), and pages in memory.
+//! the sums themselves (`sums`), and pages in memory.
 //!
 //! Past the cache a page that is read or written in part is read as a whole, because its sum is that of all its bytes.
-//! Such pages go through memory
-//! of this room. No byte is left in the caller's memory that was not proved: a page that was not is zeroed there.
+//! Such pages go through memory of this room. No byte is left in the caller's memory that was not proved: a page that
+//! was not is zeroed there.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::parts::failed_at;
 use super::split::{Extent, Splitter};
 use super::sums::{Doubt, Holding, Settling, Sums, Writing};
 use super::{FileState, tail};
@@ -444,8 +444,8 @@ impl FileState {
     }
 
     /// Before pages beyond `len` are cut off, and before that length is durable: the zones of all that changes are
-    /// marked, and the page that
-    /// becomes the last one is proved. Nothing is in flight. Returns the sum that page will have, if it is cut within.
+    /// marked, and the page that becomes the last one is proved. Nothing is in flight. Returns the sum that page will
+    /// have, if it is cut within.
     pub(super) fn begin_cut(&self, len: u64) -> Result<Option<(u64, u32)>> {
         let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else { return Ok(None) };
         let mut unused = self.unused_pages(len);
@@ -458,7 +458,7 @@ impl FileState {
             let mut page = PageBuf::new(PAGE_BYTES).map_err(Error::memory("cutting a page", PAGE_BYTES as u64))?;
             let (bytes, offset) = (page.as_mut_slice(), place.offset);
             let read = open.fs().read_at(open.handle(), bytes, offset);
-            read.map_err(|source| Error::Io { action: "read", path: part.path(), offset: Some(offset), source })?;
+            read.map_err(failed_at("read", part, offset))?;
             sums.check(last, bytes).map_err(|doubt| self.error(doubted(last, doubt)))?;
             bytes[within..].fill(0);
             cut = Some((last, sums.identity().sum(last, bytes)));
@@ -508,8 +508,8 @@ impl FileState {
     }
 
     /// What a sync of this epoch covers is durable, and so is the length `len`. Makes zones clean where nothing was
-    /// written since: at the end of the file
-    /// and before a draft gets its name all of them, else those that were idle for a while.
+    /// written since: at the end of the file and before a draft gets its name all of them, else those that were idle
+    /// for a while.
     pub(super) fn settle_sums(&self, epoch: u64, len: u64, is_end: bool) -> Result<()> {
         let Some(sums) = &self.sums else { return Ok(()) };
         // Beyond the length there may be sums of a write that failed.

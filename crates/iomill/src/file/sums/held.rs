@@ -1,6 +1,5 @@
 //! [`HeldPages`]: the pages on which operations work that go past the cache, so that a page and its sum change
-//! together. Non-goals: waiting,
-//! which the caller does.
+//! together. Non-goals: waiting, which the caller does.
 
 use std::ops::Range;
 
@@ -30,8 +29,7 @@ pub struct Holding<'a> {
 
 impl HeldPages {
     /// Holds pages, to write to them or to read them, as ranges in rising order. `None` if another operation holds one
-    /// of them to write, or,
-    /// for a write, at all.
+    /// of them to write, or, for a write, at all.
     pub fn try_hold(&self, pages: &[Range<u64>], writes: bool) -> Option<Holding<'_>> {
         let mut all = lock(&self.all);
         if all.iter().any(|(_, hold)| (hold.writes || writes) && overlap(&hold.pages, pages)) {

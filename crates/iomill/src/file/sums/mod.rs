@@ -2,8 +2,7 @@
 //! are.
 //!
 //! Goals: a page that is not what was written is found before a byte of it is given out. Non-goals: I/O on pages, which
-//! the rooms above do;
-//! plain files, which have no sums.
+//! the rooms above do; plain files, which have no sums.
 //!
 //! - `page.rs`: the sum of a page, and the pages of sums on the drives.
 //! - `part.rs`: the sums of one part: in memory, and in the file beside it.
@@ -15,14 +14,11 @@
 //! Rules (C55 to C61 in `docs/catalog.md`):
 //! 1. A page of zeros has no sum ([`NONE`]). So what was never written needs none.
 //! 2. What memory says of a page is right while no operation writes to it, or it is [`UNKNOWN`]: then a write has
-//!    failed, and any bytes are taken until
-//!    the page is written again.
+//!    failed, and any bytes are taken until the page is written again.
 //! 3. Sums in memory are those of a whole page of sums, which is loaded before an operation that needs it begins
-//!    (`load`). They stay until the
-//!    file is closed: four bytes for each page near one that was touched.
+//!    (`load`). They stay until the file is closed: four bytes for each page near one that was touched.
 //! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of
-//!    marked zones are made
-//!    anew from the pages. A draft marks none, because nothing of it is left after a crash.
+//!    marked zones are made anew from the pages. A draft marks none, because nothing of it is left after a crash.
 //! 5. A zone becomes clean when its pages are durable, then its sums, and no write has begun since (`settle`).
 //! 6. Beyond the length there are no sums (`cut`).
 
@@ -210,8 +206,7 @@ impl Sums {
     }
 
     /// Makes the sums of parts durable, and then zones clean, where no write has begun since the sync of this epoch
-    /// (rule 5). `pages` has how
-    /// many pages each part has.
+    /// (rule 5). `pages` has how many pages each part has.
     pub fn settle(&self, which: Settling, pages: impl Fn(usize) -> u64) -> Result<()> {
         let parts = self.parts().iter().enumerate();
         parts.map(|(at, part)| part.settle(which, pages(at), self.pages_of(at))).fold(Ok(()), Result::and)
@@ -227,8 +222,7 @@ impl Sums {
     }
 
     /// Which zones a sync of this epoch makes clean, at this time of the clock in nanoseconds: those that nothing was
-    /// written to for a while. `None` if it is too
-    /// soon to look.
+    /// written to for a while. `None` if it is too soon to look.
     pub fn idle(&self, epoch: u64, now_ns: u64) -> Option<Settling> {
         let before_ns = self.swept_ns.load(Ordering::Relaxed);
         if before_ns == 0 {

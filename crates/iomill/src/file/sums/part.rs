@@ -120,7 +120,7 @@ impl PartSums {
         let Some(file) = &self.file else { return Ok(()) };
         let mut bytes = vec![0; HEADS as usize * PAGE_BYTES];
         let read = file.fs().read_at(file.handle(), &mut bytes, 0);
-        read.map_err(|source| Error::Io { action: "read", path: file.full_path(), offset: Some(0), source })?;
+        read.map_err(failed_at("read", file, 0))?;
         let (first, second) = bytes.split_at(PAGE_BYTES);
         let decode = |bytes| Head::decode(&self.identity, self.part, zones, bytes);
         let heads = [decode(first), decode(second)];
@@ -149,7 +149,7 @@ impl PartSums {
         read(&self.chunks).get(&(page / CHUNK_PAGES)).map(|chunk| chunk.get(page % CHUNK_PAGES))
     }
 
-    /// Notes the sum of a page of which the sum is in memory.
+    /// Replaces the sum of a page, if it is in memory.
     pub fn set(&self, page: u64, sum: u32) {
         if let Some(chunk) = read(&self.chunks).get(&(page / CHUNK_PAGES)) {
             chunk.set(page % CHUNK_PAGES, sum);
@@ -157,8 +157,7 @@ impl PartSums {
     }
 
     /// Takes the sums of the first pages of the file, which begin with this page. They were durable elsewhere, and are
-    /// here. Their zone is marked, unless
-    /// `is_draft` says that it need not be. The part is new.
+    /// here. Their zone is marked, unless `is_draft` says that it need not be. The part is new.
     pub fn take_first(&self, first: u64, sums: impl Iterator<Item = u32>, is_draft: bool) -> Result<()> {
         let zone = first / ZONE_PAGES;
         if is_draft {
@@ -198,7 +197,7 @@ impl PartSums {
         let mut bytes = vec![0; PAGE_BYTES];
         let offset = (HEADS + number) * PAGE_BYTES as u64;
         let read = file.fs().read_at(file.handle(), &mut bytes, offset);
-        read.map_err(|source| Error::Io { action: "read", path: file.full_path(), offset: Some(offset), source })?;
+        read.map_err(failed_at("read", file, offset))?;
         Chunk::decode(&self.identity, self.part, number, &bytes).ok_or_else(|| {
             let (first, end) = (number * CHUNK_PAGES, (number + 1) * CHUNK_PAGES);
             let why = format!(
@@ -220,13 +219,7 @@ impl PartSums {
             let pages = (end - page).min(REMAKE_PAGES as u64);
             let (bytes, offset) = (&mut buffer.as_mut_slice()[..pages as usize * PAGE_BYTES], page * PAGE_BYTES as u64);
             bytes.fill(0);
-            let read = data.fs().read_at(data.handle(), bytes, offset);
-            let read = read.map_err(|source| Error::Io {
-                action: "read",
-                path: data.full_path(),
-                offset: Some(offset),
-                source,
-            })?;
+            let read = data.fs().read_at(data.handle(), bytes, offset).map_err(failed_at("read", data, offset))?;
             for (at, bytes) in (page..).zip(bytes.chunks(PAGE_BYTES)) {
                 chunk.set(at - first, sum_of(at, bytes));
             }
@@ -303,12 +296,7 @@ impl PartSums {
         let offset = Head::place(head.version) * PAGE_BYTES as u64;
         let bytes = head.encode(&self.identity, self.part);
         let written = file.fs().write_at(file.handle(), &bytes, offset);
-        written.map_err(|source| Error::Io {
-            action: "write",
-            path: file.full_path(),
-            offset: Some(offset),
-            source,
-        })?;
+        written.map_err(failed_at("write", file, offset))?;
         *version = head.version;
         Ok(())
     }
@@ -379,19 +367,13 @@ impl PartSums {
         }
         let (file, offset) = (self.file()?, (HEADS + start) * PAGE_BYTES as u64);
         let written = file.fs().write_at(file.handle(), run, offset);
-        written.map_err(|source| Error::Io {
-            action: "write",
-            path: file.full_path(),
-            offset: Some(offset),
-            source,
-        })?;
+        written.map_err(failed_at("write", file, offset))?;
         run.clear();
         Ok(())
     }
 
     /// The pages in these ranges, which go up, are to become zeros, and the part ends with the last of them. Marks
-    /// their zones, and loads the sums that share
-    /// a page of sums with others. Nothing is in flight.
+    /// their zones, and loads the sums that share a page of sums with others. Nothing is in flight.
     pub fn begin_cut(&self, ranges: &[Range<u64>], sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
         let Some(end) = ranges.last().map(|range| range.end) else { return Ok(()) };
         let zones = |range: &Range<u64>| range.start / ZONE_PAGES..range.end.div_ceil(ZONE_PAGES);
@@ -426,4 +408,9 @@ impl PartSums {
         }
         Ok(())
     }
+}
+
+/// The error of a call at an offset of a file.
+fn failed_at<'a>(action: &'static str, file: &'a DriveFile, offset: u64) -> impl FnOnce(std::io::Error) -> Error + 'a {
+    move |source| Error::Io { action, path: file.full_path(), offset: Some(offset), source }
 }

@@ -2,8 +2,7 @@
 //! which `part` does.
 //!
 //! The head is written to two places in turn, so a head that was torn leaves the one before. The one with the highest
-//! version counts.
-//! It may name more zones than are doubtful, and never fewer.
+//! version counts. It may name more zones than are doubtful, and never fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
