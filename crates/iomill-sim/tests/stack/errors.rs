@@ -13,7 +13,7 @@ use super::harness::{
 use super::model::put;
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[14798280252506896045, 5315534179368183319];
+const ONCE_FAILED: &[u64] = &[14798280252506896045, 5315534179368183319, 14567722713274507215, 9425064898192863044];
 
 #[test]
 fn errors_harm_nothing_but_what_they_hit() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::parts::failed_at;
 use super::split::{Extent, Splitter};
-use super::sums::{Doubt, Holding, Settling, Sums, Writing};
+use super::sums::{Doubt, Holding, Settling, Sums, UNKNOWN, Writing};
 use super::{FileState, tail};
 use crate::drive::{Class, Failure, Fault, PAGE_BYTES};
 use crate::engine::Op;
@@ -477,6 +477,10 @@ impl FileState {
         let len = self.len();
         let cut = self.begin_cut(len)?;
         let unused = self.sums.as_ref().filter(|sums| sums.small().is_none()).map(|_| self.unused_pages(len));
+        if let (Some(sums), Some((page, _))) = (&self.sums, cut) {
+            // If the cut fails it is not known how much of the page is zeros (rule 2 of `sums`).
+            sums.set(page, UNKNOWN);
+        }
         tail::clean(self, len)?;
         if let (Some(sums), Some(unused)) = (&self.sums, unused) {
             if let Some((page, sum)) = cut {

@@ -34,6 +34,8 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         if has > end {
             // The file system zeroes the rest of the last page when it cuts within it.
             fs.set_len(handle, end).map_err(failed("cut"))?;
+            // If it cannot be extended to whole pages, reads ask for no more than this.
+            part.reserved.store(end, Ordering::Relaxed);
         }
         if has != end || whole != end {
             fs.set_len(handle, whole).map_err(failed("extend"))?;

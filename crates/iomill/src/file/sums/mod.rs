@@ -14,7 +14,7 @@
 //! Rules (C55 to C61 in `docs/catalog.md`):
 //! 1. A page of zeros has no sum ([`NONE`]). So what was never written needs none.
 //! 2. What memory says of a page is right while no operation writes to it, or it is [`UNKNOWN`]: then a write has
-//!    failed, and any bytes are taken until the page is written again.
+//!    failed, or a cut within the page, and any bytes are taken until the page is written again.
 //! 3. Sums in memory are those of a whole page of sums, which is loaded before an operation that needs it begins
 //!    (`load`). They stay until the file is closed: four bytes for each page near one that was touched.
 //! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of

@@ -376,7 +376,8 @@ impl PartSums {
     /// their zones, and loads the sums that share a page of sums with others. Nothing is in flight.
     pub fn begin_cut(&self, ranges: &[Range<u64>], sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
         let Some(end) = ranges.last().map(|range| range.end) else { return Ok(()) };
-        let zones = |range: &Range<u64>| range.start / ZONE_PAGES..range.end.div_ceil(ZONE_PAGES);
+        // An empty range stands for a page that is cut within.
+        let zones = |range: &Range<u64>| range.start / ZONE_PAGES..range.end.max(range.start + 1).div_ceil(ZONE_PAGES);
         self.mark(ranges.iter().flat_map(zones).collect())?;
         let chunks = |range: &Range<u64>| range.start / CHUNK_PAGES..range.end.div_ceil(CHUNK_PAGES);
         for number in ranges.iter().flat_map(chunks) {
