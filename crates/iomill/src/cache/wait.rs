@@ -80,7 +80,8 @@ impl Waiter {
         }
     }
 
-    fn tell(&self, outcome: Outcome) {
+    /// The work has ended. Called once.
+    pub fn tell(&self, outcome: Outcome) {
         let (calls, has_sleepers) = {
             let mut state = lock(&self.state);
             state.outcome = Some(outcome);

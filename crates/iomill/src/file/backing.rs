@@ -39,6 +39,18 @@ impl Part {
         self.reserved.load(Ordering::Relaxed)
     }
 
+    /// Reads all of `bytes` from an offset, past the path of I/O. An error if the part ends before.
+    pub fn read_whole(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let open = self.open()?;
+        let read = open.fs().read_at(open.handle(), bytes, offset);
+        let failed = |source| Error::Io { action: "read", path: self.path(), offset: Some(offset), source };
+        let read = read.map_err(failed)?;
+        match (bytes.len() - read) as u64 {
+            0 => Ok(()),
+            missing => Err(Error::PartCut { path: self.path(), offset: offset + read as u64, missing }),
+        }
+    }
+
     /// Where it is, for messages.
     pub fn path(&self) -> PathBuf {
         self.open.as_ref().map(|open| open.full_path()).unwrap_or_default()

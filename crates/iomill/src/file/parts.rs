@@ -346,12 +346,7 @@ impl ArrayParts {
 fn read_pages(held: &Held, bytes: u64) -> Result<PageBuf> {
     let mut buffer = PageBuf::new(bytes as usize).map_err(Error::memory("moving a small file", bytes))?;
     let Some(extent) = held.extent() else { return Ok(buffer) };
-    let (source, start) = (&held.parts[0], start_of(extent));
-    let open = source.open()?;
-    let read = open.fs().read_at(open.handle(), buffer.as_mut_slice(), start);
-    if read.map_err(failed_at("read", source, start))? < bytes as usize {
-        return Err(Error::corrupt(source.path(), "it ends within the pages of a small file"));
-    }
+    held.parts[0].read_whole(start_of(extent), buffer.as_mut_slice())?;
     Ok(buffer)
 }
 

@@ -10,7 +10,6 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::parts::failed_at;
 use super::split::{Extent, Splitter};
 use super::sums::{Doubt, Holding, Settling, Sums, UNKNOWN, Writing};
 use super::{FileState, tail};
@@ -194,10 +193,10 @@ impl FileState {
     /// Holds pages for an operation past the cache, or for a flush.
     async fn hold<'a>(&self, io: &Io<'_>, sums: &'a Sums, pages: &[Range<u64>], writes: bool) -> Holding<'a> {
         loop {
-            if let Some(holding) = sums.held.try_hold(pages, writes) {
-                return holding;
+            match sums.held.try_hold(pages, writes) {
+                Ok(holding) => return holding,
+                Err(waiter) => _ = io.wait_for_page(&waiter).await,
             }
-            io.pause().await;
         }
     }
 
@@ -454,11 +453,9 @@ impl FileState {
         if within > 0 {
             sums.load(last)?;
             let (part, place) = self.locate(last * PAGE_BYTES as u64);
-            let open = part.open()?;
             let mut page = PageBuf::new(PAGE_BYTES).map_err(Error::memory("cutting a page", PAGE_BYTES as u64))?;
             let (bytes, offset) = (page.as_mut_slice(), place.offset);
-            let read = open.fs().read_at(open.handle(), bytes, offset);
-            read.map_err(failed_at("read", part, offset))?;
+            part.read_whole(offset, &mut bytes[..self.page_bytes(last)])?;
             sums.check(last, bytes).map_err(|doubt| self.error(doubted(last, doubt)))?;
             bytes[within..].fill(0);
             cut = Some((last, sums.identity().sum(last, bytes)));

@@ -108,7 +108,7 @@ impl ArrayParts {
         let mut writing = None;
         if within > 0 {
             let page = &mut buffer.as_mut_slice()[..PAGE_BYTES];
-            open.fs().read_at(open.handle(), page, at).map_err(failed_at("read", part, at))?;
+            part.read_whole(at, page)?;
             if let Some(sums) = &self.sums {
                 sums.check(number, page).map_err(|_| self.wrong_page(part, number))?;
             }

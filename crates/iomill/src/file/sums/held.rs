@@ -2,22 +2,33 @@
 //! together. Non-goals: waiting, which the caller does.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use crate::cache::Waiter;
 use crate::sys::sync::{Mutex, lock};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct HeldPages {
-    all: Mutex<Vec<(u64, Hold)>>,
-    next: Mutex<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    holds: Vec<Hold>,
+    /// The number of the next hold.
+    next: u64,
 }
 
 /// What one operation holds.
 #[derive(Debug)]
 struct Hold {
+    number: u64,
     /// Ranges of pages, in rising order.
     pages: Vec<Range<u64>>,
     writes: bool,
+    /// For operations that wait for its end.
+    waiter: Option<Arc<Waiter>>,
 }
 
 /// Pages that an operation holds until this is dropped.
@@ -28,26 +39,30 @@ pub struct Holding<'a> {
 }
 
 impl HeldPages {
-    /// Holds pages, to write to them or to read them, as ranges in rising order. `None` if another operation holds one
-    /// of them to write, or, for a write, at all.
-    pub fn try_hold(&self, pages: &[Range<u64>], writes: bool) -> Option<Holding<'_>> {
-        let mut all = lock(&self.all);
-        if all.iter().any(|(_, hold)| (hold.writes || writes) && overlap(&hold.pages, pages)) {
-            return None;
+    /// Holds pages, to write to them or to read them, as ranges in rising order. If another operation holds one of them
+    /// to write, or, for a write, at all, this returns the waiter for the end of that hold.
+    pub fn try_hold(&self, pages: &[Range<u64>], writes: bool) -> Result<Holding<'_>, Arc<Waiter>> {
+        let mut state = lock(&self.state);
+        let excludes = |hold: &&mut Hold| (hold.writes || writes) && overlap(&hold.pages, pages);
+        if let Some(other) = state.holds.iter_mut().find(excludes) {
+            return Err(Arc::clone(other.waiter.get_or_insert_default()));
         }
-        let number = {
-            let mut next = lock(&self.next);
-            *next += 1;
-            *next
-        };
-        all.push((number, Hold { pages: pages.to_vec(), writes }));
-        Some(Holding { held: self, number })
+        let number = state.next;
+        state.next += 1;
+        state.holds.push(Hold { number, pages: pages.to_vec(), writes, waiter: None });
+        Ok(Holding { held: self, number })
     }
 }
 
 impl Drop for Holding<'_> {
     fn drop(&mut self) {
-        lock(&self.held.all).retain(|(number, _)| *number != self.number);
+        let waiter = {
+            let mut state = lock(&self.held.state);
+            let place = state.holds.iter().position(|hold| hold.number == self.number);
+            place.and_then(|place| state.holds.swap_remove(place).waiter)
+        };
+        // An operation that waits tries by itself, whatever came of this one.
+        waiter.inspect(|waiter| waiter.tell(Ok(())));
     }
 }
 
@@ -75,10 +90,13 @@ mod tests {
         let one = |range, writes| held.try_hold(std::slice::from_ref(&range), writes);
         let reading = held.try_hold(&[0..2, 8..9], false).unwrap();
         let more = one(1..3, false).unwrap();
-        assert!(one(2..3, true).is_none());
+        assert!(one(2..3, true).is_err());
         let writing = held.try_hold(&[3..8, 9..10], true).unwrap();
-        assert!(one(7..8, false).is_none() && one(7..8, true).is_none());
-        drop((reading, more, writing));
-        assert!(one(0..100, true).is_some());
+        let (reader, writer) = (one(7..8, false).unwrap_err(), one(7..8, true).unwrap_err());
+        assert!(reader.outcome().is_none() && Arc::ptr_eq(&reader, &writer));
+        drop(writing);
+        assert_eq!(reader.outcome(), Some(Ok(())), "the end of a hold is told");
+        drop((reading, more));
+        assert!(one(0..100, true).is_ok());
     }
 }

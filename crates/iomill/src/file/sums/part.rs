@@ -214,17 +214,21 @@ impl PartSums {
         let Some(data) = &self.data else { return Ok(chunk) };
         let len = REMAKE_PAGES * PAGE_BYTES;
         let mut buffer = PageBuf::new(len).map_err(Error::memory("making sums anew", len as u64))?;
-        let (first, end) = (number * CHUNK_PAGES, (number + 1) * CHUNK_PAGES);
+        let has = data.fs().len(data.handle()).map_err(|error| Error::io("measure", data.full_path(), error))?;
+        let first = number * CHUNK_PAGES;
+        let end = (first + CHUNK_PAGES).min(has.div_ceil(PAGE_BYTES as u64));
         for page in (first..end).step_by(REMAKE_PAGES) {
-            let pages = (end - page).min(REMAKE_PAGES as u64);
-            let (bytes, offset) = (&mut buffer.as_mut_slice()[..pages as usize * PAGE_BYTES], page * PAGE_BYTES as u64);
+            let (pages, offset) = ((end - page).min(REMAKE_PAGES as u64), page * PAGE_BYTES as u64);
+            let bytes = &mut buffer.as_mut_slice()[..pages as usize * PAGE_BYTES];
             bytes.fill(0);
-            let read = data.fs().read_at(data.handle(), bytes, offset).map_err(failed_at("read", data, offset))?;
+            let read = data.fs().read_at(data.handle(), bytes, offset).map_err(failed_at("read", data, offset))? as u64;
+            let missing = (bytes.len() as u64).min(has - offset).saturating_sub(read);
+            if missing > 0 {
+                // A sum of zeros would make pages wrong that the drive gives later.
+                return Err(Error::PartCut { path: data.full_path(), offset: offset + read, missing });
+            }
             for (at, bytes) in (page..).zip(bytes.chunks(PAGE_BYTES)) {
                 chunk.set(at - first, sum_of(at, bytes));
-            }
-            if read < pages as usize * PAGE_BYTES {
-                break;
             }
         }
         Ok(chunk)
