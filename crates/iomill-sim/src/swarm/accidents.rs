@@ -5,6 +5,9 @@ use super::life::{Life, Said, nothing};
 use super::program::{Act, Step, rates};
 use crate::{Death, Fault, Injection, Kind, Rates};
 
+/// Where a file of sums has the first of them. Its heads are before that.
+const SUMS_AT: usize = 8192;
+
 impl Life<'_> {
     /// Makes something go wrong.
     pub fn accident(&mut self, step: &Step) -> Said {
@@ -58,8 +61,15 @@ impl Life<'_> {
         }
         let at = step.second as usize % len;
         let count = 1 + step.which as usize % 600;
+        let is_head = path.ends_with(".sums") && at < SUMS_AT;
+        let count = if is_head { count.min(SUMS_AT - at) } else { count };
+        if self.has_rotten_head || (is_head && self.is_rotten) {
+            return nothing();
+        }
         self.world.corrupt(drive, path, at as u64, count).map_err(|error| error.to_string())?;
-        self.is_rotten = true;
+        self.has_rotten_head |= is_head;
+        self.is_rotten |= !is_head;
+        self.has_rotten_sums |= path.ends_with(".sums") && !is_head;
         self.coverage.trouble(Trouble::Rot);
         Ok(format!("{count} bytes of {path} on drive {drive} at {at}"))
     }
@@ -67,6 +77,9 @@ impl Life<'_> {
     /// Has a write come to nothing, or to another place. It hits pages only, because a page and its sum that are both
     /// old look right.
     fn misdirect(&mut self, step: &Step, drive: usize) -> Said {
+        if self.has_rotten_head {
+            return nothing();
+        }
         let fault = if step.act == Act::Lose { Fault::Lost } else { Fault::Misplaced };
         let skip = u64::from(step.second % 4);
         let injection = Injection::new(Kind::Write, fault).drive(drive).path("parts/").except(".sums").skip(skip);

@@ -68,7 +68,7 @@ impl Life<'_> {
 
     fn let_handle_go(&mut self, handle: Handle) -> Result<(), Wrong> {
         let id = handle.id;
-        if self.is_excused {
+        if self.may_lose() {
             // A call that is in flight shows what was there before the handle's end, which may lose some of it.
             self.finish_calls(Some(id))?;
         }
@@ -82,7 +82,7 @@ impl Life<'_> {
     fn has_let_go(&mut self, id: u32) {
         let is_open =
             self.handles.iter().any(|handle| handle.id == id) || self.drafts.iter().any(|draft| draft.1 == id);
-        if self.is_excused && !is_open {
+        if self.may_lose() && !is_open {
             self.contents(id).doubt();
         }
     }

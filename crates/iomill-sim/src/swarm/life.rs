@@ -80,6 +80,12 @@ pub struct Life<'a> {
     /// Whether drives have other bytes than were written, which only files with sums find out. Such an error is right
     /// from then on.
     pub is_rotten: bool,
+    /// Whether a page of sums has rotted. From then on pages of its stretch may not reach the drive, and a dropped
+    /// handle tells so only by a notice.
+    pub has_rotten_sums: bool,
+    /// Whether the head of a file of sums has rotted. That alone causes no error. But marks that were taken off may be
+    /// there again, so another fault in their zones may not be seen: none is made.
+    pub has_rotten_head: bool,
     /// Whether a change has an unknown outcome (rule 2).
     pub is_unknown: bool,
     /// Whether writes are cut anywhere, so that a crash leaves a sector that is old and new.
@@ -111,6 +117,8 @@ impl<'a> Life<'a> {
             openings: 0,
             is_excused: false,
             is_rotten: false,
+            has_rotten_sums: false,
+            has_rotten_head: false,
             is_unknown: false,
             is_cut_short: false,
             was_cut: false,
@@ -186,6 +194,11 @@ impl<'a> Life<'a> {
         Ok(())
     }
 
+    /// Whether writes that no sync has confirmed may be lost with their handle.
+    pub fn may_lose(&self) -> bool {
+        self.is_excused || self.has_rotten_sums
+    }
+
     /// What a step says that got an error (rule 3).
     pub fn failed(&mut self, error: &Error) -> Said {
         self.excuse(error).map(|()| format!("failed: {error}"))
@@ -205,7 +218,7 @@ impl<'a> Life<'a> {
         self.array = None;
         // The machine may have stopped while the array was closed.
         let how = if self.world.crashed() { End::Power } else { how };
-        if self.is_excused {
+        if self.may_lose() {
             self.contents.values_mut().for_each(Contents::may_be_lost);
         }
         self.was_cut |= how != End::Close;
@@ -252,9 +265,9 @@ impl<'a> Life<'a> {
         self.contents.values_mut().for_each(Contents::may_be_synced);
         self.let_go();
         let array = self.array.take().expect("an array is open between steps");
-        let was_excused = self.is_excused;
+        let may_lose = self.may_lose();
         match array.close() {
-            Ok(()) => Ok(!was_excused),
+            Ok(()) => Ok(!may_lose),
             Err(error) => self.excuse(&error).map(|()| false),
         }
     }

@@ -166,6 +166,10 @@ impl FileState {
         }
     }
 
+    pub fn is_poisoned(&self) -> bool {
+        self.syncs.failure().is_some()
+    }
+
     /// Refuses all later writes and syncs (rule 3).
     pub fn set_poison(&self, error: &Error) {
         self.syncs.fail(error.to_string());

@@ -133,12 +133,18 @@ impl Resize<'_> {
         Ok(())
     }
 
-    /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes. Where the
-    /// machine lacks memory for it, the next growth does it first.
+    /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes. Where it
+    /// cannot begin, or the machine lacks memory for it, nothing has changed, and the next growth does it first.
     pub fn clean_tail(&self) -> Result<()> {
-        self.file.clean_tail().inspect_err(|error| {
-            self.file.set_poison_for_good(error);
-            self.file.has_stale_tail.store(true, Ordering::Relaxed);
+        let (file, len) = (self.file, self.file.len());
+        file.has_stale_tail.store(true, Ordering::Relaxed);
+        let cut = file.begin_cut(len)?;
+        // The last page of a small file is proved before it changes.
+        let has_begun = |error: &Error| !matches!(error, Error::CorruptPage { .. });
+        file.end_cut(len, cut).inspect_err(|error| {
+            if has_begun(error) {
+                file.set_poison_for_good(error);
+            }
         })?;
         self.file.has_stale_tail.store(false, Ordering::Relaxed);
         self.file.is_tail_unknown.store(false, Ordering::Relaxed);

@@ -469,33 +469,50 @@ impl FileState {
         Ok(cut)
     }
 
-    /// Makes everything beyond the length read as zero (`tail::clean`), with the sums. Nothing is in flight.
-    pub(super) fn clean_tail(&self) -> Result<()> {
-        let len = self.len();
-        let cut = self.begin_cut(len)?;
-        let unused = self.sums.as_ref().filter(|sums| sums.small().is_none()).map(|_| self.unused_pages(len));
-        if let (Some(sums), Some((page, _))) = (&self.sums, cut) {
-            // If the cut fails it is not known how much of the page is zeros (rule 2 of `sums`).
-            sums.set(page, UNKNOWN);
-        }
+    /// Makes everything beyond the length read as zero (`tail::clean`), with the sums. `cut` is what `begin_cut` has
+    /// returned. Nothing is in flight.
+    pub(super) fn end_cut(&self, len: u64, cut: Option<(u64, u32)>) -> Result<()> {
+        let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else {
+            return tail::clean(self, len);
+        };
+        let unused = self.unused_pages(len);
+        // If this fails it is not known how much of the page is zeros (rule 2 of `sums`).
+        cut.iter().for_each(|(page, _)| sums.set(*page, UNKNOWN));
         tail::clean(self, len)?;
-        if let (Some(sums), Some(unused)) = (&self.sums, unused) {
-            if let Some((page, sum)) = cut {
-                sums.set(page, sum);
-            }
-            unused.iter().enumerate().try_for_each(|(part, unused)| sums.end_cut(part, unused))?;
-        }
-        Ok(())
+        cut.iter().for_each(|(page, sum)| sums.set(*page, *sum));
+        unused.iter().enumerate().try_for_each(|(part, unused)| sums.end_cut(part, unused))
     }
 
-    /// At the file's end: what failed writes have left beyond the length goes, so that no sum of it stays. Nothing is
-    /// in flight, and no page is dirty.
+    /// At the file's end: what failed writes have left beyond the length goes, so that no sum of it stays. Where that
+    /// cannot begin, its sums become unknown instead, so that the other pages of its zone keep theirs. Nothing is in
+    /// flight, and pages that are dirty are lost.
     pub fn cut_stale_tail(&self) -> Result<()> {
-        if self.sums.is_some() && self.has_stale_tail() && self.syncs.failure().is_none() {
-            self.clean_tail()?;
-            self.is_tail_cut.store(true, Ordering::Relaxed);
+        let Some(sums) = self.sums.as_ref().filter(|_| self.has_stale_tail() && self.syncs.failure().is_none()) else {
+            return Ok(());
+        };
+        let len = self.len();
+        let cut = match self.begin_cut(len) {
+            Ok(cut) => self.end_cut(len, cut),
+            Err(error) => {
+                self.forget_tail(sums, len, &error);
+                self.is_tail_cut.store(true, Ordering::Relaxed);
+                return Err(error);
+            }
+        };
+        // The pages of a small file beyond its length have no sums in its record.
+        let is_cut = cut.is_ok() || matches!(cut, Err(Error::CorruptPage { .. }));
+        self.is_tail_cut.store(is_cut, Ordering::Relaxed);
+        cut
+    }
+
+    /// The sums of a tail that could not be cut become unknown. A last page that is wrong stays so, with any bytes
+    /// behind the length.
+    fn forget_tail(&self, sums: &Sums, len: u64, error: &Error) {
+        let unused = self.unused_pages(len);
+        sums.parts().iter().zip(&unused).for_each(|(part, unused)| part.forget(unused));
+        if !len.is_multiple_of(PAGE_BYTES as u64) && !matches!(error, Error::CorruptPage { .. }) {
+            sums.set(len / PAGE_BYTES as u64, UNKNOWN);
         }
-        Ok(())
     }
 
     /// A sync begins. Returns its epoch (rule 5 of `sums`), if the file has sums. `names` says that it will say durably

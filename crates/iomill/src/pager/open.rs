@@ -147,7 +147,8 @@ impl OpenFile {
         let Some(mut turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
         let mut flushed = self.flush_all();
         if is_end {
-            flushed = flushed.and_then(|()| self.file.cut_stale_tail());
+            // Pages that could not be flushed are lost, and what their parts have of them is as it was.
+            flushed = flushed.and(self.file.cut_stale_tail());
         }
         if flushed.is_err() && !is_end {
             // Pages that failed stay dirty, and the next sync tries again.
@@ -214,8 +215,8 @@ impl OpenFile {
                 paged.cut(len);
             }
             self.sync_changed_len(&resize, before)?;
-            // What stays beyond the end because the machine lacks memory is cleared before the file grows.
-            return resize.clean_tail().or_else(|error| if error.passes() { Ok(()) } else { Err(error) });
+            // Unless it has failed half way, what stays beyond the end is cleared before the file grows.
+            return resize.clean_tail().or_else(|error| if self.file.is_poisoned() { Err(error) } else { Ok(()) });
         }
         if len > before {
             self.flush_all()?;

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::page::{CHUNK_PAGES, Chunk, Identity, NONE};
+use super::page::{CHUNK_PAGES, Chunk, Identity, NONE, UNKNOWN};
 use super::zones::{Head, ZONE_CHUNKS, ZONE_PAGES, Zone, Zones};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
@@ -393,6 +393,17 @@ impl PartSums {
             }
         }
         Ok(())
+    }
+
+    /// It is not known what the pages in these ranges have.
+    pub fn forget(&self, ranges: &[Range<u64>]) {
+        for (number, chunk) in read(&self.chunks).iter() {
+            let first = number * CHUNK_PAGES;
+            for range in ranges {
+                let pages = range.start.max(first)..range.end.min(first + CHUNK_PAGES);
+                pages.for_each(|page| chunk.set(page - first, UNKNOWN));
+            }
+        }
     }
 
     /// They are zeros now.
