@@ -107,16 +107,20 @@ impl FileState {
         Error::Poisoned { name: self.name().to_owned(), why: why.to_owned() }
     }
 
-    /// Makes durable what was written to the parts (rule 4). Returns whether there was anything.
+    /// Makes durable what was written to the parts (rule 4). Returns whether this process wrote any of it.
     fn sync_parts(&self, is_end: bool) -> Result<bool> {
+        // Sums that were made anew are of bytes that an earlier writer may have left: these must be durable first (rule
+        // 5 of `sums`).
+        let leaves_found = is_end && !self.sums().is_some_and(|sums| sums.is_stale());
         let mut marked = Marked {
             file: self,
-            parts: self.parts().iter().filter_map(|part| Some((part, part.mark.take(is_end)?))).collect(),
+            parts: self.parts().iter().filter_map(|part| Some((part, part.mark.take(leaves_found)?))).collect(),
             has_begun: false,
         };
         if marked.parts.is_empty() {
             return Ok(false);
         }
+        let has_written = !is_end || marked.parts.iter().any(|(_, taken)| taken.is_written());
         if !self.is_plain() && !self.backing.is_small() {
             // What was cut is lost, so a sync must not say that it is durable.
             let checked = marked.parts.iter().try_for_each(|(part, _)| part.check_uncut(false).map(drop));
@@ -128,7 +132,7 @@ impl FileState {
             marked.has_begun = false;
             flushed.and_then(|()| marked.check()).inspect_err(|error| self.set_poison(error))?;
             marked.parts.clear();
-            return Ok(true);
+            return Ok(has_written);
         }
         let tagged = |(tag, (part, _)): (usize, &(&Part, Taken))| {
             (part.drive, Piece { tag: tag as u32, ..Piece::sync(part.file) })
@@ -144,7 +148,7 @@ impl FileState {
         let synced = ends.first.take().map_or(Ok(()), |failure| Err(self.error(failure)));
         synced.and_then(|()| marked.check()).inspect_err(|error| self.set_poison(error))?;
         marked.parts.clear();
-        Ok(true)
+        Ok(has_written)
     }
 
     /// Publishes a length. A full drive refuses it before anything is changed, so a later sync may try again (C29). The same holds where the

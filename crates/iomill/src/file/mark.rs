@@ -42,6 +42,13 @@ pub struct Taken {
     since: u64,
 }
 
+impl Taken {
+    /// Whether this process wrote since the last sync.
+    pub(super) fn is_written(&self) -> bool {
+        self.state == WRITTEN
+    }
+}
+
 impl Mark {
     /// The mark of a part that is being opened, on a drive with such flushes.
     pub fn new(holds_bytes: bool, failures: &Arc<FlushFailures>) -> Mark {
@@ -76,11 +83,11 @@ impl Mark {
         }
     }
 
-    /// Takes the mark away. Returns it if the part needs an fdatasync. The end of a file leaves `FOUND` as it is. Only one thread at a time
-    /// takes marks.
-    pub(super) fn take(&self, is_end: bool) -> Option<Taken> {
+    /// Takes the mark away. Returns it if the part needs an fdatasync. `leaves_found` leaves `FOUND` as it is, as the end of a file does.
+    /// Only one thread at a time takes marks.
+    pub(super) fn take(&self, leaves_found: bool) -> Option<Taken> {
         // Acquire, and AcqRel below: pair with the AcqRel in `set` and `put_back`.
-        if is_end && self.state.load(Ordering::Acquire) != WRITTEN {
+        if leaves_found && self.state.load(Ordering::Acquire) != WRITTEN {
             return None;
         }
         // Before the state: a write that still finds the old state is covered by the caller's fdatasync, so it needs no count of its own.

@@ -19,7 +19,8 @@
 //!    (`load`). They stay until the file is closed: four bytes for each page near one that was touched.
 //! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of
 //!    marked zones are made anew from the pages. A draft marks none, because nothing of it is left after a crash.
-//! 5. A zone becomes clean when its pages are durable, then its sums, and no write has begun since (`settle`).
+//! 5. A zone becomes clean when its pages are durable, also those of an earlier writer, then its sums, and no write has
+//!    begun since (`settle`).
 //! 6. Beyond the length there are no sums (`cut`).
 
 mod held;
@@ -191,6 +192,11 @@ impl Sums {
 
     fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Whether some were made anew, or are to be, because an earlier opening has left them doubtful.
+    pub fn is_stale(&self) -> bool {
+        self.small().map_or_else(|| self.parts().iter().any(PartSums::is_stale), SmallSums::is_unknown)
     }
 
     /// Whether zones are marked before they are written to (rule 4).

@@ -119,8 +119,7 @@ impl PartSums {
     fn read_head(&mut self, zones: u64) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let mut bytes = vec![0; HEADS as usize * PAGE_BYTES];
-        let read = file.fs().read_at(file.handle(), &mut bytes, 0);
-        read.map_err(failed_at("read", file, 0))?;
+        read_there(file, &mut bytes, 0)?;
         let (first, second) = bytes.split_at(PAGE_BYTES);
         let decode = |bytes| Head::decode(&self.identity, self.part, zones, bytes);
         let heads = [decode(first), decode(second)];
@@ -196,8 +195,7 @@ impl PartSums {
         let Some(file) = &self.file else { return Ok(Chunk::default()) };
         let mut bytes = vec![0; PAGE_BYTES];
         let offset = (HEADS + number) * PAGE_BYTES as u64;
-        let read = file.fs().read_at(file.handle(), &mut bytes, offset);
-        read.map_err(failed_at("read", file, offset))?;
+        read_there(file, &mut bytes, offset)?;
         Chunk::decode(&self.identity, self.part, number, &bytes).ok_or_else(|| {
             let (first, end) = (number * CHUNK_PAGES, (number + 1) * CHUNK_PAGES);
             let why = format!(
@@ -221,12 +219,7 @@ impl PartSums {
             let (pages, offset) = ((end - page).min(REMAKE_PAGES as u64), page * PAGE_BYTES as u64);
             let bytes = &mut buffer.as_mut_slice()[..pages as usize * PAGE_BYTES];
             bytes.fill(0);
-            let read = data.fs().read_at(data.handle(), bytes, offset).map_err(failed_at("read", data, offset))? as u64;
-            let missing = (bytes.len() as u64).min(has - offset).saturating_sub(read);
-            if missing > 0 {
-                // A sum of zeros would make pages wrong that the drive gives later.
-                return Err(Error::PartCut { path: data.full_path(), offset: offset + read, missing });
-            }
+            read_there(data, bytes, offset)?;
             for (at, bytes) in (page..).zip(bytes.chunks(PAGE_BYTES)) {
                 chunk.set(at - first, sum_of(at, bytes));
             }
@@ -303,6 +296,11 @@ impl PartSums {
         written.map_err(failed_at("write", file, offset))?;
         *version = head.version;
         Ok(())
+    }
+
+    /// Whether an earlier opening has left zones marked.
+    pub fn is_stale(&self) -> bool {
+        lock(&self.zones).values().any(|zone| zone.is_stale)
     }
 
     /// Makes zones clean. The pages that were written to them before the epoch are durable. `pages` is how many the
@@ -423,6 +421,21 @@ impl PartSums {
             }
         }
         Ok(())
+    }
+}
+
+/// Reads what a file has from an offset on, and leaves the memory behind its end as it is. An error if the drive returns
+/// less: zeros in place of sums would make every page wrong, and would stay.
+fn read_there(file: &DriveFile, bytes: &mut [u8], offset: u64) -> Result<()> {
+    let read = file.fs().read_at(file.handle(), bytes, offset).map_err(failed_at("read", file, offset))?;
+    if read == bytes.len() {
+        return Ok(());
+    }
+    let has = file.fs().len(file.handle()).map_err(|error| Error::io("measure", file.full_path(), error))?;
+    let (ended, wanted) = (offset + read as u64, has.min(offset + bytes.len() as u64));
+    match wanted.saturating_sub(ended) {
+        0 => Ok(()),
+        missing => Err(Error::PartCut { path: file.full_path(), offset: ended, missing }),
     }
 }
 

@@ -80,7 +80,7 @@ impl SmallSums {
         self.sums.iter().skip(page as usize).take(1).for_each(|own| own.store(sum, Ordering::Release));
     }
 
-    /// Whether they must be made anew from the pages. Before the file is shared.
+    /// Whether no record has them: after an opening they must be made anew from the pages.
     pub fn is_unknown(&self) -> bool {
         lock(&self.state).recorded == Recorded::Unknown
     }
