@@ -129,7 +129,10 @@ impl Destination {
 
     fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> Failure {
         let place = self.place.clone();
-        move |source| Failure::Local { action, place, source }
+        move |source| match source.kind() {
+            ErrorKind::BrokenPipe => Failure::BrokenPipe,
+            _ => Failure::Local { action, place, source },
+        }
     }
 
     /// A descriptor to write to, and its name in messages.

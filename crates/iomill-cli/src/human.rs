@@ -106,6 +106,11 @@ fn one_decimal(value: f64) -> String {
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
+/// Bytes in a second; 0 if no time has passed.
+pub fn per_second(bytes: u64, seconds: f64) -> u64 {
+    if seconds > 0.0 { (bytes as f64 / seconds).round() as u64 } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

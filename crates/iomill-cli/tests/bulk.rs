@@ -69,6 +69,13 @@ fn directories_go_in_and_come_out() {
         assert_eq!(site.names(), names, "{arguments:?}");
         site.run(["rm", "-r", "."]).good();
     }
+    // Of a drive of the array all is copied but the array.
+    fs::write(site.drive(1).join("other"), "x").unwrap();
+    let drive = site.drive(1);
+    let put = site.run(["put".as_ref(), "-r".as_ref(), drive.as_os_str(), "of/".as_ref()]).good();
+    assert!(put.err.contains("is left out: the array itself is in it"), "{}", put.err);
+    assert_eq!(site.names(), [format!("of/{}/other", drive.file_name().unwrap().to_str().unwrap())]);
+    site.run(["rm", "-r", "."]).good();
     site.run(["put", "-r", "dir"]).good();
     let got = site.run(["get", "-r", "dir", "out", "--json"]).good().json();
     assert_eq!((&got["bytes"], got["files"].as_array().unwrap().len()), (&json!(3_070_010), 4), "{got}");

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::arguments::{Catalog, CatalogWhat};
 use crate::console::Answer;
 use crate::context::Context;
+use crate::destination::Destination;
 use crate::failure::{Failure, Result};
 
 pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
@@ -18,8 +19,15 @@ pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
             let Some(file) = file.as_deref().filter(|file| *file != Path::new("-")) else {
                 return Ok(Answer::new(text.clone(), json!({ "catalog": text })));
             };
-            fs::write(file, &text).map_err(Failure::local("write", file))?;
-            Ok(Answer::new(String::new(), json!({ "bytes": text.len() })))
+            if file.is_dir() {
+                return Err(Failure::local("write", file)(io::ErrorKind::IsADirectory.into()));
+            }
+            // The old text, which may be the only copy of a catalog, stays until the new one is whole.
+            let destination = Destination::open(Some(file), "catalog", true)?;
+            destination.write(text.as_bytes())?;
+            destination.finish()?;
+            let silent = Destination::is_stdout(Some(file));
+            Ok(Answer { is_silent: silent, ..Answer::new("", json!({ "bytes": text.len() })) })
         }
         CatalogWhat::Import { file } => {
             let text = match file == Path::new("-") {

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use iomill::{Array, Buffer};
 use serde_json::{Value, json};
 
-use super::{rate_of, several};
+use super::several;
 use crate::arguments::Get;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::destination::Destination;
 use crate::failure::{Failure, Result};
+use crate::human;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::pump;
@@ -100,7 +101,7 @@ impl Work<'_> {
         let seconds = self.progress.seconds();
         let document = json!({
             "files": self.done, "bytes": self.bytes, "seconds": seconds,
-            "bytes_per_second": rate_of(self.bytes, seconds),
+            "bytes_per_second": human::per_second(self.bytes, seconds),
         });
         Answer { failures: self.failures, ..Answer::new("", document) }
     }

@@ -29,6 +29,7 @@ use crate::arguments::Command;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::human;
 
 /// Runs a command.
 pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
@@ -57,11 +58,7 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
 
 /// The JSON document of `put` and `get`.
 fn copied(name: &str, bytes: u64, seconds: f64) -> Value {
-    json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": rate_of(bytes, seconds) })
-}
-
-fn rate_of(bytes: u64, seconds: f64) -> u64 {
-    if seconds > 0.0 { (bytes as f64 / seconds).round() as u64 } else { 0 }
+    json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": human::per_second(bytes, seconds) })
 }
 
 /// After a failure of one file the others follow. After another failure they do not: it would repeat itself.

@@ -5,16 +5,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use iomill::{Answer as Begun, Array, FileStat, PutOptions, When, block_on};
 use serde_json::{Value, json};
 
-use super::{put_one, rate_of, several};
+use super::{put_one, several};
 use crate::arguments::Put;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result, shown};
+use crate::human;
 use crate::interrupt::Interrupt;
 use crate::naming;
 use crate::progress::Progress;
@@ -36,14 +38,14 @@ struct Item {
 }
 
 pub fn run(context: &Context<'_>, arguments: &Put, sources: &[PathBuf], target: Option<&str>) -> Result<Answer> {
-    let mut found = Found::default();
-    for source in sources {
-        found.take(source, target, arguments.recursive)?;
-    }
-    context.note(std::mem::take(&mut found.notes));
-    let items = distinct(std::mem::take(&mut found.items))?;
     let interrupt = Interrupt::install()?;
     context.with_writer(|array| {
+        let mut found = Found { own: own_directories(array)?, ..Found::default() };
+        for source in sources {
+            found.take(source, target, arguments.recursive)?;
+        }
+        context.note(std::mem::take(&mut found.notes));
+        let items = distinct(std::mem::take(&mut found.items))?;
         let progress = Progress::new(context.global, Some(items.iter().map(|item| item.bytes).sum()));
         let mut work = Work {
             array,
@@ -69,15 +71,29 @@ pub fn run(context: &Context<'_>, arguments: &Put, sources: &[PathBuf], target: 
         let seconds = work.progress.seconds();
         let document = json!({
             "files": work.done, "bytes": work.bytes, "seconds": seconds,
-            "bytes_per_second": rate_of(work.bytes, seconds),
+            "bytes_per_second": human::per_second(work.bytes, seconds),
         });
         Ok(Answer { failures: work.failures, ..Answer::new("", document) })
     })
 }
 
+/// A directory as the kernel knows it: the device and the inode.
+type Directory = (u64, u64);
+
+/// The directories in which the array keeps what it stores. The files in them would grow with each copy.
+fn own_directories(array: &Array) -> Result<Vec<Directory>> {
+    let directory = |path: PathBuf| {
+        let found = fs::metadata(&path).map_err(Failure::local("examine", &path))?;
+        Ok((found.dev(), found.ino()))
+    };
+    array.info()?.drives.into_iter().map(|drive| directory(drive.path.join("iomill"))).collect()
+}
+
 /// The files of the sources.
 #[derive(Default)]
 struct Found {
+    /// Directories of the array itself, which are left out.
+    own: Vec<Directory>,
     items: Vec<Item>,
     failures: Vec<Failure>,
     notes: Vec<String>,
@@ -113,6 +129,11 @@ impl Found {
     fn walk(&mut self, directory: &Path, base: String) {
         let mut waiting = vec![(directory.to_owned(), base)];
         while let Some((directory, base)) = waiting.pop() {
+            let is_own = |found: fs::Metadata| self.own.contains(&(found.dev(), found.ino()));
+            if fs::metadata(&directory).is_ok_and(is_own) {
+                self.notes.push(format!("{} is left out: the array itself is in it", shown(&directory)));
+                continue;
+            }
             let entries = fs::read_dir(&directory).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
             let mut entries = match entries {
                 Ok(entries) => entries,
