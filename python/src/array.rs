@@ -181,8 +181,8 @@ fn when(replace: bool) -> When {
     if replace { When::Always } else { When::Absent }
 }
 
-/// A layout by its name, and its size of blocks.
-fn layout(kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<Layout> {
+/// A layout by its name, its size of blocks, and whether pages have checksums.
+fn layout(kind: Option<&str>, block_bytes: Option<u32>, checksums: bool) -> PyResult<Layout> {
     const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
     let layout = match kind {
         None => Layout::default(),
@@ -191,6 +191,7 @@ fn layout(kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<Layout> {
             PyValueError::new_err(format!("no layout named {name:?}; there are: {names}"))
         })?),
     };
+    let layout = layout.checksums(checksums);
     Ok(match block_bytes {
         Some(bytes) => layout.block_bytes(bytes),
         None => layout,
@@ -229,16 +230,29 @@ impl NativeArray {
         self.hold(py, writable, |array| versioned(array, name))
     }
 
-    #[pyo3(signature = (name, kind=None, block_bytes=None))]
-    fn create(&self, py: Python<'_>, name: &str, kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<NativeFile> {
-        let layout = layout(kind, block_bytes)?;
+    #[pyo3(signature = (name, kind=None, block_bytes=None, checksums=false))]
+    fn create(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        kind: Option<&str>,
+        block_bytes: Option<u32>,
+        checksums: bool,
+    ) -> PyResult<NativeFile> {
+        let layout = layout(kind, block_bytes, checksums)?;
         self.with(py, |array| array.create_file(name, layout).map(drop))?;
         self.hold(py, true, |array| versioned(array, name))
     }
 
-    #[pyo3(signature = (kind=None, block_bytes=None))]
-    fn draft(&self, py: Python<'_>, kind: Option<&str>, block_bytes: Option<u32>) -> PyResult<NativeDraft> {
-        let layout = layout(kind, block_bytes)?;
+    #[pyo3(signature = (kind=None, block_bytes=None, checksums=false))]
+    fn draft(
+        &self,
+        py: Python<'_>,
+        kind: Option<&str>,
+        block_bytes: Option<u32>,
+        checksums: bool,
+    ) -> PyResult<NativeDraft> {
+        let layout = layout(kind, block_bytes, checksums)?;
         Ok(NativeDraft(Mutex::new(Some(self.with(py, |array| array.draft(layout))?))))
     }
 
@@ -301,6 +315,7 @@ impl NativeArray {
         said.set_item("modified_ns", ns(stat.modified))?;
         said.set_item("layout", stat.layout.name())?;
         said.set_item("block_bytes", stat.block_bytes)?;
+        said.set_item("checksums", stat.checksums)?;
         said.set_item("drives", stat.drives)?;
         said.set_item("attributes", stat.attributes)?;
         Ok(said)

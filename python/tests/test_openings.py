@@ -1,6 +1,7 @@
 """A process opens an array once, whoever asks, and for writing while it is written."""
 
 import gc
+import glob
 import os
 import pickle
 import signal
@@ -285,6 +286,9 @@ def test_more_of_an_array(array):
         assert opened.stat("drafted").layout == "hash" and opened.stat("drafted").attributes == {"kind": "draft"}
         with pytest.raises(ValueError, match="there are: striping, rotated, hash"):
             opened.create_file("z", layout="mirrored")
+        with opened.create_file("proved", checksums=True) as file:
+            file.write(b"y" * 300_000)
+        assert opened.stat("proved").checksums and not opened.stat("striped").checksums
         opened.sync()
         assert 0 < opened.free_bytes < opened.total_bytes
         found = os.statvfs(array[0])
@@ -300,3 +304,19 @@ def test_more_of_an_array(array):
     with pytest.raises(ValueError, match="closed"):
         opened.stat("a/b")
     assert repr(opened) == "<iomill.Drives: closed>"
+
+
+def test_a_page_that_is_not_what_was_written_is_an_error(drives):
+    with iomill.Drives.create(drives) as opened, opened.create_file("proved", checksums=True) as file:
+        file.write(bytes(range(1, 251)) * 2000)
+    for drive in drives:
+        for path in glob.glob(os.path.join(drive, "iomill", "parts", "*")):
+            if not path.endswith(".sums"):
+                with open(path, "r+b") as part:
+                    part.seek(4096 + 7)
+                    part.write(b"\0")
+    with iomill.Drives(drives[0]) as opened, opened.open("proved") as file:
+        assert file.read(100) == bytes(range(1, 101))
+        file.seek(4096)
+        with pytest.raises(OSError, match='page 1 of "proved" is not what was written'):
+            file.read(100)

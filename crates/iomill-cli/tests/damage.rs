@@ -1,7 +1,7 @@
 //! Damaged and missing drives: errors name them, and no read returns wrong bytes.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use crate::common::{Site, bytes, is_root};
@@ -273,4 +273,29 @@ fn copy(from: &Path, to: &Path) {
             fs::copy(entry.path(), target).unwrap();
         }
     }
+}
+
+/// `check --data` reads what no caller reads. A page that is not what was written is named, and a file without checksums
+/// is only read.
+#[test]
+fn damaged_pages_are_found() {
+    let site = Site::new(2);
+    let content = bytes(1 << 20);
+    site.feed(["put", "--checksums", "-", "sums"], &content).good();
+    site.feed(["put", "-", "without"], &content).good();
+    assert_eq!(site.stat("sums")["checksums"], true);
+    let said = site.run(["check", "--data"]).good();
+    assert!(said.text().contains("2 files read, 2 MiB") && said.text().contains("no damage"), "{}", said.text());
+    for name in ["sums", "without"] {
+        let part = site.stat(name)["parts"][1]["path"].as_str().unwrap().to_owned();
+        let part = File::options().write(true).open(part).unwrap();
+        part.write_all_at(&[1, 2, 3], 4096 + 50).unwrap();
+    }
+    let found = site.run(["check", "--data"]).failed(1, &["pages are damaged"]);
+    assert!(found.text().contains("page 17 of \"sums\"") && !found.text().contains("\"without\""), "{}", found.text());
+    let data = site.run(["check", "--data", "--json"]).failed(1, &["unsound"]).json()["data"].clone();
+    let told = ["files", "bytes", "unproved_bytes", "damaged"].map(|key| data[key].as_u64().unwrap());
+    assert_eq!(told, [2, 2 << 20, 1 << 20, 1], "{data}");
+    assert_eq!(site.run(["check", "--data", "--after", "sums", "--json"]).good().json()["data"]["files"], 1);
+    site.run(["check", "--after", "sums"]).failed(2, &["--data"]);
 }

@@ -50,6 +50,7 @@ class FileStat:
     modified_ns: int
     layout: str
     block_bytes: int
+    checksums: bool
     drives: list[int]
     attributes: dict[str, str]
 
@@ -163,13 +164,15 @@ class Drives(Closing, Telling):
         """Opens a file as rows. `dtype`, `shape` and `offset` are those of `iomill.open`."""
         return rows_of_file(self.open(name), [name], dtype=dtype, shape=shape, offset=offset)
 
-    def create_file(self, name: str, *, layout: str | None = None, block_bytes: int | None = None) -> File:
+    def create_file(
+        self, name: str, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False
+    ) -> File:
         """Creates a file of length 0, durably. FileExistsError if the name exists.
 
         `layout` is the rule by which blocks lie on the drives: ``rotated``, ``striping`` or ``hash``. `block_bytes` is their
-        size, a power of two.
+        size, a power of two. With `checksums` a page that is not what was written is an OSError, and never wrong bytes.
         """
-        return self._hold(File._of(self._to_write.create(name, layout, block_bytes), self))
+        return self._hold(File._of(self._to_write.create(name, layout, block_bytes, checksums), self))
 
     def row_writer(self, name: str, dtype: DTypeLike, shape: Sequence[int] = (), *, replace: bool = False) -> RowWriter:
         """Writes rows batch by batch, into a file in numpy's format that appears when the writer is closed.
@@ -189,9 +192,11 @@ class Drives(Closing, Telling):
         """
         return RowWriter(self.draft, name, dtype, shape, replace=replace)
 
-    def draft(self, *, layout: str | None = None, block_bytes: int | None = None) -> Draft:
+    def draft(
+        self, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False
+    ) -> Draft:
         """Begins a file that gets its name when its content is complete. The options are those of `create_file`."""
-        return Draft(self._to_write.draft(layout, block_bytes), self)
+        return Draft(self._to_write.draft(layout, block_bytes, checksums), self)
 
     def put(self, name: str, content: Buffer, *, replace: bool = True) -> None:
         """Writes a whole file, durably: the name appears with all of its content. FileExistsError if it must not be replaced."""

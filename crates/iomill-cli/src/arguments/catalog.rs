@@ -10,6 +10,14 @@ pub struct Check {
     /// Repair every problem that can be repaired without losing data
     #[arg(long)]
     pub repair: bool,
+
+    /// Then read all files from their drives, in the background class, and compare pages with their checksums
+    #[arg(long)]
+    pub data: bool,
+
+    /// With --data: begin after this file, as a check that was stopped says
+    #[arg(long, value_name = "NAME", requires = "data")]
+    pub after: Option<String>,
 }
 
 /// Arguments of `catalog`.

@@ -30,6 +30,9 @@ pub struct Put {
     /// Use only these drives, by index [default: all]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub drives: Option<Vec<u16>>,
+    /// Give each page a checksum, which is compared where the page comes from its drive
+    #[arg(long)]
+    pub checksums: bool,
     /// Replace a file of that name, once everything is written
     #[arg(short, long)]
     pub force: bool,

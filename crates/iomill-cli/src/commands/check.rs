@@ -1,14 +1,18 @@
-//! `iomill check`: the problems of an array, and what to do about each.
+//! `iomill check`: the problems of an array, and what to do about each; with `--data` also those of the files' bytes.
 
 use crate::human;
-use iomill::{Report, Severity};
+use iomill::{Array, Error, Listed, Report, Scrubbed, Severity};
 use serde_json::{Value, json};
 
 use crate::arguments::Check;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
+
+/// The most errors of data that are shown. The others are counted.
+const SHOWN_MAX: usize = 100;
 
 pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
     let mut progress = Progress::of_files(context.global);
@@ -16,9 +20,112 @@ pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
     let report = context.options().check_watched(context.starts()?, arguments.repair, watch)?;
     drop(progress);
     context.note(report.notices.iter().cloned());
-    let is_clean = report.is_clean();
-    let failures = if is_clean { Vec::new() } else { vec![verdict(&report, arguments.repair)] };
-    Ok(Answer { failures, ..Answer::new(text(&report, context.global.quiet), document(&report)) })
+    let mut failures = if report.is_clean() { Vec::new() } else { vec![verdict(&report, arguments.repair)] };
+    let (mut text, mut document) = (text(&report, context.global.quiet), document(&report));
+    if arguments.data {
+        let data = read_data(context, arguments.after.as_deref().unwrap_or(""))?;
+        text.push_str(&data.text());
+        document["data"] = data.document();
+        failures.extend(data.failures());
+    }
+    Ok(Answer { failures, ..Answer::new(text, document) })
+}
+
+/// What a scrub has found.
+#[derive(Debug, Default)]
+struct Data {
+    files: u64,
+    bytes: u64,
+    /// Of files without checksums.
+    unproved_bytes: u64,
+    damaged: u64,
+    /// The first errors.
+    damage: Vec<String>,
+    seconds: f64,
+    /// The signal that stopped it, and the last file that was read to its end.
+    stopped: Option<(Failure, String)>,
+}
+
+fn read_data(context: &Context<'_>, after: &str) -> Result<Data> {
+    let interrupt = Interrupt::install()?;
+    let array = context.options().read_only(true).cache_bytes(0).open_at(context.starts()?)?;
+    context.with(array, |array| {
+        let mut progress = Progress::new(context.global, Some(bytes_after(array, after)?));
+        let (mut data, mut last) = (Data::default(), after.to_owned());
+        for scrubbed in array.scrub(after) {
+            let scrubbed = scrubbed?;
+            progress.advance(scrubbed.len);
+            data.take(&scrubbed);
+            if scrubbed.is_end {
+                last = scrubbed.name;
+            }
+            if let Err(failure) = interrupt.check() {
+                data.stopped = Some((failure, last));
+                break;
+            }
+        }
+        data.seconds = progress.seconds();
+        Ok(data)
+    })
+}
+
+/// How many bytes the files behind a name have together.
+fn bytes_after(array: &Array, after: &str) -> Result<u64, Error> {
+    let files = array.list("");
+    let files = if after.is_empty() { files } else { files.after(after) };
+    let len = |listed: Listed| if let Listed::File(file) = listed { file.len_bytes } else { 0 };
+    files.map(|listed| listed.map(len)).sum()
+}
+
+impl Data {
+    fn take(&mut self, scrubbed: &Scrubbed) {
+        self.files += u64::from(scrubbed.is_end);
+        self.bytes += scrubbed.len;
+        self.unproved_bytes += if scrubbed.is_proved { 0 } else { scrubbed.len };
+        self.damaged += scrubbed.damage.len() as u64;
+        let room = SHOWN_MAX.saturating_sub(self.damage.len());
+        self.damage.extend(scrubbed.damage.iter().take(room).map(ToString::to_string));
+    }
+
+    fn text(&self) -> String {
+        let mut text: String = self.damage.iter().map(|error| format!("error: {error}\n")).collect();
+        if self.damaged > self.damage.len() as u64 {
+            text.push_str(&format!("and {} more errors\n", self.damaged - self.damage.len() as u64));
+        }
+        let rate = human::size(human::per_second(self.bytes, self.seconds));
+        let (files, size) = (counted(self.files as usize, "file"), human::size(self.bytes));
+        text.push_str(&format!("{files} read, {size} at {rate}/s"));
+        if self.unproved_bytes > 0 {
+            text.push_str(&format!(", {} of them without checksums", human::size(self.unproved_bytes)));
+        }
+        text.push_str(if self.damaged > 0 { ": there is damage\n" } else { ": no damage\n" });
+        text
+    }
+
+    fn document(&self) -> Value {
+        json!({
+            "files": self.files,
+            "bytes": self.bytes,
+            "unproved_bytes": self.unproved_bytes,
+            "damaged": self.damaged,
+            "damage": self.damage,
+            "seconds": self.seconds,
+            "bytes_per_second": human::per_second(self.bytes, self.seconds),
+            "stopped_after": self.stopped.as_ref().map(|(_, last)| last),
+        })
+    }
+
+    fn failures(self) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        if self.damaged > 0 {
+            let what = "pages are damaged; write them anew, or bring the files back from a copy";
+            failures.push(Failure::Unsound(what.to_owned()));
+        }
+        if let Some((failure, last)) = self.stopped {
+            failures.push(failure.and(format!("`iomill check --data --after {last:?}` goes on")));
+        }
+        failures
+    }
 }
 
 fn verdict(report: &Report, repair: bool) -> Failure {

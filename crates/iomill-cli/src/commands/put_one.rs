@@ -28,7 +28,8 @@ pub fn copy(
 
 /// The layout in the arguments.
 pub fn layout(arguments: &Put) -> iomill::Layout {
-    let layout = iomill::Layout::new(arguments.layout.kind()).block_bytes(arguments.block_size);
+    let layout = iomill::Layout::new(arguments.layout.kind());
+    let layout = layout.block_bytes(arguments.block_size).checksums(arguments.checksums);
     match &arguments.drives {
         Some(drives) => layout.drives(drives.clone()),
         None => layout,

@@ -40,10 +40,11 @@ pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
 }
 
 fn text(stat: &FileStat) -> String {
+    let sums = if stat.checksums { ", with checksums" } else { "" };
     let mut lines = vec![
         stat.name.clone(),
         format!("  size        {}", size(stat.len_bytes)),
-        format!("  layout      {}, blocks of {}", stat.layout.name(), human::size(u64::from(stat.block_bytes))),
+        format!("  layout      {}, blocks of {}{}", stat.layout.name(), human::size(u64::from(stat.block_bytes)), sums),
         format!("  id          {}", stat.id),
         format!("  created     {}", utc(ns(stat.created))),
         format!("  modified    {}", utc(ns(stat.modified))),
@@ -94,6 +95,7 @@ fn document(stat: &FileStat) -> Value {
         "bytes": stat.len_bytes,
         "layout": stat.layout.name(),
         "block_bytes": stat.block_bytes,
+        "checksums": stat.checksums,
         "drives": stat.drives,
         "parts": parts,
         "version": stat.version,

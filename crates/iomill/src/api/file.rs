@@ -17,7 +17,7 @@ use crate::file::{Entered, Reported};
 use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
 use crate::pager::{LIST_SPANS, OpenRef, Paged, Span, Want};
 
-/// A hit that comes to the end of so many bytes looks whether read-ahead must continue. Other hits only compare.
+/// Only a hit at the end of a stretch of this many bytes looks whether read-ahead must continue. Other hits only compare.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
 /// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the same file; all calls
@@ -542,7 +542,7 @@ impl File {
     ///
     /// # Safety
     /// The extents' memory is valid until this returns, and nothing else touches it.
-    unsafe fn fetch(
+    pub(super) unsafe fn fetch(
         &self,
         _entered: &Entered<'_>,
         within: Within,

@@ -138,6 +138,8 @@ pub struct FileStat {
     pub layout: LayoutKind,
     /// Block size in bytes.
     pub block_bytes: u32,
+    /// Whether its pages have [checksums](super::Layout::checksums).
+    pub checksums: bool,
     /// Its drives, by index in the array, in the layout's order.
     pub drives: Vec<u16>,
     /// Their weights when the file was created (hash layout).
@@ -176,6 +178,7 @@ impl FileStat {
             len_bytes,
             layout: record.layout,
             block_bytes: record.block_bytes,
+            checksums: record.sums.is_some(),
             drives: record.drives.clone(),
             weights: record.weights.clone(),
             key: record.key,

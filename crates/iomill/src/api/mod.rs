@@ -20,8 +20,8 @@
 //!   `futures`.
 //! - `advise.rs`, `buffer.rs`: advice about future reads; memory that is registered with the drives' engines.
 //! - `options.rs`, `profile.rs`, `setup.rs`: options, measured profiles, and the choices at open.
-//! - `info.rs`, `peek.rs`, `check.rs`, `by_hand.rs`: what an array says of itself, with or without its lock; checking;
-//!   the catalog as text.
+//! - `info.rs`, `peek.rs`, `check.rs`, `scrub.rs`, `by_hand.rs`: what an array says of itself, with or without its lock;
+//!   checking, without the data and with them; the catalog as text.
 //! - `child.rs`: what a forked child opens in the place of its parent's handles.
 //! - `traits.rs`: checks by the compiler that public types are Send, Sync and Unpin.
 //!
@@ -138,6 +138,7 @@ mod position;
 mod profile;
 mod rows;
 mod runtime;
+mod scrub;
 mod setup;
 mod traits;
 mod transfer;
@@ -176,4 +177,5 @@ pub use plain::{PlainOptions, open_plain};
 pub use profile::{Profile, ProfileDrive};
 pub use rows::RowId;
 pub use runtime::{Runtime, RuntimeOptions};
+pub use scrub::{Scrub, Scrubbed};
 pub use transfer::Transfer;
