@@ -397,6 +397,12 @@ impl Error {
         Error::Drive { path: path.into(), why: why.into(), advice: "".into() }
     }
 
+    /// The error of a flush that has ended well after another one of its drive failed (rule 4 of `sys::flushes`).
+    pub(crate) fn flush_failed(drive: impl Into<PathBuf>) -> Error {
+        let why = "a flush of this drive failed after it was written to, so it may have lost what was written";
+        Error::drive(drive, why).advise("see the kernel's log")
+    }
+
     /// An [`Error::NoArray`] without advice.
     pub(crate) fn no_array(path: impl Into<PathBuf>, why: impl Into<String>) -> Error {
         Error::NoArray { path: path.into(), why: why.into(), advice: "".into() }

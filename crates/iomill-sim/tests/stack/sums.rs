@@ -402,6 +402,106 @@ fn an_idle_zone_becomes_clean_by_a_sync() {
     }
 }
 
+/// A scrub reads from the drives what no caller reads, also beside a cache that has it. It names each damaged page, and
+/// goes on behind a file.
+#[test]
+fn a_scrub_finds_what_no_caller_reads() {
+    let (world, content) = made(3000);
+    let places = [2, 3, 2047].map(|page| place(&world, page));
+    let array = opened(&world, true);
+    array.put("a small one", &[5; 9000], &PutOptions::new()).unwrap();
+    array.put("empty", b"", &PutOptions::new()).unwrap();
+    let file = array.open_file("file").unwrap();
+    file.read_at(&mut [0; PAGE], 2 * PAGE as u64).unwrap();
+    for (drive, path, offset) in &places {
+        world.corrupt(*drive, path, offset + 9, 1).unwrap();
+    }
+    for _ in 0..2 {
+        let found: Vec<_> = array.scrub("").map(|range| range.unwrap()).collect();
+        let of: Vec<_> = found.iter().map(|range| (&*range.name, range.len, range.is_proved, range.is_end)).collect();
+        let (step, rest) = (4 << 20, content.len() as u64 % (4 << 20));
+        let all = [("a small one", 9000, false, true), ("empty", 0, false, true)];
+        let all = [&all[..], &[("file", step, true, false), ("file", step, true, false), ("file", rest, true, true)]];
+        assert_eq!(of, all.concat());
+        let damage: Vec<_> = found.iter().flat_map(|range| &range.damage).collect();
+        assert_eq!(damage.len(), 3, "{damage:?}");
+        assert!(damage.iter().zip([2, 3, 2047]).all(|(error, page)| is_page(error, page)), "{damage:?}");
+    }
+    assert_eq!(array.scrub("empty").count(), 3);
+    assert_eq!(array.scrub("file").count(), 0);
+    drop(file);
+    array.clone().close().unwrap();
+    assert!(array.scrub("").next().unwrap().is_err());
+}
+
+/// Sums that could not be made durable are written again before their zone becomes clean.
+#[test]
+fn sums_that_could_not_be_written_are_written_by_a_later_sync() {
+    for kind in [Kind::Write, Kind::Sync] {
+        let (world, array, file) = two_zones();
+        file.sync().unwrap();
+        world.faults(|faults| faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path(".sums")));
+        let mut failed = 0;
+        for _ in 0..5 {
+            world.pass(std::time::Duration::from_secs(11));
+            file.write_at(&[8; PAGE], 2 * PAGE as u64).unwrap();
+            failed += u32::from(file.sync().is_err());
+        }
+        assert_eq!(failed, 1, "{kind:?}");
+        world.crash_with(Survival::Everything);
+        drop((array, file));
+        world.reboot();
+        assert!(!is_found(&world, ZONE_PAGES + 2), "{kind:?}: its sum is not that of its bytes");
+        rot(&world, ZONE_PAGES + 2);
+        assert!(is_found(&world, ZONE_PAGES + 2), "{kind:?}: its zone is not clean");
+    }
+}
+
+/// A draft with bytes of a failed write behind its length has no clean zones. It is named all the same, and a crash takes
+/// no page for rotten.
+#[test]
+fn a_draft_with_a_stale_tail_is_marked() {
+    let world = World::new(12).with_drives(2, DriveModel::default());
+    let array = options(&world, false).create(world.paths()).unwrap();
+    let content = bytes(&mut Rng::with_seed(5), 40 * PAGE);
+    let draft = array.draft(with_sums()).unwrap();
+    draft.file().write_at(&content, 0).unwrap();
+    world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").drive(1)));
+    draft.file().write_at(&content[..4 * PAGE], content.len() as u64).unwrap_err();
+    draft.publish("file", When::Absent).unwrap();
+    world.crash_with(Survival::Everything);
+    drop((draft, array));
+    world.reboot();
+    assert_right(&world, &content);
+}
+
+/// Bytes that a killed process has left without a flush are durable before their sums, so a power cut then takes no page
+/// for rotten.
+#[test]
+fn what_a_killed_process_has_left_is_durable_before_its_sums() {
+    for is_small in [false, true] {
+        let world = World::new(13).with_drives(1, DriveModel::default());
+        let array = options(&world, false).create(world.paths()).unwrap();
+        let file = array.create_file("file", Layout::striping().checksums(true)).unwrap();
+        let old = vec![1; if is_small { 3 } else { 40 } * PAGE];
+        file.write_at(&old, 0).unwrap();
+        file.sync().unwrap();
+        file.write_at(&[2; PAGE], PAGE as u64).unwrap();
+        world.kill_process();
+        drop((array, file));
+        let array = opened(&world, false);
+        array.open_file("file").unwrap().read_at(&mut [0; 1], PAGE as u64).unwrap();
+        array.close().unwrap();
+        world.crash_with(Survival::Nothing);
+        world.reboot();
+        let array = opened(&world, false);
+        let mut got = vec![0; PAGE];
+        array.open_file("file").unwrap().read_at(&mut got, PAGE as u64).unwrap();
+        assert!(got == [1; PAGE] || got == [2; PAGE]);
+        array.close().unwrap();
+    }
+}
+
 /// A crash at each change of the drives, while pages and their sums change in every way: no page is taken for rotten.
 #[test]
 fn a_crash_between_a_page_and_its_sum_is_no_rot() {

@@ -27,7 +27,6 @@ use crate::drive::{Failure, Fault, Piece};
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Sink, Within};
 use crate::sys::fair::{Fair, FairGuard};
-use crate::sys::fs::DriveFs;
 #[cfg(all(test, iomill_models))]
 use crate::sys::sync::{Mutex, lock};
 
@@ -180,12 +179,6 @@ impl FileState {
     }
 }
 
-/// The error of a sync of which the own flush has ended well (rule 5).
-pub(super) fn flush_failed(fs: &std::sync::Arc<dyn DriveFs>) -> Error {
-    let why = "a flush of this drive failed after it was written to, so it may have lost what was written";
-    Error::drive(fs.location().to_owned(), why).advise("see the kernel's log")
-}
-
 /// Hears how the fdatasync of each part ends. The tag is the part's place in the list.
 struct SyncEnds<'a> {
     parts: Vec<&'a Part>,
@@ -203,7 +196,7 @@ impl Sink for SyncEnds<'_> {
     }
 }
 
-/// Parts of which a sync has taken the marks. Dropping it sets the marks again that are left in it (rule 4).
+/// Parts with their marks, which a sync has taken. A drop sets the marks again that are left in it (rule 4).
 struct Marked<'a> {
     file: &'a FileState,
     parts: Vec<(&'a Part, Taken)>,
@@ -216,7 +209,7 @@ impl Marked<'_> {
     fn check(&self) -> Result<()> {
         let lost = self.parts.iter().find(|(part, mark)| part.mark.may_be_lost(*mark));
         let Some(open) = lost.and_then(|(part, _)| part.open.as_ref()) else { return Ok(()) };
-        Err(flush_failed(open.fs()))
+        Err(Error::flush_failed(open.fs().location()))
     }
 }
 

@@ -321,7 +321,7 @@ impl ArrayParts {
             None => open.fs().sync_data(open.handle()).map_err(|e| Error::io("sync", part.path(), e))?,
         }
         // Another file's flush may have lost what was copied (rule 5 of `durable`).
-        if failures.count() == before { Ok(()) } else { Err(super::durable::flush_failed(open.fs())) }
+        if failures.count() == before { Ok(()) } else { Err(Error::flush_failed(open.fs().location())) }
     }
 
     /// Makes the names of new parts durable.

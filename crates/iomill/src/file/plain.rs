@@ -126,7 +126,7 @@ impl PlainList {
 /// How this process has a plain file open.
 #[derive(Debug, PartialEq, Eq)]
 enum Use {
-    /// For reading, in so many file states.
+    /// For reading, in this number of file states.
     Read(usize),
     Write,
 }
@@ -168,7 +168,7 @@ impl Drop for Claim {
 pub struct DriveUsers(Box<[AtomicU64]>);
 
 impl DriveUsers {
-    /// For so many drives, without files.
+    /// For this number of drives, without files.
     pub fn new(most: usize) -> Arc<DriveUsers> {
         Arc::new(DriveUsers((0..most).map(|_| AtomicU64::new(0)).collect()))
     }

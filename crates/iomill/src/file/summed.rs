@@ -177,7 +177,7 @@ impl FileState {
 
     /// A publication begins to name a draft (rule 4 of `sums`).
     pub fn end_draft(&self) -> Result<()> {
-        self.sums.as_ref().map_or(Ok(()), |sums| sums.end_draft())
+        self.sums.as_ref().map_or(Ok(()), |sums| sums.end_draft(self.has_stale_tail()))
     }
 
     /// The pages of a small file's first place have these bytes, and zeros behind them. No other call can reach them.

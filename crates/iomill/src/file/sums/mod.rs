@@ -205,10 +205,10 @@ impl Sums {
     }
 
     /// A publication begins to name a draft: from now on zones are marked, also those that are being written to (rule
-    /// 4).
-    pub fn end_draft(&self) -> Result<()> {
+    /// 4). `all` marks the others, too: the sync that follows cannot make them clean.
+    pub fn end_draft(&self, all: bool) -> Result<()> {
         self.is_draft.store(false, Ordering::SeqCst);
-        self.parts().iter().try_for_each(PartSums::mark_busy)
+        self.parts().iter().try_for_each(|part| part.end_draft(all))
     }
 
     /// Makes the sums of parts durable, and then zones clean, where no write has begun since the sync of this epoch

@@ -132,7 +132,7 @@ impl PartSums {
         Ok(())
     }
 
-    /// Cuts the pages of sums behind those of so many pages of the part.
+    /// Cuts the pages of sums behind those of the first `pages` pages of the part.
     fn cut_file(&self, pages: u64) -> Result<()> {
         let file = self.file()?;
         let failed = |error| Error::io("cut", file.full_path(), error);
@@ -267,9 +267,7 @@ impl PartSums {
             return Ok(());
         }
         marked.extend(&zones);
-        self.write_head(&mut version, marked)?;
-        let file = self.file()?;
-        file.fs().sync_data(file.handle()).map_err(|error| Error::io("sync", file.full_path(), error))?;
+        self.durably(|| self.write_head(&mut version, marked))?;
         let mut all = lock(&self.zones);
         for zone in zones {
             all.entry(zone).or_default().is_marked = true;
@@ -277,10 +275,10 @@ impl PartSums {
         Ok(())
     }
 
-    /// Marks the zones that writes are under way to.
-    pub fn mark_busy(&self) -> Result<()> {
-        let busy = lock(&self.zones).iter().filter(|(_, zone)| zone.busy > 0).map(|(zone, _)| *zone).collect();
-        self.mark(busy)
+    /// Marks the zones of a draft that writes are under way to. `all` marks those, too, to which they have ended.
+    pub fn end_draft(&self, all: bool) -> Result<()> {
+        let zones = lock(&self.zones).iter().filter(|(_, zone)| all || zone.busy > 0).map(|(zone, _)| *zone).collect();
+        self.mark(zones)
     }
 
     fn marked(&self) -> BTreeSet<u64> {
@@ -319,12 +317,8 @@ impl PartSums {
             // What a crash has left behind the part's end must not come back when it grows.
             self.cut_file(pages)?;
         }
-        for (at, zone) in &ready {
-            let chunks = at * ZONE_CHUNKS..((at + 1) * ZONE_CHUNKS).min(end);
-            self.write_sums(chunks, zone.is_stale, &sum_of)?;
-        }
-        let file = self.file()?;
-        file.fs().sync_data(file.handle()).map_err(|error| Error::io("sync", file.full_path(), error))?;
+        let written = self.write_zones(&ready, end, &sum_of);
+        written.inspect_err(|_| self.put_back(&ready))?;
         let is_named = {
             let mut all = lock(&self.zones);
             let mut is_named = false;
@@ -338,6 +332,32 @@ impl PartSums {
         };
         // It needs no flush: the head before names more zones.
         if is_named { self.write_head(&mut version, self.marked()) } else { Ok(()) }
+    }
+
+    /// Makes the sums of zones durable. `end` is the first page of sums behind the part.
+    fn write_zones(&self, zones: &BTreeMap<u64, Zone>, end: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
+        let chunks = |at: u64| at * ZONE_CHUNKS..((at + 1) * ZONE_CHUNKS).min(end);
+        let write = |(at, zone): (&u64, &Zone)| self.write_sums(chunks(*at), zone.is_stale, &sum_of);
+        self.durably(|| zones.iter().try_for_each(write))
+    }
+
+    /// Makes durable what `write` writes to the file of sums.
+    fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let file = self.file()?;
+        let (fs, failures) = (file.fs(), file.fs().flush_failures().count());
+        write()?;
+        fs.sync_data(file.handle()).map_err(|error| Error::io("sync", file.full_path(), error))?;
+        let is_lost = fs.flush_failures().count() > failures;
+        if is_lost { Err(Error::flush_failed(fs.location())) } else { Ok(()) }
+    }
+
+    /// After a failure it is not known which pages of sums are durable: the next time they are written again.
+    fn put_back(&self, zones: &BTreeMap<u64, Zone>) {
+        for (number, chunk) in read(&self.chunks).iter() {
+            if zones.contains_key(&(number / ZONE_CHUNKS)) {
+                chunk.is_dirty.store(true, Ordering::Release);
+            }
+        }
     }
 
     /// Writes the pages of sums that differ from what is on the drive.

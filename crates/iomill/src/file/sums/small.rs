@@ -113,7 +113,7 @@ impl SmallSums {
         }
     }
 
-    /// Calls `record` with the field for a record of a file with so many pages (3).
+    /// Calls `record` with the field for a record of a file with `pages` pages (3).
     pub fn record<R>(&self, pages: u64, record: impl FnOnce(&[u8]) -> R) -> R {
         let state = lock(&self.state);
         record(&self.field(&state, pages))

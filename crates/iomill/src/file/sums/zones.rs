@@ -74,7 +74,7 @@ impl Head {
         bytes
     }
 
-    /// `None` if it is no head of this part, which has so many zones. Marks beyond are left out.
+    /// `None` if it is no head of this part. Marks of zones from `zones` on are left out.
     pub fn decode(identity: &Identity, part: usize, zones: u64, bytes: &[u8]) -> Option<Head> {
         let mut unchecked = bytes.to_vec();
         let check = u64_at(bytes, CHECK_AT)?;
