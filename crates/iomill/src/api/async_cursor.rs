@@ -214,7 +214,7 @@ mod of_tokio {
             let room = unsafe { buf.unfilled_mut() };
             // SAFETY: the room is borrowed for the call.
             let read = ready!(unsafe { self.poll_read_to(context, room.as_mut_ptr().cast(), room.len()) })?;
-            // SAFETY: so many bytes were written there.
+            // SAFETY: that many bytes were written there.
             unsafe { buf.assume_init(read) };
             buf.advance(read);
             Poll::Ready(Ok(()))

@@ -36,7 +36,7 @@ pub(super) fn of_process<T: Send + Sync>(slot: &Again<T>, open: impl FnOnce() ->
 }
 
 impl ArrayOptions {
-    /// The options of a child: a cache of the first size, divided by the CPUs, because so many workers are usual.
+    /// The options of a child: a cache of the first size, divided by the CPUs, because that many workers are usual.
     pub(super) fn in_child(&self) -> ArrayOptions {
         let first = self.cache_bytes.unwrap_or_else(|| {
             // If the limit is unknown, there is no cache by default.

@@ -19,9 +19,9 @@ use crate::file::backing::FirstPlace;
 use crate::pager::OpenRef;
 use crate::sys::memory::PageBuf;
 
-/// A copy moves so many bytes at a time.
+/// Bytes that a copy moves at a time.
 const PIECE_BYTES: u64 = 8 << 20;
-/// A content up to so many bytes is written and flushed together with others.
+/// The longest content that is written and flushed together with others, in bytes.
 const SMALL_MAX_BYTES: u64 = 64 << 10;
 
 /// A file without a name, from [`Array::draft`]. It is written like any file, also by several threads. [`Draft::publish`] gives it a name. So

@@ -258,7 +258,7 @@ impl File {
             }
         }
         let callback: Callback<Unfilled> = Box::new(move |outcome| {
-            // SAFETY: the read has filled so many bytes.
+            // SAFETY: the read has filled that many bytes.
             callback(
                 outcome.map(|bytes| vec![unsafe { bytes.filled(len) }]).map_err(|failed| failed.map(|_| Vec::new())),
             )

@@ -55,7 +55,7 @@ pub struct ProfileDrive {
 }
 
 impl ProfileDrive {
-    /// A drive by its id, of which nothing else is known.
+    /// A drive by its id. Nothing else is known of it.
     pub fn new(id: impl Into<String>) -> ProfileDrive {
         ProfileDrive { id: id.into(), path: PathBuf::new(), depth: None, weight: None, comment: Vec::new() }
     }

@@ -1,6 +1,6 @@
 //! The catalog by hand: all of it as text, and a text as the new catalog (`iomill catalog export` and `import`).
 //!
-//! Goals: a text is checked as a whole before anything changes, and takes effect at one moment. An array of which the log is damaged takes a text,
+//! Goals: a text is checked as a whole before anything changes, and takes effect at one moment. An array with a damaged log takes a text,
 //! too. Non-goals: the bytes of files.
 //!
 //! Rules of the import:

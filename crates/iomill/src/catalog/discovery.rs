@@ -155,7 +155,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Takes in the drives that the user named, all of which must be of one array.
+    /// Takes in the drives that the user named. They must all be of one array.
     fn take_starts(&mut self) -> Result<Id> {
         let mut array: Option<(Id, PathBuf)> = None;
         for path in self.starts {

@@ -78,7 +78,7 @@ impl Draft {
         !note.is_published
     }
 
-    /// Notes that so many bytes are durable, and where. `false` if it is published: then the log must say so.
+    /// Notes the durable length, and where the bytes are. `false` if the draft is published: then the log must say so.
     pub fn note_length(&self, length: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> bool {
         let mut note = lock(&self.note);
         if !note.is_published {

@@ -38,7 +38,7 @@ pub struct SmallSpace {
     pub given_back_bytes: u64,
 }
 
-/// How many pages stay ready beside so many in use (rule 2).
+/// How many pages stay ready beside `used` pages in use (rule 2).
 fn ready_least(used: u64) -> u64 {
     (used / 8).max(u64::from(GROWTH_MIN_PAGES))
 }
@@ -64,7 +64,7 @@ impl FreePages {
         runs
     }
 
-    /// How many pages of a drive are to stay ready, if there are so many that it is time to make some cold (rule 2).
+    /// How many pages of a drive are to stay ready, if it has enough more that some should be made cold (rule 2).
     fn keep_if_many(&self, drive: u16) -> Option<u64> {
         let all: u64 = self.space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
         let ready = self.space.free_pages(drive);

@@ -69,7 +69,7 @@ pub struct Label {
     pub drive: Id,
     /// The index of that drive.
     pub index: u16,
-    /// On how many drives the log is to be: the first so many.
+    /// The number of drives that are to have a copy of the log: the first ones.
     pub copies: u16,
     /// The drives with a log that counts, by index (C10).
     pub voters: Vec<u16>,

@@ -153,12 +153,13 @@ pub struct Catalog {
     named: Mutex<Ticket>,
     /// How many of them are being made.
     naming: AtomicUsize,
-    /// Files of which a change of this process took the name, each with that change. An entry goes with the last handle.
+    /// Files that have lost their names to changes of this process, each with that change. An entry goes with the last
+    /// handle.
     buried: Mutex<BTreeMap<u64, Ticket>>,
     /// Dying files without a handle, each with a change that is not before its own. They wait until that is durable (C21). Then a thread
     /// takes the ticket and removes the file. The number stays until a record says that the file is gone. So no other thread removes it, too.
     waiting: Mutex<BTreeMap<u64, Option<Ticket>>>,
-    /// Dying files of which the parts are unlinked, and not yet durably (rule 7).
+    /// Dying files with parts that are unlinked, but not yet durably (rule 7).
     removed: Mutex<Vec<u64>>,
     /// Held for reading by what writes to the drives (rule 8).
     is_closed: RwLock<bool>,

@@ -72,8 +72,8 @@ pub(super) fn beside_writer<R>(look: impl Fn() -> Result<R>) -> Result<R> {
 }
 
 impl Opening {
-    /// Drives that do not belong together are refused here (C43). A writer updates the labels. Where a person's work counts without a signature, an
-    /// array of which all notes of openings were removed gets new ones later.
+    /// Drives that do not belong together are refused here (C43). A writer updates the labels. Without a signature, by hand, an
+    /// array that has lost all notes of its openings is taken, and gets new ones later.
     pub(super) fn new(
         platform: &Arc<dyn Platform>,
         mode: OpenMode,

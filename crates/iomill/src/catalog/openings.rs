@@ -34,7 +34,7 @@ const FORMAT: u32 = 3;
 /// Bytes of a note that are not zero.
 const NOTE_BYTES: usize = 128;
 
-/// A group of which a note knows that it was durable: its number, and its checksum.
+/// A group that was durable when a note was written: its number, and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Proof {
     pub(super) sequence: u64,

@@ -114,7 +114,7 @@ pub fn sums_path(number: u64) -> String {
     format!("parts/{number:016x}{SUMS_SUFFIX}")
 }
 
-/// The number of the file of which a name in the directory of parts is a part, or the sums of one.
+/// The number of the file to which an entry of the directory of parts belongs, as a part or as its sums.
 pub(super) fn number_of_part(name: &str) -> Option<u64> {
     parse_hex_u64(name.strip_suffix(SUMS_SUFFIX).unwrap_or(name))
 }

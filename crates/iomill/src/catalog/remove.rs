@@ -9,9 +9,9 @@ use super::{Catalog, lock};
 use crate::error::Result;
 use crate::sys::fs::{Access, DriveFile};
 
-/// With so many files of which parts were unlinked the directories are synced.
+/// Directories are synced when the parts of this many files have been unlinked.
 const REMOVED_MOST: usize = 64;
-/// So many files wait for the durability of their deletions. Then the thread that adds one makes them durable.
+/// This many files may wait until their deletions are durable. The thread that adds one more makes them durable.
 const WAITING_MOST: usize = 256;
 
 impl Catalog {
@@ -20,8 +20,8 @@ impl Catalog {
         lock(&self.buried).extend(number.map(|number| (number, ticket)));
     }
 
-    /// Frees what a file without a name has, when that it has none is durable (C21). The caller knows that no handle is left. Other files are
-    /// left alone. What fails here is done by the next writer, and noted.
+    /// Frees the space of a file that has lost its name, once that loss is durable (C21). The caller knows that no handle
+    /// is left. A file with a name is left alone. What fails here is noted, and the next writer does it.
     pub fn remove_if_dying(&self, number: u64) {
         let buried = lock(&self.buried).remove(&number);
         let Ok((_open, journal)) = self.begin() else { return };

@@ -1,4 +1,4 @@
-//! [`SharedPart`]: an open file of which many small files have pages (C34, C35).
+//! [`SharedPart`]: an open file in which many small files have their pages (C34, C35).
 //!
 //! Goals: one flush for all that wait, and all hear of its failure; no growth over bytes that are lost. Non-goals: which file has which page
 //! (`small`).
@@ -46,7 +46,7 @@ pub struct SharedPart {
 }
 
 impl SharedPart {
-    /// Opens a part that has so many pages by the log. One without pages is made if it is missing. `align` is what I/O on the drive
+    /// Opens a part that has `pages` pages according to the log. One without pages is made if it is missing. `align` is what I/O on the drive
     /// assumes.
     pub(super) fn open_at(
         fs: &Arc<dyn DriveFs>,
@@ -160,7 +160,7 @@ impl SharedPart {
         self.turns.commit(ticket, lead).map_err(|error| error.unwrap_or_else(failed_before))
     }
 
-    /// Makes the part longer by zeros, durably, from so many pages to so many (C35).
+    /// Makes the part longer by zeros, durably, from `before` pages to `after` pages (C35).
     pub(super) fn lengthen(&self, before: u32, after: u32) -> Result<()> {
         let (fs, first) = (&**self.open.fs(), bytes_of(before));
         self.fill(before, after - before).inspect_err(|error| {

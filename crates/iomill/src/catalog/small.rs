@@ -259,7 +259,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Makes the new place of a file durable, of which the bytes are durable there (C20). The pages that its record had are free afterwards.
+    /// Makes the new place of a file durable. Its bytes are durable there (C20). The pages of its old record are free
+    /// afterwards.
     pub fn publish_move(&self, number: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> Result<()> {
         self.set_place(number, None, extent, sums)
     }

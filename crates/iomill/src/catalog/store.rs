@@ -110,7 +110,7 @@ pub(super) fn unlink_if_there(fs: &dyn DriveFs, path: &str) -> Result<()> {
 #[repr(align(4096))]
 struct Zeros([u8; 64 << 10]);
 
-/// Writes so many zeros, in pieces of up to 64 KiB. Direct I/O takes them, if it takes their number.
+/// Writes zeros, in pieces of up to 64 KiB. They are aligned for direct I/O; `bytes` must be, too.
 pub fn write_zeros(bytes: u64, mut write: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     static ZEROS: Zeros = Zeros([0; 64 << 10]);
     let mut left = bytes;

@@ -21,7 +21,7 @@ use super::BOUNCE_BYTES;
 use crate::engine::{Engine, NO_REGION};
 use crate::sys::memory::Slab;
 
-/// Bounce memory of all arrays of the process together is at most so many bytes.
+/// The most bounce memory of all arrays of the process together, in bytes.
 pub const BOUNCE_MAX_BYTES: usize = 128 << 20;
 
 /// Places of a chunk: 128 KiB, whole pages of every kernel.
@@ -39,13 +39,13 @@ pub struct Purse {
 }
 
 impl Purse {
-    /// For so many chunks.
+    /// For this number of chunks.
     #[cfg(all(test, not(iomill_models)))]
     pub const fn of(chunks: usize) -> Purse {
         Purse { lent: AtomicUsize::new(0), most: chunks * CHUNK_BYTES }
     }
 
-    /// Takes so many bytes, beyond half of `most` only for a first chunk (rule 3). `Some(true)` if at most half is lent then.
+    /// Takes `bytes` bytes, beyond half of `most` only for a first chunk (rule 3). `Some(true)` if at most half is lent then.
     fn take(&self, bytes: usize, is_first: bool) -> Option<bool> {
         let most = if is_first { self.most } else { self.most / 2 };
         let more = |lent: usize| Some(lent + bytes).filter(|lent| *lent <= most);
@@ -85,7 +85,7 @@ struct Chunk {
 }
 
 impl Bounce {
-    /// Places for so many slots, without memory.
+    /// Places for this number of slots, without memory.
     pub fn new(slots: u32) -> std::io::Result<Bounce> {
         Bounce::of(&LENT, slots)
     }

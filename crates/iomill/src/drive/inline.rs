@@ -10,7 +10,7 @@ use super::regions::Regions;
 use super::service::{Service, give_up_after};
 use super::{Done, Piece};
 
-/// At most so many times the slots' number is parked. Random requests come to the drives unevenly. With little parked, the drives
+/// The most parked pieces, as a multiple of the slots' number. Random requests come to the drives unevenly. With little parked, the drives
 /// that are ahead hold all of it. The others then run dry: a quarter of the time at 2, one in twenty at 16.
 const LOOK_AHEAD: usize = 16;
 

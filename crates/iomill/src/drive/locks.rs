@@ -133,7 +133,7 @@ mod tests {
         assert!(locks.try_shared(5));
     }
 
-    /// Two modifiers in turn, each of which asks again before the other is done: a sharer gets in between.
+    /// Two modifiers in turn, and each asks again before the other is done: a sharer gets in between.
     #[test]
     fn exclusive_takers_do_not_starve_a_sharer() {
         let locks = BlockLocks::default();

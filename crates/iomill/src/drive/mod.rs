@@ -156,7 +156,7 @@ pub struct Batching {
     /// Merge neighbours into one I/O.
     pub merge: bool,
     /// While neighbours are in sight, a batch waits until it has as many pieces as its class has in flight. It waits for at most
-    /// so many pieces, and until at most so many I/Os have ended. 1: it never waits.
+    /// this number of pieces, and until at most this number of I/Os has ended. 1: it never waits.
     pub plug: u32,
     /// Use as many of the slots as the drive's throughput asks for, instead of all.
     pub adaptive: bool,

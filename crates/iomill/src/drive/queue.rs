@@ -56,10 +56,10 @@ use pace::Pace;
 use slot::{Hold, Phase, Slot, Verdict, bounced_len, rest_of};
 use waiting::Waiting;
 
-/// One background piece is served at least once in so many turns, as long as the background has a slot left.
+/// At least one of this many turns serves a background piece, as long as the background has a slot left.
 const BACKGROUND_TURN: u32 = 8;
 
-/// The background holds at most one slot in so many, but always one. The bound also holds while the foreground is idle, because a
+/// The background holds at most 1/`BACKGROUND_SHARE` of the slots, but always one. The bound also holds while the foreground is idle, because a
 /// slot that the background holds cannot be taken back when a foreground piece comes.
 const BACKGROUND_SHARE: usize = 4;
 

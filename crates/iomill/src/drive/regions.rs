@@ -77,7 +77,7 @@ impl Regions {
         });
     }
 
-    /// Says that the slab at `start` is in use up to so many bytes. Chunks that are registered stay as they are. A buffer beyond
+    /// Notes how much of the slab at `start` is in use, in bytes. Chunks that are registered stay as they are. A buffer beyond
     /// the registered end of a chunk counts as not registered.
     pub fn use_slab(&self, start: *mut u8, len: usize) {
         let mut slabs = write(&self.slabs);

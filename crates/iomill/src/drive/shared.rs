@@ -22,7 +22,7 @@ const ROUNDS: usize = 4;
 /// What a turn leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// I/Os of which the engines have not reported the end.
+    /// I/Os that the engines have not reported as ended.
     pub in_flight: usize,
     /// Pieces that wait for what other contexts hold: the locks of blocks, or bounce memory. No completion tells when they can go on.
     pub blocked: usize,

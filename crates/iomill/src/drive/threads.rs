@@ -321,7 +321,7 @@ struct Outbox {
 #[derive(Debug)]
 struct OutboxState {
     ended: Vec<Completion>,
-    /// The event is set when so many have ended (rule 3).
+    /// The event is set when this number of pieces has ended (rule 3).
     wanted: usize,
     is_rung: bool,
     is_woken: bool,

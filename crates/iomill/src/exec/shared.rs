@@ -150,7 +150,7 @@ impl SharedCells {
 }
 
 impl Exec {
-    /// Whether the calling thread has so many operations in flight that a caller which may wait should do so.
+    /// Whether the calling thread has enough operations in flight that a caller which may wait should do so.
     pub fn is_full_here(&self) -> bool {
         own::made(self.instance).is_some_and(|cell| cell.is_full()) || self.callbacks.is_host_full()
     }

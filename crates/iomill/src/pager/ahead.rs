@@ -38,13 +38,13 @@ const SEQUENTIAL_TIMES: u64 = 2;
 /// Pages of the largest window.
 const WINDOW_MAX_PAGES: u64 = 1024;
 
-/// The largest window is at most one part in so many of the cache.
+/// The largest window has 1/`WINDOW_SHARE` of the cache.
 const WINDOW_SHARE: u64 = 16;
 
 /// See rule 1.
 const ON_ITS_WAY_SHARE: u64 = 8;
 
-/// Of a range with the advice `WillNeed`, at most one part in so many of the cache comes in.
+/// A range with the advice `WillNeed` brings in at most 1/`NEEDED_SHARE` of the cache.
 const NEEDED_SHARE: u64 = 2;
 
 /// Most ranges that advice asks for and that have not begun.
@@ -53,7 +53,7 @@ const WANTED_MAX: usize = 4096;
 /// Streams of a handle.
 const STREAMS: usize = 8;
 
-/// A hit that comes to the end of so many pages looks whether its stream needs the next window.
+/// Only a hit at the end of a stretch of this many pages looks whether its stream needs the next window.
 pub const CHUNK_PAGES: u64 = 16;
 
 /// The advice for a handle's reads.

@@ -118,7 +118,7 @@ unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
 unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 
 impl Across {
-    /// Adds the pieces of a page, of which the file holds `has` bytes, as a run with this number.
+    /// Adds the pieces of a page as a run with this number. The file holds the first `has` bytes of the page.
     fn add(&mut self, file: &FileState, run: u32, page: u64, has: usize, frame: *mut u8) {
         let extent = Extent { offset: page * PAGE_BYTES as u64, len: has, buf: frame };
         let before = self.pieces.len();

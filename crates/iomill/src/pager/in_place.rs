@@ -135,7 +135,7 @@ impl Drop for PinnedRange<'_> {
     }
 }
 
-/// A range in place has at most one part in so many of the cache's pages. A few pages are always allowed: the range may take copies.
+/// A range in place has at most 1/`RANGE_SHARE` of the cache's pages. A few pages are always allowed: the range may take copies.
 const RANGE_SHARE: u64 = 8;
 const RANGE_LEAST: u64 = 16;
 

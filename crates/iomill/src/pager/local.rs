@@ -312,7 +312,7 @@ impl Local {
         });
     }
 
-    /// Reports that so many hits are forgotten. Each node's pages have their part of them.
+    /// Reports the number of forgotten hits. Each node's pages have their share of them.
     #[cold]
     fn lose(&self, pager: &Pager, hits: u64) {
         let nodes = pager.caches().count() as u64;

@@ -21,7 +21,7 @@ use crate::sys::clock::Clock;
 use crate::sys::cpu;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
-/// A node has a thread for so many of its CPUs, and at least one.
+/// The CPUs of a node for each of its threads. It has at least one thread.
 const CPUS_PER_THREAD: usize = 8;
 /// Most threads of a node.
 const THREADS_MAX: usize = 4;

@@ -23,7 +23,7 @@ use crate::file::split::Extent;
 use crate::sys::sync::{AtomicU64, Ordering};
 use crate::sys::topology::{Finder, MEMORY_POLICY};
 
-/// A wave sends another node's pages there as a message if there are so many or more. Fewer are cheaper to fill from here: the drive
+/// The least number of another node's pages that a wave sends there as a message. Fewer are cheaper to fill from here: the drive
 /// writes to any node's memory by itself, and a message wakes two threads.
 const MESSAGE_PAGES: usize = 8;
 
@@ -49,7 +49,7 @@ pub(super) struct Spread {
     finder: Finder,
     /// By a node's index in `NodeRoles::nodes`: the number of its cache, if it has one.
     homes: Vec<Option<usize>>,
-    /// A message takes at least so many pages to fill or to write to.
+    /// The least number of pages to fill or to write to in a message.
     least_asked: usize,
     /// The same of pages to read, before this thread has looked them up. `None`: it always looks them up itself.
     least_read: Option<usize>,

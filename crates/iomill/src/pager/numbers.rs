@@ -50,7 +50,7 @@ pub enum Drawn {
 }
 
 impl Numbers {
-    /// Numbers for files of which at most `most` are remembered after they were closed.
+    /// Numbers for files. At most `most` files are remembered after they were closed.
     pub fn new(most: usize) -> Numbers {
         Numbers {
             drawn: 0,

@@ -39,7 +39,7 @@ pub(super) struct Pipeline<'a> {
 struct State<'a> {
     todo: &'a mut Todo,
     halves: [Half<'a>; 2],
-    /// The half of which pieces are given out.
+    /// The half with the pieces that are being given out.
     now: usize,
     sorted: Sorted,
 }

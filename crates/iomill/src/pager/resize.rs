@@ -17,7 +17,7 @@ const DOUBLINGS: u32 = 2;
 /// Sets that a resize changes before it looks again whether the array is open.
 const STEP_SETS: u32 = 64;
 
-/// If address space is limited, one part in so many is for a cache to grow in. Rings, threads and the program need the rest.
+/// A cache may grow to 1/`ADDRESS_SHARE` of a limited address space. Rings, threads and the program need the rest.
 const ADDRESS_SHARE: u64 = 2;
 
 /// Sizes in bytes.

@@ -48,7 +48,7 @@ fn enter(set: &mut Locked<'_>, way: usize, segment: u8) {
 }
 
 impl Segmented {
-    /// The rule for sets of `ways` ways, of which `window_ways` are the window.
+    /// The rule for sets of `ways` ways. The first `window_ways` are the window.
     pub fn new(ways: usize, window_ways: usize) -> Segmented {
         let protected_ways = (ways - window_ways) * 4 / 5;
         Segmented { window_ways: window_ways as u32, protected_ways: protected_ways as u32 }

@@ -14,7 +14,8 @@ use crate::catalog::log::record::{FileRecord, LogRecord};
 use crate::catalog::state::files::Files;
 use crate::error::Error;
 
-/// After so many bytes a checkpoint is synced. So a flush of the log waits for no more on the way to its drive.
+/// A checkpoint is synced each time it has grown by this many bytes. A flush of the log that comes between waits for
+/// no more than these.
 const SYNC_BYTES: u64 = 1 << 20;
 
 /// The place in the log where the replay of a checkpoint begins.

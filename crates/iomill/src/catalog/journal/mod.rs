@@ -30,9 +30,9 @@ use crate::error::{Error, Result};
 use crate::sys::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, RwLock, RwLockReadGuard, lock, read, write};
 use crate::sys::thread::Thread;
 
-/// After a crash numbers go on so much higher (C24).
+/// The distance by which numbers go on higher after a crash (C24).
 pub const NUMBERS_AFTER_CRASH: u64 = 1 << 32;
-/// An instalment has so many bytes, or four times those of the group before it.
+/// The least length of an instalment in bytes. It is longer if the group before it was: four times its length.
 const INSTALMENT_BYTES: u64 = 64 << 10;
 
 /// Records that wait for a flush.
@@ -359,7 +359,7 @@ impl Journal {
         })
     }
 
-    /// Why a change failed of which another caller led the group.
+    /// The error of a change in a group that another caller led, and that failed.
     fn group_failed(&self) -> Error {
         let path = lock(&self.shared.writing).log.first().fs.location().to_owned();
         let why = "the group of changes that it is in could not be written to any copy of the log";

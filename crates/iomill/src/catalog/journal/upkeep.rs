@@ -44,8 +44,8 @@ impl Writing {
 }
 
 impl Shared {
-    /// Makes the next segment if it is time, and goes on with the checkpoint by so many bytes. A failure costs no change, and is noted.
-    /// Returns whether the checkpoint can go on at once.
+    /// Makes the next segment if it is time, and writes `instalment` more bytes of the checkpoint. A failure costs no change,
+    /// and is noted. Returns whether the checkpoint can go on at once.
     pub(super) fn step(&self, instalment: u64) -> bool {
         self.make_next();
         let mut place = lock(&self.checkpoint);

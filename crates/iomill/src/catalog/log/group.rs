@@ -74,7 +74,7 @@ impl GroupHeader {
     }
 }
 
-/// Bytes in a file of a group with so many bytes of records: whole blocks.
+/// The length of a group in its file, in bytes, for this length of its records: whole blocks.
 pub fn group_bytes(records_bytes: usize) -> u64 {
     ((GROUP_HEADER_BYTES + records_bytes) as u64).next_multiple_of(BLOCK_BYTES)
 }

@@ -490,7 +490,7 @@ impl LogWriter {
         (self.active, self.offset) = (next, BLOCK_BYTES);
     }
 
-    /// Whether a group of so many bytes of records needs no segment that is not made yet.
+    /// Whether a group with this length of records, in bytes, fits into the segments that are made.
     pub fn has_place(&self, records_bytes: usize) -> bool {
         // The groups that are held come before.
         self.held.is_empty() && (self.next.is_some() || self.fits(records_bytes))

@@ -31,7 +31,7 @@ impl Order {
         self.first(|slot| name_of(slot) < name)
     }
 
-    /// The first place of which the slot is not before what the caller looks for. All slots that are before are in front of all others.
+    /// The first place with a slot for which `is_before` is false. It is true for all slots in front of that place.
     pub fn first(&self, is_before: impl Fn(u32) -> bool) -> Rank {
         let leaf = self.leaves.partition_point(|leaf| is_before(leaf[leaf.len() - 1]));
         let at = self.leaves.get(leaf).map_or(0, |leaf| leaf.partition_point(|slot| is_before(*slot)));

@@ -31,7 +31,7 @@ fn tag_of(hash: u64) -> u8 {
 }
 
 impl SlotTable {
-    /// A table with room for so many slots.
+    /// A table with room for `count` slots.
     pub fn with_capacity(count: usize) -> SlotTable {
         // A shard may get more than its share, and then grows.
         let cells = (count / SHARDS * 3 / 2).next_power_of_two();

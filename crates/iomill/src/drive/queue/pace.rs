@@ -97,7 +97,7 @@ impl Pace {
         self.limit as usize
     }
 
-    /// A request of so many bytes has ended.
+    /// A request of `bytes` bytes has ended.
     pub fn ended(&mut self, bytes: u32) {
         if self.since_ns.is_some() {
             self.ended += 1;

@@ -19,10 +19,10 @@ use crate::engine::Op;
 /// Most pieces in a window: four of the longest merged I/O of single pages.
 pub(super) const WINDOW: usize = 256;
 
-/// Where the ring of pieces wraps round before so many pieces, they are first moved to be in one stretch.
+/// Where the ring of pieces wraps round within this many pieces, they are first moved to be in one stretch.
 const UNBROKEN: usize = 32;
 
-/// A window is ordered when at least one piece in so many seems to have a neighbour.
+/// A window is ordered when at least one of this many pieces seems to have a neighbour.
 const ONE_IN: usize = 16;
 
 /// Words of the filter, of 64 bits each. With a word for each piece, one piece in 64 seems to have a neighbour and has none.
