@@ -17,7 +17,7 @@ pub static ALL: [Experiment; 18] = [
                 scale,
                 Rig::Drives(4),
                 "steps",
-                (40, 10),
+                (20, 10),
                 &["ladder", "--of", "sc13", "-a", "{drive}", "--size", scale.of("1GiB", "128MiB")],
             )]
         },
@@ -39,9 +39,9 @@ pub static ALL: [Experiment; 18] = [
             let size = scale.of("1GiB", "128MiB");
             let load = ["random", "-a", "{drive}", "--size", size, "--threads", "2", "--rivals", rivals];
             vec![
-                turns(scale, Rig::Drives(4), "XFS on each drive", (60, 20), &load),
-                turns(scale, Rig::Btrfs(4), "btrfs RAID 0", (60, 20), &load),
-                turns(scale, Rig::Md(4), "XFS on md RAID 0", (60, 20), &load),
+                turns(scale, Rig::Drives(4), "XFS on each drive", (110, 20), &load),
+                turns(scale, Rig::Btrfs(4), "btrfs RAID 0", (110, 20), &load),
+                turns(scale, Rig::Md(4), "XFS on md RAID 0", (110, 20), &load),
             ]
         },
         points: |steps, documents| from_drives(steps, documents, |step, _| (step.name.clone(), None)),
@@ -70,7 +70,7 @@ pub static ALL: [Experiment; 18] = [
                         scale,
                         Rig::Drives(count),
                         &count.to_string(),
-                        (30, 8),
+                        (60, 8),
                         &[
                             "random",
                             "-a",
@@ -106,7 +106,7 @@ pub static ALL: [Experiment; 18] = [
             let step = |threads: &u32| {
                 let (number, rows) = (threads.to_string(), (4096 / threads).to_string());
                 let line = ["rows", "{file}", "--row-size", "128", "--rows", &rows, "--threads", &number];
-                turns(scale, Rig::File(scale.of(1024, 128)), &number, (60, 10), &line)
+                turns(scale, Rig::File(scale.of(1024, 128)), &number, (90, 10), &line)
             };
             scale.of(&[1, 2, 16, 256][..], &[1, 16][..]).iter().map(step).collect()
         },
@@ -130,7 +130,7 @@ pub static ALL: [Experiment; 18] = [
                     scale,
                     Rig::Place,
                     "mixed",
-                    (180, 40),
+                    (720, 40),
                     &[
                         "mixed",
                         "--dir",
@@ -145,7 +145,7 @@ pub static ALL: [Experiment; 18] = [
                     scale,
                     Rig::Place,
                     "100%hit-read-128B",
-                    (60, 20),
+                    (140, 20),
                     &[
                         "warm",
                         "--dir",
