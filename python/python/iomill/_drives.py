@@ -192,9 +192,7 @@ class Drives(Closing, Telling):
         """
         return RowWriter(self.draft, name, dtype, shape, replace=replace)
 
-    def draft(
-        self, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False
-    ) -> Draft:
+    def draft(self, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False) -> Draft:
         """Begins a file that gets its name when its content is complete. The options are those of `create_file`."""
         return Draft(self._to_write.draft(layout, block_bytes, checksums), self)
 
