@@ -279,9 +279,7 @@ impl Reader {
         }
         let name = name.as_str();
         let field = self.sums.remove(&number);
-        // Pages may have changed since the text was written, so sums in a record are made anew from them (C60).
-        let sums =
-            field.as_deref().map(|field| if field.starts_with(&[SUMS_HERE]) { &[SUMS_UNKNOWN][..] } else { field });
+        let sums = field.as_deref();
         let file =
             FileRecord { number, length, created_ns, modified_ns, key, layout, life, has_parts, name, extent, sums };
         self.count += 1;
@@ -294,6 +292,10 @@ impl Reader {
         record.encode(&mut bytes);
         let mut cursor = super::log::bytes::Cursor::new(&bytes);
         match LogRecord::decode(&mut cursor, true) {
+            // Pages may have changed since the text was written, so sums in a record are made anew from them (C60).
+            Ok(Some(LogRecord::File(file))) if file.sums.is_some_and(|field| field.starts_with(&[SUMS_HERE])) => {
+                self.take(&LogRecord::File(FileRecord { sums: Some(&[SUMS_UNKNOWN]), ..file }))
+            }
             Ok(Some(record)) => self.take(&record),
             Ok(None) => Ok(()),
             Err(fault) => Err(fault.to_string()),
