@@ -119,7 +119,7 @@ impl Destination {
 
     /// Writes bytes at the present offset.
     pub fn write(&self, bytes: &[u8]) -> Result<()> {
-        (&self.file).write_all(bytes).map_err(self.failed("write to"))
+        (&self.file).write_all(bytes).map_err(|source| Failure::write(&self.place, source))
     }
 
     /// Makes all durable that was written to the file system of the file.
@@ -129,10 +129,7 @@ impl Destination {
 
     fn failed(&self, action: &'static str) -> impl FnOnce(io::Error) -> Failure {
         let place = self.place.clone();
-        move |source| match source.kind() {
-            ErrorKind::BrokenPipe => Failure::BrokenPipe,
-            _ => Failure::Local { action, place, source },
-        }
+        move |source| Failure::Local { action, place, source }
     }
 
     /// A descriptor to write to, and its name in messages.

@@ -83,10 +83,15 @@ impl Failure {
 
     /// For `map_err`: a failure of the standard output.
     pub fn stdout(source: io::Error) -> Failure {
-        if source.kind() == io::ErrorKind::BrokenPipe {
-            return Failure::BrokenPipe;
+        Failure::write("standard output", source)
+    }
+
+    /// The failure of a write. If the reader of a pipe went away, it is no error to talk about.
+    pub fn write(place: impl Into<String>, source: io::Error) -> Failure {
+        match source.kind() {
+            io::ErrorKind::BrokenPipe => Failure::BrokenPipe,
+            _ => Failure::Local { action: "write to", place: place.into(), source },
         }
-        Failure::Local { action: "write to", place: "standard output".to_owned(), source }
     }
 
     /// This failure, with the state that it left.

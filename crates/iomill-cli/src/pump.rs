@@ -135,10 +135,7 @@ fn write_sink(
             false => sink.write_all(&buffer[..len]),
         };
         if let Err(source) = written {
-            if source.kind() == std::io::ErrorKind::BrokenPipe {
-                return Err(Failure::BrokenPipe);
-            }
-            return Err(Failure::Local { action: "write to", place, source });
+            return Err(Failure::write(place, source));
         }
         // Makes the kernel start writing to the disk now, beside our reads, instead of all at once during the sync.
         // A pipe refuses this and does not need it.

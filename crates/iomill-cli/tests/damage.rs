@@ -275,7 +275,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// `check --data` reads what no caller reads. A page that is not what was written is named, and a file without checksums
+/// `check --data` finds latent damage. A page that is not what was written is named, and a file without checksums
 /// is only read.
 #[test]
 fn damaged_pages_are_found() {

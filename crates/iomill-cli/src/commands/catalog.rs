@@ -16,7 +16,7 @@ pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
     match &arguments.what {
         CatalogWhat::Export { file } => {
             let text = context.options().export_catalog(context.starts()?)?;
-            let Some(file) = file.as_deref().filter(|file| *file != Path::new("-")) else {
+            let Some(file) = file.as_deref().filter(|file| !Destination::is_stdout(Some(file))) else {
                 return Ok(Answer::new(text.clone(), json!({ "catalog": text })));
             };
             if file.is_dir() {
@@ -26,8 +26,7 @@ pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
             let destination = Destination::open(Some(file), "catalog", true)?;
             destination.write(text.as_bytes())?;
             destination.finish()?;
-            let silent = Destination::is_stdout(Some(file));
-            Ok(Answer { is_silent: silent, ..Answer::new("", json!({ "bytes": text.len() })) })
+            Ok(Answer::new("", json!({ "bytes": text.len() })))
         }
         CatalogWhat::Import { file } => {
             let text = match file == Path::new("-") {

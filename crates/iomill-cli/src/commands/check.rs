@@ -71,10 +71,8 @@ fn read_data(context: &Context<'_>, after: &str) -> Result<Data> {
 
 /// How many bytes the files behind a name have together.
 fn bytes_after(array: &Array, after: &str) -> Result<u64, Error> {
-    let files = array.list("");
-    let files = if after.is_empty() { files } else { files.after(after) };
     let len = |listed: Listed| if let Listed::File(file) = listed { file.len_bytes } else { 0 };
-    files.map(|listed| listed.map(len)).sum()
+    array.list("").after(after).map(|listed| listed.map(len)).sum()
 }
 
 impl Data {

@@ -402,10 +402,10 @@ fn an_idle_zone_becomes_clean_by_a_sync() {
     }
 }
 
-/// A scrub reads from the drives what no caller reads, also beside a cache that has it. It names each damaged page, and
+/// A scrub finds latent damage, also of pages that the cache holds. It names each damaged page, and
 /// goes on behind a file.
 #[test]
-fn a_scrub_finds_what_no_caller_reads() {
+fn a_scrub_finds_latent_damage() {
     let (world, content) = made(3000);
     let places = [2, 3, 2047].map(|page| place(&world, page));
     let array = opened(&world, true);

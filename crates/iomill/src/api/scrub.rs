@@ -69,8 +69,7 @@ impl Array {
     /// A file that is deleted meanwhile is left out. An item is an error if the array is closed, or if the process lacks
     /// memory or descriptors. Nothing follows an error.
     pub fn scrub(&self, after: &str) -> Scrub {
-        let files = self.list("");
-        let files = if after.is_empty() { files } else { files.after(after) };
+        let files = self.list("").after(after);
         Scrub { array: self.clone(), files, file: None, buffer: None, has_ended: false }
     }
 }
@@ -129,7 +128,7 @@ impl Scrub {
         };
         self.buffer = Some(buffer);
         let (name, is_proved) = (file.name().to_owned(), file.here()?.state.file.sums().is_some());
-        let is_end = len < STEP_BYTES as u64 || offset + len >= file.len();
+        let is_end = offset + len >= file.len();
         if !is_end {
             self.file = Some((file, offset + len));
         }
