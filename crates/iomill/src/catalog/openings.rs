@@ -25,7 +25,7 @@ use super::log::group::OpeningId;
 use super::log::header::BLOCK_BYTES;
 use super::log::merged::{LogEnd, Merged};
 use super::store::{Drive, LOG, OPENING, Staged, absent_is_none, failed, full_path};
-use crate::engine::platform::{DurableWrite, Platform};
+use crate::engine::platform::{DurableWrite, Platform, write_durably};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs};
 
@@ -352,7 +352,7 @@ impl Openings {
             let offset = held.note.version % 2 * BLOCK_BYTES;
             writes.push(DurableWrite { fs: &*held.fs, handle: file.handle(), bytes: block, offset });
         }
-        let results = platform.write_durably(&writes);
+        let results = write_durably(platform, &writes);
         for (held, result) in self.held.iter().zip(results) {
             result.map_err(failed("note the opening in", &*held.fs, OPENING))?;
         }

@@ -434,12 +434,13 @@ impl DriveFs for MemFs {
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
         self.world.wait_while_held(self.disk, handle);
-        self.run(|inner| {
+        let synced = self.run(|inner| {
             let inode = inode_of(inner, handle, false)?;
             let inode = inner.disks[self.disk].inodes.get_mut(&inode).unwrap();
             inode.durable = inode.live.clone();
             Ok(())
-        })
+        });
+        self.flush_failures.watch(synced)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
