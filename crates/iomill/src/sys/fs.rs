@@ -168,7 +168,7 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Makes a range within the file read as zero, whatever its alignment. The length stays the same. No other code
     /// writes to the range's pages meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// The count of the drive's failed flushes. [`DriveFs::sync_data`] notes its own failures there.
+    /// The count of the drive's failed flushes. [`DriveFs::sync_data`] and [`DriveFs::sync_dir`] note their own failures there.
     fn flush_failures(&self) -> &Arc<FlushFailures>;
     /// The owner of a file or directory, as the number of a user, if the directory `<drive>/iomill` has another owner.
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {

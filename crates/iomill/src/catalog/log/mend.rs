@@ -127,9 +127,7 @@ impl Mender<'_> {
             self.note(|| format!("{path} was missing"));
         }
         let kind = match existing {
-            Some(file) => {
-                TargetKind::Existing { file, is_changed: false, failures: self.fs.flush_failures().count() }
-            }
+            Some(file) => TargetKind::Existing { file, is_changed: false, failures: self.fs.flush_failures().count() },
             None => TargetKind::New(Making::begin(self.fs, path, header)?),
         };
         self.target = Some(Target { header: *header, kind });
