@@ -28,7 +28,7 @@ pub struct NativeArray {
 #[derive(Default)]
 struct Handles {
     all: Vec<Weak<Handle>>,
-    /// Dropped ones are removed when there are so many.
+    /// Dropped ones are removed when this many are there.
     most: usize,
     /// How often the array was opened again.
     changes: u64,

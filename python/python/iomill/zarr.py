@@ -51,7 +51,7 @@ from ._files import File
 from ._openings import is_drive, settle
 from ._origins import CachedStore, cached
 
-# So many files stay open, those that were used last, of all stores of a process together.
+# The files that stay open, of all stores of a process together: those that were used last.
 _OPEN_FILES = 64
 
 # A file that has changed more lately than this may change again without another time, in nanoseconds. The second is for clocks of whole or even
@@ -117,7 +117,7 @@ class _Files:
                 self.forget(path)
 
     def _look_in(self, seconds: float) -> None:
-        """Looks after so long or earlier, if files are open. The caller has the lock."""
+        """Looks after this time or earlier, if files are open. The caller has the lock."""
         if self._look is not None:
             if self._look.interval <= seconds:
                 return
