@@ -362,7 +362,7 @@ impl Openings {
 
 /// What an owner of drives that do not belong together can do.
 const ADVICE: &str = "nothing was changed. Put the drives together that belong together: bring back the newest copy of the one that is \
-                      older, or all drives from one backup. To take them as they are, and lose what they do not agree about, \
+                      older, or all drives from one backup. To accept them as they are, and lose what they disagree about, \
                       remove `iomill/opening` on all of them, and check and repair the array";
 
 /// Drives in words.
