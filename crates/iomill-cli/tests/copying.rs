@@ -222,7 +222,7 @@ fn a_standard_output_that_is_closed_is_an_error() {
         closing(site.bare_command(["probe", "--html", "/dev/stdout"]), libc::STDOUT_FILENO).output().unwrap(),
     );
     ended.failed(1, &["cannot write to standard output", "Bad file descriptor"]);
-    // Who prints nothing needs no standard output.
+    // A command that prints nothing needs no standard output.
     let silent: [&[&str]; 2] = [&["put", &file, "b"], &["get", "b", "copy"]];
     for arguments in silent {
         Ended::of(closing(site.command(arguments), libc::STDOUT_FILENO).output().unwrap()).good();
