@@ -124,7 +124,10 @@ def _drives_on(places: list[str]) -> Drives:
 
 def _of_set(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
     if src.dtype.hasobject or src.ndim == 0:
-        raise ValueError("put: an drives of Python objects, or without rows, cannot be gathered from")
+        raise ValueError("put: an array of Python objects, or without rows, cannot be gathered from")
+    if isinstance(src, np.ma.MaskedArray):
+        # numpy.save refuses it, too.
+        raise ValueError("put: the mask of a masked array would be lost: give its filled() or its data")
     step = max(1, _STEP_BYTES // max(1, src[:1].nbytes))
 
     def pieces() -> Iterator[Any]:
