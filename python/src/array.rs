@@ -257,8 +257,20 @@ impl NativeArray {
     }
 
     /// Writes a whole file, durably.
-    fn put(&self, py: Python<'_>, name: &str, content: Vec<u8>, replace: bool) -> PyResult<()> {
-        self.with(py, |array| array.put(name, &content, &PutOptions::new().when(when(replace))).map(drop))
+    #[pyo3(signature = (name, content, replace, kind=None, block_bytes=None, checksums=false))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
+    fn put(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        content: Vec<u8>,
+        replace: bool,
+        kind: Option<&str>,
+        block_bytes: Option<u32>,
+        checksums: bool,
+    ) -> PyResult<()> {
+        let options = PutOptions::new().when(when(replace)).layout(layout(kind, block_bytes, checksums)?);
+        self.with(py, |array| array.put(name, &content, &options).map(drop))
     }
 
     fn copy(&self, py: Python<'_>, from: &str, to: &str, replace: bool) -> PyResult<()> {
