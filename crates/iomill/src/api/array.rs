@@ -92,7 +92,7 @@ impl Array {
             None => vec![1; drives.len()],
         };
         if options.read_only {
-            return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
+            return Err(Error::invalid("a new array for reading only", "it is empty").advise("create it for writing"));
         }
         check_may_block("create")?;
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
@@ -263,8 +263,8 @@ impl Array {
         check_may_block("resize_cache")?;
         let array = self.open_inner()?;
         let Some(pager) = &array.pager else {
-            let why = "the array was opened without one; open it with `ArrayOptions::cache_bytes`";
-            return Err(Error::invalid("resizing the cache", why));
+            let error = Error::invalid("resizing the cache", "the array was opened without one");
+            return Err(error.advise("open it with `ArrayOptions::cache_bytes`"));
         };
         pager.resize(&array.exec, bytes)
     }

@@ -162,8 +162,8 @@ impl RuntimeOptions {
     pub fn start_shared(self) -> Result<Runtime> {
         let mut shared = lock(SHARED.get());
         if shared.is_some() {
-            let why = "it was made when the first plain file was opened; make it before that";
-            return Err(Error::invalid("options for the shared runtime", why));
+            let why = "it was made when the first plain file was opened";
+            return Err(Error::invalid("options for the shared runtime", why).advise("make it before that"));
         }
         Ok(shared.insert(self.start_as(true)?).clone())
     }
@@ -268,8 +268,8 @@ impl Runtime {
         check_may_block("resize_cache")?;
         self.inner.exec.check_open()?;
         let Some(pager) = &self.inner.pager else {
-            let why = "the runtime was made without one; make it with `RuntimeOptions::cache_bytes`";
-            return Err(Error::invalid("resizing the cache", why));
+            let error = Error::invalid("resizing the cache", "the runtime was made without one");
+            return Err(error.advise("make it with `RuntimeOptions::cache_bytes`"));
         };
         pager.resize(&self.inner.exec, bytes)
     }
@@ -346,8 +346,8 @@ impl Origin for PlainOrigin {
         match found.iter().zip(&self.places).find(|((_, now), (_, before))| now != before) {
             None => Ok(file),
             Some((_, (path, _))) => {
-                let why = "another program has replaced it since the parent process opened it; open it again";
-                Err(Error::invalid(path.display().to_string(), why))
+                let why = "another program has replaced it since the parent process opened it";
+                Err(Error::invalid(path.display().to_string(), why).advise("open it again"))
             }
         }
     }

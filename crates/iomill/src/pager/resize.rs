@@ -71,8 +71,8 @@ fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
     let least = (nodes * ways * PAGE_BYTES) as u64;
     if bytes < least {
         let each = if nodes == 1 { String::new() } else { format!(" for each of {nodes} nodes") };
-        let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes; 0 is none");
-        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+        let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes");
+        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise("give that, or 0 for no cache"));
     }
     Ok(())
 }
@@ -82,8 +82,8 @@ impl Pager {
     pub fn resize(&self, exec: &Exec, bytes: u64) -> Result<()> {
         let ways = self.first.directory().ways();
         if bytes == 0 {
-            let why = "an open array keeps its cache; shrink it to one set at least, or open the array without one";
-            return Err(Error::invalid("a cache of 0 bytes", why));
+            let help = "shrink it to one set at least, or open the array without one";
+            return Err(Error::invalid("a cache of 0 bytes", "an open array keeps its cache").advise(help));
         }
         check_least(ways, self.caches().count(), bytes)?;
         let set_bytes = (ways * PAGE_BYTES) as u64;
@@ -91,10 +91,9 @@ impl Pager {
         let most = set_bytes * sets_max;
         // Compared in whole sets: bytes beyond the last one do not count.
         if bytes / set_bytes > sets_max {
-            let why = format!(
-                "it was opened to grow to {most} bytes; close the array and open it with `cache_bytes_max({bytes})`"
-            );
-            return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+            let why = format!("it was opened to grow to {most} bytes");
+            let help = format!("close the array and open it with `cache_bytes_max({bytes})`");
+            return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise(help));
         }
         // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.
         let shares = super::nodes::shares(bytes, ways, self.caches().count());
