@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
-use iomill::{Array, ArrayOptions, AsyncCursor, EngineKind, File, Layout};
+use iomill::{Array, ArrayOptions, AsyncCursor, EngineKind, File, FileOptions};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -17,7 +17,7 @@ use crate::executor::block_on;
 fn array() -> (tempfile::TempDir, Array, File) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let array = ArrayOptions::new().cache_bytes(1 << 20).create([root.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     (root, array, file)
 }
 

@@ -17,7 +17,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, PlainOptions, Request, Result, Runtime, When};
+use iomill::{Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, When};
 use tempfile::TempDir;
 
 use self::held::{Held, Hooks};
@@ -49,7 +49,7 @@ fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
 impl Rig {
     /// A file of so many pages, each full of its number, with no page in the cache.
     fn file(&self, name: &str, pages: u64) -> File {
-        let file = self.array.create_file(name, Layout::striping().block_bytes(4096)).unwrap();
+        let file = self.array.create_file(name, &FileOptions::new().block_bytes(4096)).unwrap();
         let bytes: Vec<u8> = (0..pages).flat_map(|page| [page as u8; PAGE as usize]).collect();
         file.write_at(&bytes, 0).unwrap();
         file.sync().unwrap();
@@ -124,9 +124,9 @@ const BLOCKING: [(&str, Call); 41] = [
     ("close", |_, file| file.clone().close()),
     ("pin", |_, file| file.pin(0).map(drop)),
     ("read_with", |_, file| file.read_with(0, 10, |_| ())),
-    ("create_file", |array, _| array.create_file("new", Layout::default()).map(drop)),
+    ("create_file", |array, _| array.create_file("new", &FileOptions::new()).map(drop)),
     ("open_file", |array, _| array.open_file("x").map(drop)),
-    ("open_or_create_file", |array, _| array.open_or_create_file("new", Layout::default()).map(drop)),
+    ("open_or_create_file", |array, _| array.open_or_create_file("new", &FileOptions::new()).map(drop)),
     ("read_owned", |_, file| file.read_owned(0, 10).map(drop)),
     ("delete", |array, _| array.delete("y")),
     ("rename", |array, _| array.rename("y", "z")),
@@ -387,7 +387,7 @@ fn a_delete_does_not_wait_for_a_users_task() {
     let array = rig.array.clone();
     ends("deleting and renaming beside a task", move || {
         array.delete("x").unwrap();
-        array.create_file("y", Layout::default()).unwrap();
+        array.create_file("y", &FileOptions::new()).unwrap();
         array.rename("y", "x").unwrap();
         array.delete("x").unwrap();
     });
@@ -547,7 +547,7 @@ fn a_panic_in_a_turn_loses_no_end() {
 #[test]
 fn a_callback_may_wait_for_the_last_operation_of_an_array() {
     let Rig { _dir, hooks, array, .. } = rig(1, false, 0);
-    let file = array.create_file("x", Layout::default()).unwrap();
+    let file = array.create_file("x", &FileOptions::new()).unwrap();
     file.write_at(&[1; 2 * PAGE as usize], 0).unwrap();
     hooks.reads.shut();
     let read = file.read_async(PAGE, PAGE as usize);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Remote, Topology};
+use iomill::{Array, ArrayOptions, File, FileOptions, Remote, Topology};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::PATIENCE;
@@ -29,7 +29,7 @@ fn pattern(at: usize) -> u8 {
 /// A file of known bytes, with no page in the cache.
 fn cold(drives: &[PathBuf], options: ArrayOptions) -> (Array, File) {
     let array = ArrayOptions::new().cache_bytes(0).create(drives).unwrap();
-    let file = array.create_file("f", Layout::striping()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&(0..LEN).map(pattern).collect::<Vec<u8>>(), 0).unwrap();
     drop(file);
     array.close().unwrap();

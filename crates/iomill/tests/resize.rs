@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Remote, Topology};
+use iomill::{Array, ArrayOptions, File, FileOptions, Remote, Topology};
 
 use crate::rounds;
 
@@ -77,7 +77,7 @@ fn resizes_beside_calls(drive_threads: bool, nodes: usize) {
         ArrayOptions::new().drive_threads(drive_threads).depth(8).cache_bytes(60 * SET).cache_bytes_max(300 * SET);
     let options = options.topology(Topology::Emulate(nodes)).remote(Remote::Message);
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("f", Layout::striping().block_bytes(16 << 10)).unwrap();
+    let file = array.create_file("f", &FileOptions::new().block_bytes(16 << 10)).unwrap();
     file.write_at(&vec![0; THREADS * PART], 0).unwrap();
     let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let models: Vec<Vec<u8>> = thread::scope(|scope| {
@@ -230,7 +230,7 @@ fn every_byte_is_right_while_memory_comes_and_goes() {
     let (_dir, drives) = drives();
     let options = ArrayOptions::new().cache_bytes(16 * MIB).cache_bytes_max(16 * MIB);
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("f", Layout::striping().block_bytes(16 << 10)).unwrap();
+    let file = array.create_file("f", &FileOptions::new().block_bytes(16 << 10)).unwrap();
     let all: Vec<u8> = (0..PAGES).flat_map(|page| Versions::page_bytes(page, 0)).collect();
     file.write_at(&all, 0).unwrap();
     let zeroes = || (0..PAGES).map(|_| AtomicU64::new(0)).collect();
@@ -273,7 +273,7 @@ fn rss_bytes() -> u64 {
 }
 
 fn fill(array: &Array, bytes: u64) -> File {
-    let file = array.create_file("f", Layout::striping()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     let chunk: Vec<u8> = (0..MIB).map(|at| (at / 8) as u8).collect();
     (0..bytes / MIB).for_each(|at| file.write_at(&chunk, at * MIB).unwrap());
     file.sync().unwrap();

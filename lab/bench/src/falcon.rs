@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, Layout, Result};
+use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, FileOptions, Result};
 use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
@@ -175,7 +175,7 @@ fn measure(
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
-    let shape = Shape { len_bytes: settings.len_bytes, layout: Layout::striping() };
+    let shape = Shape { len_bytes: settings.len_bytes, layout: FileOptions::new() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let mut measured = Vec::new();
     let mut is_spoilt = false;

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
-use iomill::{ArrayOptions, Error, Layout, Remote, Result, Topology};
+use iomill::{ArrayOptions, Error, FileOptions, Remote, Result, Topology};
 
 use crate::access::Access;
 use crate::arena::{Arena, Shape};
@@ -113,7 +113,7 @@ pub fn run(
         let why = "there is nothing to compare; give a topology of several nodes, such as `emulate:4`";
         return Err(Error::invalid("one node", why));
     }
-    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    let shape = Shape { len_bytes: settings.size_bytes, layout: FileOptions::new() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let machine = Machine::look(arena.target()?.parts());
     let mut contenders = contenders(arena, settings)?;

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use fastrand::Rng;
-use iomill::{ArrayOptions, Layout, PolicyKind, Topology};
+use iomill::{ArrayOptions, FileOptions, PolicyKind, Topology};
 
 use crate::{DriveModel, Rates, World, testing};
 
@@ -254,9 +254,9 @@ impl Program {
         }
     }
 
-    /// The layout that a draw means.
-    pub fn layout(&self, draw: u32) -> Layout {
-        testing::layout(&mut Rng::with_seed(u64::from(draw)), self.drives.len()).checksums(self.has_sums)
+    /// The options of a file that a draw means.
+    pub fn file_options(&self, draw: u32) -> FileOptions {
+        testing::file_options(&mut Rng::with_seed(u64::from(draw)), self.drives.len()).checksums(self.has_sums)
     }
 }
 

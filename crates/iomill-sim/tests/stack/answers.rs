@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use iomill::{Answer, Array, ArrayOptions, Error, Layout, PutOptions, Result, When};
+use iomill::{Answer, Array, ArrayOptions, Error, FileOptions, PutOptions, Result, When};
 use iomill_sim::{DriveModel, Survival, World};
 
 use super::crash::assert_clean_beside;
@@ -44,7 +44,7 @@ fn well<T>(array: &Array, answers: impl IntoIterator<Item = Answer<T>>) -> Vec<T
 fn futures_share_flushes() {
     let world = World::new(1).with_drives(2, DriveModel::default());
     // All begin with the first drive.
-    let on_one = PutOptions::new().layout(Layout::striping().drives([0, 1]));
+    let on_one = PutOptions::new().file(FileOptions::new().drives([0, 1]));
     for cache_bytes in [0, 1 << 20] {
         let array = options(&world).cache_bytes(cache_bytes);
         let array = if cache_bytes == 0 { array.create(world.paths()) } else { array.open(world.path(0)) }.unwrap();
@@ -66,7 +66,7 @@ fn futures_share_flushes() {
         assert_eq!(flushes_of(&name_them), 1);
         let rename = || drop(well(&array, names().map(|name| array.rename_async(&name, &format!("new {name}")))));
         assert_eq!(flushes_of(&rename), 1);
-        let create = || drop(well(&array, names().map(|name| array.create_file_async(&name, Layout::default()))));
+        let create = || drop(well(&array, names().map(|name| array.create_file_async(&name, &FileOptions::new()))));
         assert_eq!(flushes_of(&create), 1);
         let delete = || drop(well(&array, names().map(|name| array.delete_async(&format!("new {name}")))));
         assert_eq!(flushes_of(&delete), 1);

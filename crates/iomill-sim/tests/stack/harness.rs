@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, PolicyKind, Topology};
-pub use iomill_sim::testing::{drive, layout};
+pub use iomill_sim::testing::{drive, file_options};
 use iomill_sim::{World, testing};
 
 /// One round of a test.

@@ -5,7 +5,7 @@ use iomill::{ArrayOptions, Topology};
 use iomill_sim::Rates;
 
 use super::futures::mixed_with;
-use super::harness::{Round, assert_same, assert_tidy, drive, layout, options, rounds};
+use super::harness::{Round, assert_same, assert_tidy, drive, file_options, options, rounds};
 
 /// Pages of a set.
 const WAYS: u64 = 4;
@@ -45,7 +45,7 @@ fn run(round: &mut Round) {
         .cache_hash_mask(mask)
         .create(world.paths())
         .unwrap();
-    let file = array.create_file("file", layout(rng, drives)).unwrap();
+    let file = array.create_file("file", &file_options(rng, drives)).unwrap();
     let mut model = Vec::new();
     for _ in 0..rng.usize(3..12) {
         mixed_with(rng, &array, &file, &mut model, |rng, ended| {

@@ -1,4 +1,4 @@
-//! [`ArrayOptions`]: how an array is created or opened. [`Layout`]: how a file is laid out. Non-goals: checks of options (`setup`).
+//! [`ArrayOptions`]: how an array is created or opened. Non-goals: checks of options (`setup`), options of files (`file_options`).
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
 use crate::error::Result;
 use crate::exec::roles::NodeRoles;
-pub use crate::layout::LayoutKind;
 use crate::pager::PagerOptions;
 pub use crate::pager::nodes::Remote;
 use crate::sys::topology::Topology;
@@ -29,9 +28,6 @@ pub const DEFAULT_SET_SIZE: usize = WAYS_DEFAULT;
 
 /// The largest window of read-ahead by default, in bytes.
 pub const DEFAULT_READ_AHEAD_BYTES: u64 = 1 << 20;
-
-/// Block size by default, in bytes: 16 pages.
-pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 
 /// Options for creating or opening an array.
 ///
@@ -315,114 +311,5 @@ impl ArrayOptions {
 
     pub(super) fn note_misfits(&self, catalog: &Catalog, notices: &mut Vec<String>) {
         notices.extend(self.profile.iter().flat_map(|profile| profile.misfits(catalog)));
-    }
-}
-
-/// How a new file is made. A [`Layout`] alone is such options, too.
-///
-/// ```no_run
-/// use iomill::{FileOptions, Layout};
-///
-/// # fn main() -> iomill::Result<()> {
-/// # let array = iomill::Array::open("/mnt/ssd0")?;
-/// array.create_file("small", FileOptions::new())?;
-/// array.create_file("large", Layout::hash().block_bytes(1 << 20))?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use]
-pub struct FileOptions {
-    pub(crate) layout: Layout,
-}
-
-impl FileOptions {
-    /// The default layout.
-    pub fn new() -> FileOptions {
-        FileOptions::default()
-    }
-
-    /// How the file is laid out.
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
-        self
-    }
-}
-
-impl From<Layout> for FileOptions {
-    fn from(layout: Layout) -> FileOptions {
-        FileOptions::new().layout(layout)
-    }
-}
-
-/// How a new file is laid out: the function from its blocks to the drives.
-///
-/// ```
-/// let layout = iomill::Layout::hash().block_bytes(16 << 10).drives([2, 0, 1]);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct Layout {
-    pub(crate) kind: LayoutKind,
-    pub(crate) block_bytes: u32,
-    pub(crate) drives: Option<Vec<u16>>,
-    pub(crate) checksums: bool,
-}
-
-impl Default for Layout {
-    fn default() -> Self {
-        Layout::striping()
-    }
-}
-
-impl Layout {
-    /// A layout of the given kind with blocks of 64 KiB over all drives.
-    pub fn new(kind: LayoutKind) -> Layout {
-        Layout { kind, block_bytes: DEFAULT_BLOCK_BYTES, drives: None, checksums: false }
-    }
-
-    /// Block b on drive b mod n. Files begin with all drives in turn, so small files are on all of them.
-    pub fn striping() -> Layout {
-        Layout::new(LayoutKind::Striping)
-    }
-
-    /// Striping with a first drive that moves by one from stripe to stripe.
-    pub fn rotated() -> Layout {
-        Layout::new(LayoutKind::Rotated)
-    }
-
-    /// A keyed permutation in proportion to the drives' weights.
-    pub fn hash() -> Layout {
-        Layout::new(LayoutKind::Hash)
-    }
-
-    /// The kind.
-    pub fn kind(&self) -> LayoutKind {
-        self.kind
-    }
-
-    /// Block size in bytes: a multiple of 4,096, at most 64 MiB.
-    pub fn block_bytes(mut self, block_bytes: u32) -> Layout {
-        self.block_bytes = block_bytes;
-        self
-    }
-
-    /// Only these drives of the array, by index and in this order.
-    pub fn drives(mut self, drives: impl Into<Vec<u16>>) -> Layout {
-        self.drives = Some(drives.into());
-        self
-    }
-
-    /// Whether each page of the file has a checksum, which also says which page of which file it is. False by default.
-    /// It is checked when the page comes from
-    /// its drive, before a byte of it is given out. [`Error::CorruptPage`](crate::Error::CorruptPage) if the page is
-    /// not what was written. A page
-    /// of zeros has none.
-    ///
-    /// The sums take a thousandth of the file on its drives, and, while it is open, four bytes of memory for each page
-    /// near one that was touched.
-    /// After a crash those of the stretches of 64 MiB that were written to are made anew from what is there.
-    pub fn checksums(mut self, checksums: bool) -> Layout {
-        self.checksums = checksums;
-        self
     }
 }

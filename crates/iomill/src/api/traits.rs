@@ -41,7 +41,6 @@ const _: () = {
     is_shared::<Severity>();
     is_shared::<FileOptions>();
     is_shared::<Layout>();
-    is_shared::<LayoutKind>();
     is_shared::<EngineKind>();
     is_shared::<PolicyKind>();
     is_shared::<Remote>();

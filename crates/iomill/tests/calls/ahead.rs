@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, Layout};
+use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, FileOptions};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -26,7 +26,7 @@ impl World {
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
         let array = options.clone().create(&drives).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         let bytes: Vec<u8> = (0..pages * PAGE + 100).map(|at| (at / 7 % 251) as u8 ^ (at / PAGE) as u8).collect();
         file.write_at(&bytes, 0).unwrap();
         file.close().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, Request};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Request};
 
 use super::disks::{Disk, skipped};
 use super::{PAGE, random};
@@ -50,7 +50,7 @@ fn nothing_holds_the_drives_of_a_closed_array() {
 
 fn use_array(array: &Array) {
     let is_there = array.list("").names().unwrap().iter().any(|name| name == "file");
-    let file = if is_there { array.open_file("file") } else { array.create_file("file", Layout::default()) }.unwrap();
+    let file = if is_there { array.open_file("file") } else { array.create_file("file", &FileOptions::new()) }.unwrap();
     if file.write_at(&random(LEN, 1), 0).is_ok() {
         file.sync().unwrap();
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use iomill::counters::{self, TIMED_ONE_IN};
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, FileOptions};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -25,7 +25,7 @@ fn every_way_of_io_is_counted_once() {
     for drive_threads in [false, true] {
         let directory = directory();
         let array = array(directory.path(), 2, drive_threads);
-        let file = array.create_file("f", Layout::default().block_bytes(PAGE as u32)).unwrap();
+        let file = array.create_file("f", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
         file.write_at(&vec![7; 200 * PAGE], 0).unwrap();
         let wrote = array.counters();
         assert_eq!(wrote.bytes_written, 200 * PAGE as u64, "drive threads {drive_threads}");
@@ -61,7 +61,7 @@ fn every_way_of_io_is_counted_once() {
 fn threads_that_end_leave_their_counts() {
     let directory = directory();
     let array = array(directory.path(), 1, false);
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&[1; PAGE], 0).unwrap();
     for round in 1..=20 {
         std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut [0; PAGE], 0).unwrap()).join().unwrap());
@@ -88,7 +88,7 @@ fn others_see_an_open_array() {
     };
     assert_eq!(board.pid(), std::process::id());
     assert!(board.drives()[2].ends_with("d2"), "{:?}", board.drives());
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&[1; PAGE], 0).unwrap();
     assert_eq!(board.read().unwrap().unwrap(), array.counters());
     assert_eq!(array.counters().bytes_written, PAGE as u64);

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 
 use fastrand::Rng;
-use iomill::{ArrayOptions, Counters, File, Layout, PlainOptions, Request, Runtime, RuntimeOptions, Topology};
+use iomill::{ArrayOptions, Counters, File, FileOptions, PlainOptions, Request, Runtime, RuntimeOptions, Topology};
 use tempfile::TempDir;
 
 use super::{PAGE, random};
@@ -119,7 +119,7 @@ fn array(topology: Topology) -> (TempDir, iomill::Array, File, Vec<u8>) {
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let options = ArrayOptions::new().cache_bytes(CACHE_BYTES).read_ahead_bytes(0).topology(topology);
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let all = random(PAGES * PAGE, 4);
     file.write_at(&all, 0).unwrap();
     file.sync().unwrap();
@@ -199,7 +199,7 @@ fn rows_that_go_past_a_full_set_are_one_io() {
     // All pages are of one set.
     let options = ArrayOptions::new().set_size(4).cache_bytes(256 * PAGE as u64).cache_hash_mask(0).read_ahead_bytes(0);
     let array = options.create([dir.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let all = random(20 * PAGE, 4);
     file.write_at(&all, 0).unwrap();
     file.sync().unwrap();

@@ -4,7 +4,7 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
-use iomill::{Array, ArrayOptions, Error, File, Layout, PinnedRange, Topology};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, PinnedRange, Topology};
 
 use super::PAGE;
 
@@ -17,7 +17,7 @@ fn options(set_size: usize, pages: usize) -> ArrayOptions {
 fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File) {
     let place = tempfile::tempdir().unwrap();
     let array = options.create([place.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let bytes: Vec<u8> = (0..pages as u64 * 512).flat_map(|word| (word / 512).to_le_bytes()).collect();
     file.write_at(&bytes, 0).unwrap();
     file.sync().unwrap();
@@ -247,7 +247,7 @@ fn owned_bytes_outlive_their_file_and_array() {
         // They do not keep the file open.
         file.close().unwrap();
         array.delete("file").unwrap();
-        let again = array.create_file("file", Layout::default()).unwrap();
+        let again = array.create_file("file", &FileOptions::new()).unwrap();
         again.write_at(&vec![7; 2000 * PAGE], 0).unwrap();
         assert!(is_old(&all));
         let late = again.read_owned(5, 10).unwrap();

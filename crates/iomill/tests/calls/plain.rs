@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{
-    Advice, Array, EngineKind, Error, File, FileCursor, Layout, PlainOptions, Request, Runtime, RuntimeOptions,
+    Advice, Array, EngineKind, Error, File, FileCursor, FileOptions, PlainOptions, Request, Runtime, RuntimeOptions,
 };
 use tempfile::TempDir;
 
@@ -352,7 +352,7 @@ fn what_is_no_plain_file_is_refused() {
 fn what_belongs_to_an_array_is_refused() {
     let dir = &places()[0];
     let array = Array::create([dir.path()]).unwrap();
-    array.create_file("file", Layout::default()).unwrap().write_at(&[1; PAGE], 0).unwrap();
+    array.create_file("file", &FileOptions::new()).unwrap().write_at(&[1; PAGE], 0).unwrap();
     let part = array.stat("file").unwrap().parts[0].0.clone();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&part, &link).unwrap();

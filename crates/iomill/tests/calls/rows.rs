@@ -2,7 +2,7 @@
 
 use crate::executor::block_on;
 use fastrand::Rng;
-use iomill::{ArrayOptions, Error, File, Layout, PlainOptions, RowId, Runtime, RuntimeOptions};
+use iomill::{ArrayOptions, Error, File, FileOptions, PlainOptions, RowId, Runtime, RuntimeOptions};
 use tempfile::TempDir;
 
 use super::{PAGE, random};
@@ -72,7 +72,7 @@ fn rows_are_those_of_the_bytes() {
             let drives = [dir.path().join("a"), dir.path().join("b")];
             drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
             let array = ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache).create(&drives).unwrap();
-            let file = array.create_file("file", Layout::default()).unwrap();
+            let file = array.create_file("file", &FileOptions::new()).unwrap();
             file.write_at(&all, 0).unwrap();
             check_all(&file, &all);
         }

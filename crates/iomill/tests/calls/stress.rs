@@ -14,7 +14,7 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, Request};
+use iomill::{Advice, Array, ArrayOptions, File, FileOptions, Request};
 
 use super::PAGE;
 use crate::executor::block_on;
@@ -60,7 +60,7 @@ fn record_of(record: usize, generation: u32) -> [u8; RECORD] {
 
 impl World {
     fn new(array: Array) -> World {
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         let all: Vec<u8> = (0..RECORDS).flat_map(|record| record_of(record, 0)).collect();
         file.write_at(&all, 0).unwrap();
         let none = || (0..RECORDS).map(|_| AtomicU32::new(0)).collect();

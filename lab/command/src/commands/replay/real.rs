@@ -170,7 +170,7 @@ impl Task<'_> {
     fn on_temporary(&self) -> Result<Answer> {
         let name = naming::for_replay()?;
         self.context.with_writer(|array| {
-            let file = array.create_file(&name, iomill::Layout::default())?;
+            let file = array.create_file(&name, &iomill::FileOptions::new())?;
             self.prepare(array, file).map_err(|failure| match array.delete(&name) {
                 Ok(()) => failure,
                 Err(error) => failure.and(format!("{error}; {}", remains(&name))),
