@@ -575,11 +575,9 @@ mod tests {
         let found = Error::corrupt("/d/label", "it is cut").advise("take the other one");
         assert_eq!(found.advice().as_deref(), Some("take the other one"));
         assert_eq!(Error::drive("/d", "it is odd").to_string(), "drive /d: it is odd");
-        let argument = || Error::invalid("depth 0", "it is 1 to 1024");
-        assert_eq!((argument().to_string(), argument().advice()), ("depth 0: it is 1 to 1024".to_owned(), None));
-        let advised = argument().advise("leave it out");
-        assert_eq!(advised.to_string(), "depth 0: it is 1 to 1024; leave it out");
-        assert_eq!(advised.advice().as_deref(), Some("leave it out"));
+        let depth = Error::invalid("depth 0", "it is 1 to 1024");
+        assert_eq!((depth.to_string(), depth.advice()), ("depth 0: it is 1 to 1024".to_owned(), None));
+        assert_eq!(depth.advise("leave it out").to_string(), "depth 0: it is 1 to 1024; leave it out");
         let full = Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::ENOSPC));
         assert!(full.to_string().ends_with("; free space on that drive, then try again"), "{full}");
         assert_eq!(Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::EINTR)).advice(), None);

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
-use iomill::{ArrayOptions, FileOptions, PlainOptions};
+use iomill::{ArrayOptions, FileOptions, PlainOptions, Tuning};
 
 /// Runs `test` with another root directory.
 fn within(root: &Path, test: impl FnOnce()) {
@@ -58,7 +58,7 @@ fn an_array_needs_nothing_but_its_drives() {
         array.close().unwrap();
         check_plain_files();
         for drive_threads in [false, true] {
-            let array = ArrayOptions::new().drive_threads(drive_threads).open(drives[1]).unwrap();
+            let array = ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).open(drives[1]).unwrap();
             let info = array.info().unwrap();
             for drive in &info.drives {
                 assert!(!drive.ground.file_system.is_empty() && drive.ground.total_bytes > 0, "{info:?}");

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, FileOptions, Layout, PolicyKind, Remote, Topology};
+use iomill::{
+    Advice, Array, ArrayOptions, CacheOptions, File, FileOptions, Layout, PolicyKind, Remote, Topology, Tuning,
+};
 
 use crate::executor::block_on;
 
@@ -16,15 +18,18 @@ const THREADS: usize = 4;
 /// read in all ways.
 fn nodes_of(index: usize, several: bool, options: ArrayOptions) -> (usize, ArrayOptions) {
     if !several {
-        return (1, options.topology(Topology::One));
+        return (1, options.with_tuning(|tuning| tuning.topology(Topology::One)));
     }
     let remote = [Remote::Message, Remote::Auto, Remote::Message, Remote::Direct][index % 4];
-    let options = options.remote(remote);
+    let options = options.with_tuning(|tuning| tuning.remote(remote));
     match index % 3 {
-        0 => (2, options.topology(Topology::Emulate(2))),
+        0 => (2, options.with_tuning(|tuning| tuning.topology(Topology::Emulate(2)))),
         // With drive threads.
-        1 => (2, options.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3])),
-        _ => (4, options.topology(Topology::Emulate(4))),
+        1 => (
+            2,
+            options.with_tuning(|tuning| tuning.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3])),
+        ),
+        _ => (4, options.with_tuning(|tuning| tuning.topology(Topology::Emulate(4)))),
     }
 }
 
@@ -40,11 +45,16 @@ fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
         let place = tempfile::tempdir().unwrap();
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-        let (nodes, options) =
-            nodes_of(index, several, ArrayOptions::new().drive_threads(drive_threads).set_size(ways));
+        let (nodes, options) = nodes_of(
+            index,
+            several,
+            ArrayOptions::new()
+                .tuning(Tuning::new().drive_threads(drive_threads))
+                .cache(CacheOptions::new().set_pages(ways)),
+        );
         sets = sets.max(nodes);
         let options = options.cache_bytes((sets * ways * PAGE) as u64);
-        let array = options.policy(policy).cache_hash_mask(mask).create(&drives).unwrap();
+        let array = options.with_cache(|cache| cache.policy(policy).hash_mask(mask)).create(&drives).unwrap();
         let (done, context) = (
             AtomicBool::new(false),
             format!("{policy} {ways}x{sets} {mask:x} drive threads {drive_threads} {nodes} nodes"),
@@ -251,7 +261,9 @@ fn pages_never_tear() {
 fn a_pin_makes_room_among_dirty_pages() {
     const PAGES: usize = 36;
     let place = tempfile::tempdir().unwrap();
-    let options = ArrayOptions::new().topology(Topology::One).set_size(4).read_ahead_bytes(0);
+    let options = ArrayOptions::new()
+        .tuning(Tuning::new().topology(Topology::One))
+        .cache(CacheOptions::new().set_pages(4).read_ahead_bytes(0));
     let array = options.cache_bytes((4 * PAGE) as u64).create([place.path()]).unwrap();
     let file = array.create_file("dirty", &FileOptions::new()).unwrap();
     file.set_len((PAGES * PAGE) as u64).unwrap();
@@ -388,7 +400,7 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
 fn a_file_that_is_opened_again_finds_its_pages() {
     const PAGES: u64 = 200;
     let dir = tempfile::tempdir().unwrap();
-    let options = || ArrayOptions::new().cache_bytes(16 << 20).read_ahead_bytes(0);
+    let options = || ArrayOptions::new().cache_bytes(16 << 20).cache(CacheOptions::new().read_ahead_bytes(0));
     let array = options().create([dir.path()]).unwrap();
     let misses = |array: &Array| array.counters().misses;
     let all = |file: &File, value: u8| {

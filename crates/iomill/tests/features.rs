@@ -100,7 +100,7 @@ fn what_happens_to_an_array_is_traced() {
         let options = || ArrayOptions::new().cache_bytes(1 << 20).engine(EngineKind::Posix);
         options().create([root.path()]).unwrap().close().unwrap();
         // Where the engine cannot poll, a notice says so. The engine is named, so that the lines are the same where io_uring is forbidden.
-        let array = options().poll(true).open(root.path()).unwrap();
+        let array = options().with_tuning(|tuning| tuning.poll(true)).open(root.path()).unwrap();
         assert_eq!(array.notices().len(), 2, "{:?}", array.notices());
         array.close().unwrap();
     });

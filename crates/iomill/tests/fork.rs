@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use iomill::{
     Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, RuntimeOptions,
+    Tuning,
 };
 
 use crate::executor::block_on;
@@ -108,7 +109,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 fn options(drive_threads: bool, cache_bytes: u64) -> ArrayOptions {
-    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache_bytes)
+    ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).cache_bytes(cache_bytes)
 }
 
 /// All ways in which an array may be open.

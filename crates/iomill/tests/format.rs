@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use iomill::{Array, ArrayOptions, FileOptions, Layout};
+use iomill::{Array, ArrayOptions, CreateOptions, FileOptions, Layout};
 
 /// The reader with some arguments; `None` where there is no Python that can run it.
 fn read(arguments: &[&str], drives: &[PathBuf]) -> Option<Vec<u8>> {
@@ -50,7 +50,7 @@ fn a_program_written_from_the_page_reads_an_array() {
     let dir = tempfile::tempdir().unwrap();
     let drives: Vec<PathBuf> = (0..3).map(|drive| dir.path().join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let array = ArrayOptions::new().weights([10, 11, 7]).create(&drives).unwrap();
+    let array = ArrayOptions::new().create_with(&drives, &CreateOptions::new().weights([10, 11, 7])).unwrap();
     let mut expected = Vec::new();
     let summed = [
         FileOptions::new().layout(Layout::Rotated).checksums(true),

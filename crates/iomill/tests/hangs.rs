@@ -17,7 +17,9 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, When};
+use iomill::{
+    Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, Tuning, When,
+};
 use tempfile::TempDir;
 
 use self::held::{Held, Hooks};
@@ -40,8 +42,11 @@ fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let platform = Arc::new(Held::default());
     let hooks = Arc::clone(&platform.hooks);
-    let options =
-        ArrayOptions::new().drive_threads(drive_threads).depth(8).cache_bytes(cache_pages * PAGE).platform(platform);
+    let options = ArrayOptions::new()
+        .tuning(Tuning::new().drive_threads(drive_threads))
+        .depth(8)
+        .cache_bytes(cache_pages * PAGE)
+        .platform(platform);
     let array = options.create(&drives).unwrap();
     Rig { _dir: dir, drives, hooks, array }
 }
@@ -102,7 +107,7 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 type Call = fn(&Array, &File) -> Result<()>;
 
 /// All calls that wait for drives or for other threads.
-const BLOCKING: [(&str, Call); 41] = [
+const BLOCKING: [(&str, Call); 43] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
     ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
@@ -139,6 +144,8 @@ const BLOCKING: [(&str, Call); 41] = [
     ("open_at", |_, _| ArrayOptions::new().open_at(["/nowhere"]).map(drop)),
     ("open_or_create", |_, _| Array::open_or_create(["/nowhere"]).map(drop)),
     ("check_watched", |_, _| ArrayOptions::new().check_watched(["/nowhere"], false, &mut |_, _| ()).map(drop)),
+    ("check", |_, _| Array::check(["/nowhere"]).map(drop)),
+    ("repair", |_, _| Array::repair(["/nowhere"]).map(drop)),
     ("peek", |_, _| ArrayOptions::new().peek(["/nowhere"]).map(drop)),
     ("open_plain", |_, _| iomill::open_plain("/nowhere").map(drop)),
     ("open", |_, _| PlainOptions::new().open("/nowhere").map(drop)),

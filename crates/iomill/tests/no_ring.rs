@@ -14,7 +14,7 @@ use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Engine, EngineConfig, EngineKind};
 use iomill::sys::fs::{DriveFs, Handle};
-use iomill::{ArrayOptions, Error, File, FileOptions};
+use iomill::{ArrayOptions, Error, File, FileOptions, Tuning};
 
 /// Calls `sync` on a new thread while no more files can be opened.
 fn sync_without_files(file: &File) -> Error {
@@ -83,7 +83,11 @@ impl Platform for Unlocked {
 fn another_engine_serves_where_locked_memory_lacks() {
     for drive_threads in [false, true] {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let options = || ArrayOptions::new().drive_threads(drive_threads).platform(Arc::new(Unlocked::default()));
+        let options = || {
+            ArrayOptions::new()
+                .tuning(Tuning::new().drive_threads(drive_threads))
+                .platform(Arc::new(Unlocked::default()))
+        };
         let array = options().create([place.path()]).unwrap();
         let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[7; 100_000], 5).unwrap();

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, FileOptions};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, File, FileOptions};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 4096;
@@ -106,7 +106,7 @@ impl Wake for TaskWaker {
 fn array(root: &tempfile::TempDir) -> (Array, File) {
     let drives: Vec<PathBuf> = (0..4).map(|n| root.path().join(n.to_string())).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let options = ArrayOptions::new().cache_bytes(2 << 20).cache_bytes_max(8 << 20).depth(64);
+    let options = ArrayOptions::new().cache_bytes(2 << 20).cache(CacheOptions::new().max_bytes(8 << 20)).depth(64);
     let array = options.create(&drives).unwrap();
     let file = array.create_file("pages", &FileOptions::new()).unwrap();
     let pages: Vec<u8> = (0..PAGES).flat_map(|n| [n as u8; PAGE as usize]).collect();

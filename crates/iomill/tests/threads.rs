@@ -13,7 +13,7 @@ use std::thread::{self};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request, Result};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request, Result, Tuning};
 use tempfile::TempDir;
 
 use crate::executor::block_on;
@@ -35,7 +35,7 @@ impl Rig {
     }
 
     fn create(&self, drive_threads: bool) -> Array {
-        ArrayOptions::new().drive_threads(drive_threads).depth(8).create(&self.drives).unwrap()
+        ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).depth(8).create(&self.drives).unwrap()
     }
 
     /// Opens the array as soon as its present user has closed it.

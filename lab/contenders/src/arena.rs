@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::layout::Map;
-use iomill::{Array, ArrayOptions, Error, FileOptions, Result};
+use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, Result};
 
 use crate::flat::FlatFile;
 use crate::leftovers::{self, By};
@@ -43,17 +43,22 @@ pub struct Shape {
 impl Arena {
     /// Makes a new array of `drives` directories in `dir`, which must not exist yet. The array is removed at the end.
     pub fn fresh(dir: &Path, drives: usize) -> Result<Arena> {
-        Arena::fresh_at(vec![dir.to_owned()], drives, &ArrayOptions::new())
+        Arena::fresh_at(vec![dir.to_owned()], drives, &ArrayOptions::new(), &CreateOptions::new())
     }
 
     /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the
     /// end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
         let name = leftovers::name(By::Bench);
-        Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives, &ArrayOptions::new())
+        Arena::fresh_at(
+            dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(),
+            drives,
+            &ArrayOptions::new(),
+            &CreateOptions::new(),
+        )
     }
 
-    fn fresh_at(dirs: Vec<PathBuf>, drives: usize, options: &ArrayOptions) -> Result<Arena> {
+    fn fresh_at(dirs: Vec<PathBuf>, drives: usize, options: &ArrayOptions, new: &CreateOptions) -> Result<Arena> {
         let paths: Vec<PathBuf> =
             dirs.iter().cycle().take(drives).zip(0..).map(|(dir, index)| dir.join(format!("ssd{index}"))).collect();
         let mut arena = Arena {
@@ -71,13 +76,13 @@ impl Arena {
         for path in &paths {
             fs::create_dir(path).map_err(|e| Error::io("create", path, e))?;
         }
-        options.clone().create(&paths)?.close()?;
+        options.clone().create_with(&paths, new)?.close()?;
         Ok(arena)
     }
 
     /// Makes a new array of `drives` directories in `dir`, which must not exist yet, with these options.
-    pub fn fresh_with(dir: &Path, drives: usize, options: &ArrayOptions) -> Result<Arena> {
-        Arena::fresh_at(vec![dir.to_owned()], drives, options)
+    pub fn fresh_with(dir: &Path, drives: usize, options: &ArrayOptions, new: &CreateOptions) -> Result<Arena> {
+        Arena::fresh_at(vec![dir.to_owned()], drives, options, new)
     }
 
     /// Measures in an existing array. Only the measured file is made and removed.

@@ -1,7 +1,7 @@
 //! Promises of single calls when drives fail and processes end, each in the fewest calls that show it (`docs/durability.md`).
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request, Tuning};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -10,8 +10,8 @@ const PAGE: usize = 4096;
 
 fn options(world: &World, cache_pages: usize) -> ArrayOptions {
     // Faults hit requests by their number, so each piece must be one request.
-    let options = ArrayOptions::new().platform(world.platform()).merge(false);
-    options.set_size(4).cache_bytes((cache_pages * PAGE) as u64)
+    let options = ArrayOptions::new().platform(world.platform()).tuning(Tuning::new().merge(false));
+    options.with_cache(|cache| cache.set_pages(4)).cache_bytes((cache_pages * PAGE) as u64)
 }
 
 fn made(world: &World, options: ArrayOptions) -> (Array, File) {

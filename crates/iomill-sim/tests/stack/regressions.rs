@@ -1,7 +1,7 @@
 //! Old bugs, each in the fewest calls that show it.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, PlainOptions, RuntimeOptions};
+use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, PlainOptions, RuntimeOptions, Tuning};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -14,8 +14,8 @@ fn array(world: &World) -> Array {
 
 fn array_with(world: &World, cache_bytes: u64) -> Array {
     // Faults hit requests by their number, so each piece must be one request.
-    let options = ArrayOptions::new().platform(world.platform()).merge(false);
-    let options = options.set_size(4).cache_bytes(cache_bytes);
+    let options = ArrayOptions::new().platform(world.platform()).tuning(Tuning::new().merge(false));
+    let options = options.with_cache(|cache| cache.set_pages(4)).cache_bytes(cache_bytes);
     if world.files(0).is_empty() {
         options.create(world.paths()).unwrap()
     } else {

@@ -38,11 +38,14 @@ fn run(round: &mut Round) {
     let policies: Vec<PolicyKind> = PolicyKind::all().collect();
     let array = options(rng, world)
         .cache_bytes(sets * SET_BYTES)
-        .cache_bytes_max(sets_max * SET_BYTES)
-        .set_size(WAYS as usize)
-        .topology(Topology::Emulate(nodes as usize))
-        .policy(policies[rng.usize(0..policies.len())])
-        .cache_hash_mask(mask)
+        .with_cache(|cache| {
+            cache
+                .max_bytes(sets_max * SET_BYTES)
+                .set_pages(WAYS as usize)
+                .policy(policies[rng.usize(0..policies.len())])
+                .hash_mask(mask)
+        })
+        .with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes as usize)))
         .create(world.paths())
         .unwrap();
     let file = array.create_file("file", &file_options(rng, drives)).unwrap();

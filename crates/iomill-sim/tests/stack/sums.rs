@@ -3,7 +3,7 @@
 //! offset. After a crash no page is taken for rotten that is not.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions, When};
+use iomill::{Array, ArrayOptions, CacheOptions, Error, File, FileOptions, PutOptions, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, block_on, bytes};
@@ -17,7 +17,11 @@ fn with_sums() -> FileOptions {
 }
 
 fn options(world: &World, cached: bool) -> ArrayOptions {
-    ArrayOptions::new().platform(world.platform()).set_size(4).cache_bytes(if cached { 64 * PAGE as u64 } else { 0 })
+    ArrayOptions::new().platform(world.platform()).cache(CacheOptions::new().set_pages(4)).cache_bytes(if cached {
+        64 * PAGE as u64
+    } else {
+        0
+    })
 }
 
 fn opened(world: &World, cached: bool) -> Array {

@@ -114,7 +114,7 @@ impl ArrayInfo {
         };
         let nodes = (0..roles.nodes.len()).map(node).collect();
         let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.count());
-        let (drive_threads, plug) = (options.drive_threads_in_force(), options.batching.plug);
+        let (drive_threads, plug) = (options.drive_threads_in_force(), options.tuning.batching.plug);
         Ok(ArrayInfo { id, epoch, files, drives, nodes, drive_threads, plug, notices })
     }
 }

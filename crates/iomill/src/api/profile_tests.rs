@@ -1,6 +1,6 @@
 use super::*;
 use crate::api::{Array, FileOptions, Layout};
-use crate::api::{ArrayOptions, DEFAULT_DEPTH};
+use crate::api::{ArrayOptions, DEFAULT_DEPTH, Tuning};
 
 const ID: &str = "000102030405060708090a0b0c0d0eff";
 
@@ -108,7 +108,7 @@ fn depths_reach_the_queues_and_options_win() {
     let info = array.info().unwrap();
     assert_eq!((info.drives[0].depth, info.drives[1].depth), (9, 9));
     array.close().unwrap();
-    let refused = ArrayOptions::new().plug(0).open(&drives[0]).unwrap_err();
+    let refused = ArrayOptions::new().tuning(Tuning::new().plug(0)).open(&drives[0]).unwrap_err();
     assert!(refused.to_string().contains("a plug of 0"));
 }
 
@@ -159,7 +159,8 @@ fn the_profile_decides_whether_drives_have_threads() {
     {
         let profile = Profile { drive_threads: Some(profiled), ..profile.clone() };
         let options = ArrayOptions::new().cache_bytes(0).profile(profile);
-        let options = given.into_iter().fold(options, ArrayOptions::drive_threads);
+        let options =
+            given.into_iter().fold(options, |options, given| options.tuning(Tuning::new().drive_threads(given)));
         let array = options.open(&drives[0]).unwrap();
         let file = match array.open_file("f") {
             Ok(file) => file,

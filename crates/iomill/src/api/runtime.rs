@@ -9,11 +9,12 @@ use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
 use super::answer::{Answer, answer_later};
+use super::cache_options::CacheOptions;
 use super::child::{Again, of_process};
 use super::file::{File, Origin};
 use super::options::{ArrayOptions, DEFAULT_DEPTH};
 use super::setup;
-use crate::cache::policy::PolicyKind;
+use super::tuning::Tuning;
 use crate::counters::{Board, Counters, Meter, ROWS_BYTES, Subject};
 use crate::drive::regions::Regions;
 use crate::drive::service::Service;
@@ -83,15 +84,15 @@ impl RuntimeOptions {
     /// The defaults, which are those of [`ArrayOptions`].
     pub fn new() -> RuntimeOptions {
         // Threads of nodes make their engines once, and drives may be added later.
-        RuntimeOptions(ArrayOptions::new().topology(Topology::One))
+        RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().topology(Topology::One)))
     }
 
     /// The options of an array, as far as a runtime has them: those of nodes and the profile are left out, because both name an array's
     /// drives.
     #[cfg(feature = "internals")]
     pub fn like(options: ArrayOptions) -> RuntimeOptions {
-        let (cache_nodes, io_nodes, profile) = (None, None, None);
-        RuntimeOptions(ArrayOptions { cache_nodes, io_nodes, profile, ..options }.topology(Topology::One))
+        let tuning = Tuning { cache_nodes: None, io_nodes: None, topology: Topology::One, ..options.tuning };
+        RuntimeOptions(ArrayOptions { tuning, profile: None, ..options })
     }
 
     /// The defaults of this process. A child that was forked from one with a shared runtime has a share of that one's cache.
@@ -107,19 +108,9 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.cache_bytes(bytes))
     }
 
-    /// As [`ArrayOptions::cache_bytes_max`], for [`Runtime::resize_cache`].
-    pub fn cache_bytes_max(self, bytes: u64) -> Self {
-        RuntimeOptions(self.0.cache_bytes_max(bytes))
-    }
-
-    /// As [`ArrayOptions::policy`].
-    pub fn policy(self, policy: PolicyKind) -> Self {
-        RuntimeOptions(self.0.policy(policy))
-    }
-
-    /// As [`ArrayOptions::read_ahead_bytes`].
-    pub fn read_ahead_bytes(self, bytes: u64) -> Self {
-        RuntimeOptions(self.0.read_ahead_bytes(bytes))
+    /// As [`ArrayOptions::cache`].
+    pub fn cache(self, cache: CacheOptions) -> Self {
+        RuntimeOptions(self.0.cache(cache))
     }
 
     /// Demands this engine for all devices. Opening a file fails if its device cannot have it.
@@ -127,9 +118,10 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.engine(engine))
     }
 
-    /// As [`ArrayOptions::drive_threads`].
+    /// As [`Tuning::drive_threads`].
     pub fn drive_threads(self, drive_threads: bool) -> Self {
-        RuntimeOptions(self.0.drive_threads(drive_threads))
+        let tuning = self.0.tuning.clone().drive_threads(drive_threads);
+        RuntimeOptions(self.0.tuning(tuning))
     }
 
     /// As [`ArrayOptions::depth`], for each block device. By default it is half of the kernel's queue for the device, from 32 to 128.
@@ -263,7 +255,7 @@ impl Runtime {
         drives.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// As [`Array::resize_cache`](super::Array::resize_cache), up to [`RuntimeOptions::cache_bytes_max`].
+    /// As [`Array::resize_cache`](super::Array::resize_cache), up to [`CacheOptions::max_bytes`].
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
         check_may_block("resize_cache")?;
         self.inner.exec.check_open()?;
@@ -308,7 +300,7 @@ impl Runtime {
             let places = places.clone();
             Box::new(PlainOrigin { runtime: Arc::downgrade(inner), places }) as Box<dyn Origin>
         });
-        Ok((File::new(opened, inner.options.read_ahead_bytes, origin), places))
+        Ok((File::new(opened, inner.options.cache.read_ahead_bytes, origin), places))
     }
 }
 

@@ -37,7 +37,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
     if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
         return Err(Error::invalid(format!("depth {depth}"), format!("it is 1 to {DEPTH_MAX}")));
     }
-    let plug = options.batching.plug;
+    let plug = options.tuning.batching.plug;
     if !(1..=PLUG_MAX).contains(&plug) {
         return Err(Error::invalid(format!("a plug of {plug}"), format!("it is 1 to {PLUG_MAX}")));
     }
@@ -50,7 +50,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
         let why = "it does no I/O at all, so it serves measurements of an array opened for reading only";
         return Err(Error::invalid("engine null", why));
     }
-    if let Some(map) = &options.cpu_map
+    if let Some(map) = &options.tuning.cpu_map
         && map.len() != drives
     {
         let what = format!("a CPU map of {} entries", map.len());
@@ -171,16 +171,16 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
         let notice = "its file system refuses direct I/O, so reads and writes are buffered";
         notices.push(format!("drive {name}: {notice}{twice}"));
     }
-    if options.poll && choice.kind == EngineKind::Aio {
+    if options.tuning.poll && choice.kind == EngineKind::Aio {
         notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
     }
-    if options.poll && is_mapped {
+    if options.tuning.poll && is_mapped {
         notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
     }
-    if options.poll && choice.kind == EngineKind::Posix {
+    if options.tuning.poll && choice.kind == EngineKind::Posix {
         notices.push(format!("drive {name}: posix cannot poll, so completions come by interrupt"));
     }
-    if options.poll && choice.kind == EngineKind::Uring {
+    if options.tuning.poll && choice.kind == EngineKind::Uring {
         let device = fs.ground().map_err(|e| Error::io("examine", fs.location(), e))?.device;
         if devices::can_poll(&Tree::machine(), &device) == Some(false) {
             notices.push(format!(
@@ -188,7 +188,7 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
             ));
         }
     }
-    let (batching, poll) = (options.batching, options.poll);
+    let (batching, poll) = (options.tuning.batching, options.tuning.poll);
     Ok(Service { kind: choice.kind, align, depth, batching, poll, meter: None })
 }
 
@@ -209,7 +209,7 @@ pub fn board(options: &ArrayOptions, array: Id, drives: &[Drive], notices: &mut 
 
 /// [`cpus`], asked for when the drive threads start.
 pub fn cpus_later(options: &ArrayOptions, catalog: &Arc<Catalog>, roles: &Arc<NodeRoles>) -> CpusOfDrives {
-    let (cpu_map, catalog, roles) = (options.cpu_map.clone(), Arc::clone(catalog), Arc::clone(roles));
+    let (cpu_map, catalog, roles) = (options.tuning.cpu_map.clone(), Arc::clone(catalog), Arc::clone(roles));
     Box::new(move || cpus(cpu_map.as_ref(), &catalog, &roles))
 }
 

@@ -48,7 +48,7 @@ impl Error {
             Error::Topology { .. } => "choose the topology `one`, which needs no list",
             Error::Pins { .. } => "drop some pins first, or open the array with a larger cache",
             Error::PinnedSet { .. } => {
-                "drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_size`)"
+                "drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_pages`)"
             }
             Error::Panicked => "the message of the panic says where",
             Error::Other { .. } => return None,

@@ -42,7 +42,7 @@ impl Sizes {
 
 /// The sizes that options ask for; `None` for no cache.
 pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
-    // If the limit is unknown, there is no cache by default, and a cache grows only as far as `cache_bytes_max` says.
+    // If the limit is unknown, there is no cache by default, and a cache grows only as far as the options say.
     let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
     let address_bytes = address_space_bytes();
     let most = options.cache_bytes_max;
@@ -59,7 +59,7 @@ pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
         && most < now
     {
         let what = format!("a cache of {now} bytes that may grow to {most} bytes");
-        return Err(Error::invalid(what, "`cache_bytes_max` is at least `cache_bytes`"));
+        return Err(Error::invalid(what, "the largest size is at least the first (`max_bytes`, `cache_bytes`)"));
     }
     let room = memory_bytes.min(address_bytes / ADDRESS_SHARE);
     let fits = |doublings: &u32| now.checked_shl(*doublings).is_some_and(|bytes| bytes <= room);
@@ -92,7 +92,7 @@ impl Pager {
         // Compared in whole sets: bytes beyond the last one do not count.
         if bytes / set_bytes > sets_max {
             let why = format!("it was opened to grow to {most} bytes");
-            let help = format!("close the array and open it with `cache_bytes_max({bytes})`");
+            let help = format!("close the array and open it with `CacheOptions::max_bytes({bytes})`");
             return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise(help));
         }
         // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use iomill::{Answer, Array, ArrayOptions, Error, File, FileOptions, PutOptions, When};
+use iomill::{Answer, Array, ArrayOptions, Error, File, FileOptions, PutOptions, Tuning, When};
 use tempfile::TempDir;
 
 use crate::PATIENCE;
@@ -25,7 +25,8 @@ fn they_do_what_the_calls_do() {
     for drive_threads in [false, true] {
         for cache_bytes in [0, 4 << 20] {
             for root in super::places() {
-                let options = ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache_bytes);
+                let options =
+                    ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).cache_bytes(cache_bytes);
                 let array = options.clone().create(drives(&root)).unwrap();
                 block_on(use_all(&array));
                 if cache_bytes > 0 {

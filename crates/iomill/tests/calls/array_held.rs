@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Request};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Request, Tuning};
 
 use super::disks::{Disk, skipped};
 use super::{PAGE, random};
@@ -27,8 +27,10 @@ fn nothing_holds_the_drives_of_a_closed_array() {
         for drive_threads in [false, true] {
             for read_only in [false, true] {
                 let about = format!("{engine:?} drive threads {drive_threads}, read only {read_only}");
-                let options =
-                    ArrayOptions::new().cache_bytes(1 << 20).drive_threads(drive_threads).read_only(read_only);
+                let options = ArrayOptions::new()
+                    .cache_bytes(1 << 20)
+                    .tuning(Tuning::new().drive_threads(drive_threads))
+                    .read_only(read_only);
                 let options = engine.map_or(options.clone(), |engine| options.engine(engine));
                 let array = match options.open(disk.path()) {
                     Ok(array) => array,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use iomill::counters::{self, TIMED_ONE_IN};
-use iomill::{Array, ArrayOptions, FileOptions};
+use iomill::{Array, ArrayOptions, FileOptions, Tuning};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -12,7 +12,11 @@ fn array(directory: &Path, drives: usize, drive_threads: bool) -> Array {
     let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     // These tests count the way to the drives. Merged requests would be too few for one of them to be timed.
-    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(0).merge(false).create(drives).unwrap()
+    ArrayOptions::new()
+        .tuning(Tuning::new().drive_threads(drive_threads).merge(false))
+        .cache_bytes(0)
+        .create(drives)
+        .unwrap()
 }
 
 /// A directory on a disk if the test runs on one: the system's directory of temporary files may be in memory.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use iomill::engine::EngineKind;
-use iomill::{Array, ArrayOptions, Error, FileOptions, Layout};
+use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, Tuning};
 use tempfile::TempDir;
 
 fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
@@ -23,7 +23,7 @@ fn a_refused_creation_leaves_the_drives_free() {
         ArrayOptions::new().depth(0),
         ArrayOptions::new().depth(1025),
         ArrayOptions::new().engine(EngineKind::Null),
-        ArrayOptions::new().cpu_map(vec![vec![0]]),
+        ArrayOptions::new().tuning(Tuning::new().cpu_map(vec![vec![0]])),
         ArrayOptions::new().read_only(true),
     ];
     for options in options {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, Listed, Listing};
+use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, Layout, Listed, Listing};
 
 use super::places;
 
@@ -82,7 +82,7 @@ fn a_file_is_opened_or_created() {
 #[test]
 fn a_listing_goes_on_beside_changes() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let array = ArrayOptions::new().copies(1).create([dir.path()]).unwrap();
+    let array = ArrayOptions::new().create_with([dir.path()], &CreateOptions::new().copies(1)).unwrap();
     let kept: Vec<String> = (0..700).map(|file| format!("{:04}", 10 * file)).collect();
     kept.iter().for_each(|name| drop(create(&array, name)));
     let mut listed = Vec::new();

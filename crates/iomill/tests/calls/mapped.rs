@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Tuning};
 use tempfile::TempDir;
 
 use crate::alone;
@@ -23,7 +23,7 @@ fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
 
 /// Mapped, and without a cache above, which would serve calls before they reach the engine.
 fn options(drive_threads: bool) -> ArrayOptions {
-    ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).drive_threads(drive_threads)
+    ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).tuning(Tuning::new().drive_threads(drive_threads))
 }
 
 /// Whether this process has any of the drive's files mapped.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use iomill::{Array, ArrayOptions, Error, FileOptions, PutOptions};
+use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, PutOptions};
 
 use super::small::{assert_clean, drives, read};
 
@@ -26,7 +26,7 @@ fn a_drive_that_was_restored_is_refused() {
     for copies in [1, 2] {
         let (dir, drives) = drives(2);
         let options = || ArrayOptions::new().cache_bytes(1 << 20);
-        let array = options().copies(copies).create(&drives).unwrap();
+        let array = options().create_with(&drives, &CreateOptions::new().copies(copies)).unwrap();
         array.put("a", &[1; 5000], &PutOptions::new()).unwrap();
         array.close().unwrap();
         let backup = dir.path().join("backup");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, PlainOptions, Runtime, RuntimeOptions};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, PlainOptions, Runtime, RuntimeOptions, Tuning};
 
 use super::child::{ended_well, in_child};
 use super::{PAGE, random};
@@ -52,7 +52,7 @@ fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
     file.close().unwrap();
     array.delete("f").unwrap();
     array.close().unwrap();
-    let array = ArrayOptions::new().drive_threads(true).open(&drives[0]).unwrap();
+    let array = ArrayOptions::new().tuning(Tuning::new().drive_threads(true)).open(&drives[0]).unwrap();
     assert!(array.open_file("f").is_err());
     after_each("an array that is open again");
     array.close().unwrap();

@@ -164,7 +164,7 @@ fn threads_share_parts() {
 #[test]
 fn pages_that_a_file_leaves_are_free_once() {
     let (_dir, drives) = drives(1);
-    let options = || ArrayOptions::new().copies(1).cache_bytes(1 << 20);
+    let options = || ArrayOptions::new().cache_bytes(1 << 20);
     ArrayOptions::new().create(&drives).unwrap().close().unwrap();
     for round in 0..30u64 {
         let array = options().open(&drives[0]).unwrap();

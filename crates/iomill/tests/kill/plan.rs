@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fastrand::Rng;
 use iomill::engine::EngineKind;
-use iomill::{ArrayOptions, FileOptions, Layout, Remote, Topology};
+use iomill::{ArrayOptions, FileOptions, Layout, Remote, Topology, Tuning};
 
 pub const PAGE: u64 = 4096;
 
@@ -200,8 +200,9 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let name = format!(
         "drive threads {drive_threads}, engine {engine:?}, depth {depth}, cache {cache_bytes}, {nodes} nodes, {remote:?}"
     );
-    let options = ArrayOptions::new().drive_threads(drive_threads).depth(depth).cache_bytes(cache_bytes);
-    let options = options.topology(Topology::Emulate(nodes)).remote(remote);
+    let options =
+        ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).depth(depth).cache_bytes(cache_bytes);
+    let options = options.with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes)).remote(remote));
     (if let Some(engine) = engine { options.engine(engine) } else { options }, name)
 }
 
