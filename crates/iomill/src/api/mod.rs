@@ -160,6 +160,7 @@ pub use crate::pager::nodes::Remote;
 pub use crate::pager::{Failed, IoBuffer, IoBytes};
 
 pub use crate::sys::fs::Ground;
+#[cfg(feature = "internals")]
 pub use crate::sys::topology::Topology;
 pub use advise::Advice;
 pub use answer::Answer;
@@ -177,8 +178,8 @@ pub use future::Request;
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo, SmallSpace};
 pub use listing::{Listed, ListedFile, Listing};
 #[cfg(feature = "internals")]
-pub use options::ADAPTIVE_DEPTH;
-pub use options::{ArrayOptions, CreateOptions, DEFAULT_DEPTH};
+pub use options::{ADAPTIVE_DEPTH, DEFAULT_DEPTH};
+pub use options::{ArrayOptions, CreateOptions};
 pub use peek::Peek;
 pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
 pub use plain::{PlainOptions, open_plain};

@@ -25,8 +25,9 @@ pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
     PlainOptions::new().open_paths("open_plain", vec![path.as_ref().to_owned()])
 }
 
-/// How a plain file is opened: an ordinary file outside any array, on any file system. `docs/plain-files.md` has what is promised, also
-/// when another program changes the file.
+/// How a plain file is opened: an ordinary file outside any array, on any file system. If another program writes to a
+/// file that is open, reads may return the bytes from before. If it cuts the file, reads of the lost bytes are
+/// [`Error::FileCut`].
 ///
 /// A file is known by its device and inode, whatever its path. Opening it again shares its cached pages, if it has not changed since. In
 /// one process it is open either for reading or for writing ([`Error::Busy`]).

@@ -31,7 +31,6 @@ use crate::sys::fs::{Access, Alignment, Ground};
 use crate::sys::notices::Notices;
 use crate::sys::process::{Home, PerProcess};
 use crate::sys::sync::{Mutex, lock};
-use crate::sys::topology::Topology;
 
 /// Most block devices of one runtime. An engine has slots for all of them.
 const DRIVES_MAX: usize = 64;
@@ -84,14 +83,14 @@ impl RuntimeOptions {
     /// The defaults, which are those of [`ArrayOptions`].
     pub fn new() -> RuntimeOptions {
         // Threads of nodes make their engines once, and drives may be added later.
-        RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().topology(Topology::One)))
+        RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().one_node(true)))
     }
 
     /// The options of an array, as far as a runtime has them: those of nodes and the profile are left out, because both name an array's
     /// drives.
     #[cfg(feature = "internals")]
     pub fn like(options: ArrayOptions) -> RuntimeOptions {
-        let tuning = Tuning { cache_nodes: None, io_nodes: None, topology: Topology::One, ..options.tuning };
+        let tuning = Tuning { cache_nodes: None, io_nodes: None, ..options.tuning }.one_node(true);
         RuntimeOptions(ArrayOptions { tuning, profile: None, ..options })
     }
 

@@ -46,7 +46,6 @@ const _: () = {
     is_shared::<Layout>();
     is_shared::<EngineKind>();
     is_shared::<PolicyKind>();
-    is_shared::<Topology>();
     is_shared::<Advice>();
 };
 

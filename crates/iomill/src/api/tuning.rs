@@ -86,8 +86,15 @@ impl Tuning {
         self
     }
 
-    /// The NUMA nodes of the array: those of the machine, or one. With several nodes each node that caches has a cache
-    /// in its own memory, with an even share of the pages.
+    /// Whether the machine is taken as one NUMA node. By default an array uses all nodes of the machine. Then each node
+    /// that caches has a cache in its own memory, with an even share of the pages.
+    pub fn one_node(mut self, one_node: bool) -> Self {
+        self.topology = if one_node { Topology::One } else { Topology::Machine };
+        self
+    }
+
+    /// The NUMA nodes of the array: those of the machine, one, or emulated ones.
+    #[cfg(feature = "internals")]
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = topology;
         self

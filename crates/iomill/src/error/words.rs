@@ -45,7 +45,7 @@ impl Error {
                 "raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`), or choose another engine"
             }
             Error::NodeThread { .. } => "the call may be done in part, so repeat it",
-            Error::Topology { .. } => "choose the topology `one`, which needs no list",
+            Error::Topology { .. } => "take the machine as one node (`one_node`), which needs no list",
             Error::Pins { .. } => "drop some pins first, or open the array with a larger cache",
             Error::PinnedSet { .. } => {
                 "drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_pages`)"
