@@ -398,7 +398,7 @@ mod tests {
     }
 
     const FILES: [(&str, &str); 5] = [
-        ("lib.rs", "#[cfg(feature = \"internals\")] pub mod cache; mod api; pub use api::*; pub use error::Error;"),
+        ("lib.rs", "#[cfg(feature = \"internals\")] pub mod cache; #[cfg(not(feature = \"internals\"))] mod cache; mod api; pub use api::*; pub use error::Error;"),
         ("error.rs", "#[derive(Debug)] #[non_exhaustive] pub enum Error { A, B { at: u64 }, #[cfg(feature = \"internals\")] Tool }"),
         ("api/mod.rs", "mod file; #[cfg(feature = \"internals\")] mod tools; pub use file::{File, Mode}; pub use crate::cache::Policy; use file::Secret;"),
         (
