@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use iomill::{Array, ArrayOptions, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, World};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64;
@@ -36,7 +36,7 @@ fn options(world: &World) -> ArrayOptions {
 
 fn fill(array: &Array) -> iomill::Result<()> {
     for number in 0..5 {
-        let file = array.create_file(&format!("dir/file {number}"), Layout::striping().block_bytes(4096))?;
+        let file = array.create_file(&format!("dir/file {number}"), &FileOptions::new().block_bytes(4096))?;
         file.write_at(&vec![number; 3000 * (1 + usize::from(number))], 0)?;
         file.sync()?;
         array.set_attribute(&format!("dir/file {number}"), "key", Some("value"))?;

@@ -25,7 +25,7 @@
 //! Users of the trait do not share a version of it. The features `v0_13` and `v0_14` (the default) each bring a module with a store for that
 //! version. Both may be on. The crate's root has no store, so what a name means does not depend on features that other crates turn on.
 //!
-//! `docs/objects.md` of iomill says when this helps, when not, and what the trait cannot express.
+//! `docs/objects.md` in the repository of iomill says when this helps, when not, and what the trait cannot express.
 
 mod entries;
 mod handles;

@@ -1,11 +1,11 @@
-//! [`Store`]: a source with what a store adds to it: a prefix of names, the layout of new objects, and uploads by their ids. It is what the
+//! [`Store`]: a source with what a store adds to it: a prefix of names, the options of new objects, and uploads by their ids. It is what the
 //! stores of all versions of `object_store` have in common.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use iomill::{Array, Layout, Runtime};
+use iomill::{Array, FileOptions, Runtime};
 
 use crate::common::{Fault, Result};
 use crate::objects::Objects;
@@ -19,7 +19,7 @@ pub struct Store {
     pub source: Arc<Source>,
     /// What each name begins with: nothing, or segments that end with `/`.
     prefix: Arc<str>,
-    pub layout: Layout,
+    pub file_options: FileOptions,
     /// Uploads that are addressed by an id.
     pub uploads: Arc<Uploads>,
 }
@@ -43,8 +43,8 @@ impl fmt::Debug for Store {
 
 impl Store {
     fn new(source: Source) -> Store {
-        let (prefix, layout, uploads) = (Arc::from(""), Layout::default(), Arc::default());
-        Store { source: Arc::new(source), prefix, layout, uploads }
+        let (prefix, file_options, uploads) = (Arc::from(""), FileOptions::new(), Arc::default());
+        Store { source: Arc::new(source), prefix, file_options, uploads }
     }
 
     pub fn array(array: Array) -> Store {

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 
 use blocking::Task;
 use bytes::Bytes;
-use iomill::{Draft, Layout};
+use iomill::{Draft, FileOptions};
 
 use crate::common::{Fault, Result};
 use crate::objects::{Objects, meta_of};
@@ -51,14 +51,14 @@ struct Spec {
     objects: Arc<Objects>,
     /// The object that it will be.
     name: String,
-    layout: Layout,
+    options: FileOptions,
     attributes: Vec<(String, String)>,
 }
 
 impl Spec {
     /// Makes a draft. The first one of a process waits for a flush.
     fn place(&self) -> Result<Place> {
-        let place = Place(Some(self.objects.array().draft(self.layout.clone())?));
+        let place = Place(Some(self.objects.array().draft(&self.options)?));
         for (key, value) in &self.attributes {
             place.set_attribute(key, Some(value))?;
         }
@@ -103,10 +103,10 @@ impl Upload {
     pub async fn new(
         objects: &Arc<Objects>,
         name: String,
-        layout: &Layout,
+        options: &FileOptions,
         attributes: Vec<(String, String)>,
     ) -> Result<Upload> {
-        let spec = Spec { objects: Arc::clone(objects), name, layout: layout.clone(), attributes };
+        let spec = Spec { objects: Arc::clone(objects), name, options: options.clone(), attributes };
         blocking::unblock(move || {
             let place = Arc::new(spec.place()?);
             let id = place.version().to_string();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_lock::{Semaphore, SemaphoreGuard};
 use futures_util::future::{Either, select};
-use iomill::{Runtime, RuntimeOptions};
+use iomill::{Runtime, RuntimeOptions, CacheOptions};
 
 use crate::counters::{Counters, Tally};
 use crate::drive::Drive;
@@ -350,7 +350,7 @@ fn runtime(options: &Options) -> Result<Runtime> {
     if let Some(runtime) = &options.runtime {
         return Ok(runtime.clone());
     }
-    let made = RuntimeOptions::new().read_ahead_bytes(0);
+    let made = RuntimeOptions::new().cache(CacheOptions::new().read_ahead_bytes(0));
     let made = match options.memory_bytes {
         Some(bytes) => made.cache_bytes(bytes),
         None => made,
@@ -363,7 +363,7 @@ fn runtime_of_child(memory_bytes: u64) -> Result<Runtime> {
     const LEAST_BYTES: u64 = 1 << 20;
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
     let share = (memory_bytes / cpus).max(memory_bytes.min(LEAST_BYTES));
-    Ok(RuntimeOptions::new().read_ahead_bytes(0).cache_bytes(share).start()?)
+    Ok(RuntimeOptions::new().cache(CacheOptions::new().read_ahead_bytes(0)).cache_bytes(share).start()?)
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@
 //! time. What the drives hold is proved by checksums that cover the bytes and what they are. So a torn, old, foreign or rotten page is fetched again.
 //! It is never an answer.
 //!
-//! `docs/origin.md` of iomill says when this helps, when not, how much it takes, and what is promised.
+//! `docs/origin.md` in the repository of iomill says when this helps, when not, how much it takes, and what is promised.
 
 mod append;
 mod bounded;

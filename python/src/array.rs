@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 
-use iomill::{Array, ArrayOptions, Draft, DriveInfo, Ground, Layout, LayoutKind, Listed, PutOptions, When};
+use iomill::{Array, ArrayOptions, Draft, DriveInfo, FileOptions, Ground, Layout, Listed, PutOptions, When};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -181,20 +181,22 @@ fn when(replace: bool) -> When {
     if replace { When::Always } else { When::Absent }
 }
 
-/// A layout by its name, its size of blocks, and whether pages have checksums.
-fn layout(kind: Option<&str>, block_bytes: Option<u32>, checksums: bool) -> PyResult<Layout> {
-    const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
-    let layout = match kind {
-        None => Layout::default(),
-        Some(name) => Layout::new(KINDS.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-            let names = KINDS.map(LayoutKind::name).join(", ");
-            PyValueError::new_err(format!("no layout named {name:?}; there are: {names}"))
-        })?),
+/// Options of a file by the name of its layout, its size of blocks, and whether pages have checksums.
+fn file_options(layout: Option<&str>, block_bytes: Option<u32>, checksums: bool) -> PyResult<FileOptions> {
+    const LAYOUTS: [Layout; 3] = [Layout::Striping, Layout::Rotated, Layout::Hash];
+    let options = match layout {
+        None => FileOptions::new(),
+        Some(name) => {
+            FileOptions::new().layout(LAYOUTS.into_iter().find(|layout| layout.name() == name).ok_or_else(|| {
+                let names = LAYOUTS.map(Layout::name).join(", ");
+                PyValueError::new_err(format!("no layout named {name:?}; there are: {names}"))
+            })?)
+        }
     };
-    let layout = layout.checksums(checksums);
+    let options = options.checksums(checksums);
     Ok(match block_bytes {
-        Some(bytes) => layout.block_bytes(bytes),
-        None => layout,
+        Some(bytes) => options.block_bytes(bytes),
+        None => options,
     })
 }
 
@@ -239,8 +241,8 @@ impl NativeArray {
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<NativeFile> {
-        let layout = layout(kind, block_bytes, checksums)?;
-        self.with(py, |array| array.create_file(name, layout).map(drop))?;
+        let options = file_options(kind, block_bytes, checksums)?;
+        self.with(py, |array| array.create_file(name, &options).map(drop))?;
         self.hold(py, true, |array| versioned(array, name))
     }
 
@@ -252,8 +254,8 @@ impl NativeArray {
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<NativeDraft> {
-        let layout = layout(kind, block_bytes, checksums)?;
-        Ok(NativeDraft(Mutex::new(Some(self.with(py, |array| array.draft(layout))?))))
+        let options = file_options(kind, block_bytes, checksums)?;
+        Ok(NativeDraft(Mutex::new(Some(self.with(py, |array| array.draft(&options))?))))
     }
 
     /// Writes a whole file, durably.

@@ -1,6 +1,6 @@
 //! What plain files share: the class [`NativeRuntime`].
 
-use iomill::{EngineKind, Runtime, RuntimeOptions};
+use iomill::{CacheOptions, EngineKind, Runtime, RuntimeOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -22,7 +22,7 @@ fn runtime_options(
         options = options.cache_bytes(bytes);
     }
     if let Some(bytes) = cache_bytes_max {
-        options = options.cache_bytes_max(bytes);
+        options = options.cache(CacheOptions::new().max_bytes(bytes));
     }
     if let Some(name) = engine {
         let Some(kind) = ENGINES.into_iter().find(|kind| kind.to_string() == name) else {

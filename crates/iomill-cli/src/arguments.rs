@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use iomill::LayoutKind;
 use iomill::engine::EngineKind;
 
 use crate::human::parse_size;
@@ -205,11 +204,11 @@ pub enum Layout {
 
 impl Layout {
     /// The same layout as the library names it.
-    pub fn kind(self) -> LayoutKind {
+    pub fn kind(self) -> iomill::Layout {
         match self {
-            Layout::Striping => LayoutKind::Striping,
-            Layout::Rotated => LayoutKind::Rotated,
-            Layout::Hash => LayoutKind::Hash,
+            Layout::Striping => iomill::Layout::Striping,
+            Layout::Rotated => iomill::Layout::Rotated,
+            Layout::Hash => iomill::Layout::Hash,
         }
     }
 }

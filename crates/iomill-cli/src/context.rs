@@ -35,9 +35,12 @@ impl<'a> Context<'a> {
 
     /// Options for an array with the default cache, for commands that read bytes more than once.
     pub fn cached_options(&self) -> ArrayOptions {
-        let options = self.global.queues.apply(ArrayOptions::new()).poll(self.global.poll);
+        let options = self.global.queues.apply(ArrayOptions::new()).with_tuning(|tuning| tuning.poll(self.global.poll));
         let options = self.profile.iter().cloned().fold(options, ArrayOptions::profile);
-        let options = self.global.drive_threads.into_iter().fold(options, ArrayOptions::drive_threads);
+        let options = match self.global.drive_threads {
+            None => options,
+            Some(given) => options.with_tuning(|tuning| tuning.drive_threads(given)),
+        };
         let options = self.global.nodes.apply(options);
         match self.global.engine {
             None => options,

@@ -124,7 +124,7 @@ fn a_long_list_takes_no_memory() {
     let array = options.create(site.drives()).unwrap();
     for index in 0..30_000 {
         array
-            .draft(iomill::Layout::hash())
+            .draft(&iomill::FileOptions::new().layout(iomill::Layout::Hash))
             .unwrap()
             .publish(&format!("folder/{index:05}"), iomill::When::Absent)
             .unwrap();

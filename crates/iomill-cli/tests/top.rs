@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Ended, Site, send};
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, FileOptions};
 use serde_json::Value;
 
 /// Works on an array in this process while `watch` runs.
 fn with_work(array: &Array, watch: impl FnOnce() -> Vec<Value>) -> Vec<Value> {
-    let file = array.create_file("busy", Layout::default().block_bytes(4096)).unwrap();
+    let file = array.create_file("busy", &FileOptions::new().block_bytes(4096)).unwrap();
     file.write_at(&vec![1; 1 << 20], 0).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {

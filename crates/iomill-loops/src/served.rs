@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use iomill::{ArrayOptions, Error, Layout, Result};
+use iomill::{ArrayOptions, Error, FileOptions, Result, Tuning};
 use serde::Serialize;
 
 use super::clock::{Sample, Watch};
@@ -77,7 +77,7 @@ impl Fresh {
             fresh.drives.push(drive);
         }
         let array = ArrayOptions::new().cache_bytes(0).create(&fresh.drives)?;
-        let file = array.create_file(FILE, Layout::striping())?;
+        let file = array.create_file(FILE, &FileOptions::new())?;
         file.preallocate(len_bytes)?;
         let (mut rng, mut chunk, mut done) = (Rng::new(1), array.buffer(4 << 20)?, 0);
         while done < len_bytes && !cancel.load(Ordering::Relaxed) {
@@ -132,7 +132,11 @@ pub fn measure(
 
 /// Reads random pages in batches.
 fn blocking(drives: &[PathBuf], drive_threads: bool, slice: Duration, cancel: &AtomicBool) -> Result<Sample> {
-    let array = ArrayOptions::new().cache_bytes(0).read_only(true).drive_threads(drive_threads).open_at(drives)?;
+    let array = ArrayOptions::new()
+        .cache_bytes(0)
+        .read_only(true)
+        .tuning(Tuning::new().drive_threads(drive_threads))
+        .open_at(drives)?;
     let file = array.open_file(FILE)?;
     let pages = (file.len() / PAGE_BYTES as u64).max(1);
     let mut offsets = vec![0; (BATCH * drives.len()).min(BATCH_BYTES_MAX / PAGE_BYTES)];

@@ -1,4 +1,4 @@
-//! What the tests and the swarm share: random drives and layouts, futures that are stepped to their ends, a check of an array. Non-goals: options
+//! What the tests and the swarm share: random drives and files, futures that are stepped to their ends, a check of an array. Non-goals: options
 //! and contents, which each draws in its own way.
 
 use std::pin::pin;
@@ -8,7 +8,7 @@ use fastrand::Rng;
 use iomill::catalog::{Record, check};
 use iomill::layout::Map;
 use iomill::sys::fs::Alignment;
-use iomill::{Array, Layout, LayoutKind};
+use iomill::{Array, FileOptions, Layout};
 
 use crate::{DriveModel, World};
 
@@ -28,21 +28,21 @@ pub fn drive(rng: &mut Rng) -> DriveModel {
     }
 }
 
-/// A layout over some of an array's drives, or all.
-pub fn layout(rng: &mut Rng, drives: usize) -> Layout {
-    let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][rng.usize(0..3)];
+/// Options of a file over some of an array's drives, or all.
+pub fn file_options(rng: &mut Rng, drives: usize) -> FileOptions {
+    let kind = [Layout::Striping, Layout::Rotated, Layout::Hash][rng.usize(0..3)];
     // A group of a hash layout is 64 blocks or more. With long blocks most of it is zeroes, which only take time.
-    let longest = if kind == LayoutKind::Hash { 16384 } else { 512 << 10 };
+    let longest = if kind == Layout::Hash { 16384 } else { 512 << 10 };
     let block_bytes = [4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest);
     // This draws nothing, so that seeds that once failed keep their meaning.
-    let layout = Layout::new(kind).block_bytes(block_bytes).checksums(rng.get_seed() >> 33 & 1 == 0);
+    let options = FileOptions::new().layout(kind).block_bytes(block_bytes).checksums(rng.get_seed() >> 33 & 1 == 0);
     if rng.bool() {
-        return layout;
+        return options;
     }
     let mut chosen: Vec<u16> = (0..drives as u16).collect();
     rng.shuffle(&mut chosen);
     chosen.truncate(rng.usize(1..=drives));
-    layout.drives(chosen)
+    options.drives(chosen)
 }
 
 /// Steps an array until a future ends. An error if the future hangs.

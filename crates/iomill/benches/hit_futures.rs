@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use iomill::{Array, ArrayOptions, File, Layout};
+use iomill::{Array, ArrayOptions, File, FileOptions};
 
 const RECORD: usize = 128;
 /// Records of a gather.
@@ -31,7 +31,7 @@ const WAYS: [(&str, usize); 6] = [
 ];
 
 fn file(array: &Array, len: usize) -> File {
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     let mut chunk = vec![1; 1 << 20];
     (0..len).step_by(1 << 20).for_each(|at| file.write_at(&chunk, at as u64).unwrap());
     file.sync().unwrap();

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
-use iomill::{Array, ArrayOptions, File, Layout};
+use iomill::{Array, ArrayOptions, File, FileOptions};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 const PAGE: usize = 4096;
@@ -61,7 +61,7 @@ impl Least {
 }
 
 fn file(array: &Array, len: usize) -> File {
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     let chunk = vec![1; 1 << 20];
     (0..len).step_by(1 << 20).for_each(|at| file.write_at(&chunk, at as u64).unwrap());
     file.sync().unwrap();

@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::alloc::{GlobalAlloc, Layout as Shape, System};
+use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::future::Future;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use iomill::engine::EngineKind;
-use iomill::{Array, ArrayOptions, File, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, File, FileOptions, PutOptions};
 
 const PAGE: usize = 4096;
 const RECORD: usize = 128;
@@ -51,7 +51,7 @@ unsafe impl Sync for Heap {}
 // SAFETY: `used` only grows, so parts do not overlap and are given once. A part begins at the alignment asked for and ends inside the
 // memory, or there is none. What is above the bound comes from the system and goes back to it: the bound goes by the shape alone.
 unsafe impl GlobalAlloc for Heap {
-    unsafe fn alloc(&self, shape: Shape) -> *mut u8 {
+    unsafe fn alloc(&self, shape: Layout) -> *mut u8 {
         if shape.size() > HEAP_MAX_BYTES {
             // SAFETY: the caller's promise.
             return unsafe { System.alloc(shape) };
@@ -66,7 +66,7 @@ unsafe impl GlobalAlloc for Heap {
         }
     }
 
-    unsafe fn dealloc(&self, memory: *mut u8, shape: Shape) {
+    unsafe fn dealloc(&self, memory: *mut u8, shape: Layout) {
         if shape.size() > HEAP_MAX_BYTES {
             // SAFETY: the caller's promise, and the system gave it.
             unsafe { System.dealloc(memory, shape) }
@@ -119,7 +119,7 @@ fn main() {
 /// An error if the engine that the budgets are for is not available.
 fn try_engine(dir: &Path) -> iomill::Result<()> {
     let array = array(dir, ArrayOptions::new().cache_bytes(0))?;
-    let file = array.create_file("f", Layout::default())?;
+    let file = array.create_file("f", &FileOptions::new())?;
     file.write_at(&[1; PAGE], 0)?;
     file.close()?;
     array.close()
@@ -136,7 +136,7 @@ fn array(dir: &Path, options: ArrayOptions) -> iomill::Result<Array> {
 }
 
 fn file(array: &Array, len: usize) -> File {
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     let bytes: Vec<u8> = (0..len).map(|at| (at / 64) as u8).collect();
     file.write_at(&bytes, 0).unwrap();
     file.sync().unwrap();
@@ -302,7 +302,7 @@ fn creates(dir: &Path) -> usize {
     let page = vec![7; PAGE];
     let create = |numbers: std::ops::Range<usize>| {
         for number in numbers {
-            let file = array.create_file(&format!("created/{number:06}"), Layout::default()).unwrap();
+            let file = array.create_file(&format!("created/{number:06}"), &FileOptions::new()).unwrap();
             file.write_at(&page, 0).unwrap();
             file.close().unwrap();
         }

@@ -9,7 +9,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use iomill::{Array, ArrayOptions, File, Layout};
+use iomill::{Array, ArrayOptions, File, FileOptions};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 16_384;
@@ -20,7 +20,7 @@ const TURNS: usize = 400;
 const BEHIND: [usize; 7] = [0, 1, 16, 32, 64, 2048, 4080];
 
 fn file(array: &Array) -> File {
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     let mut all = vec![1; PAGES * PAGE];
     file.write_at(&all, 0).unwrap();
     file.sync().unwrap();

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use iomill::{Array, Layout, block_on};
+use iomill::{Array, FileOptions, block_on};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let base = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::fs::create_dir_all(drive)?;
     }
     let array = Array::create(&drives)?;
-    let file = array.create_file("log", Layout::default())?;
+    let file = array.create_file("log", &FileOptions::new())?;
 
     block_on(file.write_at_async(b"many drives, one file\n".repeat(10_000), 0))??;
     block_on(file.sync_async())??;

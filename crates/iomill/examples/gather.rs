@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use iomill::{Array, Layout};
+use iomill::{Array, FileOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let base = std::env::args_os().nth(1).map_or_else(|| PathBuf::from("."), PathBuf::from);
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn gather(drives: &[PathBuf]) -> Result<(), Box<dyn std::error::Error>> {
     let array = Array::create(drives)?;
-    let file = array.create_file("embeddings", Layout::default())?;
+    let file = array.create_file("embeddings", &FileOptions::new())?;
 
     // 100,000 records of 128 bytes; record n begins with n.
     let record = |n: u64| [n.to_le_bytes(); 16].concat();

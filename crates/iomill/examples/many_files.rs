@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use iomill::{ArrayOptions, Layout};
+use iomill::{ArrayOptions, FileOptions};
 
 const LOOKED_AT: usize = 100_000;
 
@@ -58,7 +58,7 @@ fn make(dir: &Path, count: usize, crashes: bool) -> Result<(), Box<dyn Error>> {
     let array = ArrayOptions::new().sync_changes(false).cache_bytes(0).create(drives(dir))?;
     let begun = Instant::now();
     for number in 0..count {
-        let _file = array.create_file(&name(number), Layout::default())?;
+        let _file = array.create_file(&name(number), &FileOptions::new())?;
     }
     println!("create: {:.1} us", 1e6 * begun.elapsed().as_secs_f64() / count as f64);
     array.sync()?;

@@ -175,8 +175,10 @@ pub enum Error {
     Invalid {
         /// The argument, with its value.
         what: String,
-        /// Why it makes no sense, and what would.
+        /// Why it makes no sense.
         why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
     },
 
     /// The array or file takes no changes.
@@ -364,9 +366,9 @@ impl Error {
         Error::Io { action, path: path.into(), offset: None, source }
     }
 
-    /// An [`Error::Invalid`].
+    /// An [`Error::Invalid`] without advice.
     pub fn invalid(what: impl Into<String>, why: impl Into<String>) -> Error {
-        Error::Invalid { what: what.into(), why: why.into() }
+        Error::Invalid { what: what.into(), why: why.into(), advice: "".into() }
     }
 
     /// An [`Error::Memory`].
@@ -420,6 +422,7 @@ impl Error {
             | Error::DriveMissing { advice, .. }
             | Error::Drive { advice, .. }
             | Error::Corrupt { advice, .. }
+            | Error::Invalid { advice, .. }
             | Error::ReadOnly { advice, .. } => *advice = what_to_do.into(),
             other => debug_assert!(false, "{other} has its own advice"),
         }
@@ -572,6 +575,9 @@ mod tests {
         let found = Error::corrupt("/d/label", "it is cut").advise("take the other one");
         assert_eq!(found.advice().as_deref(), Some("take the other one"));
         assert_eq!(Error::drive("/d", "it is odd").to_string(), "drive /d: it is odd");
+        let depth = Error::invalid("depth 0", "it is 1 to 1024");
+        assert_eq!((depth.to_string(), depth.advice()), ("depth 0: it is 1 to 1024".to_owned(), None));
+        assert_eq!(depth.advise("leave it out").to_string(), "depth 0: it is 1 to 1024; leave it out");
         let full = Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::ENOSPC));
         assert!(full.to_string().ends_with("; free space on that drive, then try again"), "{full}");
         assert_eq!(Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::EINTR)).advice(), None);

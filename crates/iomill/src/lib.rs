@@ -4,11 +4,11 @@
 //! writes on all of them at once.
 //!
 //! ```no_run
-//! use iomill::{Array, Layout};
+//! use iomill::{Array, FileOptions};
 //!
 //! # fn main() -> iomill::Result<()> {
 //! let array = Array::create(["/mnt/ssd0", "/mnt/ssd1"])?; // later: Array::open("/mnt/ssd0")
-//! let file = array.create_file("graph/edges", Layout::default())?;
+//! let file = array.create_file("graph/edges", &FileOptions::new())?;
 //! file.write_at(&[7; 4096], 0)?;
 //! file.sync()?;
 //!

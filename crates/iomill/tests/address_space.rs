@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use iomill::{ArrayOptions, Layout};
+use iomill::{ArrayOptions, FileOptions};
 
 use crate::alone;
 
@@ -42,7 +42,7 @@ fn a_default_cache_is_as_large_as_there_is_room_for() {
     }
     let drive = tempfile::tempdir().unwrap();
     let array = ArrayOptions::new().cache_bytes(0).create([drive.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.write_at(&vec![7; 1 << 20], 0).unwrap();
     file.close().unwrap();
     array.close().unwrap();

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Waker};
 
-use iomill::{ArrayOptions, Layout, PolicyKind};
+use iomill::{ArrayOptions, CacheOptions, FileOptions, PolicyKind};
 
 use crate::counting;
 use crate::executor::block_on;
@@ -32,10 +32,10 @@ fn calls_allocate_as_often_as_the_docs_say() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // A quarter of the file fits. Under LRU no page of a loop through all of it is there.
     let cache_bytes = PAGES * PAGE as u64 / 4;
-    let options = ArrayOptions::new().read_ahead_bytes(0).cache_bytes(cache_bytes);
-    let options = options.policy(PolicyKind::Lru);
+    let options = ArrayOptions::new().cache(CacheOptions::new().read_ahead_bytes(0)).cache_bytes(cache_bytes);
+    let options = options.with_cache(|cache| cache.policy(PolicyKind::Lru));
     let array = options.create([dir.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     (0..PAGES).for_each(|page| file.write_at(&[1; PAGE], page * PAGE as u64).unwrap());
     file.sync().unwrap();
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
-use iomill::{ArrayOptions, Layout, PlainOptions};
+use iomill::{ArrayOptions, FileOptions, PlainOptions, Tuning};
 
 /// Runs `test` with another root directory.
 fn within(root: &Path, test: impl FnOnce()) {
@@ -51,14 +51,14 @@ fn an_array_needs_nothing_but_its_drives() {
         assert!(RealPlatform::default().neighbours(Path::new("/ssd0")).contains(&"/ssd1".into()));
         let data: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 7 / 3) as u8).collect();
         let array = ArrayOptions::new().create(drives).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&data, 5).unwrap();
         file.sync().unwrap();
         drop(file);
         array.close().unwrap();
         check_plain_files();
         for drive_threads in [false, true] {
-            let array = ArrayOptions::new().drive_threads(drive_threads).open(drives[1]).unwrap();
+            let array = ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).open(drives[1]).unwrap();
             let info = array.info().unwrap();
             for drive in &info.drives {
                 assert!(!drive.ground.file_system.is_empty() && drive.ground.total_bytes > 0, "{info:?}");

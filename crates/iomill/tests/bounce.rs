@@ -4,7 +4,7 @@
 use std::sync::Barrier;
 use std::thread;
 
-use iomill::{ArrayOptions, Layout};
+use iomill::{ArrayOptions, FileOptions};
 
 const PAGE: usize = 4096;
 
@@ -34,7 +34,7 @@ fn threads_share_the_memory_that_bounces() {
     let places: Vec<_> = (0..DRIVES).map(|_| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()).collect();
     let array =
         ArrayOptions::new().cache_bytes(0).depth(DEPTH).create(places.iter().map(|place| place.path())).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(64 << 10)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(64 << 10)).unwrap();
     let len = 4096 * PAGE;
     let content: Vec<u8> = (0..len / 8).flat_map(|word| (word as u64).to_le_bytes()).collect();
     file.write_at(&content, 0).unwrap();

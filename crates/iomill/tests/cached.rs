@@ -5,7 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, PolicyKind, Remote, Topology};
+use iomill::{
+    Advice, Array, ArrayOptions, CacheOptions, File, FileOptions, Layout, PolicyKind, Remote, Topology, Tuning,
+};
 
 use crate::executor::block_on;
 
@@ -16,15 +18,18 @@ const THREADS: usize = 4;
 /// read in all ways.
 fn nodes_of(index: usize, several: bool, options: ArrayOptions) -> (usize, ArrayOptions) {
     if !several {
-        return (1, options.topology(Topology::One));
+        return (1, options.with_tuning(|tuning| tuning.topology(Topology::One)));
     }
     let remote = [Remote::Message, Remote::Auto, Remote::Message, Remote::Direct][index % 4];
-    let options = options.remote(remote);
+    let options = options.with_tuning(|tuning| tuning.remote(remote));
     match index % 3 {
-        0 => (2, options.topology(Topology::Emulate(2))),
+        0 => (2, options.with_tuning(|tuning| tuning.topology(Topology::Emulate(2)))),
         // With drive threads.
-        1 => (2, options.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3])),
-        _ => (4, options.topology(Topology::Emulate(4))),
+        1 => (
+            2,
+            options.with_tuning(|tuning| tuning.topology(Topology::Emulate(4)).cache_nodes([1, 3]).io_nodes([0, 2, 3])),
+        ),
+        _ => (4, options.with_tuning(|tuning| tuning.topology(Topology::Emulate(4)))),
     }
 }
 
@@ -40,11 +45,16 @@ fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
         let place = tempfile::tempdir().unwrap();
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-        let (nodes, options) =
-            nodes_of(index, several, ArrayOptions::new().drive_threads(drive_threads).set_size(ways));
+        let (nodes, options) = nodes_of(
+            index,
+            several,
+            ArrayOptions::new()
+                .tuning(Tuning::new().drive_threads(drive_threads))
+                .cache(CacheOptions::new().set_pages(ways)),
+        );
         sets = sets.max(nodes);
         let options = options.cache_bytes((sets * ways * PAGE) as u64);
-        let array = options.policy(policy).cache_hash_mask(mask).create(&drives).unwrap();
+        let array = options.with_cache(|cache| cache.policy(policy).hash_mask(mask)).create(&drives).unwrap();
         let (done, context) = (
             AtomicBool::new(false),
             format!("{policy} {ways}x{sets} {mask:x} drive threads {drive_threads} {nodes} nodes"),
@@ -75,7 +85,7 @@ fn each_kind(test: impl Fn(&mut Rng, &Array) + Sync) {
 #[test]
 fn threads_find_what_they_wrote() {
     each_kind(|rng, array| {
-        let file = array.create_file("file", Layout::hash().block_bytes(8192)).unwrap();
+        let file = array.create_file("file", &FileOptions::new().layout(Layout::Hash).block_bytes(8192)).unwrap();
         // Of every 1,500 bytes the first 375 are the first thread's, and so on.
         let seeds: Vec<u64> = (0..THREADS).map(|_| rng.u64(..)).collect();
         let models: Vec<Vec<u8>> = thread::scope(|scope| {
@@ -189,7 +199,7 @@ fn pinned(file: &File, start: u64, wanted: &[u8]) {
 fn pages_never_tear() {
     each_kind(|rng, array| {
         const PAGES: usize = 60;
-        let file = array.create_file("file", Layout::rotated().block_bytes(8192)).unwrap();
+        let file = array.create_file("file", &FileOptions::new().layout(Layout::Rotated).block_bytes(8192)).unwrap();
         file.write_at(&vec![0; PAGES * PAGE], 0).unwrap();
         let stamp = AtomicU64::new(1);
         let whole = |bytes: &[u8]| {
@@ -251,9 +261,11 @@ fn pages_never_tear() {
 fn a_pin_makes_room_among_dirty_pages() {
     const PAGES: usize = 36;
     let place = tempfile::tempdir().unwrap();
-    let options = ArrayOptions::new().topology(Topology::One).set_size(4).read_ahead_bytes(0);
+    let options = ArrayOptions::new()
+        .tuning(Tuning::new().topology(Topology::One))
+        .cache(CacheOptions::new().set_pages(4).read_ahead_bytes(0));
     let array = options.cache_bytes((4 * PAGE) as u64).create([place.path()]).unwrap();
-    let file = array.create_file("dirty", Layout::default()).unwrap();
+    let file = array.create_file("dirty", &FileOptions::new()).unwrap();
     file.set_len((PAGES * PAGE) as u64).unwrap();
     let (told, ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
@@ -281,7 +293,7 @@ fn a_file_may_outlive_what_its_thread_keeps() {
     }
     let dir = tempfile::tempdir().unwrap();
     let array = ArrayOptions::new().cache_bytes(1 << 20).create([dir.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     thread::spawn(move || {
         MINE.set(Some(file));
         MINE.with_borrow(|file| {
@@ -303,7 +315,7 @@ fn a_file_may_outlive_what_its_thread_keeps() {
 fn the_length_changes_under_readers_and_writers() {
     each_kind(|rng, array| {
         const LEN: usize = 200_000;
-        let file = array.create_file("file", Layout::hash().block_bytes(4096)).unwrap();
+        let file = array.create_file("file", &FileOptions::new().layout(Layout::Hash).block_bytes(4096)).unwrap();
         let pattern = |at: usize| (at % 251) as u8 | 1;
         let content: Vec<u8> = (0..LEN).map(pattern).collect();
         file.write_at(&content, 0).unwrap();
@@ -361,7 +373,7 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
     let array = ArrayOptions::new().cache_bytes(4 << 20).create([dir.path()]).unwrap();
     let written = || array.counters().drives[0].write_bytes;
     for name in ["discarded", "kept by a clone", "kept by another"] {
-        let file = array.create_file(name, Layout::default()).unwrap();
+        let file = array.create_file(name, &FileOptions::new()).unwrap();
         let other = match name {
             "discarded" => None,
             "kept by a clone" => Some(file.clone()),
@@ -388,7 +400,7 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
 fn a_file_that_is_opened_again_finds_its_pages() {
     const PAGES: u64 = 200;
     let dir = tempfile::tempdir().unwrap();
-    let options = || ArrayOptions::new().cache_bytes(16 << 20).read_ahead_bytes(0);
+    let options = || ArrayOptions::new().cache_bytes(16 << 20).cache(CacheOptions::new().read_ahead_bytes(0));
     let array = options().create([dir.path()]).unwrap();
     let misses = |array: &Array| array.counters().misses;
     let all = |file: &File, value: u8| {
@@ -401,7 +413,7 @@ fn a_file_that_is_opened_again_finds_its_pages() {
     let write = |file: &File, value: u8, pages: u64| {
         (0..pages).for_each(|page| file.write_at(&[value; PAGE], page * PAGE as u64).unwrap());
     };
-    let file = array.create_file("x", Layout::default()).unwrap();
+    let file = array.create_file("x", &FileOptions::new()).unwrap();
     write(&file, 1, PAGES);
     file.close().unwrap();
     for _ in 0..3 {
@@ -423,7 +435,7 @@ fn a_file_that_is_opened_again_finds_its_pages() {
     file.close().unwrap();
     // Another file of the same name is another file.
     array.delete("x").unwrap();
-    let file = array.create_file("x", Layout::default()).unwrap();
+    let file = array.create_file("x", &FileOptions::new()).unwrap();
     write(&file, 3, PAGES);
     file.close().unwrap();
     all(&array.open_file("x").unwrap(), 3);

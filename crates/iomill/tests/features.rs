@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
-use iomill::{Array, ArrayOptions, AsyncCursor, EngineKind, File, Layout};
+use iomill::{Array, ArrayOptions, AsyncCursor, EngineKind, File, FileOptions};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -17,7 +17,7 @@ use crate::executor::block_on;
 fn array() -> (tempfile::TempDir, Array, File) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let array = ArrayOptions::new().cache_bytes(1 << 20).create([root.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     (root, array, file)
 }
 
@@ -100,7 +100,7 @@ fn what_happens_to_an_array_is_traced() {
         let options = || ArrayOptions::new().cache_bytes(1 << 20).engine(EngineKind::Posix);
         options().create([root.path()]).unwrap().close().unwrap();
         // Where the engine cannot poll, a notice says so. The engine is named, so that the lines are the same where io_uring is forbidden.
-        let array = options().poll(true).open(root.path()).unwrap();
+        let array = options().with_tuning(|tuning| tuning.poll(true)).open(root.path()).unwrap();
         assert_eq!(array.notices().len(), 2, "{:?}", array.notices());
         array.close().unwrap();
     });

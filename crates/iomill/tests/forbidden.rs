@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use iomill::{Advice, ArrayOptions, EngineKind, Layout, Topology};
+use iomill::{Advice, ArrayOptions, EngineKind, FileOptions, Topology, Tuning};
 
 use crate::executor::block_on;
 use crate::forbid;
@@ -31,13 +31,12 @@ fn an_array_works_without_them_and_says_so() {
             // Beside the build, because `/tmp` may be in memory, where libaio is not used in any case.
             let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             let options = ArrayOptions::new()
-                .drive_threads(drive_threads)
-                .topology(Topology::Emulate(2))
+                .tuning(Tuning::new().drive_threads(drive_threads).topology(Topology::Emulate(2)))
                 .cache_bytes((PAGES / 4 * PAGE) as u64);
-            let options = options.cpu_map(vec![vec![0]]);
+            let options = options.with_tuning(|tuning| tuning.cpu_map(vec![vec![0]]));
             let options = if let Some(engine) = engine { options.engine(engine) } else { options };
             let array = options.create([place.path()]).unwrap();
-            let file = array.create_file("file", Layout::default()).unwrap();
+            let file = array.create_file("file", &FileOptions::new()).unwrap();
             let page = |number: usize| vec![number as u8; PAGE];
             // Writes to pinned pages, and pages that make room for others: both use the heavy fence.
             thread::scope(|scope| {
@@ -117,7 +116,7 @@ fn an_engine_that_is_refused_later_is_replaced_by_calls() {
                 continue;
             }
         };
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[7; 100 * PAGE], 0).unwrap();
         file.sync().unwrap();
         file.advise(.., Advice::DontNeed).unwrap();

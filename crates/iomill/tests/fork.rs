@@ -9,7 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use iomill::{
-    Advice, Array, ArrayOptions, Error, File, Layout, PlainOptions, Request, Result, Runtime, RuntimeOptions,
+    Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, RuntimeOptions,
+    Tuning,
 };
 
 use crate::executor::block_on;
@@ -108,7 +109,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 fn options(drive_threads: bool, cache_bytes: u64) -> ArrayOptions {
-    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache_bytes)
+    ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).cache_bytes(cache_bytes)
 }
 
 /// All ways in which an array may be open.
@@ -125,7 +126,7 @@ fn what_a_child_drops_is_its_parents() {
     for (way, options) in ways().enumerate() {
         let place = tempfile::tempdir().unwrap();
         let array = options.create([place.path()]).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[1; 100 * PAGE], 0).unwrap();
         let buffer = array.buffer(PAGE).unwrap();
         let mut handles = Some((file, array, buffer));
@@ -174,7 +175,7 @@ fn every_call_in_a_child_is_an_error() {
     for options in ways() {
         let place = tempfile::tempdir().unwrap();
         let array = options.create([place.path()]).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[1; 50 * PAGE], 0).unwrap();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -193,7 +194,7 @@ fn every_call_in_a_child_is_an_error() {
                         }
                         if round % 100 == 0 {
                             let name = format!("{thread}");
-                            drop(array.create_file(&name, Layout::default()).unwrap());
+                            drop(array.create_file(&name, &FileOptions::new()).unwrap());
                             array.delete(&name).unwrap();
                         }
                     }
@@ -254,7 +255,7 @@ fn calls_of_the_file(file: &File) -> std::result::Result<(), String> {
 }
 
 fn calls_of_the_array(array: &Array) -> std::result::Result<(), String> {
-    forked("create_file", array.create_file("other", Layout::default()))?;
+    forked("create_file", array.create_file("other", &FileOptions::new()))?;
     forked("open_file", array.open_file("file"))?;
     forked("delete", array.delete("file"))?;
     forked("rename", array.rename("file", "other"))?;
@@ -278,7 +279,7 @@ fn work_goes_on_while_children_drop() {
     for options in ways() {
         let place = tempfile::tempdir().unwrap();
         let array = options.clone().create([place.path()]).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.set_len(4000 * PAGE as u64).unwrap();
         let stop = AtomicBool::new(false);
         let written: Vec<[u8; 1000]> = thread::scope(|scope| {
@@ -338,7 +339,7 @@ fn a_child_may_open_the_array_anew() {
     alone!();
     let place = tempfile::tempdir().unwrap();
     let array = Array::create([place.path()]).unwrap();
-    array.create_file("file", Layout::default()).unwrap().write_at(&[5; 300 * PAGE], 0).unwrap();
+    array.create_file("file", &FileOptions::new()).unwrap().write_at(&[5; 300 * PAGE], 0).unwrap();
     array.close().unwrap();
     let open = || ArrayOptions::new().cache_bytes(200 * PAGE as u64).read_only(true).open(place.path());
     let array = open().unwrap();
@@ -490,7 +491,7 @@ fn a_child_opens_again_what_is_open_for_reading() {
     std::fs::write(&path, numbered(200)).unwrap();
     std::fs::create_dir(&drive).unwrap();
     let array = ArrayOptions::new().create([&drive]).unwrap();
-    array.create_file("file", Layout::default()).unwrap().write_at(&numbered(200), 0).unwrap();
+    array.create_file("file", &FileOptions::new()).unwrap().write_at(&numbered(200), 0).unwrap();
     array.close().unwrap();
     let array = ArrayOptions::new().read_only(true).cache_bytes(4 << 20).open(&drive).unwrap();
     let runtime = RuntimeOptions::new().cache_bytes(4 << 20).start().unwrap();

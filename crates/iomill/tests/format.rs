@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, CreateOptions, FileOptions, Layout};
 
 /// The reader with some arguments; `None` where there is no Python that can run it.
 fn read(arguments: &[&str], drives: &[PathBuf]) -> Option<Vec<u8>> {
@@ -50,15 +50,23 @@ fn a_program_written_from_the_page_reads_an_array() {
     let dir = tempfile::tempdir().unwrap();
     let drives: Vec<PathBuf> = (0..3).map(|drive| dir.path().join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let array = ArrayOptions::new().weights([10, 11, 7]).create(&drives).unwrap();
+    let array = ArrayOptions::new().create_with(&drives, &CreateOptions::new().weights([10, 11, 7])).unwrap();
     let mut expected = Vec::new();
-    let summed = [Layout::rotated().checksums(true), Layout::hash().checksums(true)];
-    let layouts = [Layout::striping(), Layout::rotated(), Layout::hash(), Layout::hash().drives([1])];
+    let summed = [
+        FileOptions::new().layout(Layout::Rotated).checksums(true),
+        FileOptions::new().layout(Layout::Hash).checksums(true),
+    ];
+    let layouts = [
+        FileOptions::new(),
+        FileOptions::new().layout(Layout::Rotated),
+        FileOptions::new().layout(Layout::Hash),
+        FileOptions::new().layout(Layout::Hash).drives([1]),
+    ];
     let layouts = layouts.into_iter().chain(summed);
     for (kind, layout) in layouts.enumerate() {
         for (at, len) in [0, 5000, 700_001].into_iter().enumerate() {
             let (name, bytes) = (format!("dir {kind}/file-{at}"), bytes_of(len, at as u64));
-            let file = array.create_file(&name, layout.clone().block_bytes(4096 << (at % 2 * 3))).unwrap();
+            let file = array.create_file(&name, &layout.clone().block_bytes(4096 << (at % 2 * 3))).unwrap();
             file.write_at(&bytes, 0).unwrap();
             array.set_attribute(&name, "kind", Some("some value")).unwrap();
             file.close().unwrap();
@@ -66,7 +74,7 @@ fn a_program_written_from_the_page_reads_an_array() {
         }
     }
     // Names and files that came and went, so that the log is longer, and a writer that did not close.
-    array.create_file("round 0", Layout::default()).unwrap().close().unwrap();
+    array.create_file("round 0", &FileOptions::new()).unwrap().close().unwrap();
     for round in 0..120 {
         array.rename(&format!("round {round}"), &format!("round {}", round + 1)).unwrap();
     }
@@ -101,7 +109,7 @@ fn a_catalog_is_exported_and_imported() {
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let array = Array::create(&drives).unwrap();
     let bytes = bytes_of(500_000, 1);
-    let file = array.create_file("kept", Layout::default()).unwrap();
+    let file = array.create_file("kept", &FileOptions::new()).unwrap();
     file.write_at(&bytes, 0).unwrap();
     file.close().unwrap();
     array.close().unwrap();

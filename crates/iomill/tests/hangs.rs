@@ -17,7 +17,9 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, PlainOptions, Request, Result, Runtime, When};
+use iomill::{
+    Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, Tuning, When,
+};
 use tempfile::TempDir;
 
 use self::held::{Held, Hooks};
@@ -40,8 +42,11 @@ fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let platform = Arc::new(Held::default());
     let hooks = Arc::clone(&platform.hooks);
-    let options =
-        ArrayOptions::new().drive_threads(drive_threads).depth(8).cache_bytes(cache_pages * PAGE).platform(platform);
+    let options = ArrayOptions::new()
+        .tuning(Tuning::new().drive_threads(drive_threads))
+        .depth(8)
+        .cache_bytes(cache_pages * PAGE)
+        .platform(platform);
     let array = options.create(&drives).unwrap();
     Rig { _dir: dir, drives, hooks, array }
 }
@@ -49,7 +54,7 @@ fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
 impl Rig {
     /// A file of `pages` pages, each full of its number, with no page in the cache.
     fn file(&self, name: &str, pages: u64) -> File {
-        let file = self.array.create_file(name, Layout::striping().block_bytes(4096)).unwrap();
+        let file = self.array.create_file(name, &FileOptions::new().block_bytes(4096)).unwrap();
         let bytes: Vec<u8> = (0..pages).flat_map(|page| [page as u8; PAGE as usize]).collect();
         file.write_at(&bytes, 0).unwrap();
         file.sync().unwrap();
@@ -102,7 +107,7 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 type Call = fn(&Array, &File) -> Result<()>;
 
 /// All calls that wait for drives or for other threads.
-const BLOCKING: [(&str, Call); 41] = [
+const BLOCKING: [(&str, Call); 43] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
     ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
@@ -124,9 +129,9 @@ const BLOCKING: [(&str, Call); 41] = [
     ("close", |_, file| file.clone().close()),
     ("pin", |_, file| file.pin(0).map(drop)),
     ("read_with", |_, file| file.read_with(0, 10, |_| ())),
-    ("create_file", |array, _| array.create_file("new", Layout::default()).map(drop)),
+    ("create_file", |array, _| array.create_file("new", &FileOptions::new()).map(drop)),
     ("open_file", |array, _| array.open_file("x").map(drop)),
-    ("open_or_create_file", |array, _| array.open_or_create_file("new", Layout::default()).map(drop)),
+    ("open_or_create_file", |array, _| array.open_or_create_file("new", &FileOptions::new()).map(drop)),
     ("read_owned", |_, file| file.read_owned(0, 10).map(drop)),
     ("delete", |array, _| array.delete("y")),
     ("rename", |array, _| array.rename("y", "z")),
@@ -139,6 +144,8 @@ const BLOCKING: [(&str, Call); 41] = [
     ("open_at", |_, _| ArrayOptions::new().open_at(["/nowhere"]).map(drop)),
     ("open_or_create", |_, _| Array::open_or_create(["/nowhere"]).map(drop)),
     ("check_watched", |_, _| ArrayOptions::new().check_watched(["/nowhere"], false, &mut |_, _| ()).map(drop)),
+    ("check", |_, _| Array::check(["/nowhere"]).map(drop)),
+    ("repair", |_, _| Array::repair(["/nowhere"]).map(drop)),
     ("peek", |_, _| ArrayOptions::new().peek(["/nowhere"]).map(drop)),
     ("open_plain", |_, _| iomill::open_plain("/nowhere").map(drop)),
     ("open", |_, _| PlainOptions::new().open("/nowhere").map(drop)),
@@ -387,7 +394,7 @@ fn a_delete_does_not_wait_for_a_users_task() {
     let array = rig.array.clone();
     ends("deleting and renaming beside a task", move || {
         array.delete("x").unwrap();
-        array.create_file("y", Layout::default()).unwrap();
+        array.create_file("y", &FileOptions::new()).unwrap();
         array.rename("y", "x").unwrap();
         array.delete("x").unwrap();
     });
@@ -547,7 +554,7 @@ fn a_panic_in_a_turn_loses_no_end() {
 #[test]
 fn a_callback_may_wait_for_the_last_operation_of_an_array() {
     let Rig { _dir, hooks, array, .. } = rig(1, false, 0);
-    let file = array.create_file("x", Layout::default()).unwrap();
+    let file = array.create_file("x", &FileOptions::new()).unwrap();
     file.write_at(&[1; 2 * PAGE as usize], 0).unwrap();
     hooks.reads.shut();
     let read = file.read_async(PAGE, PAGE as usize);

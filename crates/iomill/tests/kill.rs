@@ -30,7 +30,7 @@ use iomill::catalog::{Record, check};
 use iomill::engine::platform::Platform;
 use iomill::engine::real::RealPlatform;
 use iomill::layout::Map;
-use iomill::{Array, ArrayOptions, Error};
+use iomill::{Array, ArrayOptions, CreateOptions, Error};
 
 use self::model::{Found, Model};
 use self::plan::{KINDS, Planner, Shape, WORKERS};
@@ -160,7 +160,7 @@ impl Lane {
     pub fn new(seed: u64, drives: Vec<PathBuf>) -> Lane {
         let mut rng = Rng::with_seed(seed);
         let weights: Vec<u32> = drives.iter().map(|_| rng.u32(1..4)).collect();
-        ArrayOptions::new().weights(weights).create(&drives).unwrap().close().unwrap();
+        ArrayOptions::new().create_with(&drives, &CreateOptions::new().weights(weights)).unwrap().close().unwrap();
         Lane {
             seed,
             rng,

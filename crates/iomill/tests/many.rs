@@ -20,7 +20,7 @@ use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Completion, Engine, EngineConfig, EngineWake, IoRequest};
 use iomill::sys::fs::{DriveFs, Handle};
-use iomill::{Advice, Array, ArrayOptions, EngineKind, File, Layout};
+use iomill::{Advice, Array, ArrayOptions, EngineKind, File, FileOptions};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -168,8 +168,8 @@ fn files(root: &tempfile::TempDir, platform: Stopping, cache_bytes: u64) -> (Arr
     let array = ArrayOptions::new().cache_bytes(cache_bytes).platform(Arc::new(platform)).create(&drives).unwrap();
     let pages: Vec<u8> = (0..PAGES).flat_map(|n| [n as u8; PAGE]).collect();
     let file = |drive: usize| {
-        let layout = Layout::striping().drives([drive as u16]);
-        let file = array.create_file(&format!("on {drive}"), layout).unwrap();
+        let layout = FileOptions::new().drives([drive as u16]);
+        let file = array.create_file(&format!("on {drive}"), &layout).unwrap();
         file.write_at(&pages, 0).unwrap();
         file.sync().unwrap();
         file.advise(.., Advice::Random).unwrap();

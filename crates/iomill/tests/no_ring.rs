@@ -14,7 +14,7 @@ use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Engine, EngineConfig, EngineKind};
 use iomill::sys::fs::{DriveFs, Handle};
-use iomill::{ArrayOptions, Error, File, Layout};
+use iomill::{ArrayOptions, Error, File, FileOptions, Tuning};
 
 /// Calls `sync` on a new thread while no more files can be opened.
 fn sync_without_files(file: &File) -> Error {
@@ -44,7 +44,7 @@ fn a_sync_that_could_not_be_begun_is_tried_again() {
     for cache_bytes in [0, 1 << 20] {
         let place = tempfile::tempdir().unwrap();
         let array = ArrayOptions::new().cache_bytes(cache_bytes).create([place.path()]).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[7; 100_000], 0).unwrap();
         let other = file.clone();
         let error = sync_without_files(&file);
@@ -83,9 +83,13 @@ impl Platform for Unlocked {
 fn another_engine_serves_where_locked_memory_lacks() {
     for drive_threads in [false, true] {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let options = || ArrayOptions::new().drive_threads(drive_threads).platform(Arc::new(Unlocked::default()));
+        let options = || {
+            ArrayOptions::new()
+                .tuning(Tuning::new().drive_threads(drive_threads))
+                .platform(Arc::new(Unlocked::default()))
+        };
         let array = options().create([place.path()]).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[7; 100_000], 5).unwrap();
         file.sync().unwrap();
         let notices = array.notices().join("\n");
@@ -141,7 +145,7 @@ fn an_array_that_cannot_be_served_is_not_made() {
     assert!(ArrayOptions::new().platform(platform).create(&drives).is_err());
     assert_eq!(names(), 1);
     let array = ArrayOptions::new().create(&drives).unwrap();
-    array.create_file("file", Layout::default()).unwrap().write_at(&[7; 100_000], 5).unwrap();
+    array.create_file("file", &FileOptions::new()).unwrap().write_at(&[7; 100_000], 5).unwrap();
     array.close().unwrap();
 }
 
@@ -184,7 +188,7 @@ fn an_asynchronous_call_without_an_engine_says_so() {
         let platform = Arc::new(Few(RealPlatform::default(), AtomicUsize::new(usize::MAX)));
         let options = ArrayOptions::new().cache_bytes(cache_bytes);
         let array = options.platform(Arc::clone(&platform) as Arc<dyn Platform>).create([place.path()]).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&[7; 4096], 0).unwrap();
         file.set_len(1 << 20).unwrap();
         let (tell, told) = channel();

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Remote, Topology};
+use iomill::{Array, ArrayOptions, File, FileOptions, Remote, Topology, Tuning};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
 use crate::PATIENCE;
@@ -29,7 +29,7 @@ fn pattern(at: usize) -> u8 {
 /// A file of known bytes, with no page in the cache.
 fn cold(drives: &[PathBuf], options: ArrayOptions) -> (Array, File) {
     let array = ArrayOptions::new().cache_bytes(0).create(drives).unwrap();
-    let file = array.create_file("f", Layout::striping()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&(0..LEN).map(pattern).collect::<Vec<u8>>(), 0).unwrap();
     drop(file);
     array.close().unwrap();
@@ -39,7 +39,7 @@ fn cold(drives: &[PathBuf], options: ArrayOptions) -> (Array, File) {
 }
 
 fn nodes(count: usize) -> ArrayOptions {
-    ArrayOptions::new().topology(Topology::Emulate(count)).cache_bytes(16 * MIB)
+    ArrayOptions::new().tuning(Tuning::new().topology(Topology::Emulate(count))).cache_bytes(16 * MIB)
 }
 
 fn check(file: &File, offset: usize, len: usize) {
@@ -71,7 +71,7 @@ fn missing_pages_travel_and_hits_are_read_directly() {
         [(Remote::Auto, true, false), (Remote::Direct, false, false), (Remote::Message, true, true)]
     {
         let (_dir, drives) = drives();
-        let (array, file) = cold(&drives, nodes(4).remote(remote));
+        let (array, file) = cold(&drives, nodes(4).with_tuning(|tuning| tuning.remote(remote)));
         check(&file, 0, LEN);
         let cold = sent(&array);
         let pages = (LEN / PAGE) as u64;
@@ -100,7 +100,7 @@ fn missing_pages_travel_and_hits_are_read_directly() {
 #[test]
 fn info_shows_the_nodes() {
     let (_dir, drives) = drives();
-    let (array, file) = cold(&drives, nodes(4).cache_nodes([3, 1]).io_nodes([0, 2]));
+    let (array, file) = cold(&drives, nodes(4).with_tuning(|tuning| tuning.cache_nodes([3, 1]).io_nodes([0, 2])));
     let info = array.info().unwrap();
     assert_eq!(info.nodes.iter().map(|node| node.caches).collect::<Vec<_>>(), [false, true, false, true]);
     let pages: Vec<u64> = info.nodes.iter().map(|node| node.pages).collect();
@@ -112,7 +112,7 @@ fn info_shows_the_nodes() {
     let shrunk: u64 = array.info().unwrap().nodes.iter().map(|node| node.pages).sum();
     assert_eq!(shrunk, 4 * MIB / PAGE as u64 / 12 * 12);
     check(&file, 0, LEN);
-    let one = ArrayOptions::new().topology(Topology::One).peek(&drives).unwrap().info().unwrap();
+    let one = ArrayOptions::new().tuning(Tuning::new().topology(Topology::One)).peek(&drives).unwrap().info().unwrap();
     assert_eq!((one.nodes.len(), one.nodes[0].drives.clone()), (1, vec![0, 1, 2]));
     array.close().unwrap();
 }
@@ -141,7 +141,9 @@ fn nodes_that_own_no_drives_leave_io_to_those_that_do() {
     let (_dir, drives) = drives();
     drop(cold(&drives, ArrayOptions::new()));
     for (io_nodes, drive_threads) in [(vec![2, 3], 3), (vec![0, 1, 2, 3], 0)] {
-        let options = nodes(4).cache_nodes([0, 1]).io_nodes(io_nodes).remote(Remote::Message).read_only(true);
+        let options = nodes(4)
+            .with_tuning(|tuning| tuning.cache_nodes([0, 1]).io_nodes(io_nodes).remote(Remote::Message))
+            .read_only(true);
         let array = options.open(&drives[0]).unwrap();
         let file = array.open_file("f").unwrap();
         check(&file, 0, LEN);
@@ -159,14 +161,14 @@ fn nodes_that_own_no_drives_leave_io_to_those_that_do() {
 fn senseless_nodes_are_errors() {
     let (_dir, drives) = drives();
     drop(cold(&drives, ArrayOptions::new()));
-    let two = || ArrayOptions::new().topology(Topology::Emulate(2));
+    let two = || ArrayOptions::new().tuning(Tuning::new().topology(Topology::Emulate(2)));
     for (options, says) in [
-        (two().cache_nodes([0, 2]), "there are nodes 0, 1"),
-        (two().io_nodes([7]), "I/O node 7"),
-        (two().cache_nodes(Vec::new()), "name at least one"),
-        (two().cache_nodes([1, 1]), "named twice"),
-        (ArrayOptions::new().topology(Topology::One).cache_nodes([1]), "there is one node, 0"),
-        (ArrayOptions::new().topology(Topology::Emulate(0)), "give 1 to 64"),
+        (two().with_tuning(|tuning| tuning.cache_nodes([0, 2])), "there are nodes 0, 1"),
+        (two().with_tuning(|tuning| tuning.io_nodes([7])), "I/O node 7"),
+        (two().with_tuning(|tuning| tuning.cache_nodes(Vec::new())), "name at least one"),
+        (two().with_tuning(|tuning| tuning.cache_nodes([1, 1])), "named twice"),
+        (ArrayOptions::new().tuning(Tuning::new().topology(Topology::One).cache_nodes([1])), "there is one node, 0"),
+        (ArrayOptions::new().tuning(Tuning::new().topology(Topology::Emulate(0))), "give 1 to 64"),
         (two().cache_bytes(12 * PAGE as u64), "for each of 2 nodes"),
     ] {
         let error = options.read_only(true).open(&drives[0]).unwrap_err().to_string();
@@ -180,7 +182,9 @@ fn senseless_nodes_are_errors() {
 fn threads_share_the_nodes_threads() {
     for (drive_threads, io_nodes) in [(false, vec![0, 1, 2]), (true, vec![0, 1, 2]), (false, vec![0])] {
         let (_dir, drives) = drives();
-        let options = nodes(3).drive_threads(drive_threads).io_nodes(io_nodes).remote(Remote::Message).cache_bytes(MIB);
+        let options = nodes(3)
+            .with_tuning(|tuning| tuning.drive_threads(drive_threads).io_nodes(io_nodes).remote(Remote::Message))
+            .cache_bytes(MIB);
         let (array, file) = cold(&drives, options);
         thread::scope(|scope| {
             for seed in 0..6u64 {

@@ -14,7 +14,7 @@ use iomill::cache::feeder::Feeder;
 use iomill::cache::key::Key;
 use iomill::cache::policy::PolicyKind;
 use iomill::cache::set::WAYS_DEFAULT;
-use iomill::{Advice, ArrayOptions, Layout, Topology};
+use iomill::{Advice, ArrayOptions, FileOptions, Topology, Tuning};
 
 use crate::executor::block_on;
 
@@ -292,9 +292,9 @@ fn epochs_through_a_small_cache_hit_its_share() {
     let dir = tempfile::tempdir().unwrap();
     let drive = dir.path().join("drive");
     fs::create_dir(&drive).unwrap();
-    let options = ArrayOptions::new().topology(Topology::One);
+    let options = ArrayOptions::new().tuning(Tuning::new().topology(Topology::One));
     let array = options.cache_bytes(PAGES / 4 * PAGE).create([&drive]).unwrap();
-    let file = array.create_file("rows", Layout::default()).unwrap();
+    let file = array.create_file("rows", &FileOptions::new()).unwrap();
     for page in 0..PAGES {
         file.write_at(&page.to_le_bytes().repeat(PAGE as usize / 8), page * PAGE).unwrap();
     }

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, Layout};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, File, FileOptions};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 4096;
@@ -106,9 +106,9 @@ impl Wake for TaskWaker {
 fn array(root: &tempfile::TempDir) -> (Array, File) {
     let drives: Vec<PathBuf> = (0..4).map(|n| root.path().join(n.to_string())).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let options = ArrayOptions::new().cache_bytes(2 << 20).cache_bytes_max(8 << 20).depth(64);
+    let options = ArrayOptions::new().cache_bytes(2 << 20).cache(CacheOptions::new().max_bytes(8 << 20)).depth(64);
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("pages", Layout::default()).unwrap();
+    let file = array.create_file("pages", &FileOptions::new()).unwrap();
     let pages: Vec<u8> = (0..PAGES).flat_map(|n| [n as u8; PAGE as usize]).collect();
     file.write_at(&pages, 0).unwrap();
     file.sync().unwrap();
@@ -177,7 +177,7 @@ fn no_poll_and_no_drop_waits() {
         None => tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap(),
     };
     let (array, file) = array(&root);
-    let log = array.create_file("log", Layout::default()).unwrap();
+    let log = array.create_file("log", &FileOptions::new()).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let others = disturb(&array, &stop);
     let (ready, mut rng) = (Arc::new(Ready::default()), Rng::with_seed(5));

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, File, Layout, Remote, Topology};
+use iomill::{Array, ArrayOptions, CacheOptions, File, FileOptions, Remote, Topology, Tuning};
 
 use crate::rounds;
 
@@ -73,11 +73,14 @@ fn resizes_beside_calls(drive_threads: bool, nodes: usize) {
     const THREADS: usize = 4;
     const PART: usize = 1_000_000;
     let (_dir, drives) = drives();
-    let options =
-        ArrayOptions::new().drive_threads(drive_threads).depth(8).cache_bytes(60 * SET).cache_bytes_max(300 * SET);
-    let options = options.topology(Topology::Emulate(nodes)).remote(Remote::Message);
+    let options = ArrayOptions::new()
+        .tuning(Tuning::new().drive_threads(drive_threads))
+        .depth(8)
+        .cache_bytes(60 * SET)
+        .cache(CacheOptions::new().max_bytes(300 * SET));
+    let options = options.with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes)).remote(Remote::Message));
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("f", Layout::striping().block_bytes(16 << 10)).unwrap();
+    let file = array.create_file("f", &FileOptions::new().block_bytes(16 << 10)).unwrap();
     file.write_at(&vec![0; THREADS * PART], 0).unwrap();
     let (stop, calls) = (AtomicBool::new(false), AtomicU64::new(0));
     let models: Vec<Vec<u8>> = thread::scope(|scope| {
@@ -228,9 +231,9 @@ impl Versions {
 fn every_byte_is_right_while_memory_comes_and_goes() {
     const PAGES: usize = 3000;
     let (_dir, drives) = drives();
-    let options = ArrayOptions::new().cache_bytes(16 * MIB).cache_bytes_max(16 * MIB);
+    let options = ArrayOptions::new().cache_bytes(16 * MIB).cache(CacheOptions::new().max_bytes(16 * MIB));
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("f", Layout::striping().block_bytes(16 << 10)).unwrap();
+    let file = array.create_file("f", &FileOptions::new().block_bytes(16 << 10)).unwrap();
     let all: Vec<u8> = (0..PAGES).flat_map(|page| Versions::page_bytes(page, 0)).collect();
     file.write_at(&all, 0).unwrap();
     let zeroes = || (0..PAGES).map(|_| AtomicU64::new(0)).collect();
@@ -273,7 +276,7 @@ fn rss_bytes() -> u64 {
 }
 
 fn fill(array: &Array, bytes: u64) -> File {
-    let file = array.create_file("f", Layout::striping()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     let chunk: Vec<u8> = (0..MIB).map(|at| (at / 8) as u8).collect();
     (0..bytes / MIB).for_each(|at| file.write_at(&chunk, at * MIB).unwrap());
     file.sync().unwrap();
@@ -311,10 +314,18 @@ fn memory_goes_back() {
 #[test]
 fn senseless_sizes_are_errors() {
     let (_dir, drives) = drives();
-    let error = ArrayOptions::new().cache_bytes(20 * SET).cache_bytes_max(10 * SET).create(&drives).unwrap_err();
+    let error = ArrayOptions::new()
+        .cache_bytes(20 * SET)
+        .cache(CacheOptions::new().max_bytes(10 * SET))
+        .create(&drives)
+        .unwrap_err();
     assert!(error.to_string().contains("cache_bytes_max"), "{error}");
     let (_dir, drives) = self::drives();
-    let array = ArrayOptions::new().cache_bytes(20 * SET).cache_bytes_max(30 * SET).create(&drives).unwrap();
+    let array = ArrayOptions::new()
+        .cache_bytes(20 * SET)
+        .cache(CacheOptions::new().max_bytes(30 * SET))
+        .create(&drives)
+        .unwrap();
     for (bytes, says) in
         [(0, "one set"), (SET - 1, "one set"), (31 * SET, "cache_bytes_max"), (u64::MAX, "cache_bytes_max")]
     {

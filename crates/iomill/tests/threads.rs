@@ -13,7 +13,7 @@ use std::thread::{self};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Request, Result};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request, Result, Tuning};
 use tempfile::TempDir;
 
 use crate::executor::block_on;
@@ -35,7 +35,7 @@ impl Rig {
     }
 
     fn create(&self, drive_threads: bool) -> Array {
-        ArrayOptions::new().drive_threads(drive_threads).depth(8).create(&self.drives).unwrap()
+        ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).depth(8).create(&self.drives).unwrap()
     }
 
     /// Opens the array as soon as its present user has closed it.
@@ -118,10 +118,10 @@ fn call(rng: &mut Rng, file: &File, start: usize, model: &mut [u8]) -> Result<()
 #[test]
 fn threads_on_parts_of_one_file_do_not_disturb_each_other() {
     ends(|| {
-        for (drive_threads, layout) in [(false, Layout::striping()), (true, Layout::hash())] {
+        for (drive_threads, layout) in [(false, FileOptions::new()), (true, FileOptions::new().layout(Layout::Hash))] {
             let rig = Rig::new(3);
             let array = rig.create(drive_threads);
-            let file = array.create_file("file", layout.block_bytes(8192)).unwrap();
+            let file = array.create_file("file", &layout.block_bytes(8192)).unwrap();
             // Not whole pages, so that neighbours share some.
             let len = 61_007;
             file.write_at(&vec![0; 8 * len], 0).unwrap();
@@ -164,7 +164,7 @@ fn names_opened_made_renamed_and_deleted_by_all() {
                         let name = ["a", "b", "c"][rng.usize(0..3)];
                         let to = ["a", "b", "c"][rng.usize(0..3)];
                         let result = match rng.u8(0..12) {
-                            0..3 => array.create_file(name, Layout::default()).and_then(|file| write_same(&file)),
+                            0..3 => array.create_file(name, &FileOptions::new()).and_then(|file| write_same(&file)),
                             3..7 => array.open_file(name).and_then(|file| {
                                 opened.fetch_add(1, Ordering::Relaxed);
                                 assert_same(&file)?;
@@ -217,7 +217,7 @@ fn renames_in_opposite_directions_end() {
                 let (array, both) = (array.clone(), &both);
                 scope.spawn(move || {
                     for _ in 0..rounds(30) {
-                        match array.create_file(from, Layout::default()) {
+                        match array.create_file(from, &FileOptions::new()) {
                             Ok(_) | Err(Error::Exists { .. }) => {}
                             Err(error) => panic!("{error}"),
                         }
@@ -246,7 +246,7 @@ fn a_file_shrinks_and_grows_under_its_readers() {
         for drive_threads in DRIVE_THREADS {
             let rig = Rig::new(3);
             let array = rig.create(drive_threads);
-            let file = array.create_file("file", Layout::hash().block_bytes(4096)).unwrap();
+            let file = array.create_file("file", &FileOptions::new().layout(Layout::Hash).block_bytes(4096)).unwrap();
             let whole: Vec<u8> = (0..300_000).map(pattern).collect();
             file.write_at(&whole, 0).unwrap();
             let stop = AtomicBool::new(false);
@@ -293,7 +293,8 @@ fn an_array_is_closed_while_threads_use_it() {
         for round in 0..rounds(12) as usize {
             let rig = Rig::new(2);
             let array = rig.create(DRIVE_THREADS[round % 2]);
-            let file = array.create_file("file", Layout::rotated().block_bytes(4096)).unwrap();
+            let file =
+                array.create_file("file", &FileOptions::new().layout(Layout::Rotated).block_bytes(4096)).unwrap();
             let len = 20_001;
             file.write_at(&vec![0; 6 * len], 0).unwrap();
             let start = Barrier::new(8);
@@ -321,7 +322,9 @@ fn an_array_is_closed_while_threads_use_it() {
                     loop {
                         let name = ["x", "y"][rng.usize(0..2)];
                         let result = match rng.u8(0..4) {
-                            0 => namer.create_file(name, Layout::hash()).and_then(|file| file.set_len(9000)),
+                            0 => namer
+                                .create_file(name, &FileOptions::new().layout(Layout::Hash))
+                                .and_then(|file| file.set_len(9000)),
                             1 => namer.open_file(name).and_then(|file| file.write_at(&[1; 5000], 3)),
                             2 => namer.rename(name, "x"),
                             _ => namer.delete(name),
@@ -359,7 +362,7 @@ fn what_is_dropped_in_flight_is_finished() {
         for round in 0..rounds(20) as usize {
             let rig = Rig::new(2);
             let array = rig.create(DRIVE_THREADS[round % 2]);
-            let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
+            let file = array.create_file("file", &FileOptions::new().block_bytes(4096)).unwrap();
             let content: Vec<u8> = (0..200_000).map(pattern).collect();
             drop(file.write_at_async(content.clone(), 0));
             drop(file.sync_async());
@@ -384,7 +387,7 @@ fn a_callback_that_panics_takes_no_other_along() {
     ends(|| {
         let rig = Rig::new(1);
         let array = rig.create(false);
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         let (send, receive) = channel();
         for index in 0..20 {
             let send = send.clone();
@@ -410,7 +413,7 @@ fn a_file_can_be_deleted_once_its_last_call_has_ended() {
         for drive_threads in DRIVE_THREADS {
             let rig = Rig::new(2);
             let array = rig.create(drive_threads);
-            let file = array.create_file("x", Layout::default()).unwrap();
+            let file = array.create_file("x", &FileOptions::new()).unwrap();
             let (sender, receiver) = channel();
             let (go_on, gone_on) = channel::<()>();
             let write = vec![Request::Write { offset: 0, bytes: vec![1; 4096] }];
@@ -425,7 +428,7 @@ fn a_file_can_be_deleted_once_its_last_call_has_ended() {
             array.delete("x").unwrap();
             go_on.send(()).unwrap();
             for _ in 0..20 {
-                let file = array.create_file("x", Layout::default()).unwrap();
+                let file = array.create_file("x", &FileOptions::new()).unwrap();
                 file.write_at(&[1; 100], 0).unwrap();
                 let reading = file.read_async(0, 100);
                 let syncing = file.sync_async();
@@ -451,7 +454,7 @@ fn a_waker_that_panics_stops_no_other_operation() {
     ends(|| {
         let rig = Rig::new(2);
         let array = rig.create(false);
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&vec![7; 1 << 20], 0).unwrap();
         let waker = Waker::from(Arc::new(Bomb));
         for _ in 0..20 {

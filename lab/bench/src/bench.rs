@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use iomill::{ArrayOptions, Error, LayoutKind, Result};
+use iomill::{ArrayOptions, Error, Layout, Result};
 
 use crate::arena::{Arena, Shape};
 use crate::asynchronous::Flyer;
@@ -136,7 +136,7 @@ pub fn run(
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
     settings.rivals.check(ACCESS_RIVALS)?;
-    if settings.plan.workload.writes() && settings.shape.layout.kind() == LayoutKind::Hash {
+    if settings.plan.workload.writes() && settings.shape.layout.chosen_layout() == Layout::Hash {
         let why = "rivals would write into blocks that the hash layout leaves unused; use striping or rotated";
         return Err(Error::invalid("writes with the hash layout", why));
     }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, Layout, Result};
+use iomill::{ADAPTIVE_DEPTH, ArrayOptions, Error, FileOptions, Result};
 use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
@@ -175,7 +175,7 @@ fn measure(
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
-    let shape = Shape { len_bytes: settings.len_bytes, layout: Layout::striping() };
+    let shape = Shape { len_bytes: settings.len_bytes, layout: FileOptions::new() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let mut measured = Vec::new();
     let mut is_spoilt = false;
@@ -200,8 +200,9 @@ fn steps<'a>(arena: &Arena, settings: &Settings, what: What<'a>) -> Result<Vec<B
     let mut contenders: Vec<Box<dyn Contender<What<'a>> + 'a>> = Vec::new();
     for (names, drive_threads) in NAMES.iter().zip([false, true]) {
         for (level, &name) in names.iter().enumerate() {
-            let options =
-                switched(&settings.options, level, settings.depth).drive_threads(drive_threads).cache_bytes(0);
+            let options = switched(&settings.options, level, settings.depth)
+                .with_tuning(|tuning| tuning.drive_threads(drive_threads))
+                .cache_bytes(0);
             contenders.push(Box::new(Step {
                 name,
                 drives: arena.drives().to_owned(),
@@ -217,10 +218,10 @@ fn steps<'a>(arena: &Arena, settings: &Settings, what: What<'a>) -> Result<Vec<B
 
 /// The options with all steps up to `level` switched on.
 fn switched(options: &ArrayOptions, level: usize, depth: u32) -> ArrayOptions {
-    let options = options.clone().sort(level >= 1).merge(level >= 2);
-    let options = if level >= 3 { options } else { options.plug(1) };
+    let options = options.clone().with_tuning(|tuning| tuning.sort(level >= 1).merge(level >= 2));
+    let options = if level >= 3 { options } else { options.with_tuning(|tuning| tuning.plug(1)) };
     let most = if level >= 4 { depth.max(ADAPTIVE_DEPTH) } else { depth };
-    options.depth(most).adaptive_depth(level >= 4)
+    options.depth(most).with_tuning(|tuning| tuning.adaptive_depth(level >= 4))
 }
 
 /// iomill with some of the steps switched on.

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use iomill::{ArrayOptions, Error, Result};
+use iomill::{ArrayOptions, CreateOptions, Error, Result};
 
 use crate::arena::Arena;
 use crate::bench::{Rivals, Stage};
@@ -51,7 +51,8 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
     let mut contenders: Vec<Box<dyn Contender<FileWork>>> = Vec::new();
     let mut arenas = Vec::new();
     for (name, copies) in [(IOMILL_1_COPY, 1), (IOMILL_3_COPIES, 3), (IOMILL_FUTURES, 1), (IOMILL_NO_SYNC, 1)] {
-        let arena = Arena::fresh_with(&place.0.join(name), DRIVES, &settings.options.clone().copies(copies))?;
+        let arena =
+            Arena::fresh_with(&place.0.join(name), DRIVES, &settings.options, &CreateOptions::new().copies(copies))?;
         // Each read is one from a drive, as those of plain files.
         let options = settings.options.clone().cache_bytes(0).sync_changes(name != IOMILL_NO_SYNC);
         let files =

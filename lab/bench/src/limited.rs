@@ -5,7 +5,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use iomill::{ArrayOptions, Error, Layout, Result};
+use iomill::{ArrayOptions, Error, FileOptions, Result};
 
 use crate::access::Access;
 use crate::arena::{Arena, Shape};
@@ -151,7 +151,7 @@ fn accesses(
     cancel: &AtomicBool,
     stage: &mut dyn FnMut(Stage),
 ) -> Result<Report> {
-    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    let shape = Shape { len_bytes: settings.size_bytes, layout: FileOptions::new() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let target = arena.target()?;
     let machine = Machine::look(target.parts());

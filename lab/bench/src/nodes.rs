@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
-use iomill::{ArrayOptions, Error, Layout, Remote, Result, Topology};
+use iomill::{ArrayOptions, Error, FileOptions, Remote, Result, Topology};
 
 use crate::access::Access;
 use crate::arena::{Arena, Shape};
@@ -113,7 +113,7 @@ pub fn run(
         let why = "there is nothing to compare; give a topology of several nodes, such as `emulate:4`";
         return Err(Error::invalid("one node", why));
     }
-    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    let shape = Shape { len_bytes: settings.size_bytes, layout: FileOptions::new() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let machine = Machine::look(arena.target()?.parts());
     let mut contenders = contenders(arena, settings)?;
@@ -124,13 +124,13 @@ pub fn run(
 
 fn contenders(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender<Reads>>>> {
     let (caching, owning) = settings.nodes.split_at(settings.nodes.len() / 2);
-    let options = || settings.options.clone().topology(settings.topology);
+    let options = || settings.options.clone().with_tuning(|tuning| tuning.topology(settings.topology));
     let ways = [
-        (ONE_NODE, options().topology(Topology::One)),
-        (DIRECT, options().remote(Remote::Direct)),
-        (MESSAGE, options().remote(Remote::Message)),
+        (ONE_NODE, options().with_tuning(|tuning| tuning.topology(Topology::One))),
+        (DIRECT, options().with_tuning(|tuning| tuning.remote(Remote::Direct))),
+        (MESSAGE, options().with_tuning(|tuning| tuning.remote(Remote::Message))),
         (AUTO, options()),
-        (APART, options().cache_nodes(caching).io_nodes(owning)),
+        (APART, options().with_tuning(|tuning| tuning.cache_nodes(caching).io_nodes(owning))),
     ];
     let way = |(name, options)| Ok(Box::new(Way(Accesses::named(name, arena, &options)?)) as Box<dyn Contender<Reads>>);
     ways.into_iter().map(way).collect()
@@ -158,6 +158,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iomill::CacheOptions;
     use std::time::Duration;
 
     static NEVER: AtomicBool = AtomicBool::new(false);
@@ -167,7 +168,7 @@ mod tests {
             size_bytes: 8 << 20,
             // Sets so large that none overflows while a quarter of the cache is in use. With sets of 4 pages a few in a
             // thousand reads miss.
-            options: ArrayOptions::new().set_size(16),
+            options: ArrayOptions::new().cache(CacheOptions::new().set_pages(16)),
             topology: Topology::Emulate(count),
             nodes: (0..count).collect(),
             batches: vec![1, 32],

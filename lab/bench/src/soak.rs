@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Array, ArrayOptions, Counters, Error, File, Layout, Result};
+use iomill::{Array, ArrayOptions, Counters, Error, File, FileOptions, Result};
 use serde::Serialize;
 
 use crate::arena::{Arena, Shape};
@@ -128,7 +128,7 @@ pub fn run(
         let why = "the whole file would stay in memory; give a larger --size";
         return Err(Error::invalid(format!("a file of {size} with a cache of {cache}"), why));
     }
-    let shape = Shape { len_bytes: settings.size_bytes, layout: Layout::default() };
+    let shape = Shape { len_bytes: settings.size_bytes, layout: FileOptions::new() };
     arena.fill(&shape, cancel, &mut |done, total| stage(Stage::Filling(done, total)))?;
     let machine = Machine::look(arena.target()?.parts());
     let slots = Slots::new(settings.size_bytes);

@@ -135,7 +135,7 @@ mod tests {
     fn setting(seed_read: u64, cache_bytes: u64) -> Setting {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let mut arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
-        let shape = Shape { len_bytes: LEN_BYTES, layout: iomill::Layout::default() };
+        let shape = Shape { len_bytes: LEN_BYTES, layout: iomill::FileOptions::new() };
         arena.fill(&shape, &NEVER, &mut |_, _| ()).unwrap();
         let flat = FlatFile::write(dir.path().join("f"), LEN_BYTES, SEED, &NEVER, &mut |_, _| ()).unwrap();
         let data = Arc::new(Data::new(flat.path().to_owned(), 512, seed_read).unwrap());

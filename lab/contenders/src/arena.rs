@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::layout::Map;
-use iomill::{Array, ArrayOptions, Error, Layout, Result};
+use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, Result};
 
 use crate::flat::FlatFile;
 use crate::leftovers::{self, By};
@@ -37,23 +37,28 @@ pub struct Shape {
     /// Its length in bytes.
     pub len_bytes: u64,
     /// Its layout.
-    pub layout: Layout,
+    pub layout: FileOptions,
 }
 
 impl Arena {
     /// Makes a new array of `drives` directories in `dir`, which must not exist yet. The array is removed at the end.
     pub fn fresh(dir: &Path, drives: usize) -> Result<Arena> {
-        Arena::fresh_at(vec![dir.to_owned()], drives, &ArrayOptions::new())
+        Arena::fresh_at(vec![dir.to_owned()], drives, &ArrayOptions::new(), &CreateOptions::new())
     }
 
     /// Makes a new array of `drives` directories, which are spread over `dirs` in turn. The array is removed at the
     /// end.
     pub fn fresh_over(dirs: &[PathBuf], drives: usize) -> Result<Arena> {
         let name = leftovers::name(By::Bench);
-        Arena::fresh_at(dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(), drives, &ArrayOptions::new())
+        Arena::fresh_at(
+            dirs.iter().take(drives).map(|dir| dir.join(&name)).collect(),
+            drives,
+            &ArrayOptions::new(),
+            &CreateOptions::new(),
+        )
     }
 
-    fn fresh_at(dirs: Vec<PathBuf>, drives: usize, options: &ArrayOptions) -> Result<Arena> {
+    fn fresh_at(dirs: Vec<PathBuf>, drives: usize, options: &ArrayOptions, new: &CreateOptions) -> Result<Arena> {
         let paths: Vec<PathBuf> =
             dirs.iter().cycle().take(drives).zip(0..).map(|(dir, index)| dir.join(format!("ssd{index}"))).collect();
         let mut arena = Arena {
@@ -71,13 +76,13 @@ impl Arena {
         for path in &paths {
             fs::create_dir(path).map_err(|e| Error::io("create", path, e))?;
         }
-        options.clone().create(&paths)?.close()?;
+        options.clone().create_with(&paths, new)?.close()?;
         Ok(arena)
     }
 
     /// Makes a new array of `drives` directories in `dir`, which must not exist yet, with these options.
-    pub fn fresh_with(dir: &Path, drives: usize, options: &ArrayOptions) -> Result<Arena> {
-        Arena::fresh_at(vec![dir.to_owned()], drives, options)
+    pub fn fresh_with(dir: &Path, drives: usize, options: &ArrayOptions, new: &CreateOptions) -> Result<Arena> {
+        Arena::fresh_at(vec![dir.to_owned()], drives, options, new)
     }
 
     /// Measures in an existing array. Only the measured file is made and removed.
@@ -107,7 +112,7 @@ impl Arena {
             array.delete(&name)?;
         }
         self.file_name = leftovers::name(By::Bench);
-        let file = array.create_file(&self.file_name, shape.layout.clone())?;
+        let file = array.create_file(&self.file_name, &shape.layout.clone())?;
         self.remove_file = self.remove_dirs.is_empty();
         file.preallocate(len)?;
         write_pattern(array, file, len, cancel, progress)
@@ -190,7 +195,7 @@ impl Arena {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(FlatFile, Machine)> {
         let flat = FlatFile::write(self.flat_path()?, len_bytes, SEED, cancel, progress)?;
-        self.fill(&Shape { len_bytes, layout: Layout::default() }, cancel, progress)?;
+        self.fill(&Shape { len_bytes, layout: FileOptions::new() }, cancel, progress)?;
         let part = Part { path: flat.path().to_owned(), len_bytes: flat.len_bytes() };
         let machine = Machine::look(&[part]);
         Ok((flat, machine))
@@ -238,12 +243,14 @@ fn write_pattern(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use iomill::Layout;
 
     /// With every layout the rivals find the pattern in the parts, page by page.
     #[test]
     fn parts_hold_what_the_page_map_says() {
         let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        for layout in [Layout::striping(), Layout::rotated(), Layout::hash()] {
+        for layout in [Layout::Striping, Layout::Rotated, Layout::Hash].map(|layout| FileOptions::new().layout(layout))
+        {
             let dir = base.path().join("array");
             let mut arena = Arena::fresh(&dir, 3).unwrap();
             let shape = Shape { len_bytes: 40 << 20, layout };
@@ -263,14 +270,14 @@ mod tests {
     fn only_the_measured_file_goes_from_an_array_that_was_there() {
         let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let array = Array::create([base.path()]).unwrap();
-        array.create_file("theirs", Layout::default()).unwrap().close().unwrap();
+        array.create_file("theirs", &FileOptions::new()).unwrap().close().unwrap();
         let mut ended = std::process::Command::new("true").spawn().unwrap();
         ended.wait().unwrap();
         let abandoned = leftovers::name_of(By::Bench, ended.id());
-        array.create_file(&abandoned, Layout::default()).unwrap().close().unwrap();
+        array.create_file(&abandoned, &FileOptions::new()).unwrap().close().unwrap();
         array.close().unwrap();
         let mut arena = Arena::existing(&[base.path().to_owned()]);
-        let shape = Shape { len_bytes: 1 << 20, layout: Layout::default() };
+        let shape = Shape { len_bytes: 1 << 20, layout: FileOptions::new() };
         arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
         drop(arena);
         let peek = ArrayOptions::new().peek([base.path()]).unwrap();

@@ -52,7 +52,7 @@ pub struct Iomill {
 impl Iomill {
     /// Uses the measured file of `arena`.
     pub fn new(name: &'static str, arena: &Arena, options: &ArrayOptions) -> Result<Iomill> {
-        let options = options.clone().drive_threads(name == IOMILL_DRIVE_THREADS);
+        let options = options.clone().with_tuning(|tuning| tuning.drive_threads(name == IOMILL_DRIVE_THREADS));
         let options = if name == IOMILL_NULL { options.engine(EngineKind::Null) } else { options };
         Iomill::with(name, arena, options)
     }

@@ -435,7 +435,7 @@ mod tests {
     /// Replays on a new file. Returns the figures and the file.
     fn replay(text: &str, array: &Array, name: &str, mode: ReplayMode) -> Result<(Figures, File)> {
         let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER)?;
-        let file = array.create_file(name, iomill::Layout::default())?;
+        let file = array.create_file(name, &iomill::FileOptions::new())?;
         file.set_len(survey.end_bytes.next_multiple_of(PAGE_BYTES))?;
         let (settings, done) = (Settings { threads: 3, mode, limit: u64::MAX }, AtomicU64::new(0));
         let figures = run(reader(text), (Owner::Array(array), &file), &survey, settings, &done, &NEVER)?;
@@ -521,7 +521,7 @@ mod tests {
             let error = replay(&text, &array, name, ReplayMode::AsRecorded).unwrap_err().to_string();
             assert!(error.contains("changed while"), "{error}");
         }
-        let cut = array.create_file("cut", iomill::Layout::default()).unwrap();
+        let cut = array.create_file("cut", &iomill::FileOptions::new()).unwrap();
         let survey = Survey::of(&mut reader(TRACE), u64::MAX, &NEVER).unwrap();
         let settings = Settings { threads: 2, mode: ReplayMode::ReadsOnly, limit: u64::MAX };
         let done = AtomicU64::new(0);
@@ -535,7 +535,7 @@ mod tests {
         let (_dir, array) = array();
         let many = "0,0,512,r,0\n".repeat(6 * BATCH);
         let survey = Survey::of(&mut reader(&many), u64::MAX, &NEVER).unwrap();
-        let file = array.create_file("f", iomill::Layout::default()).unwrap();
+        let file = array.create_file("f", &iomill::FileOptions::new()).unwrap();
         file.set_len(survey.end_bytes).unwrap();
         let done = AtomicU64::new(0);
         let survey_of = |cancel| Survey::of(&mut reader(&many), u64::MAX, &AtomicBool::new(cancel)).unwrap().requests();

@@ -25,7 +25,7 @@ pub const PER_MILLE: [u64; 6] = [1, 10, 50, 100, 200, 400];
 pub const PAGES_MIN: u64 = 64;
 
 /// Pages per set, if not given.
-pub const SET_SIZE_DEFAULT: u32 = iomill::DEFAULT_SET_SIZE as u32;
+pub const SET_SIZE_DEFAULT: u32 = iomill::cache::set::WAYS_DEFAULT as u32;
 
 /// The number of accesses after which a simulation checks whether it was cancelled.
 const LOOK: usize = 1 << 20;

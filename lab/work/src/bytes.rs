@@ -49,7 +49,7 @@ pub trait Bytes: Send + Sync {
 pub fn open(job: &Job, array: Option<&iomill::Array>, name: &str, len: Option<u64>) -> Result<Box<dyn Bytes>> {
     if let Some(array) = array {
         let file = match len {
-            Some(_) => array.create_file(name, iomill::Layout::default())?,
+            Some(_) => array.create_file(name, &iomill::FileOptions::new())?,
             None => array.open_file(name)?,
         };
         if let Some(len) = len {

@@ -14,7 +14,7 @@ use std::path::Path as FsPath;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
-use iomill::{Array, Layout, Runtime, When};
+use iomill::{Array, FileOptions, Runtime, When};
 
 use super::object_store;
 use super::object_store::path::Path;
@@ -80,9 +80,9 @@ impl IomillStore {
         Ok(IomillStore(self.0.within(prefix.as_ref())))
     }
 
-    /// How new objects of an array are laid out on its drives. A store of ordinary files makes none, so there it changes nothing.
-    pub fn with_layout(mut self, layout: Layout) -> IomillStore {
-        self.0.layout = layout;
+    /// How the files of new objects are made. A store of ordinary files makes none, so there it changes nothing.
+    pub fn with_file_options(mut self, options: FileOptions) -> IomillStore {
+        self.0.file_options = options;
         self
     }
 
@@ -149,7 +149,7 @@ impl ObjectStore for IomillStore {
                 When::Version(version_of(e_tag).map_err(|fault| error(fault, location))?)
             }
         };
-        let mut how = iomill::PutOptions::new().layout(self.0.layout.clone()).when(when);
+        let mut how = iomill::PutOptions::new().file(self.0.file_options.clone()).when(when);
         for (key, value) in attributes::to_catalog(&options.attributes, location)? {
             how = how.attribute(key, value);
         }

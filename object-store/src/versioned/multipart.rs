@@ -36,7 +36,7 @@ async fn begin(store: &Store, location: &Path, attributes: &Attributes) -> Resul
     let at = |fault| error(fault, location);
     let objects = store.source.writable("a multipart upload").map_err(at)?;
     let attributes = to_catalog(attributes, location)?;
-    Upload::new(objects, store.name(location.as_ref()), &store.layout, attributes).await.map_err(at)
+    Upload::new(objects, store.name(location.as_ref()), &store.file_options, attributes).await.map_err(at)
 }
 
 #[async_trait]

@@ -58,7 +58,7 @@ pub fn assert_clean(dir: &TempDir, array: Array) {
     eventually("parts of dropped files are removed", || parts(dir).iter().all(|part| named.contains(part)));
     array.close().unwrap();
     let drives: Vec<_> = (0..4).map(|n| dir.path().join(format!("ssd{n}"))).collect();
-    let report = ArrayOptions::new().check(&drives, false).unwrap();
+    let report = Array::check(&drives).unwrap();
     assert!(report.problems.is_empty(), "{report:?}");
 }
 

@@ -10,7 +10,7 @@ fn a_store_is_short_in_logs_and_gives_its_array() {
     assert_eq!(format!("{store:?}"), "IomillStore(array, \"tables\")");
     assert_eq!(store.as_array().unwrap().info().unwrap().id, array.info().unwrap().id);
     assert!(format!("{array:?}").len() < 200, "{array:?}");
-    let file = array.create_file("a", iomill::Layout::default()).unwrap();
+    let file = array.create_file("a", &iomill::FileOptions::new()).unwrap();
     assert!(format!("{file:?}").len() < 200, "{file:?}");
     let plain = IomillStore::plain(dir.path()).unwrap();
     assert!(plain.as_array().is_none());

@@ -13,7 +13,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde_json::Value;
@@ -136,14 +136,14 @@ impl Random {
     }
 }
 
-fn layout() -> Layout {
-    Layout::striping().block_bytes(BLOCK_BYTES as u32)
+fn file_options() -> FileOptions {
+    FileOptions::new().block_bytes(BLOCK_BYTES as u32)
 }
 
 /// Writes and syncs within a file that has blocks but no data yet, and the same at its end.
 fn syncs_call_what_they_must(ground: &Ground, array: &Array) -> Result<()> {
     let calls = Calls::new()?;
-    let file = array.create_file("synced", layout())?;
+    let file = array.create_file("synced", &file_options())?;
     file.preallocate(4 * MIB)?;
     file.set_len(4 * MIB)?;
     file.write_at(&vec![1; 4 * BLOCK_BYTES as usize], 0)?;
@@ -182,7 +182,7 @@ fn syncs_call_what_they_must(ground: &Ground, array: &Array) -> Result<()> {
 
 /// Random writes, reads, cuts and growth, compared with a plain vector.
 fn bytes_are_right(ground: &Ground, array: &Array) -> Result<()> {
-    let file = array.create_file("model", layout())?;
+    let file = array.create_file("model", &file_options())?;
     let mut model: Vec<u8> = Vec::new();
     let mut random = Random(11);
     for step in 0..100 {
@@ -218,7 +218,7 @@ fn bytes_are_right(ground: &Ground, array: &Array) -> Result<()> {
 
 /// The fixed part of a file stays readable while the file grows and is cut behind it.
 fn files_change_under_readers(ground: &Ground, array: &Array) -> Result<()> {
-    let file = array.create_file("changing", layout())?;
+    let file = array.create_file("changing", &file_options())?;
     file.write_at(&vec![1; MIB as usize], 0)?;
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     let reader = || -> std::result::Result<(), String> {
@@ -263,7 +263,7 @@ fn files_change_under_readers(ground: &Ground, array: &Array) -> Result<()> {
 /// A part grows beyond the address space that is reserved for it.
 fn a_part_is_mapped_anew(ground: &Ground, array: &Array) -> Result<()> {
     const FAR: u64 = 100 << 30;
-    let file = array.create_file("large", layout())?;
+    let file = array.create_file("large", &file_options())?;
     file.write_at(&vec![5; MIB as usize], 0)?;
     let path = &parts(array, "large")?[0];
     let mut read = vec![0; MIB as usize];
@@ -293,7 +293,7 @@ fn a_part_is_mapped_anew(ground: &Ground, array: &Array) -> Result<()> {
 /// on.
 fn no_room_and_cut_parts_are_errors(ground: &Ground) -> Result<()> {
     let array = ground.open()?;
-    let file = array.create_file("holes", layout())?;
+    let file = array.create_file("holes", &file_options())?;
     file.set_len(8 * MIB)?;
     file.write_at(&[4; 2 * BLOCK_BYTES as usize], 0)?;
     let fillers = ground.places.iter().map(|place| kernel::fill(place)).collect::<Result<Vec<PathBuf>>>()?;
@@ -389,7 +389,7 @@ fn the_power_fails(grounds: &[Ground]) -> Result<()> {
     let mut held = Vec::new();
     for ground in grounds.iter().rev() {
         let array = ground.open()?;
-        let file = array.create_file(LASTING, layout())?;
+        let file = array.create_file(LASTING, &file_options())?;
         file.preallocate(LASTING_BYTES)?;
         file.set_len(LASTING_BYTES)?;
         // First every part is mapped, and synced by the kernel; then come the writes that must last.

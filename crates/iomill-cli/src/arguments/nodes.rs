@@ -20,12 +20,12 @@ pub struct Nodes {
 impl Nodes {
     /// The same as options.
     pub fn apply(&self, options: ArrayOptions) -> ArrayOptions {
-        let mut options = options.topology(self.topology);
+        let mut options = options.with_tuning(|tuning| tuning.topology(self.topology));
         if let Some(nodes) = &self.cache_nodes {
-            options = options.cache_nodes(nodes.clone());
+            options = options.with_tuning(|tuning| tuning.cache_nodes(nodes.clone()));
         }
         if let Some(nodes) = &self.io_nodes {
-            options = options.io_nodes(nodes.clone());
+            options = options.with_tuning(|tuning| tuning.io_nodes(nodes.clone()));
         }
         options
     }

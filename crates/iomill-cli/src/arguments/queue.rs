@@ -73,12 +73,14 @@ impl Depth {
 impl Queues {
     /// The same as options of an array.
     pub fn apply(&self, options: ArrayOptions) -> ArrayOptions {
-        let options = options.sort(!self.no_sort).merge(!self.no_merge);
+        let options = options.with_tuning(|tuning| tuning.sort(!self.no_sort).merge(!self.no_merge));
         let options = match self.depth {
-            Some(depth) => options.depth(depth.most()).adaptive_depth(depth == Depth::Adaptive),
+            Some(depth) => {
+                options.depth(depth.most()).with_tuning(|tuning| tuning.adaptive_depth(depth == Depth::Adaptive))
+            }
             None => options,
         };
-        self.plug.into_iter().fold(options, ArrayOptions::plug)
+        self.plug.into_iter().fold(options, |options, plug| options.with_tuning(|tuning| tuning.plug(plug)))
     }
 
     /// The depth on the command line, or the default; for commands that read no profile.

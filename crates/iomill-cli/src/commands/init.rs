@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use iomill::DriveInfo;
+use iomill::{CreateOptions, DriveInfo};
 use serde_json::json;
 
 use super::info;
@@ -34,14 +34,14 @@ pub fn run(context: &Context<'_>, arguments: &Init) -> Result<Answer> {
         let why = "init makes a new array of the drives in its arguments; leave `-a` out";
         return Err(Failure::Usage(why.to_owned()));
     }
-    let mut options = context.options();
+    let mut options = CreateOptions::new();
     if let Some(weights) = &arguments.weights {
         options = options.weights(weights.clone());
     }
     if let Some(copies) = arguments.copies {
         options = options.copies(usize::from(copies));
     }
-    let array = options.create(&arguments.drives)?;
+    let array = context.options().create_with(&arguments.drives, &options)?;
     context.with(array, |array| {
         let info = array.info()?;
         context.note(shared_devices(&info.drives));

@@ -227,7 +227,7 @@ impl Work<'_> {
         let content = source.read_all()?;
         let bytes = content.len() as u64;
         let when = if replaces { When::Always } else { When::Absent };
-        let options = PutOptions::new().layout(put_one::layout(self.arguments)).when(when);
+        let options = PutOptions::new().file(put_one::file_options(self.arguments)).when(when);
         let begun = self.array.put_async(&item.name, content, &options);
         let document = json!({ "name": item.name, "bytes": bytes, "replaced": replaces });
         self.begun.push_back((document, bytes, begun));

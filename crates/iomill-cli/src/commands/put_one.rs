@@ -19,20 +19,20 @@ pub fn copy(
     progress: &mut Progress,
     interrupt: &Interrupt,
 ) -> Result<u64> {
-    let draft = array.draft(layout(arguments))?;
+    let draft = array.draft(&file_options(arguments))?;
     let written = write(array, &draft, source, progress, interrupt);
     let when = if replaces { When::Always } else { When::Absent };
     let published = written.and_then(|bytes| draft.publish(name, when).map(|_| bytes).map_err(Failure::from));
     published.map_err(|failure| explained(failure, name, replaces))
 }
 
-/// The layout in the arguments.
-pub fn layout(arguments: &Put) -> iomill::Layout {
-    let layout = iomill::Layout::new(arguments.layout.kind());
-    let layout = layout.block_bytes(arguments.block_size).checksums(arguments.checksums);
+/// The options of the file in the arguments.
+pub fn file_options(arguments: &Put) -> iomill::FileOptions {
+    let options = iomill::FileOptions::new().layout(arguments.layout.kind());
+    let options = options.block_bytes(arguments.block_size).checksums(arguments.checksums);
     match &arguments.drives {
-        Some(drives) => layout.drives(drives.clone()),
-        None => layout,
+        Some(drives) => options.drives(drives.clone()),
+        None => options,
     }
 }
 

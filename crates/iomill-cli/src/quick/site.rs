@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::human;
 use iomill::sys::limits::memory_limit_bytes;
-use iomill::{ArrayOptions, Error, Layout};
+use iomill::{ArrayOptions, Error, FileOptions};
 use iomill_loops::leftovers::{self, By};
 use iomill_loops::quick::{BLOCK_BYTES, DRIVES, PAGE_BYTES, fill};
 use iomill_platform::{memory, mounts};
@@ -165,7 +165,7 @@ impl Site {
         written: &mut dyn FnMut(u64, u64),
     ) -> Result<u64> {
         let array = options.clone().create(&self.drives)?;
-        let file = array.create_file(NAME, Layout::striping().block_bytes(BLOCK_BYTES))?;
+        let file = array.create_file(NAME, &FileOptions::new().block_bytes(BLOCK_BYTES))?;
         let (total, started) = (self.size.bytes, Instant::now());
         file.preallocate(total)?;
         let mut chunk = array.buffer(4 << 20)?;

@@ -109,13 +109,13 @@ impl Deck {
 #[cfg(test)]
 mod tests {
     use iomill::layout::Map;
-    use iomill::{LayoutKind, Result};
+    use iomill::{Layout, Result};
 
     use super::*;
 
     #[test]
     fn pages_are_where_the_layout_puts_them() -> Result<()> {
-        let map = Map::new(LayoutKind::Striping, &[1; DRIVES], 0)?;
+        let map = Map::new(Layout::Striping, &[1; DRIVES], 0)?;
         for page in [0, 1, 15, 16, 63, 64, 65, 1000, 123_456] {
             let placed = map.place(page / BLOCK_PAGES);
             let offset = (placed.block * BLOCK_PAGES + page % BLOCK_PAGES) * PAGE_BYTES as u64;

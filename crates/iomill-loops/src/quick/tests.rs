@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, FileOptions};
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn array(dir: &Path) -> (Array, iomill::File, Vec<std::path::PathBuf>) {
     let drives: Vec<_> = (0..DRIVES).map(|index| dir.join(index.to_string())).collect();
     drives.iter().for_each(|drive| fs::create_dir(drive).unwrap());
     let array = ArrayOptions::new().cache_bytes(4 << 20).create(&drives).unwrap();
-    let file = array.create_file("f", Layout::striping().block_bytes(BLOCK_BYTES)).unwrap();
+    let file = array.create_file("f", &FileOptions::new().block_bytes(BLOCK_BYTES)).unwrap();
     let mut bytes = vec![0; PAGES as usize * PAGE_BYTES];
     fill(0, &mut bytes);
     file.write_at(&bytes, 0).unwrap();

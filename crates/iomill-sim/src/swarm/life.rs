@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use iomill::{Array, Draft, Error, File};
+use iomill::{Array, CreateOptions, Draft, Error, File};
 
 use super::coverage::Coverage;
 use super::flight::{Call, Part};
@@ -101,8 +101,11 @@ impl<'a> Life<'a> {
     /// Makes the machine and an array.
     pub fn begin(program: &'a Program, coverage: &'a mut Coverage) -> Result<Life<'a>, Wrong> {
         let world = program.world();
-        let options = program.options(&world, 0).weights(program.weights.clone());
-        let array = options.create(world.paths()).map_err(|error| format!("no array could be made: {error}"))?;
+        let options = CreateOptions::new().weights(program.weights.clone());
+        let array = program
+            .options(&world, 0)
+            .create_with(world.paths(), &options)
+            .map_err(|error| format!("no array could be made: {error}"))?;
         Ok(Life {
             program,
             world,

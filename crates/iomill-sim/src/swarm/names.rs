@@ -107,9 +107,9 @@ impl Life<'_> {
             return nothing();
         }
         let name = format!("f{}", step.which % 20);
-        let layout = self.program.layout(step.first);
+        let options = self.program.file_options(step.first);
         if self.names.contains_key(&name) {
-            return match self.array().create_file(&name, layout) {
+            return match self.array().create_file(&name, &options) {
                 Err(Error::Exists { .. }) => Ok("refused".to_owned()),
                 Err(error) => self.failed(&error),
                 Ok(_) => Err(format!("{name} was made twice")),
@@ -118,7 +118,7 @@ impl Life<'_> {
         let id = self.make(&[]);
         let mut after = self.names.clone();
         after.insert(name.clone(), Named { id, version: None, attributes: BTreeMap::new() });
-        match self.change(after, true, |array| array.create_file(&name, layout))? {
+        match self.change(after, true, |array| array.create_file(&name, &options))? {
             Ok(file) => {
                 self.handles.push(Handle { id, file });
                 self.trim_handles()?;
@@ -224,7 +224,8 @@ impl Life<'_> {
         let content = bytes(step.first, length(step.second).min(self.program.longest));
         let id = self.make(&content);
         let attributes = BTreeMap::from([("k0".to_owned(), step.first.to_string())]);
-        let options = PutOptions::new().layout(self.program.layout(step.first)).attribute("k0", step.first.to_string());
+        let options =
+            PutOptions::new().file(self.program.file_options(step.first)).attribute("k0", step.first.to_string());
         let is_future = step.first.is_multiple_of(3);
         self.give(&name, step.first, Named { id, version: None, attributes }, |array, when| {
             let options = options.when(when);
@@ -262,7 +263,7 @@ impl Life<'_> {
             self.finish_calls(Some(id))?;
             drop(draft);
         }
-        match self.array().draft(self.program.layout(step.first)) {
+        match self.array().draft(&self.program.file_options(step.first)) {
             Ok(draft) => {
                 let id = self.make(&[]);
                 self.handles.push(Handle { id, file: draft.file().clone() });

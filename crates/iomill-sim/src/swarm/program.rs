@@ -6,7 +6,7 @@
 use std::fmt;
 
 use fastrand::Rng;
-use iomill::{ArrayOptions, Layout, PolicyKind, Topology};
+use iomill::{ArrayOptions, FileOptions, PolicyKind, Topology, Tuning};
 
 use crate::{DriveModel, Rates, World, testing};
 
@@ -228,10 +228,12 @@ impl Program {
     pub fn options(&self, world: &World, opening: u64) -> ArrayOptions {
         let mut rng = Rng::with_seed(self.seed ^ opening.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let depth = [1, 2, 3, 8, 32][rng.usize(0..5)];
-        let mut options =
-            ArrayOptions::new().platform(world.platform()).depth(depth).sort(rng.bool()).merge(rng.bool());
+        let mut options = ArrayOptions::new()
+            .platform(world.platform())
+            .depth(depth)
+            .tuning(Tuning::new().sort(rng.bool()).merge(rng.bool()));
         if rng.u8(0..4) == 0 {
-            options = options.read_ahead_bytes(rng.u64(0..64) * PAGE as u64);
+            options = options.with_cache(|cache| cache.read_ahead_bytes(rng.u64(0..64) * PAGE as u64));
         }
         match rng.u8(0..5) {
             0 => options.cache_bytes(0),
@@ -244,19 +246,18 @@ impl Program {
                 let mask = [u64::MAX, u64::MAX, 0, 0xFF << 32][rng.usize(0..4)];
                 let bytes = (sets * ways * PAGE) as u64;
                 options
-                    .topology(Topology::Emulate(nodes))
-                    .policy(policy)
-                    .cache_hash_mask(mask)
-                    .set_size(ways)
+                    .with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes)))
+                    .with_cache(|cache| {
+                        cache.policy(policy).hash_mask(mask).set_pages(ways).max_bytes(bytes * rng.u64(1..4))
+                    })
                     .cache_bytes(bytes)
-                    .cache_bytes_max(bytes * rng.u64(1..4))
             }
         }
     }
 
-    /// The layout that a draw means.
-    pub fn layout(&self, draw: u32) -> Layout {
-        testing::layout(&mut Rng::with_seed(u64::from(draw)), self.drives.len()).checksums(self.has_sums)
+    /// The options of a file that a draw means.
+    pub fn file_options(&self, draw: u32) -> FileOptions {
+        testing::file_options(&mut Rng::with_seed(u64::from(draw)), self.drives.len()).checksums(self.has_sums)
     }
 }
 

@@ -17,7 +17,7 @@ use self::model::{Step, apply, view};
 use iomill::catalog::journal::{Journal, commits::Ticket};
 use iomill::catalog::log::record::{FileLife, FileRecord, LayoutRecord, LogRecord};
 use iomill::catalog::state::files::Files;
-use iomill::{LayoutKind, Result};
+use iomill::{Layout, Result};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, World};
 
 /// Seeds that once showed a fault, of the test too.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use iomill::{Array, ArrayOptions, Layout, PutOptions, Result, When};
+use iomill::{Array, ArrayOptions, FileOptions, PutOptions, Result, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::crash::assert_clean_beside;
@@ -36,7 +36,7 @@ const VANISHED: &[Kind] = &[
 
 /// Changes of names and attributes.
 const OF_NAMES: [Change; 6] = [
-    ("create", |array| array.create_file("new", Layout::striping())?.close()),
+    ("create", |array| array.create_file("new", &FileOptions::new())?.close()),
     ("delete a small file", |array| array.delete("small")),
     ("delete a long file", |array| array.delete("long")),
     ("rename", |array| array.rename("small", "moved")),

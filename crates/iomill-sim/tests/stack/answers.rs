@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use iomill::{Answer, Array, ArrayOptions, Error, Layout, PutOptions, Result, When};
+use iomill::{Answer, Array, ArrayOptions, CreateOptions, Error, FileOptions, PutOptions, Result, When};
 use iomill_sim::{DriveModel, Survival, World};
 
 use super::crash::assert_clean_beside;
@@ -12,7 +12,7 @@ use super::harness::assert_tidy;
 const MANY: u64 = 64;
 
 fn options(world: &World) -> ArrayOptions {
-    ArrayOptions::new().platform(world.platform()).copies(1)
+    ArrayOptions::new().platform(world.platform())
 }
 
 fn names() -> impl Iterator<Item = String> {
@@ -44,10 +44,15 @@ fn well<T>(array: &Array, answers: impl IntoIterator<Item = Answer<T>>) -> Vec<T
 fn futures_share_flushes() {
     let world = World::new(1).with_drives(2, DriveModel::default());
     // All begin with the first drive.
-    let on_one = PutOptions::new().layout(Layout::striping().drives([0, 1]));
+    let on_one = PutOptions::new().file(FileOptions::new().drives([0, 1]));
     for cache_bytes in [0, 1 << 20] {
         let array = options(&world).cache_bytes(cache_bytes);
-        let array = if cache_bytes == 0 { array.create(world.paths()) } else { array.open(world.path(0)) }.unwrap();
+        let array = if cache_bytes == 0 {
+            array.create_with(world.paths(), &CreateOptions::new().copies(1))
+        } else {
+            array.open(world.path(0))
+        }
+        .unwrap();
         // These make room for others.
         well(&array, names().map(|name| array.put_async(&name, [1; 5000], &on_one)));
         let flushes_of = |what: &dyn Fn()| {
@@ -66,7 +71,7 @@ fn futures_share_flushes() {
         assert_eq!(flushes_of(&name_them), 1);
         let rename = || drop(well(&array, names().map(|name| array.rename_async(&name, &format!("new {name}")))));
         assert_eq!(flushes_of(&rename), 1);
-        let create = || drop(well(&array, names().map(|name| array.create_file_async(&name, Layout::default()))));
+        let create = || drop(well(&array, names().map(|name| array.create_file_async(&name, &FileOptions::new()))));
         assert_eq!(flushes_of(&create), 1);
         let delete = || drop(well(&array, names().map(|name| array.delete_async(&format!("new {name}")))));
         assert_eq!(flushes_of(&delete), 1);
@@ -81,7 +86,7 @@ fn futures_share_flushes() {
 #[test]
 fn an_error_is_of_one_future() {
     let world = World::new(2).with_drives(2, DriveModel::default());
-    let array = options(&world).create(world.paths()).unwrap();
+    let array = options(&world).create_with(world.paths(), &CreateOptions::new().copies(1)).unwrap();
     array.put("there", &[1; 100], &PutOptions::new()).unwrap();
     let absent = PutOptions::new().when(When::Absent);
     let put = |name| array.put_async(name, vec![2; 100], &absent);
@@ -100,7 +105,10 @@ fn an_error_is_of_one_future() {
 fn a_crash_leaves_what_was_answered() {
     for seed in 0..40 {
         let world = World::new(seed).with_drives(3, DriveModel::default());
-        let array = ArrayOptions::new().platform(world.platform()).create(world.paths()).unwrap();
+        let array = ArrayOptions::new()
+            .platform(world.platform())
+            .create_with(world.paths(), &CreateOptions::new().copies(1))
+            .unwrap();
         well(&array, names().map(|name| array.put_async(&name, vec![1; 5000], &PutOptions::new())));
         let put = |(number, name): (usize, String)| {
             let bytes = if number % 9 == 0 { 200_000 } else { 3000 };

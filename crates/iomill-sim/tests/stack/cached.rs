@@ -1,7 +1,7 @@
 //! The page cache between calls and drives that fail. A read or write that failed is an error, and loses nothing.
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, Error, File, Layout, Request};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, Error, File, FileOptions, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
@@ -9,9 +9,9 @@ use super::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
 const PAGE: usize = 4096;
 
 fn made(world: &World, pages: usize) -> (Array, File) {
-    let options = ArrayOptions::new().platform(world.platform()).set_size(4);
+    let options = ArrayOptions::new().platform(world.platform()).cache(CacheOptions::new().set_pages(4));
     let array = options.cache_bytes((pages * PAGE) as u64).create(world.paths()).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(8192)).unwrap();
     // It has parts from now on, so no fault hits the move of a small file.
     file.preallocate(8193).unwrap();
     (array, file)
@@ -356,7 +356,7 @@ fn a_copy_of_the_log_that_is_left_behind_is_noticed() {
     let (array, file) = made(&world, 64);
     assert!(!array.notices().iter().any(|notice| notice.contains("left behind")), "{:?}", array.notices());
     world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Errno(libc::EIO)).drive(2).times(u64::MAX)));
-    array.create_file("another", Layout::default()).unwrap();
+    array.create_file("another", &FileOptions::new()).unwrap();
     assert!(array.notices().iter().any(|notice| notice.contains("left behind")), "{:?}", array.notices());
     world.faults(|faults| faults.clear());
     drop(file);

@@ -1,7 +1,7 @@
 //! A drive that fills up: the error says so, nothing is lost, and there is space again after a delete.
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Layout};
+use iomill::{Array, Error, File, FileOptions, Layout};
 use iomill_sim::{DriveModel, World};
 
 use super::crash::assert_clean_beside;
@@ -9,8 +9,9 @@ use super::harness::{assert_same, assert_tidy, block_on, bytes, options, rounds}
 
 const DRIVE_BYTES: u64 = 8 << 20;
 
-fn layouts(block_bytes: u32) -> [Layout; 3] {
-    [Layout::striping(), Layout::rotated(), Layout::hash()].map(|layout| layout.block_bytes(block_bytes))
+fn layouts(block_bytes: u32) -> [FileOptions; 3] {
+    [FileOptions::new(), FileOptions::new().layout(Layout::Rotated), FileOptions::new().layout(Layout::Hash)]
+        .map(|layout| layout.block_bytes(block_bytes))
 }
 
 /// An array. Its second drive is the smallest.
@@ -56,11 +57,11 @@ fn a_full_drive_is_an_error_and_deleting_gives_the_space_back() {
         let (rng, world) = (&mut round.rng, &round.world);
         let array = small(rng, world);
         let layout = layouts([4096, 65536][rng.usize(0..2)])[rng.usize(0..3)].clone();
-        let first = array.create_file("first", layout.clone()).unwrap();
+        let first = array.create_file("first", &layout).unwrap();
         first.write_at(&[9; 100_000], 0).unwrap();
         first.sync().unwrap();
         drop(first);
-        let file = array.create_file("second", layout.clone()).unwrap();
+        let file = array.create_file("second", &layout).unwrap();
         let (content, error) = fill(rng, &array, &file);
         assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
         let text = error.to_string();
@@ -77,7 +78,7 @@ fn a_full_drive_is_an_error_and_deleting_gives_the_space_back() {
         let full = world.used_bytes(1);
         array.delete("second").unwrap();
         assert!(world.used_bytes(1) < full - DRIVE_BYTES / 2, "{} of {full} bytes are still used", world.used_bytes(1));
-        let file = array.create_file("third", layout).unwrap();
+        let file = array.create_file("third", &layout).unwrap();
         // With another key the hash layout may put more of the last blocks on the smallest drive.
         file.write_at(&content[..content.len() / 2], 0).unwrap();
         file.close().unwrap();
@@ -92,10 +93,10 @@ fn room_made_before_is_room() {
     let rng = &mut Rng::with_seed(7);
     let array = small(rng, &world);
     let len = 12 << 20;
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.preallocate(len).unwrap();
     assert_eq!(file.len(), 0);
-    let other = array.create_file("other", Layout::striping()).unwrap();
+    let other = array.create_file("other", &FileOptions::new()).unwrap();
     let (rest, error) = fill(rng, &array, &other);
     assert_eq!(error.errno(), Some(libc::ENOSPC), "{error}");
     let content = bytes(rng, len as usize);
@@ -119,7 +120,7 @@ fn room_made_ahead_goes_back_when_a_file_is_closed() {
         world.add_drive("/sim/0", DriveModel { capacity_bytes: Some(DRIVE_BYTES), ..DriveModel::default() });
         options(&mut Rng::with_seed(8), &world).create(world.paths()).unwrap()
     };
-    let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(4096)).unwrap();
     // The first change also sets space aside for the catalog.
     let before = world.used_bytes(0);
     file.write_at(&[1; 5000], 0).unwrap();

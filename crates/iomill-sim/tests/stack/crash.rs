@@ -2,7 +2,7 @@
 //! call wrote. The array goes on.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, FileOptions, Layout};
 use iomill_sim::World;
 use iomill_sim::testing::check_clean;
 
@@ -167,7 +167,7 @@ fn go_on(rng: &mut Rng, world: &World, found: &[Found]) {
         grown.push((&found.name, bytes));
     }
     assert_grown(&array, &grown, "grown");
-    array.create_file("after the crash", Layout::hash()).unwrap();
+    array.create_file("after the crash", &FileOptions::new().layout(Layout::Hash)).unwrap();
     if rng.bool() {
         array.close().unwrap();
     }

@@ -1,6 +1,6 @@
 //! Parts that another program cuts or removes while an array has them: nothing that makes a part longer, shorter or durable hides it.
 
-use iomill::{Array, ArrayOptions, Error, File, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, World};
 
 const PAGE: usize = 4096;
@@ -101,7 +101,7 @@ fn a_shared_part_that_is_cut_in_use_takes_no_new_files() {
 fn cut_in_use(pages: usize, left: usize) -> (World, Array, File, String) {
     let world = world();
     let array = options(&world).create(world.paths()).unwrap();
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.write_at(&vec![7; pages * PAGE], 0).unwrap();
     file.sync().unwrap();
     let part = world.files(0).into_iter().find(|path| path.starts_with("parts/")).unwrap();
@@ -150,11 +150,11 @@ fn a_segment_that_was_cut_takes_no_groups() {
     for drives in [1, 2] {
         let world = World::new(5).with_drives(drives, DriveModel::default());
         let array = options(&world).create(world.paths()).unwrap();
-        array.create_file("before", Layout::striping()).unwrap();
+        array.create_file("before", &FileOptions::new()).unwrap();
         let segments = world.files(0).into_iter().filter(|path| path.ends_with(".segment"));
         let segment = segments.max().unwrap();
         world.cut(0, &segment, PAGE as u64).unwrap();
-        let created = array.create_file("after", Layout::striping()).map(drop);
+        let created = array.create_file("after", &FileOptions::new()).map(drop);
         assert_eq!(world.read(0, &segment).unwrap().len(), PAGE, "{drives} drives");
         if drives == 1 {
             assert!(matches!(created, Err(Error::OutcomeUnknown { .. })), "{created:?}");

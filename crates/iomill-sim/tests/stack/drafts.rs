@@ -1,6 +1,6 @@
 //! Puts and drafts: what they cost, and what a crash leaves of them.
 
-use iomill::{ArrayOptions, Error, Layout, PutOptions, When};
+use iomill::{ArrayOptions, CreateOptions, Error, FileOptions, PutOptions, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::crash::assert_clean_beside;
@@ -14,7 +14,7 @@ fn options(world: &World) -> ArrayOptions {
 #[test]
 fn a_put_of_a_small_file_costs_two_flushes() {
     let world = World::new(1).with_drives(2, DriveModel::default());
-    let array = options(&world).copies(1).create(world.paths()).unwrap();
+    let array = options(&world).create_with(world.paths(), &CreateOptions::new().copies(1)).unwrap();
     // The first one makes room for others.
     array.put("first", &[1; 5000], &PutOptions::new()).unwrap();
     for name in ["second", "first"] {
@@ -31,7 +31,7 @@ fn a_put_of_a_small_file_costs_two_flushes() {
 fn a_put_that_fails_changes_nothing() {
     for (len, fails) in [(5000, 1), (5000, 2), (100_000, 1), (100_000, 3), (100_000, 4)] {
         let world = World::new(2).with_drives(2, DriveModel::default());
-        let array = options(&world).copies(1).create(world.paths()).unwrap();
+        let array = options(&world).create_with(world.paths(), &CreateOptions::new().copies(1)).unwrap();
         let first = array.put("file", &[1; 5000], &PutOptions::new()).unwrap();
         let injection = Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).skip(fails - 1).times(1);
         world.faults(|faults| faults.inject(injection));
@@ -64,7 +64,7 @@ fn a_crash_leaves_nothing_of_a_draft() {
         for survival in [Survival::Nothing, Survival::Everything] {
             let world = World::new(3).with_drives(2, DriveModel::default());
             let array = options(&world).create(world.paths()).unwrap();
-            let draft = array.draft(Layout::striping()).unwrap();
+            let draft = array.draft(&FileOptions::new()).unwrap();
             draft.file().write_at(&vec![1; len], 0).unwrap();
             draft.file().sync().unwrap();
             world.crash_with(survival);
@@ -87,7 +87,7 @@ fn a_crash_leaves_nothing_of_a_draft() {
 fn a_publication_may_be_tried_again() {
     let world = World::new(3).with_drives(2, DriveModel::default());
     let array = options(&world).create(world.paths()).unwrap();
-    let draft = array.draft(Layout::default()).unwrap();
+    let draft = array.draft(&FileOptions::new()).unwrap();
     draft.file().write_at(&[7; 5000], 0).unwrap();
     let injection = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).times(1);
     world.faults(|faults| faults.inject(injection));

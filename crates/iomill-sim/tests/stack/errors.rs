@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, Layout, PutOptions};
+use iomill::{Array, Error, File, FileOptions, PutOptions};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
 use super::harness::{
-    Memory, Round, assert_same, assert_tidy, block_on, bytes, layout, length, machine_with, offset, open_with, rounds,
-    uncached_options,
+    Memory, Round, assert_same, assert_tidy, block_on, bytes, file_options, length, machine_with, offset, open_with,
+    rounds, uncached_options,
 };
 use super::model::put;
 
@@ -105,7 +105,7 @@ impl Model {
         self.names += 1;
         let (name, drives) = (format!("f{}", self.names), 1);
         let twin = |file| UncertainTwin::new(Vec::new(), file);
-        match array.create_file(&name, layout(rng, drives)) {
+        match array.create_file(&name, &file_options(rng, drives)) {
             Ok(file) => drop(self.files.insert(name, twin(Some(file)))),
             Err(error) => {
                 drop(array);
@@ -161,7 +161,7 @@ impl Model {
         self.names += 1;
         let name = if rng.bool() { name.to_owned() } else { format!("f{}", self.names) };
         let len = length(rng).min(100_000);
-        let (content, options) = (bytes(rng, len), PutOptions::new().layout(layout(rng, 1)));
+        let (content, options) = (bytes(rng, len), PutOptions::new().file(file_options(rng, 1)));
         let version = |array: Array| array.stat(&name).ok().map(|stat| stat.version);
         let before = version(self.array());
         self.files.get_mut(&name).into_iter().for_each(UncertainTwin::drop_file);
@@ -404,7 +404,7 @@ fn plain(seed: u64, drives: usize) -> (World, Array, File, Vec<u8>) {
     let mut rng = Rng::with_seed(seed);
     let world = World::new(seed).with_drives(drives, DriveModel::default());
     let array = uncached_options(&mut rng, &world).create(world.paths()).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(8192)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(8192)).unwrap();
     let content = bytes(&mut rng, 300_000);
     file.write_at(&content, 0).unwrap();
     file.sync().unwrap();
@@ -458,7 +458,7 @@ fn a_sync_that_failed_is_not_tried_again_and_closing_the_array_tells() {
 fn a_dead_drive_is_an_error_and_the_others_go_on() {
     for death in [Death::Empty, Death::Error] {
         let (world, array, file, content) = plain(2, 3);
-        let other = array.create_file("other", Layout::striping().drives([0, 2])).unwrap();
+        let other = array.create_file("other", &FileOptions::new().drives([0, 2])).unwrap();
         other.write_at(&content, 0).unwrap();
         world.faults(|faults| faults.kill(1, death));
         let mut all = vec![0; content.len()];
@@ -506,7 +506,7 @@ fn handles_of_a_closed_array_say_so() {
     closed(file.set_len(0));
     closed(file.preallocate(1));
     closed(late.open_file("file").map(drop));
-    closed(late.create_file("new", Layout::default()).map(drop));
+    closed(late.create_file("new", &FileOptions::new()).map(drop));
     closed(late.delete("file"));
     closed(late.rename("file", "new"));
     closed(late.set_attribute("file", "key", None));

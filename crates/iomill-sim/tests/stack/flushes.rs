@@ -1,6 +1,6 @@
 //! Flushes that fail: which files hear of it, and that none is called durable that may be lost.
 
-use iomill::{Array, ArrayOptions, Error, File, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 fn options(world: &World) -> ArrayOptions {
@@ -33,7 +33,7 @@ fn assert_survives(world: &World, name: &str, wanted: &[u8], context: &str) {
 
 /// Makes a small file and overwrites it without a sync.
 fn victim(array: &Array) -> File {
-    let file = array.create_file("victim", Layout::striping()).unwrap();
+    let file = array.create_file("victim", &FileOptions::new()).unwrap();
     file.write_at(&[1; 4096], 0).unwrap();
     file.sync().unwrap();
     file
@@ -49,12 +49,12 @@ fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
         }),
         ("a put", |array| array.put("more", &[9; 5000], &PutOptions::new()).map(drop)),
         ("a sync", |array| {
-            let file = array.create_file("other", Layout::striping())?;
+            let file = array.create_file("other", &FileOptions::new())?;
             file.write_at(&[3; 100], 0)?;
             file.sync()
         }),
         ("a move to more pages", |array| {
-            let file = array.create_file("other", Layout::striping())?;
+            let file = array.create_file("other", &FileOptions::new())?;
             file.write_at(&[3; 100], 0)?;
             file.write_at(&[3; 9000], 100)
         }),
@@ -88,9 +88,9 @@ fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
     for (seed, path) in ["parts/", "shared/"].into_iter().enumerate() {
         let world = World::new(seed as u64).with_drives(2, DriveModel::default());
         let array = options(&world).create(world.paths()).unwrap();
-        let on = |drive: u16| Layout::striping().drives(vec![drive]);
+        let on = |drive: u16| FileOptions::new().drives(vec![drive]);
         let long = |name: &str, drive: u16| {
-            let file = array.create_file(name, on(drive)).unwrap();
+            let file = array.create_file(name, &on(drive)).unwrap();
             file.write_at(&[1; 300_000], 0).unwrap();
             file.sync().unwrap();
             file
@@ -99,7 +99,7 @@ fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
         let cause = match path {
             "parts/" => long("cause", 0),
             _ => {
-                let file = array.create_file("cause", on(0)).unwrap();
+                let file = array.create_file("cause", &on(0)).unwrap();
                 file.write_at(&[1; 10], 0).unwrap();
                 file.sync().unwrap();
                 file
@@ -134,7 +134,7 @@ fn lack_of_space_concerns_its_own_file() {
     let world = World::new(3).with_drives(1, DriveModel::default());
     let array = options(&world).create(world.paths()).unwrap();
     let file = |name: &str| {
-        let file = array.create_file(name, Layout::striping()).unwrap();
+        let file = array.create_file(name, &FileOptions::new()).unwrap();
         file.write_at(&[1; 300_000], 0).unwrap();
         file
     };
@@ -151,9 +151,9 @@ fn a_group_may_be_lost_by_the_failed_flush_of_another_file() {
     for drives in [1, 2] {
         let world = World::new(4).with_drives(drives, DriveModel::default());
         let array = options(&world).create(world.paths()).unwrap();
-        array.create_file("before", Layout::striping()).unwrap();
+        array.create_file("before", &FileOptions::new()).unwrap();
         fail_beside(&world, "log/");
-        let created = array.create_file("file", Layout::striping()).map(drop);
+        let created = array.create_file("file", &FileOptions::new()).map(drop);
         assert!(struck(&world));
         if drives == 1 {
             assert!(matches!(created, Err(Error::OutcomeUnknown { .. })), "{created:?}");
@@ -186,7 +186,7 @@ fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
     assert_lost(array.put("first", &[1; 100], &PutOptions::new()).map(drop), "new pages");
     array.put("first", &[1; 100], &PutOptions::new()).unwrap();
     for (path, len) in [("shared/", 9000), ("parts/", 300_000)] {
-        let file = array.create_file(path.trim_end_matches('/'), Layout::striping()).unwrap();
+        let file = array.create_file(path.trim_end_matches('/'), &FileOptions::new()).unwrap();
         file.write_at(&[2; 100], 0).unwrap();
         file.sync().unwrap();
         fail_beside(&world, path);

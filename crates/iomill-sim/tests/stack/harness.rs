@@ -4,8 +4,8 @@ use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, PolicyKind, Topology};
-pub use iomill_sim::testing::{drive, layout};
+use iomill::{Array, ArrayOptions, CreateOptions, PolicyKind, Topology};
+pub use iomill_sim::testing::{drive, file_options};
 use iomill_sim::{World, testing};
 
 /// One round of a test.
@@ -67,8 +67,10 @@ pub fn tiny_cache(rng: &mut Rng, options: ArrayOptions) -> ArrayOptions {
     let sets = rng.usize(1..9);
     let policy = PolicyKind::all().nth(rng.usize(0..PolicyKind::all().len())).unwrap_or_default();
     let mask = [u64::MAX, u64::MAX, 0, 0xFF << 32][rng.usize(0..4)];
-    let options = options.topology(Topology::Emulate(nodes)).policy(policy).cache_hash_mask(mask);
-    options.set_size(ways).cache_bytes((sets.max(nodes) * ways * PAGE) as u64)
+    let options = options
+        .with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes)))
+        .with_cache(|cache| cache.policy(policy).hash_mask(mask));
+    options.with_cache(|cache| cache.set_pages(ways)).cache_bytes((sets.max(nodes) * ways * PAGE) as u64)
 }
 
 /// Random options without a cache, for tests of the code between calls and drives.
@@ -94,7 +96,9 @@ pub fn machine_with(round: &mut Round, options: fn(&mut Rng, &World) -> ArrayOpt
         round.world.add_drive(format!("/sim/{index}"), model);
     }
     let weights: Vec<u32> = (0..drives).map(|_| round.rng.u32(1..12)).collect();
-    options(&mut round.rng, &round.world).weights(weights).create(round.world.paths()).unwrap()
+    options(&mut round.rng, &round.world)
+        .create_with(round.world.paths(), &CreateOptions::new().weights(weights))
+        .unwrap()
 }
 
 /// Opens the array by one of its drives.

@@ -7,7 +7,9 @@ use fastrand::Rng;
 use iomill::{Array, Draft, Error, File, PutOptions, When};
 use iomill_sim::{Rates, World};
 
-use super::harness::{Memory, Round, assert_same, assert_tidy, bytes, layout, length, machine, offset, open, rounds};
+use super::harness::{
+    Memory, Round, assert_same, assert_tidy, bytes, file_options, length, machine, offset, open, rounds,
+};
 
 /// Files stay below this length, to save time.
 const LONGEST: usize = 3 << 20;
@@ -99,8 +101,8 @@ impl Model {
     fn create(&mut self, rng: &mut Rng) {
         let (array, name) = (self.array(), self.new_name());
         let drives = array.info().unwrap().drives.len();
-        let file = array.create_file(&name, layout(rng, drives)).unwrap();
-        assert!(matches!(array.create_file(&name, layout(rng, drives)), Err(Error::Exists { .. })));
+        let file = array.create_file(&name, &file_options(rng, drives)).unwrap();
+        assert!(matches!(array.create_file(&name, &file_options(rng, drives)), Err(Error::Exists { .. })));
         self.files.push(Twin { name, bytes: Vec::new(), file: Some(file) });
     }
 
@@ -181,7 +183,7 @@ impl Model {
     fn put(&mut self, rng: &mut Rng, index: usize) {
         let len = length(rng);
         let (array, content) = (self.array(), bytes(rng, len));
-        let options = PutOptions::new().layout(layout(rng, array.info().unwrap().drives.len())).attribute("a", "b");
+        let options = PutOptions::new().file(file_options(rng, array.info().unwrap().drives.len())).attribute("a", "b");
         let (name, when) = self.place(rng, index, |array, name, when| {
             array.put(name, b"refused", &options.clone().when(when)).unwrap_err()
         });
@@ -206,7 +208,7 @@ impl Model {
         let array = self.array();
         let drives = array.info().unwrap().drives.len();
         let (draft, mut content) =
-            self.draft.take().unwrap_or_else(|| (array.draft(layout(rng, drives)).unwrap(), Vec::new()));
+            self.draft.take().unwrap_or_else(|| (array.draft(&file_options(rng, drives)).unwrap(), Vec::new()));
         if rng.bool() {
             call(rng, &array, draft.file(), &mut content);
             assert_eq!(draft.file().len(), content.len() as u64);

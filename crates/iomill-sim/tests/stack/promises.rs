@@ -1,7 +1,7 @@
 //! Promises of single calls when drives fail and processes end, each in the fewest calls that show it (`docs/durability.md`).
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Request};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request, Tuning};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -10,13 +10,13 @@ const PAGE: usize = 4096;
 
 fn options(world: &World, cache_pages: usize) -> ArrayOptions {
     // Faults hit requests by their number, so each piece must be one request.
-    let options = ArrayOptions::new().platform(world.platform()).merge(false);
-    options.set_size(4).cache_bytes((cache_pages * PAGE) as u64)
+    let options = ArrayOptions::new().platform(world.platform()).tuning(Tuning::new().merge(false));
+    options.with_cache(|cache| cache.set_pages(4)).cache_bytes((cache_pages * PAGE) as u64)
 }
 
 fn made(world: &World, options: ArrayOptions) -> (Array, File) {
     let array = options.create(world.paths()).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
     (array, file)
 }
 
@@ -260,11 +260,11 @@ fn a_write_to_a_pinned_page_fails_by_itself() {
 /// A failed write left bytes beyond the end. A later write that makes a hole there must not show them.
 #[test]
 fn a_hole_shows_nothing_of_a_write_that_failed() {
-    for layout in [Layout::striping(), Layout::hash()] {
+    for layout in [FileOptions::new(), FileOptions::new().layout(Layout::Hash)] {
         for (asynchronous, cache_pages) in [(false, 0), (true, 0), (false, 4), (true, 4), (false, 64)] {
             let world = World::new(6).with_drives(2, DriveModel::default());
             let array = options(&world, cache_pages).create(world.paths()).unwrap();
-            let file = array.create_file("file", layout.clone().block_bytes(PAGE as u32)).unwrap();
+            let file = array.create_file("file", &layout.clone().block_bytes(PAGE as u32)).unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             let write = |bytes: Vec<u8>, at: u64| match asynchronous {
                 true => block_on(&array, file.write_at_async(bytes, at)).map(drop).map_err(Error::from),
@@ -369,7 +369,7 @@ fn a_batch_takes_no_space_between_its_ranges() {
         let model = DriveModel { capacity_bytes: Some(1 << 30), ..DriveModel::default() };
         let world = World::new(8).with_drives(2, model);
         let array = options(&world, cache_pages).create(world.paths()).unwrap();
-        let file = array.create_file("file", Layout::striping()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         let offsets = [FAR, 0, FAR / 2, 100];
         let records: Vec<u8> = (1..=4).flat_map(|byte| [byte; 100]).collect();
         match call {

@@ -1,7 +1,7 @@
 //! Old bugs, each in the fewest calls that show it.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind, PlainOptions, RuntimeOptions};
+use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, PlainOptions, RuntimeOptions, Tuning};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, assert_tidy, block_on, bytes};
@@ -14,8 +14,8 @@ fn array(world: &World) -> Array {
 
 fn array_with(world: &World, cache_bytes: u64) -> Array {
     // Faults hit requests by their number, so each piece must be one request.
-    let options = ArrayOptions::new().platform(world.platform()).merge(false);
-    let options = options.set_size(4).cache_bytes(cache_bytes);
+    let options = ArrayOptions::new().platform(world.platform()).tuning(Tuning::new().merge(false));
+    let options = options.with_cache(|cache| cache.set_pages(4)).cache_bytes(cache_bytes);
     if world.files(0).is_empty() {
         options.create(world.paths()).unwrap()
     } else {
@@ -26,11 +26,11 @@ fn array_with(world: &World, cache_bytes: u64) -> Array {
 /// The zeroes of blocks that a shorter hash file does not use were not durable when it grew again.
 #[test]
 fn what_was_cut_stays_cut_after_growing_and_a_crash() {
-    for kind in [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash] {
+    for kind in [Layout::Striping, Layout::Rotated, Layout::Hash] {
         for cut in [0, 1, PAGE, 3 * PAGE - 1, 17 * PAGE, 40 * PAGE, 40 * PAGE + 5, 63 * PAGE] {
             let world = World::new(cut as u64).with_drives(3, DriveModel::default());
             let file = array(&world);
-            let file = file.create_file("file", Layout::new(kind).block_bytes(PAGE as u32)).unwrap();
+            let file = file.create_file("file", &FileOptions::new().layout(kind).block_bytes(PAGE as u32)).unwrap();
             let content = bytes(&mut Rng::with_seed(1), 64 * PAGE);
             file.write_at(&content, 0).unwrap();
             file.set_len(cut as u64).unwrap();
@@ -49,11 +49,11 @@ fn what_was_cut_stays_cut_after_growing_and_a_crash() {
 /// A failed write left bytes beyond the end. They came into view when the file grew.
 #[test]
 fn growing_shows_nothing_of_a_write_that_failed() {
-    for kind in [LayoutKind::Striping, LayoutKind::Hash] {
+    for kind in [Layout::Striping, Layout::Hash] {
         for (asynchronous, cache_pages) in [(false, 0), (true, 0), (false, 4), (true, 4), (false, 64), (true, 64)] {
             let world = World::new(3).with_drives(2, DriveModel::default());
             let array = array_with(&world, cache_pages * PAGE as u64);
-            let file = array.create_file("file", Layout::new(kind).block_bytes(PAGE as u32)).unwrap();
+            let file = array.create_file("file", &FileOptions::new().layout(kind).block_bytes(PAGE as u32)).unwrap();
             file.write_at(&[7; 100], 0).unwrap();
             let no = Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").skip(9).times(1000);
             world.faults(|faults| faults.inject(no));
@@ -90,7 +90,8 @@ fn a_file_that_could_not_be_cut_does_not_grow() {
     for kind in [Kind::SetLen, Kind::Zero] {
         let world = World::new(4).with_drives(2, DriveModel::default());
         let array = array(&world);
-        let file = array.create_file("file", Layout::hash().block_bytes(PAGE as u32)).unwrap();
+        let file =
+            array.create_file("file", &FileOptions::new().layout(Layout::Hash).block_bytes(PAGE as u32)).unwrap();
         file.write_at(&[7; 40 * PAGE], 0).unwrap();
         world.faults(|faults| faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path("parts/")));
         assert!(matches!(file.set_len(10_000), Err(Error::Io { .. })));
@@ -114,7 +115,7 @@ fn a_file_that_could_not_be_cut_does_not_grow() {
 fn no_more_batches_are_taken_than_callers_should_wait_for() {
     let world = World::new(8).with_drives(2, DriveModel::default());
     let array = ArrayOptions::new().platform(world.platform()).cache_bytes(0).create(world.paths()).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
     file.write_at(&[7; 4 * PAGE], 0).unwrap();
     let ended = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let send = |block: u64| {
@@ -148,7 +149,7 @@ fn a_senseless_read_is_refused_at_once() {
         let world = World::new(9).with_drives(2, DriveModel::default());
         let options = ArrayOptions::new().platform(world.platform()).cache_bytes(0);
         let array = options.create(world.paths()).unwrap();
-        let file = array.create_file("file", Layout::striping()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.set_len(len).unwrap();
         block_on(&array, file.read_async(0, PAGE)).unwrap();
         let (told, end) = std::sync::mpsc::channel();
@@ -170,7 +171,7 @@ fn a_senseless_read_is_refused_at_once() {
 fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
     let world = World::new(5).with_drives(2, DriveModel::default());
     let array = array(&world);
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.set_len(100_000).unwrap();
     let futures: Vec<_> = (0..50).map(|index| file.write_at_async(vec![1; 20], index * 40)).collect();
     (0..5).for_each(|_| array.step());
@@ -190,7 +191,7 @@ fn a_blocking_call_beside_a_future_on_the_same_page_ends() {
 fn a_callback_may_submit_while_the_length_changes() {
     let world = World::new(6).with_drives(1, DriveModel::default());
     let array = array(&world);
-    let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
     let inside = file.clone();
     let write = |offset| vec![iomill::Request::Write { offset, bytes: vec![3; 5000] }];
     file.submit(write(0), move |_| inside.submit(write(5000), |_| ()).unwrap()).unwrap();
@@ -211,7 +212,7 @@ fn a_callback_may_submit_while_the_length_changes() {
 fn a_file_that_a_queued_sync_holds_is_deleted() {
     let world = World::new(5).with_drives(2, DriveModel::default());
     let array = array(&world);
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.write_at(&[7; 100], 0).unwrap();
     let sync = file.sync_async();
     drop(file);
@@ -232,7 +233,7 @@ fn a_call_that_needs_room_waits_for_a_flush_of_others() {
         std::thread::spawn(move || {
             let world = World::new(17).with_drives(1, DriveModel::default());
             let array = array_with(&world, 4 * PAGE as u64);
-            let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+            let file = array.create_file("file", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
             file.set_len(5 * PAGE as u64).unwrap();
             // All these dirty pages are flushed at once.
             let flushing = file.write_at_async(vec![7; 4 * PAGE], 0);

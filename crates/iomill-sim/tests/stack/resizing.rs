@@ -5,7 +5,7 @@ use iomill::{ArrayOptions, Topology};
 use iomill_sim::Rates;
 
 use super::futures::mixed_with;
-use super::harness::{Round, assert_same, assert_tidy, drive, layout, options, rounds};
+use super::harness::{Round, assert_same, assert_tidy, drive, file_options, options, rounds};
 
 /// Pages of a set.
 const WAYS: u64 = 4;
@@ -38,14 +38,17 @@ fn run(round: &mut Round) {
     let policies: Vec<PolicyKind> = PolicyKind::all().collect();
     let array = options(rng, world)
         .cache_bytes(sets * SET_BYTES)
-        .cache_bytes_max(sets_max * SET_BYTES)
-        .set_size(WAYS as usize)
-        .topology(Topology::Emulate(nodes as usize))
-        .policy(policies[rng.usize(0..policies.len())])
-        .cache_hash_mask(mask)
+        .with_cache(|cache| {
+            cache
+                .max_bytes(sets_max * SET_BYTES)
+                .set_pages(WAYS as usize)
+                .policy(policies[rng.usize(0..policies.len())])
+                .hash_mask(mask)
+        })
+        .with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes as usize)))
         .create(world.paths())
         .unwrap();
-    let file = array.create_file("file", layout(rng, drives)).unwrap();
+    let file = array.create_file("file", &file_options(rng, drives)).unwrap();
     let mut model = Vec::new();
     for _ in 0..rng.usize(3..12) {
         mixed_with(rng, &array, &file, &mut model, |rng, ended| {

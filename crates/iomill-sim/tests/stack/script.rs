@@ -6,7 +6,7 @@ use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Draft, Error, File, PutOptions, Result, Transfer, When};
 use iomill_sim::World;
 
-use super::harness::{Memory, block_on, bytes, layout, open_with, options};
+use super::harness::{Memory, block_on, bytes, file_options, open_with, options};
 use super::versions::Versions;
 
 const PAGE: usize = 4096;
@@ -175,7 +175,7 @@ impl Script {
         after.insert(name.clone(), Known { id: self.names, ..Known::default() });
         self.or(after.clone());
         let drives = world_drives(&self.array());
-        let file = self.array().create_file(&name, layout(rng, drives))?;
+        let file = self.array().create_file(&name, &file_options(rng, drives))?;
         self.handles.insert(name, file);
         self.named(after);
         Ok(())
@@ -273,7 +273,7 @@ impl Script {
     fn put(&mut self, rng: &mut Rng, name: &str) -> Result<()> {
         let (name, when, holds) = self.place(rng, name)?;
         let (content, attributes) = (some_content(rng), BTreeMap::from([("k0".to_owned(), rng.u32(..).to_string())]));
-        let options = PutOptions::new().layout(layout(rng, world_drives(&self.array()))).when(when);
+        let options = PutOptions::new().file(file_options(rng, world_drives(&self.array()))).when(when);
         let options = attributes.iter().fold(options, |options, (key, value)| options.attribute(key, value));
         let new = content.clone();
         self.give_name((&name, holds), content, attributes, |array| array.put(&name, &new, &options))
@@ -291,8 +291,8 @@ impl Script {
     /// Makes a draft, writes to it, publishes it, or drops it.
     fn draft(&mut self, rng: &mut Rng, name: &str) -> Result<()> {
         let Some((draft, mut content)) = self.draft.take() else {
-            let (array, layout) = (self.array(), layout(rng, world_drives(&self.array())));
-            self.draft = Some((array.draft(layout)?, Vec::new()));
+            let (array, options) = (self.array(), file_options(rng, world_drives(&self.array())));
+            self.draft = Some((array.draft(&options)?, Vec::new()));
             return Ok(());
         };
         match rng.u8(0..6) {

@@ -1,7 +1,7 @@
 //! Several processes, processes that are killed, and parts that another program changed.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, Layout, LayoutKind};
+use iomill::{Array, ArrayOptions, Error, FileOptions, Layout};
 use iomill_sim::{DriveModel, World};
 
 use super::crash::assert_clean_beside;
@@ -11,10 +11,10 @@ use super::harness::{
 };
 use super::script::Script;
 
-fn made(seed: u64, kind: LayoutKind) -> (World, Vec<u8>) {
+fn made(seed: u64, kind: Layout) -> (World, Vec<u8>) {
     let world = World::new(seed).with_drives(3, DriveModel::default());
     let array = ArrayOptions::new().platform(world.platform()).create(world.paths()).unwrap();
-    let file = array.create_file("file", Layout::new(kind).block_bytes(4096)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().layout(kind).block_bytes(4096)).unwrap();
     let content = bytes(&mut Rng::with_seed(seed), 1_000_003);
     file.write_at(&content, 0).unwrap();
     array.close().unwrap();
@@ -34,7 +34,7 @@ fn assert_reads(array: &Array, content: &[u8]) {
 
 #[test]
 fn readers_share_and_a_writer_is_alone() {
-    let (world, content) = made(1, LayoutKind::Hash);
+    let (world, content) = made(1, Layout::Hash);
     let first = options(&world, true).open(world.path(0)).unwrap();
     let second = options(&world, true).open(world.path(2)).unwrap();
     assert_reads(&first, &content);
@@ -48,7 +48,7 @@ fn readers_share_and_a_writer_is_alone() {
     refused(file.preallocate(1 << 20));
     file.sync().unwrap();
     drop(file);
-    refused(first.create_file("new", Layout::default()).map(drop));
+    refused(first.create_file("new", &FileOptions::new()).map(drop));
     refused(first.rename("file", "new"));
     refused(first.set_attribute("file", "key", Some("value")));
     refused(first.delete("file"));
@@ -101,7 +101,7 @@ fn a_killed_writer_leaves_what_it_wrote_and_no_lock() {
 
 #[test]
 fn a_part_that_was_cut_is_found_out() {
-    for (seed, kind) in [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash].into_iter().enumerate() {
+    for (seed, kind) in [Layout::Striping, Layout::Rotated, Layout::Hash].into_iter().enumerate() {
         let (world, content) = made(seed as u64, kind);
         let parts = |drive: usize| world.files(drive).into_iter().find(|path| path.starts_with("parts/")).unwrap();
         for (drive, read_only) in [(0, true), (1, false), (2, true)] {

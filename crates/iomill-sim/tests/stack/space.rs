@@ -1,7 +1,7 @@
 //! Space of small files: it comes back to the drives, and no call hears of a full drive while free pages would do.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, World};
 
 use super::harness::{assert_tidy, bytes};
@@ -56,7 +56,7 @@ fn space_of_deleted_small_files_is_free_for_large_ones() {
             array
         };
         delete_all(&array);
-        let file = array.create_file("large", Layout::striping()).unwrap();
+        let file = array.create_file("large", &FileOptions::new()).unwrap();
         let large = content(7, 40 << 20);
         file.write_at(&large, 0).unwrap();
         file.close().unwrap();
@@ -103,10 +103,10 @@ fn no_call_hears_of_a_full_drive_while_free_pages_would_do() {
         ("put", |array| {
             (0..60).try_for_each(|at| array.put(&format!("n{at}"), &[3; 65536], &PutOptions::new()).map(drop))
         }),
-        ("write", |array| array.create_file("long", Layout::striping())?.write_at(&[4; 4 << 20], 0)),
-        ("preallocate", |array| array.create_file("long", Layout::striping())?.preallocate(4 << 20)),
+        ("write", |array| array.create_file("long", &FileOptions::new())?.write_at(&[4; 4 << 20], 0)),
+        ("preallocate", |array| array.create_file("long", &FileOptions::new())?.preallocate(4 << 20)),
         ("a small file that moves", |array| {
-            let file = array.create_file("long", Layout::striping())?;
+            let file = array.create_file("long", &FileOptions::new())?;
             file.write_at(&[4; 60_000], 0)?;
             file.write_at(&[4; 3 << 20], 60_000)
         }),
@@ -126,7 +126,7 @@ fn no_call_hears_of_a_full_drive_while_free_pages_would_do() {
         for index in 0..64 {
             array.put(&format!("g{index}"), &content(index, 65536), &PutOptions::new()).unwrap();
         }
-        let filler = array.create_file("filler", Layout::striping()).unwrap();
+        let filler = array.create_file("filler", &FileOptions::new()).unwrap();
         let mut at = 0;
         while filler.write_at(&[5; 65536], at).is_ok() {
             at += 65536;

@@ -3,7 +3,7 @@
 //! offset. After a crash no page is taken for rotten that is not.
 
 use fastrand::Rng;
-use iomill::{Array, ArrayOptions, Error, File, Layout, PutOptions, When};
+use iomill::{Array, ArrayOptions, CacheOptions, Error, File, FileOptions, PutOptions, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{assert_same, block_on, bytes};
@@ -12,12 +12,16 @@ const PAGE: usize = 4096;
 /// Pages of a zone of a part.
 const ZONE_PAGES: usize = 16 * 1022;
 
-fn with_sums() -> Layout {
-    Layout::striping().block_bytes(PAGE as u32).checksums(true)
+fn with_sums() -> FileOptions {
+    FileOptions::new().block_bytes(PAGE as u32).checksums(true)
 }
 
 fn options(world: &World, cached: bool) -> ArrayOptions {
-    ArrayOptions::new().platform(world.platform()).set_size(4).cache_bytes(if cached { 64 * PAGE as u64 } else { 0 })
+    ArrayOptions::new().platform(world.platform()).cache(CacheOptions::new().set_pages(4)).cache_bytes(if cached {
+        64 * PAGE as u64
+    } else {
+        0
+    })
 }
 
 fn opened(world: &World, cached: bool) -> Array {
@@ -29,7 +33,7 @@ fn made(pages: usize) -> (World, Vec<u8>) {
     let world = World::new(7).with_drives(2, DriveModel::default());
     let array = options(&world, true).create(world.paths()).unwrap();
     let content = bytes(&mut Rng::with_seed(3), pages * PAGE);
-    let file = array.create_file("file", with_sums()).unwrap();
+    let file = array.create_file("file", &with_sums()).unwrap();
     file.write_at(&content, 0).unwrap();
     file.close().unwrap();
     array.close().unwrap();
@@ -224,11 +228,11 @@ fn a_small_file_that_rots_is_found() {
     for cached in [true, false] {
         let world = World::new(8).with_drives(1, DriveModel::default());
         let array = options(&world, cached).create(world.paths()).unwrap();
-        let layout = Layout::striping().checksums(true);
+        let layout = FileOptions::new().checksums(true);
         let content = bytes(&mut Rng::with_seed(4), 3 * PAGE + 5);
-        array.put("file", &content, &PutOptions::new().layout(layout.clone())).unwrap();
-        block_on(&array, array.put_async("other", content.clone(), &PutOptions::new().layout(layout.clone()))).unwrap();
-        let made = array.create_file("made", layout).unwrap();
+        array.put("file", &content, &PutOptions::new().file(layout.clone())).unwrap();
+        block_on(&array, array.put_async("other", content.clone(), &PutOptions::new().file(layout.clone()))).unwrap();
+        let made = array.create_file("made", &layout).unwrap();
         made.write_at(&content, 0).unwrap();
         made.sync().unwrap();
         // Their sums were durable before their names.
@@ -273,14 +277,14 @@ fn a_content_is_proved_from_its_name_on() {
         let array = options(&world, true).create(world.paths()).unwrap();
         let content = bytes(&mut Rng::with_seed(5), 60 * PAGE + 100);
         match how {
-            "put" => drop(array.put("file", &content, &PutOptions::new().layout(with_sums())).unwrap()),
+            "put" => drop(array.put("file", &content, &PutOptions::new().file(with_sums())).unwrap()),
             "copy" => {
-                array.put("first", &content, &PutOptions::new().layout(with_sums())).unwrap();
+                array.put("first", &content, &PutOptions::new().file(with_sums())).unwrap();
                 array.copy("first", "file", When::Absent).unwrap();
                 array.delete("first").unwrap();
             }
             _ => {
-                let draft = array.draft(with_sums()).unwrap();
+                let draft = array.draft(&with_sums()).unwrap();
                 for (at, chunk) in content.chunks(10_000).enumerate() {
                     draft.file().write_at(chunk, at as u64 * 10_000).unwrap();
                     draft.file().sync().unwrap();
@@ -304,7 +308,7 @@ fn writes_behind_a_publication_are_marked() {
     let world = World::new(12).with_drives(2, DriveModel::default());
     let array = options(&world, true).create(world.paths()).unwrap();
     let mut content = bytes(&mut Rng::with_seed(6), 40 * PAGE);
-    let draft = array.draft(with_sums()).unwrap();
+    let draft = array.draft(&with_sums()).unwrap();
     draft.file().write_at(&content, 0).unwrap();
     draft.publish("file", When::Absent).unwrap();
     content[3 * PAGE..4 * PAGE].fill(8);
@@ -334,7 +338,7 @@ fn a_cut_within_a_page_proves_it() {
 fn two_zones() -> (World, Array, File) {
     let world = World::new(10).with_drives(1, DriveModel::default());
     let array = options(&world, true).create(world.paths()).unwrap();
-    let file = array.create_file("file", with_sums()).unwrap();
+    let file = array.create_file("file", &with_sums()).unwrap();
     for page in [1, 3000, ZONE_PAGES + 2] {
         file.write_at(&[page as u8 | 1; PAGE], (page * PAGE) as u64).unwrap();
     }
@@ -464,7 +468,7 @@ fn a_draft_with_a_stale_tail_is_marked() {
     let world = World::new(12).with_drives(2, DriveModel::default());
     let array = options(&world, false).create(world.paths()).unwrap();
     let content = bytes(&mut Rng::with_seed(5), 40 * PAGE);
-    let draft = array.draft(with_sums()).unwrap();
+    let draft = array.draft(&with_sums()).unwrap();
     draft.file().write_at(&content, 0).unwrap();
     world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Errno(libc::EIO)).path("parts/").drive(1)));
     draft.file().write_at(&content[..4 * PAGE], content.len() as u64).unwrap_err();
@@ -482,7 +486,7 @@ fn what_a_killed_process_has_left_is_durable_before_its_sums() {
     for is_small in [false, true] {
         let world = World::new(13).with_drives(1, DriveModel::default());
         let array = options(&world, false).create(world.paths()).unwrap();
-        let file = array.create_file("file", Layout::striping().checksums(true)).unwrap();
+        let file = array.create_file("file", &FileOptions::new().checksums(true)).unwrap();
         let old = vec![1; if is_small { 3 } else { 40 } * PAGE];
         file.write_at(&old, 0).unwrap();
         file.sync().unwrap();
@@ -529,10 +533,10 @@ fn a_crash_between_a_page_and_its_sum_is_no_rot() {
 }
 
 fn change_everything(array: &Array) -> iomill::Result<()> {
-    let put = PutOptions::new().layout(with_sums());
+    let put = PutOptions::new().file(with_sums());
     array.put("put", &[3; 40 * PAGE], &put)?;
-    array.put("small", &[4; 3 * PAGE], &PutOptions::new().layout(Layout::striping().checksums(true)))?;
-    let file = array.create_file("file", with_sums())?;
+    array.put("small", &[4; 3 * PAGE], &PutOptions::new().file(FileOptions::new().checksums(true)))?;
+    let file = array.create_file("file", &with_sums())?;
     file.write_at(&[1; 20 * PAGE + 9], 0)?;
     file.sync()?;
     file.write_at(&[2; 5 * PAGE], 3 * PAGE as u64 + 70)?;

@@ -1,6 +1,6 @@
 //! Changes of names that wait for no sync: what they cost, when they are durable, and what of a deleted file is used again when.
 
-use iomill::{Array, ArrayOptions, File, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, Survival, World};
 
 use super::crash::assert_clean_beside;
@@ -23,7 +23,7 @@ fn made(seed: u64) -> (World, Array) {
 
 /// Makes each change that waits for no sync.
 fn change(array: &Array) {
-    drop(array.create_file("new", Layout::striping()).unwrap());
+    drop(array.create_file("new", &FileOptions::new()).unwrap());
     array.rename("small", "renamed").unwrap();
     array.set_attribute("renamed", "key", Some("value")).unwrap();
     array.delete("large").unwrap();
@@ -150,7 +150,7 @@ fn deletes_share_a_flush() {
     let (world, array) = made(7);
     let count = 1000;
     // All begin with the first drive.
-    let options = PutOptions::new().layout(Layout::striping().drives([0, 1]));
+    let options = PutOptions::new().file(FileOptions::new().drives([0, 1]));
     for file in 0..count {
         array.put(&format!("{file}"), &[5; 100], &options).unwrap();
     }

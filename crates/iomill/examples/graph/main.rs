@@ -11,7 +11,7 @@ mod visit;
 use std::path::PathBuf;
 
 use graph::{Graph, Kronecker, Lists, NONE, mix};
-use iomill::{ArrayOptions, File, Layout};
+use iomill::{ArrayOptions, File, FileOptions};
 use scratch::{Result, on_drives};
 
 /// The lists in a file.
@@ -31,7 +31,7 @@ fn run(drives: &[PathBuf], kronecker: Kronecker) -> Result<()> {
     let (starts, lists) = kronecker.build();
     // Memory for an eighth of the lists.
     let array = ArrayOptions::new().cache_bytes((lists.len() as u64 / 2).max(1 << 20)).create(drives)?;
-    let file = array.create_file("edges", Layout::default())?;
+    let file = array.create_file("edges", &FileOptions::new())?;
     for (at, lists) in (0..).zip(lists.chunks(1 << 20)) {
         let bytes: Vec<u8> = lists.iter().flat_map(|vertex| vertex.to_le_bytes()).collect();
         file.write_at(&bytes, at << 22)?;

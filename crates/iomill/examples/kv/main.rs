@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use iomill::{ArrayOptions, File, Layout, block_on};
+use iomill::{ArrayOptions, File, FileOptions, block_on};
 use scratch::{Result, on_drives};
 use table::{Found, Medium, PAGE_BYTES, Page, Table, find, gather_pages, mix};
 use ycsb::{Load, Records, Run};
@@ -68,7 +68,7 @@ fn run(drives: &[PathBuf], count: u64) -> Result<()> {
     // Pages are two thirds full, and memory holds an eighth of them.
     let pages = (count * 138 * 3 / 2).div_ceil(PAGE_BYTES as u64);
     let array = ArrayOptions::new().cache_bytes((pages * PAGE_BYTES as u64 / 8).max(4 << 20)).create(drives)?;
-    let file = |name: &str| array.create_file(name, Layout::default());
+    let file = |name: &str| array.create_file(name, &FileOptions::new());
     let table = Table::load([file("table")?, file("log")?, file("run")?], pages, records.sorted())?;
     let added = AtomicU64::new(count);
     for (load, seed) in Load::ALL.into_iter().zip(0..) {

@@ -9,7 +9,7 @@ mod scratch;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use iomill::{ArrayOptions, File, Layout};
+use iomill::{ArrayOptions, File, FileOptions};
 use labels::{Labels, Volume};
 use scratch::{Result, on_drives};
 
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
 fn run(drives: &[PathBuf], volume_bytes: u64) -> Result<()> {
     // Memory for an eighth of the volume.
     let array = ArrayOptions::new().cache_bytes((volume_bytes / 8).max(4 << 20)).create(drives)?;
-    let file = array.create_file("volume", Layout::default())?;
+    let file = array.create_file("volume", &FileOptions::new())?;
     file.set_len(volume_bytes)?;
     let labels = Labels::of(volume_bytes);
     let start = Instant::now();

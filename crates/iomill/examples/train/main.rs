@@ -8,7 +8,7 @@ mod train;
 
 use std::path::PathBuf;
 
-use iomill::{ArrayOptions, File, Layout};
+use iomill::{ArrayOptions, File, FileOptions};
 use scratch::{Result, on_drives};
 use train::{ROW_BYTES, Rows, row, train};
 
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
 fn run(drives: &[PathBuf], count: u32) -> Result<()> {
     let bytes = u64::from(count) * ROW_BYTES as u64;
     let array = ArrayOptions::new().cache_bytes((bytes / 4).max(4 << 20)).create(drives)?;
-    let file = array.create_file("rows", Layout::default())?;
+    let file = array.create_file("rows", &FileOptions::new())?;
     for first in (0..count).step_by(4096) {
         let rows: Vec<u8> = (first..count.min(first + 4096)).flat_map(row).collect();
         file.write_at(&rows, u64::from(first) * ROW_BYTES as u64)?;

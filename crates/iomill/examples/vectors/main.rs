@@ -9,7 +9,7 @@ mod vectors;
 
 use std::path::PathBuf;
 
-use iomill::{ArrayOptions, File, Layout};
+use iomill::{ArrayOptions, File, FileOptions};
 use scratch::{Result, on_drives};
 use vectors::{Index, Place, RECORD_BYTES, Records, mix};
 
@@ -31,7 +31,7 @@ fn run(drives: &[PathBuf], side: u32) -> Result<()> {
     let bytes = u64::from(index.len()) * RECORD_BYTES as u64;
     // Memory for an eighth of the vectors.
     let array = ArrayOptions::new().cache_bytes((bytes / 8).max(4 << 20)).create(drives)?;
-    let file = array.create_file("vectors", Layout::default())?;
+    let file = array.create_file("vectors", &FileOptions::new())?;
     for first in (0..index.len()).step_by(256) {
         let records: Vec<u8> = (first..index.len().min(first + 256)).flat_map(|number| index.record(number)).collect();
         file.write_at(&records, u64::from(first) * RECORD_BYTES as u64)?;

@@ -10,7 +10,7 @@ use super::answer::{Answer, answer_later};
 use super::child::{Again, of_process};
 use super::file::{File, Origin};
 use super::info::{ArrayInfo, FileStat};
-use super::options::ArrayOptions;
+use super::options::{ArrayOptions, CreateOptions};
 use super::setup;
 use crate::catalog::{self, Catalog, Drive, EMPTY_FILE, Id, Record};
 use crate::counters::{Board, Counters, Meter};
@@ -86,19 +86,19 @@ impl Array {
         ArrayOptions::new().open_or_create(drives)
     }
 
-    pub(crate) fn create_with(options: ArrayOptions, drives: Vec<PathBuf>) -> Result<Array> {
-        let weights = match &options.weights {
+    fn create_with(options: ArrayOptions, drives: Vec<PathBuf>, new: &CreateOptions) -> Result<Array> {
+        let weights = match &new.weights {
             Some(weights) => weights.clone(),
             None => vec![1; drives.len()],
         };
         if options.read_only {
-            return Err(Error::invalid("a new array for reading only", "it is empty; create it for writing"));
+            return Err(Error::invalid("a new array for reading only", "it is empty").advise("create it for writing"));
         }
         check_may_block("create")?;
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
         // Before anything is on the drives: files there would make a second try fail.
         let ready = |id: Id, drives: &[Drive]| Ready::new(&options, id, drives, EMPTY_FILE, true);
-        let (catalog, ready) = Catalog::create_with(&options.platform, &drives, &weights, options.copies, ready)?;
+        let (catalog, ready) = Catalog::create_with(&options.platform, &drives, &weights, new.copies, ready)?;
         Ok(Array::start(options, catalog, ready))
     }
 
@@ -255,7 +255,7 @@ impl Array {
     /// Changes the size of the page cache, in bytes, while it is used. It goes step by step, and each step delays other calls for
     /// microseconds. [`Counters`](crate::Counters) show the size meanwhile. It returns when the size is reached.
     ///
-    /// The cache can grow to [`ArrayOptions::cache_bytes_max`]. When it shrinks, pages that do not fit leave it. Dirty ones are written
+    /// The cache can grow to [`CacheOptions::max_bytes`](super::CacheOptions::max_bytes). When it shrinks, pages that do not fit leave it. Dirty ones are written
     /// first, and an error of that leaves the cache at a size between. Memory goes back to the system in chunks: a 16th of the first size,
     /// and at least 2 MiB. A pinned page keeps its chunk until the next resize after the pin has ended. A chunk that is registered with
     /// an io_uring is free when that ring has been used again.
@@ -263,8 +263,8 @@ impl Array {
         check_may_block("resize_cache")?;
         let array = self.open_inner()?;
         let Some(pager) = &array.pager else {
-            let why = "the array was opened without one; open it with `ArrayOptions::cache_bytes`";
-            return Err(Error::invalid("resizing the cache", why));
+            let error = Error::invalid("resizing the cache", "the array was opened without one");
+            return Err(error.advise("open it with `ArrayOptions::cache_bytes`"));
         };
         pager.resize(&array.exec, bytes)
     }
@@ -367,7 +367,16 @@ impl Ready {
 impl ArrayOptions {
     /// Makes directories into the drives of a new array, and opens it.
     pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
-        Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect())
+        self.create_with(drives, &CreateOptions::new())
+    }
+
+    /// [`ArrayOptions::create`] with options that only a new array has.
+    pub fn create_with<P: AsRef<Path>>(
+        self,
+        drives: impl IntoIterator<Item = P>,
+        options: &CreateOptions,
+    ) -> Result<Array> {
+        Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect(), options)
     }
 
     /// Opens the array that these drives belong to, or makes a new one of them where none of them has an array.
@@ -385,7 +394,7 @@ impl ArrayOptions {
         check_may_block("open_or_create")?;
         let drives: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         match Catalog::are_new(&*self.platform, &drives)? {
-            true => Array::create_with(self, drives),
+            true => Array::create_with(self, drives, &CreateOptions::new()),
             false => Array::open_with(self, drives),
         }
     }
@@ -495,7 +504,7 @@ impl ArrayInner {
 
     pub(super) fn handle(self: &Arc<Self>, file: OpenRef) -> File {
         let origin = self.options.read_only.then(|| Box::new(Arc::downgrade(self)) as Box<dyn Origin>);
-        File::new(file, self.options.read_ahead_bytes, origin)
+        File::new(file, self.options.cache.read_ahead_bytes, origin)
     }
 
     fn close(&self) -> Result<()> {

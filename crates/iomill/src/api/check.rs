@@ -1,7 +1,8 @@
-//! `ArrayOptions::check`: finds what is wrong with an array, and repairs it, for `iomill check`. Non-goals: reading data.
+//! [`Array::check`] and [`Array::repair`]: the faults of an array, found and repaired. Non-goals: reading data (`scrub`).
 
 use std::path::{Path, PathBuf};
 
+use super::array::Array;
 use super::options::ArrayOptions;
 use crate::catalog;
 use crate::error::Result;
@@ -10,15 +11,33 @@ use crate::layout::Map;
 
 pub use crate::catalog::{Problem, Report, Severity};
 
+impl Array {
+    /// Compares the array of these drives with its catalog, and reports all differences. Nothing is changed, and no data
+    /// is read. [`Array::scrub`] reads data. [`Error::Locked`](crate::Error::Locked) if another process has the array
+    /// open for writing.
+    pub fn check<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Report> {
+        check_may_block("check")?;
+        ArrayOptions::new().check_all(drives, false, &mut |_, _| ())
+    }
+
+    /// [`Array::check`], and repairs all faults that can be repaired without a loss.
+    /// [`Error::Locked`](crate::Error::Locked) if another process has the array open.
+    pub fn repair<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Report> {
+        check_may_block("repair")?;
+        ArrayOptions::new().check_all(drives, true, &mut |_, _| ())
+    }
+}
+
 impl ArrayOptions {
-    /// Checks all that the catalog knows about the array that these drives belong to. Data is not read. With `repair` it repairs what
-    /// can be repaired without a loss. An error if another process has the array open for writing, or with `repair` for reading, too.
+    /// [`Array::check`], or [`Array::repair`], on the platform of these options.
+    #[cfg(feature = "internals")]
     pub fn check<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>, repair: bool) -> Result<Report> {
         check_may_block("check")?;
         self.check_all(drives, repair, &mut |_, _| ())
     }
 
-    /// The same. From time to time it tells `watch` how many files are checked, and how many there are.
+    /// The same. From time to time it calls `watch` with the number of checked files and the number of all files.
+    #[cfg(feature = "internals")]
     pub fn check_watched<P: AsRef<Path>>(
         self,
         drives: impl IntoIterator<Item = P>,

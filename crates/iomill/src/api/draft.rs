@@ -8,8 +8,8 @@ use super::answer::Answer;
 use super::array::{Array, ArrayInner};
 use super::change::{Change, begin, make};
 use super::file::File;
+use super::file_options::{FileOptions, PutOptions};
 use super::info::FileStat;
-use super::options::{FileOptions, Layout};
 use super::setup;
 use crate::catalog::{self, Queued, Record, When};
 use crate::error::{Error, Result};
@@ -29,10 +29,10 @@ const SMALL_MAX_BYTES: u64 = 64 << 10;
 ///
 /// ```no_run
 /// # fn main() -> iomill::Result<()> {
-/// use iomill::{Layout, When};
+/// use iomill::{FileOptions, When};
 ///
 /// # let array = iomill::Array::open("/mnt/ssd0")?;
-/// let draft = array.draft(Layout::default())?;
+/// let draft = array.draft(&FileOptions::new())?;
 /// draft.file().write_at(b"part two", 8)?;
 /// draft.file().write_at(b"part one", 0)?;
 /// let stat = draft.publish("object", When::Absent)?;
@@ -48,40 +48,6 @@ pub struct Draft {
     file: File,
     draft: Arc<catalog::Draft>,
     array: Array,
-}
-
-/// How [`Array::put`] makes a file: layout, condition and attributes.
-#[derive(Clone, Debug, Default)]
-#[must_use]
-pub struct PutOptions {
-    layout: Layout,
-    when: When,
-    attributes: Vec<(String, String)>,
-}
-
-impl PutOptions {
-    /// The default layout, on no condition, without attributes.
-    pub fn new() -> PutOptions {
-        PutOptions::default()
-    }
-
-    /// How the file is laid out.
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
-        self
-    }
-
-    /// On which condition the file gets its name.
-    pub fn when(mut self, when: When) -> Self {
-        self.when = when;
-        self
-    }
-
-    /// An attribute that the file gets with its name.
-    pub fn attribute(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.attributes.push((key.into(), value.into()));
-        self
-    }
 }
 
 impl Draft {
@@ -213,7 +179,7 @@ impl<N: AsRef<str>, C: Deref<Target = [u8]>> Change for Put<N, C> {
 
     fn write(&mut self, array: &Array) -> Result<Written> {
         array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.options.when)?;
-        let draft = array.draft(self.options.layout.clone())?;
+        let draft = array.draft(&self.options.file)?;
         for (key, value) in &self.options.attributes {
             draft.set_attribute(key, Some(value))?;
         }
@@ -274,9 +240,8 @@ impl<N: AsRef<str>> Change for Copying<N> {
         };
         // After the look for the source: if that is missing, no condition matters.
         inner.catalog.check_condition(self.to.as_ref(), self.when)?;
-        let layout = Layout::new(record.layout).block_bytes(record.block_bytes).drives(record.drives.clone());
-        let layout = layout.checksums(record.sums.is_some());
-        let draft = array.draft(layout)?;
+        let options = FileOptions::new().layout(record.layout).block_bytes(record.block_bytes);
+        let draft = array.draft(&options.drives(record.drives.clone()).checksums(record.sums.is_some()))?;
         for (key, value) in &record.attributes {
             draft.set_attribute(key, Some(value))?;
         }
@@ -300,11 +265,10 @@ impl<N: AsRef<str>> Change for Copying<N> {
 
 impl Array {
     /// Makes a file without a name, of length 0. It costs no I/O before it is written to. [`Draft`] has more.
-    pub fn draft(&self, options: impl Into<FileOptions>) -> Result<Draft> {
-        let FileOptions { layout } = options.into();
+    pub fn draft(&self, options: &FileOptions) -> Result<Draft> {
         check_may_block("draft")?;
         let array = self.open_inner()?;
-        let spec = setup::file_spec(&array.options, &array.catalog, layout)?;
+        let spec = setup::file_spec(&array.options, &array.catalog, options)?;
         let (draft, record) = array.catalog.new_draft(&spec)?;
         Ok(Draft { file: array.open_draft(&draft, &record)?, draft, array: self.clone() })
     }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::api::{Array, ArrayOptions, File, Layout};
+use crate::api::{Array, ArrayOptions, File, FileOptions};
 use crate::drive::Class;
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::real::RealPlatform;
@@ -160,7 +160,7 @@ fn made(cache_bytes: u64, drives: usize) -> (Vec<tempfile::TempDir>, Arc<Plan>, 
     let plan = Arc::clone(&platform.plan);
     let options = ArrayOptions::new().platform(Arc::new(platform)).cache_bytes(cache_bytes);
     let array = options.create(places.iter().map(tempfile::TempDir::path)).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(4096)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(4096)).unwrap();
     (places, plan, array, file)
 }
 

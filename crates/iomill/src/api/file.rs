@@ -30,8 +30,8 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// 4,096-byte pages at page offsets are fastest. If calls that overlap run at the same time, a page may show any of them. With a page
 /// cache it shows one of them as a whole. Without one, and with the engine `mmap`, a read may see some of both.
 ///
-/// A write that has ended is seen by later reads of this process, and is durable after the next [`File::sync`].
-/// `docs/durability.md` has what each call promises, also over a crash.
+/// A write that has ended is seen by later reads of this process, and is durable after the next [`File::sync`]. Before
+/// that, a crash or a kill may lose any part of it.
 ///
 /// A write past the end takes space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, it leaves a hole that takes
 /// no space, as [`File::set_len`] does. In a plain file all bytes that are skipped are a hole.

@@ -10,8 +10,8 @@ impl File {
     /// behind the end of the file.
     pub fn gather_async(&self, ranges: &[(u64, usize)]) -> Answer<Vec<u8>> {
         let Some(len) = sum_of_lengths(ranges) else {
-            let why = "together they are longer than the address space; ask for fewer at a time";
-            return Answer::now(Err(Error::invalid("the ranges of a gather", why)));
+            let error = Error::invalid("the ranges of a gather", "together they are longer than the address space");
+            return Answer::now(Err(error.advise("ask for fewer at a time")));
         };
         match Unfilled::new(len) {
             Ok(memory) => Answer::of_read(self.read_ranges_async(memory, ranges).into_begun(len)),

@@ -11,7 +11,7 @@ use crate::drive::service::Service;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::roles::NodeRoles;
-use crate::layout::{LayoutKind, Map};
+use crate::layout::{Layout, Map};
 use crate::sys::fs::Ground;
 
 /// An array and its drives.
@@ -114,7 +114,7 @@ impl ArrayInfo {
         };
         let nodes = (0..roles.nodes.len()).map(node).collect();
         let (id, epoch, files) = (catalog.id().to_string(), catalog.epoch(), catalog.count());
-        let (drive_threads, plug) = (options.drive_threads_in_force(), options.batching.plug);
+        let (drive_threads, plug) = (options.drive_threads_in_force(), options.tuning.batching.plug);
         Ok(ArrayInfo { id, epoch, files, drives, nodes, drive_threads, plug, notices })
     }
 }
@@ -134,11 +134,11 @@ pub struct FileStat {
     pub id: String,
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Kind of layout.
-    pub layout: LayoutKind,
+    /// Its layout.
+    pub layout: Layout,
     /// Block size in bytes.
     pub block_bytes: u32,
-    /// Whether its pages have [checksums](super::Layout::checksums).
+    /// Whether its pages have [checksums](super::FileOptions::checksums).
     pub checksums: bool,
     /// Its drives, by index in the array, in the layout's order.
     pub drives: Vec<u16>,

@@ -8,7 +8,7 @@ use super::array::Array;
 use super::info::time;
 use crate::catalog::{Catalog, Found, Position};
 use crate::error::Result;
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 
 /// So many names are looked at under the lock of the catalog.
 const BATCH: usize = 256;
@@ -79,8 +79,8 @@ pub struct ListedFile {
     pub modified: SystemTime,
     /// The version of the name, as in [`FileStat`](super::FileStat).
     pub version: u64,
-    /// Kind of layout.
-    pub layout: LayoutKind,
+    /// Its layout.
+    pub layout: Layout,
     /// Block size in bytes.
     pub block_bytes: u32,
     /// Its drives, by index in the array, in the layout's order.

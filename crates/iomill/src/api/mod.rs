@@ -19,7 +19,9 @@
 //! - `cursor.rs`, `position.rs`, `async_cursor.rs`: a position in a file, for `std::io` and for the traits of tokio and
 //!   `futures`.
 //! - `advise.rs`, `buffer.rs`: advice about future reads; memory that is registered with the drives' engines.
-//! - `options.rs`, `profile.rs`, `setup.rs`: options, measured profiles, and the choices at open.
+//! - `options.rs`, `cache_options.rs`, `tuning.rs`, `file_options.rs`: options of arrays, their caches and drives, and of
+//!   files.
+//! - `profile.rs`, `setup.rs`: measured profiles, and the choices at open.
 //! - `info.rs`, `peek.rs`, `check.rs`, `scrub.rs`, `by_hand.rs`: what an array says of itself, with or without its lock;
 //!   checking, without the data and with them; the catalog as text.
 //! - `child.rs`: what a forked child opens in the place of its parent's handles.
@@ -116,6 +118,7 @@ mod async_cursor;
 mod buffer;
 #[cfg(feature = "internals")]
 mod by_hand;
+mod cache_options;
 mod change;
 mod check;
 mod child;
@@ -124,6 +127,7 @@ mod draft;
 #[cfg(all(test, not(iomill_models)))]
 mod durable_tests;
 mod file;
+mod file_options;
 mod future;
 mod gather;
 mod holes;
@@ -142,6 +146,7 @@ mod scrub;
 mod setup;
 mod traits;
 mod transfer;
+mod tuning;
 
 pub use crate::cache::policy::PolicyKind;
 pub use crate::catalog::{When, check_name};
@@ -149,9 +154,13 @@ pub use crate::exec::block_on::block_on;
 #[cfg(feature = "tokio")]
 pub use crate::exec::tokio::drive_by_tokio;
 pub use crate::file::MAX_FILE_BYTES;
+pub use crate::layout::Layout;
+#[cfg(feature = "internals")]
+pub use crate::pager::nodes::Remote;
 pub use crate::pager::{Failed, IoBuffer, IoBytes};
 
 pub use crate::sys::fs::Ground;
+#[cfg(feature = "internals")]
 pub use crate::sys::topology::Topology;
 pub use advise::Advice;
 pub use answer::Answer;
@@ -159,18 +168,18 @@ pub use array::Array;
 #[cfg(any(feature = "tokio", feature = "futures-io"))]
 pub use async_cursor::AsyncCursor;
 pub use buffer::Buffer;
+pub use cache_options::CacheOptions;
 pub use check::{Problem, Report, Severity};
 pub use cursor::FileCursor;
-pub use draft::{Draft, PutOptions};
+pub use draft::Draft;
 pub use file::File;
+pub use file_options::{DEFAULT_BLOCK_BYTES, FileOptions, PutOptions};
 pub use future::Request;
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo, SmallSpace};
 pub use listing::{Listed, ListedFile, Listing};
-pub use options::{
-    ADAPTIVE_DEPTH, ArrayOptions, DEFAULT_BLOCK_BYTES, DEFAULT_DEPTH, DEFAULT_PLUG, DEFAULT_READ_AHEAD_BYTES,
-    DEFAULT_SET_SIZE,
-};
-pub use options::{FileOptions, Layout, LayoutKind, Remote};
+#[cfg(feature = "internals")]
+pub use options::{ADAPTIVE_DEPTH, DEFAULT_DEPTH};
+pub use options::{ArrayOptions, CreateOptions};
 pub use peek::Peek;
 pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
 pub use plain::{PlainOptions, open_plain};
@@ -179,3 +188,4 @@ pub use rows::RowId;
 pub use runtime::{Runtime, RuntimeOptions};
 pub use scrub::{Scrub, Scrubbed};
 pub use transfer::Transfer;
+pub use tuning::Tuning;

@@ -6,7 +6,7 @@ use super::answer::Answer;
 use super::array::{Array, ArrayInner};
 use super::change::{Change, begin, make};
 use super::file::File;
-use super::options::{FileOptions, Layout};
+use super::file_options::FileOptions;
 use super::setup;
 use crate::catalog::{Queued, When};
 use crate::error::{Error, Result};
@@ -16,27 +16,26 @@ use crate::exec::pools::check_may_block;
 impl Array {
     /// Creates a file of length 0 and opens it. The creation is durable, unless [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes)
     /// is off. An error if the name exists.
-    pub fn create_file(&self, name: &str, options: impl Into<FileOptions>) -> Result<File> {
+    pub fn create_file(&self, name: &str, options: &FileOptions) -> Result<File> {
         check_may_block("create_file")?;
-        make(Creation { name, layout: options.into().layout }, self)
+        make(Creation { name, options: options.clone() }, self)
     }
 
     /// [`Array::create_file`] as a future.
-    pub fn create_file_async(&self, name: &str, options: impl Into<FileOptions>) -> Answer<File> {
-        begin(Creation { name: name.to_owned(), layout: options.into().layout }, self, false)
+    pub fn create_file_async(&self, name: &str, options: &FileOptions) -> Answer<File> {
+        begin(Creation { name: name.to_owned(), options: options.clone() }, self, false)
     }
 
     /// Opens a file, or creates it if there is none of this name. `options` count only for a new file.
-    pub fn open_or_create_file(&self, name: &str, options: impl Into<FileOptions>) -> Result<File> {
+    pub fn open_or_create_file(&self, name: &str, options: &FileOptions) -> Result<File> {
         check_may_block("open_or_create_file")?;
-        let options = options.into();
         // Other threads may create and delete it meanwhile.
         loop {
             match self.open_file(name) {
                 Err(Error::NotFound { .. }) => {}
                 opened => return opened,
             }
-            match self.create_file(name, options.clone()) {
+            match self.create_file(name, options) {
                 Err(Error::Exists { .. }) => {}
                 created => return created,
             }
@@ -44,9 +43,9 @@ impl Array {
     }
 
     /// [`Array::open_or_create_file`] as a future.
-    pub fn open_or_create_file_async(&self, name: &str, options: impl Into<FileOptions>) -> Answer<File> {
-        let (name, options) = (name.to_owned(), options.into());
-        self.answer_later(move |array| array.open_or_create_file(&name, options))
+    pub fn open_or_create_file_async(&self, name: &str, options: &FileOptions) -> Answer<File> {
+        let (name, options) = (name.to_owned(), options.clone());
+        self.answer_later(move |array| array.open_or_create_file(&name, &options))
     }
 
     /// Deletes a file. When this returns, the name is durably gone. Handles that have the file open keep what it holds, as on POSIX. Its
@@ -113,7 +112,7 @@ impl Array {
 
 struct Creation<N> {
     name: N,
-    layout: Layout,
+    options: FileOptions,
 }
 
 impl<N: AsRef<str>> Change for Creation<N> {
@@ -126,7 +125,7 @@ impl<N: AsRef<str>> Change for Creation<N> {
     }
 
     fn queue(&self, array: &ArrayInner, (): &()) -> Result<Queued<u64>> {
-        let spec = setup::file_spec(&array.options, &array.catalog, self.layout.clone())?;
+        let spec = setup::file_spec(&array.options, &array.catalog, &self.options)?;
         array.catalog.queue_create(self.name.as_ref(), &spec)
     }
 

@@ -1,71 +1,46 @@
-//! [`ArrayOptions`]: how an array is created or opened. [`Layout`]: how a file is laid out. Non-goals: checks of options (`setup`).
+//! [`ArrayOptions`]: how an array is created or opened. Non-goals: checks of options (`setup`), options of files (`file_options`).
 
 use std::sync::Arc;
 
+use super::cache_options::CacheOptions;
 use super::profile::Profile;
-use crate::cache::policy::PolicyKind;
-use crate::cache::set::WAYS_DEFAULT;
+use super::tuning::Tuning;
 use crate::catalog::{Catalog, Id};
-use crate::drive::Batching;
-pub use crate::drive::DEFAULT_PLUG;
 use crate::engine::EngineKind;
 use crate::engine::platform::Platform;
 use crate::engine::real::RealPlatform;
 use crate::error::Result;
 use crate::exec::roles::NodeRoles;
-pub use crate::layout::LayoutKind;
 use crate::pager::PagerOptions;
-pub use crate::pager::nodes::Remote;
-use crate::sys::topology::Topology;
 
 /// Slots per drive by default: enough for the best throughput of every SSD on which the original was measured.
 pub const DEFAULT_DEPTH: u32 = 32;
 
 /// Slots per drive that give an adaptive depth enough room on every drive that was measured.
+#[cfg(feature = "internals")]
 pub const ADAPTIVE_DEPTH: u32 = 256;
 
-/// Pages of a set of the cache.
-pub const DEFAULT_SET_SIZE: usize = WAYS_DEFAULT;
-
-/// The largest window of read-ahead by default, in bytes.
-pub const DEFAULT_READ_AHEAD_BYTES: u64 = 1 << 20;
-
-/// Block size by default, in bytes: 16 pages.
-pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
-
-/// Options for creating or opening an array.
+/// Options for creating or opening an array. [`CacheOptions`] has more of its cache, [`CreateOptions`] what only a new
+/// array has, and [`Tuning`] what is worth a measurement.
 ///
 /// ```no_run
 /// # fn main() -> iomill::Result<()> {
-/// let array = iomill::ArrayOptions::new().depth(64).read_only(true).open("/mnt/ssd0")?;
+/// let array = iomill::ArrayOptions::new().cache_bytes(4 << 30).read_only(true).open("/mnt/ssd0")?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until an array is created or opened with them"]
 pub struct ArrayOptions {
-    pub(crate) platform: Arc<dyn Platform>,
-    pub(crate) weights: Option<Vec<u32>>,
-    pub(crate) copies: Option<usize>,
-    pub(crate) read_only: bool,
-    pub(crate) sync_changes: bool,
-    pub(crate) engine: Option<EngineKind>,
-    /// The option as it was given; `drive_threads_in_force` is what counts. The same holds for the depth.
-    pub(crate) drive_threads: Option<bool>,
-    pub(crate) depth: Option<u32>,
-    pub(crate) batching: Batching,
-    pub(crate) profile: Option<Arc<Profile>>,
-    pub(crate) poll: bool,
-    pub(crate) cpu_map: Option<Vec<Vec<usize>>>,
-    pub(crate) cache_bytes: Option<u64>,
-    pub(crate) cache_bytes_max: Option<u64>,
-    pub(crate) set_size: usize,
-    pub(crate) policy: PolicyKind,
-    pub(crate) read_ahead_bytes: u64,
-    pub(crate) hash_mask: u64,
-    pub(crate) topology: Topology,
-    pub(crate) cache_nodes: Option<Vec<usize>>,
-    pub(crate) io_nodes: Option<Vec<usize>>,
-    pub(crate) remote: Remote,
+    pub(super) platform: Arc<dyn Platform>,
+    pub(super) read_only: bool,
+    pub(super) sync_changes: bool,
+    pub(super) engine: Option<EngineKind>,
+    /// The option as it was given; `depth_of` is what counts.
+    pub(super) depth: Option<u32>,
+    pub(super) profile: Option<Arc<Profile>>,
+    pub(super) cache_bytes: Option<u64>,
+    pub(super) cache: CacheOptions,
+    pub(super) tuning: Tuning,
 }
 
 impl Default for ArrayOptions {
@@ -79,57 +54,31 @@ impl ArrayOptions {
     pub fn new() -> ArrayOptions {
         ArrayOptions {
             platform: Arc::new(RealPlatform::default()),
-            weights: None,
-            copies: None,
             read_only: false,
             sync_changes: true,
             engine: None,
-            drive_threads: None,
             depth: None,
-            batching: Batching::default(),
             profile: None,
-            poll: false,
-            cpu_map: None,
             cache_bytes: None,
-            cache_bytes_max: None,
-            set_size: DEFAULT_SET_SIZE,
-            policy: PolicyKind::default(),
-            read_ahead_bytes: DEFAULT_READ_AHEAD_BYTES,
-            hash_mask: u64::MAX,
-            topology: Topology::default(),
-            cache_nodes: None,
-            io_nodes: None,
-            remote: Remote::default(),
+            cache: CacheOptions::new(),
+            tuning: Tuning::new(),
         }
     }
 
-    /// Weights of the drives, in their order (creation only): a drive of weight 2 takes twice the share of one of weight
-    /// 1 in files with the hash layout. From 1 to 1,000; all 1 by default.
-    pub fn weights(mut self, weights: impl Into<Vec<u32>>) -> Self {
-        self.weights = Some(weights.into());
-        self
-    }
-
-    /// On how many drives the catalog is (creation only): 1 to 3, and at most all. By default on as many as that allows. Each costs every
-    /// change a write and a flush. One that fails or is lost costs nothing as long as another is there.
-    pub fn copies(mut self, copies: usize) -> Self {
-        self.copies = Some(copies);
-        self
-    }
-
-    /// Opens for reading only, beside other readers.
+    /// Opens the array for reading only. Other processes may read it too. Not for new arrays.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
     }
 
-    /// Whether creating, deleting, renaming, publishing and setting attributes wait until the change is durable. They do by default. Without
-    /// that, such a change costs a few microseconds. It becomes durable in its order, with the next [`File::sync`](super::File::sync), with
-    /// the end of a file that was written to, with [`Array::sync`](super::Array::sync), and when the array is closed. A crash or a kill may lose it
-    /// before, and then all that came after it. An error of the log shows only then.
+    /// Whether creating, deleting, renaming, publishing and setting attributes wait until the change is durable. They do
+    /// by default. If they do not, such a change costs a few microseconds. It becomes durable in its order: with the next
+    /// [`File::sync`](super::File::sync) or [`Array::sync`](super::Array::sync), when the last handle of a file that was
+    /// written to is closed, and when the array is closed. Before that, a crash or a kill may lose it, and then it loses
+    /// all later changes too. An error of the log shows only then.
     ///
-    /// The content of a file is durable before its name all the same, so a put still flushes its content. Space of deleted files is free when
-    /// their deletions are durable.
+    /// The content of a file is still durable before its name, so a put flushes its content. Space of deleted files is
+    /// free when their deletions are durable.
     pub fn sync_changes(mut self, sync_changes: bool) -> Self {
         self.sync_changes = sync_changes;
         self
@@ -141,126 +90,43 @@ impl ArrayOptions {
         self
     }
 
-    /// Whether each drive has a thread that does all its I/O, with the engine of the drive, on the CPUs near the drive. Calling threads send it
-    /// their requests, in batches. So the depth of a drive bounds what all threads have in flight there, and the drive sees one thread. By default
-    /// each calling thread has engines of its own, which was as fast or faster on every drive that was measured, and takes less CPU time.
-    pub fn drive_threads(mut self, drive_threads: bool) -> Self {
-        self.drive_threads = Some(drive_threads);
-        self
-    }
-
-    /// Most I/Os in flight per drive and calling thread, or with drive threads per drive: 1 to 1,024, 32 by default.
+    /// The most I/Os in flight of a calling thread on each drive: 1 to 1,024, 32 by default. With
+    /// [drive threads](Tuning::drive_threads) it is the most of all threads.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
     }
 
-    /// Whether each drive's queue uses only as many of its `depth` slots as its throughput needs, instead of all of them. It needs room:
-    /// [`ADAPTIVE_DEPTH`] is a good depth for it. Off by default.
-    pub fn adaptive_depth(mut self, adaptive: bool) -> Self {
-        self.batching.adaptive = adaptive;
-        self
-    }
-
-    /// Whether each drive's queue orders waiting requests by offset when it has seen neighbours. On by default.
-    pub fn sort(mut self, sort: bool) -> Self {
-        self.batching.sort = sort;
-        self
-    }
-
-    /// Whether each drive's queue merges neighbours into one I/O, up to 256 KiB and 64 ranges of memory. On by default.
-    pub fn merge(mut self, merge: bool) -> Self {
-        self.batching.merge = merge;
-        self
-    }
-
-    /// How long requests to a drive wait for others of their call, so that neighbours can be merged. They wait only when the queue has seen
-    /// neighbours, while the call has more, and until as many wait as are in flight. They wait at most until `pieces` requests wait, or `pieces`
-    /// I/Os have ended. 1 to 1,024, 32 by default; with 1 no request waits.
-    pub fn plug(mut self, pieces: u32) -> Self {
-        self.batching.plug = pieces;
-        self
-    }
-
-    /// Polls for completions instead of taking interrupts, if engine and device can: io_uring, on devices with polling queues.
-    /// Other drives are served as without this, and [`Array::notices`](crate::Array::notices) says why. Off by default.
-    pub fn poll(mut self, poll: bool) -> Self {
-        self.poll = poll;
-        self
-    }
-
-    /// The CPUs of each drive's thread, by drive index, instead of those near the drive. It has an entry for each drive.
-    pub fn cpu_map(mut self, cpus: Vec<Vec<usize>>) -> Self {
-        self.cpu_map = Some(cpus);
-        self
-    }
-
-    /// Memory for cached pages in bytes; 0 for no cache. By default 512 MiB, and at most a quarter of the memory that the process
-    /// may use. It is taken as pages come in.
+    /// Memory for cached pages in bytes; 0 for no cache. By default 512 MiB, and at most a quarter of the memory that the
+    /// process may use. The memory is taken as pages come in.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = Some(bytes);
         self
     }
 
-    /// How far [`super::Array::resize_cache`] may grow the cache, in bytes: at least the first size. It costs address space, and memory
-    /// only when the cache grows. By default it is four times the first size, or twice, or the same, as far as the process may use so
-    /// much memory.
-    pub fn cache_bytes_max(mut self, bytes: u64) -> Self {
-        self.cache_bytes_max = Some(bytes);
+    /// How the cache works, apart from its size.
+    pub fn cache(mut self, cache: CacheOptions) -> Self {
+        self.cache = cache;
         self
     }
 
-    /// Pages of a set of the cache. A page that comes in takes the place of another page of its set. A multiple of 4 from 4 to 32, 12 by
-    /// default.
-    pub fn set_size(mut self, pages: usize) -> Self {
-        self.set_size = pages;
+    /// How the drives are served, for programs that measure.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 
-    /// The policy that chooses which page leaves the cache when another comes in.
-    pub fn policy(mut self, policy: PolicyKind) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// How far ahead of a sequential reader the cache reads, in bytes. Windows begin with 16 KiB and double up to this: 1 MiB by default,
-    /// at most 4 MiB, and at most a 16th of the cache. 0 for no read-ahead.
-    pub fn read_ahead_bytes(mut self, bytes: u64) -> Self {
-        self.read_ahead_bytes = bytes;
-        self
-    }
-
-    /// Only these bits of the cache's hash count. For tests that need a bad hash, so that sets fill up.
+    /// Changes the options of the cache that were given before.
     #[cfg(feature = "internals")]
-    pub fn cache_hash_mask(mut self, mask: u64) -> Self {
-        self.hash_mask = mask;
+    pub fn with_cache(mut self, change: impl FnOnce(CacheOptions) -> CacheOptions) -> Self {
+        self.cache = change(self.cache);
         self
     }
 
-    /// Which NUMA nodes the array sees: those of the machine, one, or a number of emulated ones. With several nodes each node that caches
-    /// has a cache of its own in its own memory, with an even share of the pages.
-    pub fn topology(mut self, topology: Topology) -> Self {
-        self.topology = topology;
-        self
-    }
-
-    /// The nodes that cache, by their numbers; all by default. If one of them owns no drives ([`ArrayOptions::io_nodes`]), there
-    /// are drive threads.
-    pub fn cache_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
-        self.cache_nodes = Some(nodes.into());
-        self
-    }
-
-    /// The nodes that own drives, by their numbers; all by default. A drive's thread runs on the node near the drive if that is one of
-    /// them. Else it runs on one of them in turn.
-    pub fn io_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
-        self.io_nodes = Some(nodes.into());
-        self
-    }
-
-    /// How blocking calls reach pages in the caches of other nodes.
-    pub fn remote(mut self, remote: Remote) -> Self {
-        self.remote = remote;
+    /// Changes the tuning that was given before.
+    #[cfg(feature = "internals")]
+    pub fn with_tuning(mut self, change: impl FnOnce(Tuning) -> Tuning) -> Self {
+        self.tuning = change(self.tuning);
         self
     }
 
@@ -273,18 +139,18 @@ impl ArrayOptions {
 
     /// Which nodes cache, and which own drives.
     pub(super) fn roles(&self) -> Result<NodeRoles> {
-        NodeRoles::new(self.topology, &self.cache_nodes, &self.io_nodes, self.platform.threads())
+        NodeRoles::new(self.tuning.topology, &self.tuning.cache_nodes, &self.tuning.io_nodes, self.platform.threads())
     }
 
     /// What the pager is made from.
     pub(super) fn pager(&self) -> PagerOptions {
         PagerOptions {
             cache_bytes: self.cache_bytes,
-            cache_bytes_max: self.cache_bytes_max,
-            set_size: self.set_size,
-            policy: self.policy,
-            hash_mask: self.hash_mask,
-            remote: self.remote,
+            cache_bytes_max: self.cache.max_bytes,
+            set_size: self.cache.set_pages,
+            policy: self.cache.policy,
+            hash_mask: self.cache.hash_mask,
+            remote: self.tuning.remote,
             has_threads: self.platform.threads(),
         }
     }
@@ -299,7 +165,7 @@ impl ArrayOptions {
     }
 
     pub(super) fn drive_threads_in_force(&self) -> bool {
-        self.drive_threads.or_else(|| self.profile.as_ref()?.drive_threads).unwrap_or_default()
+        self.tuning.drive_threads.or_else(|| self.profile.as_ref()?.drive_threads).unwrap_or_default()
     }
 
     /// The depth of a drive. `None` is a drive that no profile knows.
@@ -318,111 +184,41 @@ impl ArrayOptions {
     }
 }
 
-/// How a new file is made. A [`Layout`] alone is such options, too.
+/// What only a new array has: [`ArrayOptions::create_with`].
 ///
 /// ```no_run
-/// use iomill::{FileOptions, Layout};
+/// use iomill::{ArrayOptions, CreateOptions};
 ///
 /// # fn main() -> iomill::Result<()> {
-/// # let array = iomill::Array::open("/mnt/ssd0")?;
-/// array.create_file("small", FileOptions::new())?;
-/// array.create_file("large", Layout::hash().block_bytes(1 << 20))?;
+/// let options = CreateOptions::new().weights([2, 1]);
+/// let array = ArrayOptions::new().create_with(["/mnt/large", "/mnt/small"], &options)?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use]
-pub struct FileOptions {
-    pub(crate) layout: Layout,
+#[derive(Clone, Debug, Default)]
+#[must_use = "options do nothing until an array is created with them"]
+pub struct CreateOptions {
+    pub(super) weights: Option<Vec<u32>>,
+    pub(super) copies: Option<usize>,
 }
 
-impl FileOptions {
-    /// The default layout.
-    pub fn new() -> FileOptions {
-        FileOptions::default()
+impl CreateOptions {
+    /// The defaults.
+    pub fn new() -> CreateOptions {
+        CreateOptions::default()
     }
 
-    /// How the file is laid out.
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.layout = layout;
-        self
-    }
-}
-
-impl From<Layout> for FileOptions {
-    fn from(layout: Layout) -> FileOptions {
-        FileOptions::new().layout(layout)
-    }
-}
-
-/// How a new file is laid out: the function from its blocks to the drives.
-///
-/// ```
-/// let layout = iomill::Layout::hash().block_bytes(16 << 10).drives([2, 0, 1]);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use]
-pub struct Layout {
-    pub(crate) kind: LayoutKind,
-    pub(crate) block_bytes: u32,
-    pub(crate) drives: Option<Vec<u16>>,
-    pub(crate) checksums: bool,
-}
-
-impl Default for Layout {
-    fn default() -> Self {
-        Layout::striping()
-    }
-}
-
-impl Layout {
-    /// A layout of the given kind with blocks of 64 KiB over all drives.
-    pub fn new(kind: LayoutKind) -> Layout {
-        Layout { kind, block_bytes: DEFAULT_BLOCK_BYTES, drives: None, checksums: false }
-    }
-
-    /// Block b on drive b mod n. Files begin with all drives in turn, so small files are on all of them.
-    pub fn striping() -> Layout {
-        Layout::new(LayoutKind::Striping)
-    }
-
-    /// Striping with a first drive that moves by one from stripe to stripe.
-    pub fn rotated() -> Layout {
-        Layout::new(LayoutKind::Rotated)
-    }
-
-    /// A keyed permutation in proportion to the drives' weights.
-    pub fn hash() -> Layout {
-        Layout::new(LayoutKind::Hash)
-    }
-
-    /// The kind.
-    pub fn kind(&self) -> LayoutKind {
-        self.kind
-    }
-
-    /// Block size in bytes: a multiple of 4,096, at most 64 MiB.
-    pub fn block_bytes(mut self, block_bytes: u32) -> Layout {
-        self.block_bytes = block_bytes;
+    /// Weights of the drives, in their order: a drive of weight 2 takes twice the share of one of weight 1 in files with
+    /// the layout [`Hash`](super::Layout::Hash). From 1 to 1,000; all 1 by default.
+    pub fn weights(mut self, weights: impl Into<Vec<u32>>) -> Self {
+        self.weights = Some(weights.into());
         self
     }
 
-    /// Only these drives of the array, by index and in this order.
-    pub fn drives(mut self, drives: impl Into<Vec<u16>>) -> Layout {
-        self.drives = Some(drives.into());
-        self
-    }
-
-    /// Whether each page of the file has a checksum, which also says which page of which file it is. False by default.
-    /// It is checked when the page comes from
-    /// its drive, before a byte of it is given out. [`Error::CorruptPage`](crate::Error::CorruptPage) if the page is
-    /// not what was written. A page
-    /// of zeros has none.
-    ///
-    /// The sums take a thousandth of the file on its drives, and, while it is open, four bytes of memory for each page
-    /// near one that was touched.
-    /// After a crash those of the stretches of 64 MiB that were written to are made anew from what is there.
-    pub fn checksums(mut self, checksums: bool) -> Layout {
-        self.checksums = checksums;
+    /// The number of drives that have a copy of the catalog: 1 to 3, and at most all drives. By default it is the largest
+    /// of these. Each copy costs every change a write and a flush. The array survives the loss of copies while one is
+    /// left.
+    pub fn copies(mut self, copies: usize) -> Self {
+        self.copies = Some(copies);
         self
     }
 }

@@ -61,8 +61,8 @@ impl File {
     /// The file's part of the cache; an error without one.
     pub(super) fn paged(&self, call: &'static str) -> Result<&Arc<Paged>> {
         self.state.paged.as_ref().ok_or_else(|| {
-            let why = "there is no cache; give the array or the runtime one (`cache_bytes` of its options)";
-            Error::invalid(format!("{call} on {:?}", self.name()), why)
+            let help = "give the array or the runtime one (`cache_bytes` of its options)";
+            Error::invalid(format!("{call} on {:?}", self.name()), "there is no cache").advise(help)
         })
     }
 

@@ -25,8 +25,9 @@ pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
     PlainOptions::new().open_paths("open_plain", vec![path.as_ref().to_owned()])
 }
 
-/// How a plain file is opened: an ordinary file outside any array, on any file system. `docs/plain-files.md` has what is promised, also
-/// when another program changes the file.
+/// How a plain file is opened: an ordinary file outside any array, on any file system. If another program writes to a
+/// file that is open, reads may return the bytes from before. If it cuts the file, reads of the lost bytes are
+/// [`Error::FileCut`].
 ///
 /// A file is known by its device and inode, whatever its path. Opening it again shares its cached pages, if it has not changed since. In
 /// one process it is open either for reading or for writing ([`Error::Busy`]).
@@ -93,18 +94,22 @@ impl PlainOptions {
     pub fn open_list<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<File> {
         let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         if paths.is_empty() {
-            return Err(Error::invalid("an empty list of files", "name at least one"));
+            return Err(
+                Error::invalid("an empty list of files", "there is nothing to open").advise("name at least one")
+            );
         }
         if self.write && paths.len() > 1 {
             let what = format!("a list of {} files for writing", paths.len());
-            return Err(Error::invalid(what, "a list is for reading; open each file for writing by itself"));
+            let error = Error::invalid(what, "a list is for reading");
+            return Err(error.advise("open each file for writing by itself"));
         }
         self.open_paths("open_list", paths)
     }
 
     fn open_paths(&self, call: &'static str, paths: Vec<PathBuf>) -> Result<File> {
         if self.create && !self.write {
-            return Err(Error::invalid("creating a file for reading only", "open it for writing, too"));
+            let error = Error::invalid("creating a file for reading only", "it is empty");
+            return Err(error.advise("open it for writing, too"));
         }
         let runtime = self.runtime.clone().map_or_else(Runtime::shared, Ok)?;
         runtime.open(call, &paths, Access { write: self.write, create: self.create, direct: runtime.is_direct() })

@@ -28,7 +28,7 @@ const FOREIGN_TOLD: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
-    /// See [`ArrayOptions::drive_threads`](super::ArrayOptions::drive_threads).
+    /// See [`Tuning::drive_threads`](super::Tuning::drive_threads).
     pub drive_threads: Option<bool>,
     /// Its drives, each known by its id.
     pub drives: Vec<ProfileDrive>,

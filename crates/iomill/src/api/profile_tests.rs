@@ -1,6 +1,6 @@
 use super::*;
-use crate::api::{Array, Layout};
-use crate::api::{ArrayOptions, DEFAULT_DEPTH};
+use crate::api::{Array, FileOptions, Layout};
+use crate::api::{ArrayOptions, DEFAULT_DEPTH, Tuning};
 
 const ID: &str = "000102030405060708090a0b0c0d0eff";
 
@@ -95,7 +95,7 @@ fn depths_reach_the_queues_and_options_win() {
     let info = array.info().unwrap();
     assert_eq!(info.drives.iter().map(|drive| drive.depth).collect::<Vec<_>>(), [3, 4]);
     // More bytes at once than queues of these depths hold.
-    let file = array.create_file("f", Layout::striping().block_bytes(4096)).unwrap();
+    let file = array.create_file("f", &FileOptions::new().block_bytes(4096)).unwrap();
     let bytes: Vec<u8> = (0..64 * 4096u32).map(|at| (at >> 4) as u8).collect();
     file.write_at(&bytes, 0).unwrap();
     let mut read = vec![0; bytes.len()];
@@ -108,7 +108,7 @@ fn depths_reach_the_queues_and_options_win() {
     let info = array.info().unwrap();
     assert_eq!((info.drives[0].depth, info.drives[1].depth), (9, 9));
     array.close().unwrap();
-    let refused = ArrayOptions::new().plug(0).open(&drives[0]).unwrap_err();
+    let refused = ArrayOptions::new().tuning(Tuning::new().plug(0)).open(&drives[0]).unwrap_err();
     assert!(refused.to_string().contains("a plug of 0"));
 }
 
@@ -116,11 +116,11 @@ fn depths_reach_the_queues_and_options_win() {
 fn weights_are_those_of_new_files_only() {
     let (_dir, drives, mut profile) = array_and_profile();
     let old = Array::open(&drives[0]).unwrap();
-    old.create_file("old", Layout::hash()).unwrap().close().unwrap();
+    old.create_file("old", &FileOptions::new().layout(Layout::Hash)).unwrap().close().unwrap();
     old.close().unwrap();
     let array = ArrayOptions::new().profile(profile.clone()).open(&drives[0]).unwrap();
-    array.create_file("new", Layout::hash()).unwrap().close().unwrap();
-    array.create_file("swapped", Layout::hash().drives([1, 0])).unwrap().close().unwrap();
+    array.create_file("new", &FileOptions::new().layout(Layout::Hash)).unwrap().close().unwrap();
+    array.create_file("swapped", &FileOptions::new().layout(Layout::Hash).drives([1, 0])).unwrap().close().unwrap();
     let weights = |array: &Array, name: &str| array.stat(name).unwrap().weights;
     assert_eq!(weights(&array, "old"), [1, 1]);
     assert_eq!((weights(&array, "new"), weights(&array, "swapped")), (vec![10, 30], vec![30, 10]));
@@ -133,7 +133,7 @@ fn weights_are_those_of_new_files_only() {
     // Two measures are not mixed.
     profile.drives[1].weight = None;
     let array = ArrayOptions::new().profile(profile).open(&drives[0]).unwrap();
-    array.create_file("later", Layout::hash()).unwrap().close().unwrap();
+    array.create_file("later", &FileOptions::new().layout(Layout::Hash)).unwrap().close().unwrap();
     assert_eq!(weights(&array, "later"), [1, 1]);
     assert!(array.notices().iter().any(|notice| notice.contains("no weight")), "{:?}", array.notices());
     array.close().unwrap();
@@ -159,11 +159,12 @@ fn the_profile_decides_whether_drives_have_threads() {
     {
         let profile = Profile { drive_threads: Some(profiled), ..profile.clone() };
         let options = ArrayOptions::new().cache_bytes(0).profile(profile);
-        let options = given.into_iter().fold(options, ArrayOptions::drive_threads);
+        let options =
+            given.into_iter().fold(options, |options, given| options.tuning(Tuning::new().drive_threads(given)));
         let array = options.open(&drives[0]).unwrap();
         let file = match array.open_file("f") {
             Ok(file) => file,
-            Err(_) => array.create_file("f", Layout::default()).unwrap(),
+            Err(_) => array.create_file("f", &FileOptions::new()).unwrap(),
         };
         file.write_at(&[1; 8192], 0).unwrap();
         // The kernel shows a thread a little after its end, and before it has its name.

@@ -9,11 +9,12 @@ use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
 use super::answer::{Answer, answer_later};
+use super::cache_options::CacheOptions;
 use super::child::{Again, of_process};
 use super::file::{File, Origin};
 use super::options::{ArrayOptions, DEFAULT_DEPTH};
 use super::setup;
-use crate::cache::policy::PolicyKind;
+use super::tuning::Tuning;
 use crate::counters::{Board, Counters, Meter, ROWS_BYTES, Subject};
 use crate::drive::regions::Regions;
 use crate::drive::service::Service;
@@ -30,7 +31,6 @@ use crate::sys::fs::{Access, Alignment, Ground};
 use crate::sys::notices::Notices;
 use crate::sys::process::{Home, PerProcess};
 use crate::sys::sync::{Mutex, lock};
-use crate::sys::topology::Topology;
 
 /// Most block devices of one runtime. An engine has slots for all of them.
 const DRIVES_MAX: usize = 64;
@@ -83,15 +83,15 @@ impl RuntimeOptions {
     /// The defaults, which are those of [`ArrayOptions`].
     pub fn new() -> RuntimeOptions {
         // Threads of nodes make their engines once, and drives may be added later.
-        RuntimeOptions(ArrayOptions::new().topology(Topology::One))
+        RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().one_node(true)))
     }
 
     /// The options of an array, as far as a runtime has them: those of nodes and the profile are left out, because both name an array's
     /// drives.
     #[cfg(feature = "internals")]
     pub fn like(options: ArrayOptions) -> RuntimeOptions {
-        let (cache_nodes, io_nodes, profile) = (None, None, None);
-        RuntimeOptions(ArrayOptions { cache_nodes, io_nodes, profile, ..options }.topology(Topology::One))
+        let tuning = Tuning { cache_nodes: None, io_nodes: None, ..options.tuning }.one_node(true);
+        RuntimeOptions(ArrayOptions { tuning, profile: None, ..options })
     }
 
     /// The defaults of this process. A child that was forked from one with a shared runtime has a share of that one's cache.
@@ -107,19 +107,9 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.cache_bytes(bytes))
     }
 
-    /// As [`ArrayOptions::cache_bytes_max`], for [`Runtime::resize_cache`].
-    pub fn cache_bytes_max(self, bytes: u64) -> Self {
-        RuntimeOptions(self.0.cache_bytes_max(bytes))
-    }
-
-    /// As [`ArrayOptions::policy`].
-    pub fn policy(self, policy: PolicyKind) -> Self {
-        RuntimeOptions(self.0.policy(policy))
-    }
-
-    /// As [`ArrayOptions::read_ahead_bytes`].
-    pub fn read_ahead_bytes(self, bytes: u64) -> Self {
-        RuntimeOptions(self.0.read_ahead_bytes(bytes))
+    /// As [`ArrayOptions::cache`].
+    pub fn cache(self, cache: CacheOptions) -> Self {
+        RuntimeOptions(self.0.cache(cache))
     }
 
     /// Demands this engine for all devices. Opening a file fails if its device cannot have it.
@@ -127,9 +117,10 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.engine(engine))
     }
 
-    /// As [`ArrayOptions::drive_threads`].
+    /// As [`Tuning::drive_threads`].
     pub fn drive_threads(self, drive_threads: bool) -> Self {
-        RuntimeOptions(self.0.drive_threads(drive_threads))
+        let tuning = self.0.tuning.clone().drive_threads(drive_threads);
+        RuntimeOptions(self.0.tuning(tuning))
     }
 
     /// As [`ArrayOptions::depth`], for each block device. By default it is half of the kernel's queue for the device, from 32 to 128.
@@ -162,8 +153,8 @@ impl RuntimeOptions {
     pub fn start_shared(self) -> Result<Runtime> {
         let mut shared = lock(SHARED.get());
         if shared.is_some() {
-            let why = "it was made when the first plain file was opened; make it before that";
-            return Err(Error::invalid("options for the shared runtime", why));
+            let why = "it was made when the first plain file was opened";
+            return Err(Error::invalid("options for the shared runtime", why).advise("make it before that"));
         }
         Ok(shared.insert(self.start_as(true)?).clone())
     }
@@ -263,13 +254,13 @@ impl Runtime {
         drives.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// As [`Array::resize_cache`](super::Array::resize_cache), up to [`RuntimeOptions::cache_bytes_max`].
+    /// As [`Array::resize_cache`](super::Array::resize_cache), up to [`CacheOptions::max_bytes`].
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
         check_may_block("resize_cache")?;
         self.inner.exec.check_open()?;
         let Some(pager) = &self.inner.pager else {
-            let why = "the runtime was made without one; make it with `RuntimeOptions::cache_bytes`";
-            return Err(Error::invalid("resizing the cache", why));
+            let error = Error::invalid("resizing the cache", "the runtime was made without one");
+            return Err(error.advise("make it with `RuntimeOptions::cache_bytes`"));
         };
         pager.resize(&self.inner.exec, bytes)
     }
@@ -308,7 +299,7 @@ impl Runtime {
             let places = places.clone();
             Box::new(PlainOrigin { runtime: Arc::downgrade(inner), places }) as Box<dyn Origin>
         });
-        Ok((File::new(opened, inner.options.read_ahead_bytes, origin), places))
+        Ok((File::new(opened, inner.options.cache.read_ahead_bytes, origin), places))
     }
 }
 
@@ -346,8 +337,8 @@ impl Origin for PlainOrigin {
         match found.iter().zip(&self.places).find(|((_, now), (_, before))| now != before) {
             None => Ok(file),
             Some((_, (path, _))) => {
-                let why = "another program has replaced it since the parent process opened it; open it again";
-                Err(Error::invalid(path.display().to_string(), why))
+                let why = "another program has replaced it since the parent process opened it";
+                Err(Error::invalid(path.display().to_string(), why).advise("open it again"))
             }
         }
     }

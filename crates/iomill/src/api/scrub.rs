@@ -52,7 +52,7 @@ pub struct Scrub {
 
 impl Array {
     /// Reads each file from its drives, past the cache, in the order of the names, beginning after the name `after` (all
-    /// files if it is empty). Pages of files with [checksums](super::Layout::checksums) are compared with them. It is
+    /// files if it is empty). Pages of files with [checksums](super::FileOptions::checksums) are compared with them. It is
     /// I/O of the background class, of one file at a time, so other I/O finds room. Each step reads 4 MiB at most; a
     /// program that stops goes on later after the last file that was read to its end:
     ///

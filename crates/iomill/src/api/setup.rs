@@ -5,7 +5,8 @@ use std::sync::Arc;
 use iomill_platform::devices;
 use iomill_platform::tree::Tree;
 
-use super::options::{ArrayOptions, Layout};
+use super::file_options::FileOptions;
+use super::options::ArrayOptions;
 use crate::catalog::{Catalog, Drive, FileSpec, Id};
 use crate::counters::{Board, Subject};
 use crate::drive::service::Service;
@@ -14,7 +15,7 @@ use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
 use crate::exec::roles::NodeRoles;
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 use crate::sys::cpu;
 use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, Handle};
 
@@ -36,7 +37,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
     if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {
         return Err(Error::invalid(format!("depth {depth}"), format!("it is 1 to {DEPTH_MAX}")));
     }
-    let plug = options.batching.plug;
+    let plug = options.tuning.batching.plug;
     if !(1..=PLUG_MAX).contains(&plug) {
         return Err(Error::invalid(format!("a plug of {plug}"), format!("it is 1 to {PLUG_MAX}")));
     }
@@ -49,7 +50,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
         let why = "it does no I/O at all, so it serves measurements of an array opened for reading only";
         return Err(Error::invalid("engine null", why));
     }
-    if let Some(map) = &options.cpu_map
+    if let Some(map) = &options.tuning.cpu_map
         && map.len() != drives
     {
         let what = format!("a CPU map of {} entries", map.len());
@@ -75,30 +76,30 @@ pub fn depths(options: &ArrayOptions, drives: &[Drive]) -> Vec<u32> {
 }
 
 /// What the catalog stores about a new file.
-pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, layout: Layout) -> Result<FileSpec> {
-    check_block_bytes(layout.block_bytes)?;
-    let drives = match layout.drives {
+pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, file: &FileOptions) -> Result<FileSpec> {
+    check_block_bytes(file.block_bytes)?;
+    let drives = match &file.drives {
         Some(drives) => check_drives(drives, catalog)?,
-        None => drives_in_turn(catalog, layout.kind),
+        None => drives_in_turn(catalog, file.layout),
     };
     let mut key = [0; 8];
     let random = options.platform.random(&mut key);
     random.map_err(|source| Error::Random { source })?;
     Ok(FileSpec {
-        layout: layout.kind,
-        block_bytes: layout.block_bytes,
+        layout: file.layout,
+        block_bytes: file.block_bytes,
         drives,
         key: u64::from_le_bytes(key),
         weights: options.weights_of_files(catalog),
-        sums: layout.checksums,
+        sums: file.checksums,
     })
 }
 
 /// All drives. A file that is striped begins with the first of them, where a small file has all of its bytes. So files begin with the drives in
 /// turn. The hash layout begins anywhere.
-fn drives_in_turn(catalog: &Catalog, kind: LayoutKind) -> Vec<u16> {
+fn drives_in_turn(catalog: &Catalog, layout: Layout) -> Vec<u16> {
     let mut drives: Vec<u16> = (0..catalog.drives().len() as u16).collect();
-    if kind != LayoutKind::Hash {
+    if layout != Layout::Hash {
         let turn = catalog.next_number() / FILES_TO_A_DRIVE % drives.len() as u64;
         drives.rotate_left(turn as usize);
     }
@@ -106,7 +107,7 @@ fn drives_in_turn(catalog: &Catalog, kind: LayoutKind) -> Vec<u16> {
 }
 
 /// An error unless the list names drives of the array, each at most once.
-fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
+fn check_drives(drives: &[u16], catalog: &Catalog) -> Result<Vec<u16>> {
     let count = catalog.drives().len();
     if drives.is_empty() {
         return Err(Error::invalid("an empty list of drives", "a file needs at least one"));
@@ -120,7 +121,7 @@ fn check_drives(drives: Vec<u16>, catalog: &Catalog) -> Result<Vec<u16>> {
             return Err(Error::invalid(format!("drive {drive}"), "named twice for one file"));
         }
     }
-    Ok(drives)
+    Ok(drives.to_vec())
 }
 
 /// Chooses how each drive is served, by probing a file that it has: [`PROBED`], where the drives are an array.
@@ -170,16 +171,16 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
         let notice = "its file system refuses direct I/O, so reads and writes are buffered";
         notices.push(format!("drive {name}: {notice}{twice}"));
     }
-    if options.poll && choice.kind == EngineKind::Aio {
+    if options.tuning.poll && choice.kind == EngineKind::Aio {
         notices.push(format!("drive {name}: libaio cannot poll, so completions come by interrupt"));
     }
-    if options.poll && is_mapped {
+    if options.tuning.poll && is_mapped {
         notices.push(format!("drive {name}: copies do not poll, so mapped parts are read as without it"));
     }
-    if options.poll && choice.kind == EngineKind::Posix {
+    if options.tuning.poll && choice.kind == EngineKind::Posix {
         notices.push(format!("drive {name}: posix cannot poll, so completions come by interrupt"));
     }
-    if options.poll && choice.kind == EngineKind::Uring {
+    if options.tuning.poll && choice.kind == EngineKind::Uring {
         let device = fs.ground().map_err(|e| Error::io("examine", fs.location(), e))?.device;
         if devices::can_poll(&Tree::machine(), &device) == Some(false) {
             notices.push(format!(
@@ -187,7 +188,7 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
             ));
         }
     }
-    let (batching, poll) = (options.batching, options.poll);
+    let (batching, poll) = (options.tuning.batching, options.tuning.poll);
     Ok(Service { kind: choice.kind, align, depth, batching, poll, meter: None })
 }
 
@@ -208,7 +209,7 @@ pub fn board(options: &ArrayOptions, array: Id, drives: &[Drive], notices: &mut 
 
 /// [`cpus`], asked for when the drive threads start.
 pub fn cpus_later(options: &ArrayOptions, catalog: &Arc<Catalog>, roles: &Arc<NodeRoles>) -> CpusOfDrives {
-    let (cpu_map, catalog, roles) = (options.cpu_map.clone(), Arc::clone(catalog), Arc::clone(roles));
+    let (cpu_map, catalog, roles) = (options.tuning.cpu_map.clone(), Arc::clone(catalog), Arc::clone(roles));
     Box::new(move || cpus(cpu_map.as_ref(), &catalog, &roles))
 }
 

@@ -15,6 +15,9 @@ const fn may_cross<T: Send + Sync + Unpin>() {}
 const _: () = {
     is_shared::<Array>();
     is_shared::<ArrayOptions>();
+    is_shared::<CacheOptions>();
+    is_shared::<CreateOptions>();
+    is_shared::<Tuning>();
     is_shared::<File>();
     is_shared::<FileCursor>();
     is_shared::<Buffer>();
@@ -41,11 +44,8 @@ const _: () = {
     is_shared::<Severity>();
     is_shared::<FileOptions>();
     is_shared::<Layout>();
-    is_shared::<LayoutKind>();
     is_shared::<EngineKind>();
     is_shared::<PolicyKind>();
-    is_shared::<Remote>();
-    is_shared::<Topology>();
     is_shared::<Advice>();
 };
 

@@ -147,21 +147,14 @@ mod tests {
     use crate::catalog::FileSpec;
     use crate::catalog::store::LOG;
     use crate::catalog::tests::world::{Fault, Loss, World};
-    use crate::layout::LayoutKind;
+    use crate::layout::Layout;
 
     fn starts() -> Vec<PathBuf> {
         vec!["/d0".into()]
     }
 
     fn spec() -> FileSpec {
-        FileSpec {
-            layout: LayoutKind::Striping,
-            block_bytes: 4096,
-            drives: vec![0],
-            key: 7,
-            weights: None,
-            sums: false,
-        }
+        FileSpec { layout: Layout::Striping, block_bytes: 4096, drives: vec![0], key: 7, weights: None, sums: false }
     }
 
     fn names(world: &World) -> Vec<String> {

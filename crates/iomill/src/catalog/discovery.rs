@@ -176,7 +176,9 @@ impl Search<'_> {
             }
             self.take(FoundDrive { fs, label, signed, moved: false })?;
         }
-        array.map(|(id, _)| id).ok_or_else(|| Error::invalid("drives", "name at least one drive of the array"))
+        array.map(|(id, _)| id).ok_or_else(|| {
+            Error::invalid("drives", "they name no array").advise("name at least one drive of the array")
+        })
     }
 
     /// Takes in a drive, unless another directory has its id already.
@@ -355,7 +357,7 @@ fn doubled(one: &FoundDrive, other: &FoundDrive) -> Error {
 }
 
 fn no_drives(starts: &[PathBuf]) -> Error {
-    Error::invalid(format!("drives {starts:?}"), "name at least one drive of the array")
+    Error::invalid(format!("drives {starts:?}"), "they name no array").advise("name at least one drive of the array")
 }
 
 /// The words depend on what is in a missing drive's place.

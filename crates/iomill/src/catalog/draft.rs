@@ -122,7 +122,7 @@ impl Draft {
 
 fn check_unpublished(note: &Note) -> Result<()> {
     if note.is_published {
-        return Err(Error::invalid("a draft", "it has been published already; make another one"));
+        return Err(Error::invalid("a draft", "it has been published already").advise("make another one"));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::Catalog;
 use super::log::record::{FileRecord, PAGE_BYTES};
 use super::state::files::Files;
 use crate::error::Result;
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 
 /// Where a listing goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub enum Found {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundLayout {
     /// The function.
-    pub kind: LayoutKind,
+    pub kind: Layout,
     /// Unit of placement in bytes.
     pub block_bytes: u32,
     /// The drives by index, in the order of the layout.
@@ -79,7 +79,7 @@ impl Layouts {
             // As `Record::of`: the log has no file without its layout.
             let layout = files.layout(number);
             Arc::new(FoundLayout {
-                kind: layout.map_or(LayoutKind::Striping, |layout| layout.kind),
+                kind: layout.map_or(Layout::Striping, |layout| layout.kind),
                 block_bytes: layout.map_or(PAGE_BYTES, |layout| layout.block_bytes),
                 drives: layout.map_or(&[][..], |layout| &layout.drives).iter().map(|(drive, _)| *drive).collect(),
             })
@@ -150,7 +150,7 @@ mod tests {
     fn files(names: &[String]) -> Files {
         let mut files = Files::default();
         files.index(Vec::new()).expect("it is empty");
-        let layout = LayoutRecord { number: 0, kind: LayoutKind::Striping, block_bytes: 4096, drives: vec![(0, 1)] };
+        let layout = LayoutRecord { number: 0, kind: Layout::Striping, block_bytes: 4096, drives: vec![(0, 1)] };
         files.apply(&LogRecord::Layout(layout), false).expect("it is the first");
         for (name, number) in names.iter().zip(1..) {
             let file = LogRecord::File(new_file(number, name, 0, (0, false), 0));

@@ -309,10 +309,8 @@ impl Openings {
         let highest = self.held.iter().map(|held| held.note.begun.number.max(held.note.in_use.number)).max();
         let highest = highest.unwrap_or(0).max(end.opening.number);
         let number = highest.checked_add(1).ok_or_else(|| {
-            Error::invalid(
-                format!("opening {highest}"),
-                "no number comes after it; export the catalog and make a new array",
-            )
+            Error::invalid(format!("opening {highest}"), "no number comes after it")
+                .advise("export the catalog and make a new array")
         })?;
         let opening = OpeningId { number, id: Id::random(platform)? };
         let (in_use, proof) = (self.in_use, self.proof);

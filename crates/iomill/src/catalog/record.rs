@@ -6,7 +6,7 @@ use super::id::{Id, parse_hex_u64};
 use super::label::{DRIVES_MAX, WEIGHT_MAX};
 use super::log::record::{BLOCK_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, PAGE_BYTES, SUMS_IN_PARTS};
 use super::state::files::Files;
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 
 /// Longest file in bytes: offsets are signed in the kernel.
 pub(super) const LENGTH_MAX: u64 = i64::MAX as u64;
@@ -30,7 +30,7 @@ pub struct Record {
     /// When a sync last followed a change, in nanoseconds since 1970.
     pub modified_ns: u64,
     /// How its blocks are spread.
-    pub layout: LayoutKind,
+    pub layout: Layout,
     /// Unit of placement in bytes, whole pages.
     pub block_bytes: u32,
     /// Its drives by index, in the order that the layout counts them.
@@ -53,7 +53,7 @@ pub struct Record {
 #[derive(Clone, Debug)]
 pub struct FileSpec {
     /// How its blocks are spread.
-    pub layout: LayoutKind,
+    pub layout: Layout,
     /// Unit of placement in bytes: whole pages.
     pub block_bytes: u32,
     /// Its drives by index, in order; none twice.
@@ -79,7 +79,7 @@ impl Record {
             length: file.length,
             created_ns: file.created_ns,
             modified_ns: file.modified_ns,
-            layout: layout.map_or(LayoutKind::Striping, |layout| layout.kind),
+            layout: layout.map_or(Layout::Striping, |layout| layout.kind),
             block_bytes: layout.map_or(PAGE_BYTES, |layout| layout.block_bytes),
             drives: drives.iter().map(|(drive, _)| *drive).collect(),
             weights: drives.iter().map(|(_, weight)| u32::from(*weight)).collect(),

@@ -15,7 +15,7 @@ use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, 
 use super::name::{check_attribute_key, check_name};
 use super::state::files::Files;
 use crate::error::{Error, Result};
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 
 /// The first line.
 const HEAD: &str = "iomill-catalog 2";
@@ -228,7 +228,7 @@ impl Reader {
     fn layout(&mut self, rest: &mut &str) -> Result<(), String> {
         let number = number(rest, "number")?;
         let kind = word(rest, "layout")?;
-        let known = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
+        let known = [Layout::Striping, Layout::Rotated, Layout::Hash];
         let found = known.into_iter().find(|known| known.name() == kind);
         let kind = found.ok_or_else(|| format!("has the layout {kind:?}, which this version does not know"))?;
         let block_bytes = self::number(rest, "size of blocks")?;

@@ -15,6 +15,7 @@ impl Error {
             | Error::DriveMissing { advice, .. }
             | Error::Drive { advice, .. }
             | Error::Corrupt { advice, .. }
+            | Error::Invalid { advice, .. }
             | Error::ReadOnly { advice, .. } => return (!advice.is_empty()).then(|| Cow::Borrowed(&**advice)),
             Error::Thread { drive, .. } => {
                 let instead = if drive.is_some() { " or do without drive threads" } else { "" };
@@ -44,13 +45,13 @@ impl Error {
                 "raise the limits of open files and locked memory (`ulimit -n`, `ulimit -l`), or choose another engine"
             }
             Error::NodeThread { .. } => "the call may be done in part, so repeat it",
-            Error::Topology { .. } => "choose the topology `one`, which needs no list",
+            Error::Topology { .. } => "take the machine as one node (`one_node`), which needs no list",
             Error::Pins { .. } => "drop some pins first, or open the array with a larger cache",
             Error::PinnedSet { .. } => {
-                "drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_size`)"
+                "drop some pins first, read without a pin, or open the array with a larger cache or larger sets (`set_pages`)"
             }
             Error::Panicked => "the message of the panic says where",
-            Error::Invalid { .. } | Error::Other { .. } => return None,
+            Error::Other { .. } => return None,
             #[cfg(feature = "internals")]
             Error::Tool { .. } => return None,
         };
@@ -96,7 +97,7 @@ impl Error {
                 write!(f, "file {name:?} does not exist, but version {expected} was expected")
             }
             Error::Busy { name } => write!(f, "file {name:?} is open in this process"),
-            Error::Invalid { what, why } => write!(f, "{what}: {why}"),
+            Error::Invalid { what, why, .. } => write!(f, "{what}: {why}"),
             Error::ReadOnly { why, .. } => write!(f, "read-only: {why}"),
             Error::Poisoned { name, why } => {
                 write!(f, "file {name:?} takes no more writes after an earlier error ({why})")

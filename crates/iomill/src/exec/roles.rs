@@ -71,7 +71,7 @@ fn choose(nodes: &[Node], wanted: &[usize], what: &str) -> Result<Vec<usize>> {
         ids => format!("there are nodes {}", ids.join(", ")),
     };
     if wanted.is_empty() {
-        return Err(Error::invalid(format!("an empty list of {what} nodes"), format!("name at least one; {has}")));
+        return Err(Error::invalid(format!("an empty list of {what} nodes"), has).advise("name at least one"));
     }
     let mut places = Vec::new();
     for id in wanted {

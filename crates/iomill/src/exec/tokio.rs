@@ -48,7 +48,8 @@ pub fn drive_by_tokio(runtime: &Handle) -> Result<()> {
     let register = || unsafe { register(event.as_fd().as_raw_fd()) }.map(drop);
     // Tokio reports a runtime without I/O in no other way.
     let Ok(registered) = catch_unwind(AssertUnwindSafe(register)) else {
-        return Err(Error::invalid("a runtime of tokio without I/O", "build it with `enable_io` or `enable_all`"));
+        let error = Error::invalid("a runtime of tokio without I/O", "it cannot wait for drives");
+        return Err(error.advise("build it with `enable_io` or `enable_all`"));
     };
     registered.map_err(engine_failed)?;
     let listed = Listed::new(runtime.id());

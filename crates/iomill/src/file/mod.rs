@@ -115,7 +115,7 @@ use std::sync::atomic::AtomicBool;
 use crate::catalog::{Catalog, Draft, Record};
 use crate::drive::{Failure, Fault};
 use crate::engine::Op;
-use crate::error::{Error, Result};
+use crate::error::{CHECK, Error, Result};
 use crate::exec::Exec;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering};
 use backing::{Backing, BackingKind, Part, Place};
@@ -169,9 +169,8 @@ impl FileState {
         let len = record.length;
         if len > MAX_FILE_BYTES {
             let what = format!("length of {:?} is {len}", record.name);
-            let why =
-                format!("a file has at most {MAX_FILE_BYTES} bytes (4 PiB), so its length is damaged; check the array");
-            return Err(Error::invalid(what, why));
+            let why = format!("a file has at most {MAX_FILE_BYTES} bytes (4 PiB), so its length is damaged");
+            return Err(Error::invalid(what, why).advise(CHECK));
         }
         let backing = Box::new(ArrayParts::open(exec, catalog, record, draft)?);
         let published = DurableLength { len };

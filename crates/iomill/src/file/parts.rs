@@ -24,7 +24,7 @@ use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::layout::{LayoutKind, Map};
+use crate::layout::{Layout, Map};
 use crate::sys::fs::{Access, DriveFile, Handle};
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -529,7 +529,7 @@ impl Backing for ArrayParts {
     }
 
     fn unused_ranges(&self, part: usize, len: u64, part_end: u64) -> Vec<(u64, u64)> {
-        if self.record.layout != LayoutKind::Hash || self.is_small() {
+        if self.record.layout != Layout::Hash || self.is_small() {
             return Vec::new();
         }
         let (index, block_bytes) = (part as u16, self.block_bytes);

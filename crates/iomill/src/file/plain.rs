@@ -48,15 +48,15 @@ impl PlainFile {
                 let what = format!("opening {} as a plain file", path.display());
                 let why = "it belongs to an array with a drive at";
                 let help = "open the array, and the file in it by its name";
-                return Err(Error::invalid(what, format!("{why} {}; {help}", drive.display())));
+                return Err(Error::invalid(what, format!("{why} {}", drive.display())).advise(help));
             }
         };
         // A hard link or a mount may lead to it by another path.
         if open.fs().is_of_array(open.handle()).map_err(failed("examine"))? {
             let what = format!("opening {} as a plain file", path.display());
-            let why = "its mode is 1600, so it is a file of an array; open the array, and the file in it by its name. If it is none, take the \
-                       sticky bit away (`chmod -t`)";
-            return Err(Error::invalid(what, why));
+            let help =
+                "open the array, and the file in it by its name. If it is none, take the sticky bit away (`chmod -t`)";
+            return Err(Error::invalid(what, "its mode is 1600, so it is a file of an array").advise(help));
         }
         let stamp = open.fs().stamp(open.handle()).map_err(failed("examine"))?;
         let align = open.fs().alignment(open.handle()).map_err(failed("examine"))?;

@@ -192,8 +192,9 @@ impl FileState {
     pub fn preallocate(&self, end: u64) -> Result<bool> {
         self.check_writable()?;
         if self.is_plain() {
-            let why = "room ahead would show in its length; `set_len` makes it longer";
-            return Err(Error::invalid(format!("preallocate on the plain file {}", self.name()), why));
+            let what = format!("preallocate on the plain file {}", self.name());
+            let error = Error::invalid(what, "room ahead would show in its length");
+            return Err(error.advise("make it longer with `set_len`"));
         }
         let _grow = lock(&self.grow);
         self.backing.make_place(&self.exec, end)?;

@@ -36,12 +36,13 @@ pub const DRIVES_MAX: usize = 256;
 /// The largest weight of a drive; the least is 1.
 pub const WEIGHT_MAX: u32 = 1000;
 
-/// The function that spreads a file's blocks over its drives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// How a file's blocks are spread over its drives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum LayoutKind {
-    /// Block b is on drive b mod n.
+pub enum Layout {
+    /// Block b is on drive b mod n. Files begin with all drives in turn, so small files are on all of them.
+    #[default]
     Striping,
     /// Striping, but the drive of a stripe's first block moves by one from stripe to stripe.
     Rotated,
@@ -49,13 +50,13 @@ pub enum LayoutKind {
     Hash,
 }
 
-impl LayoutKind {
+impl Layout {
     /// The name in options and records.
     pub fn name(self) -> &'static str {
         match self {
-            LayoutKind::Striping => "striping",
-            LayoutKind::Rotated => "rotated",
-            LayoutKind::Hash => "hash",
+            Layout::Striping => "striping",
+            Layout::Rotated => "rotated",
+            Layout::Hash => "hash",
         }
     }
 }
@@ -89,16 +90,16 @@ impl Map {
     /// # Errors
     /// [`Error::Invalid`] if there are no drives or more than [`DRIVES_MAX`], or if a hash layout has a weight outside
     /// 1..=[`WEIGHT_MAX`].
-    pub fn new(kind: LayoutKind, weights: &[u32], key: u64) -> Result<Map> {
+    pub fn new(kind: Layout, weights: &[u32], key: u64) -> Result<Map> {
         let n = weights.len();
         if !(1..=DRIVES_MAX).contains(&n) {
             return Err(Error::invalid(format!("{n} drives"), format!("a file has 1 to {DRIVES_MAX} drives")));
         }
         let drives = Divisor::new(n as u64);
         Ok(Map(match kind {
-            LayoutKind::Striping => CompiledLayout::Striping(drives),
-            LayoutKind::Rotated => CompiledLayout::Rotated(drives),
-            LayoutKind::Hash => {
+            Layout::Striping => CompiledLayout::Striping(drives),
+            Layout::Rotated => CompiledLayout::Rotated(drives),
+            Layout::Hash => {
                 if let Some(drive) = weights.iter().position(|w| !(1..=WEIGHT_MAX).contains(w)) {
                     let what = format!("weight {} of drive {drive}", weights[drive]);
                     return Err(Error::invalid(what, format!("a weight is 1 to {WEIGHT_MAX}")));

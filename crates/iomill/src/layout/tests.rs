@@ -5,9 +5,9 @@ use arbitrary::Unstructured;
 use super::*;
 use crate::sys::property::{check, list};
 
-const KINDS: [LayoutKind; 3] = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash];
+const KINDS: [Layout; 3] = [Layout::Striping, Layout::Rotated, Layout::Hash];
 
-fn kind(bytes: &mut Unstructured<'_>) -> arbitrary::Result<LayoutKind> {
+fn kind(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Layout> {
     bytes.choose(&KINDS).copied()
 }
 
@@ -20,7 +20,7 @@ fn weights(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u32>> {
     }
 }
 
-fn map(kind: LayoutKind, weights: &[u32], key: u64) -> Map {
+fn map(kind: Layout, weights: &[u32], key: u64) -> Map {
     Map::new(kind, weights, key).unwrap()
 }
 
@@ -36,7 +36,7 @@ fn block(bytes: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
 }
 
 /// A map, and its weights.
-fn a_map(bytes: &mut Unstructured<'_>) -> arbitrary::Result<(LayoutKind, Vec<u32>, u64)> {
+fn a_map(bytes: &mut Unstructured<'_>) -> arbitrary::Result<(Layout, Vec<u32>, u64)> {
     Ok((kind(bytes)?, weights(bytes)?, bytes.arbitrary()?))
 }
 
@@ -158,7 +158,7 @@ fn hash_follows_the_weights() {
     ] {
         let blocks = 100_000;
         let sum = weights.iter().sum::<u32>();
-        let counts = counts(&map(LayoutKind::Hash, &weights, 7), blocks);
+        let counts = counts(&map(Layout::Hash, &weights, 7), blocks);
         for (drive, (&count, &weight)) in counts.iter().zip(&weights).enumerate() {
             let expected = blocks as f64 * f64::from(weight) / f64::from(sum);
             assert!((count as f64 / expected - 1.0).abs() < 0.02, "{weights:?}: {count} blocks on drive {drive}");
@@ -195,23 +195,23 @@ fn hash_breaks_strides() {
         (0..blocks).for_each(|i| counts[usize::from(map.place(i * stride).drive)] += 1);
         counts.into_iter().max().unwrap_or(0) as f64 / (blocks as f64 / drives as f64)
     };
-    assert_eq!(load(LayoutKind::Striping, 8), 8.0);
+    assert_eq!(load(Layout::Striping, 8), 8.0);
     for stride in (1..300).chain([1024, 4096, 65536, 1 << 20, 1 << 33]) {
-        let load = load(LayoutKind::Hash, stride);
+        let load = load(Layout::Hash, stride);
         assert!(load < 1.15, "stride {stride}: the fullest drive has {load} times its share");
     }
 }
 
 #[test]
 fn hash_mixes_a_part() {
-    let map = map(LayoutKind::Hash, &[1; 4], 3);
+    let map = map(Layout::Hash, &[1; 4], 3);
     let rising = (1..10_000).filter(|&i| map.block(0, i) > map.block(0, i - 1)).count();
     assert!((4500..5700).contains(&rising), "{rising} of 10,000 neighbours in order");
 }
 
 #[test]
 fn keys_differ() {
-    let [a, b] = [1, 2].map(|key| map(LayoutKind::Hash, &[1; 4], key));
+    let [a, b] = [1, 2].map(|key| map(Layout::Hash, &[1; 4], key));
     let same = (0..10_000).filter(|&x| a.place(x).drive == b.place(x).drive).count();
     assert!((2200..2800).contains(&same), "{same} of 10,000 blocks on the same drive of four");
 }
@@ -227,7 +227,7 @@ fn one_drive_keeps_the_order() {
 
 #[test]
 fn rotated_moves_the_first_drive() {
-    let map = map(LayoutKind::Rotated, &[1; 3], 0);
+    let map = map(Layout::Rotated, &[1; 3], 0);
     let drives: Vec<u16> = (0..12).map(|b| map.place(b).drive).collect();
     assert_eq!(drives, [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]);
 }
@@ -235,23 +235,23 @@ fn rotated_moves_the_first_drive() {
 #[test]
 fn bad_arguments_are_refused() {
     for (kind, weights) in [
-        (LayoutKind::Striping, vec![]),
-        (LayoutKind::Rotated, vec![1; 257]),
-        (LayoutKind::Hash, vec![]),
-        (LayoutKind::Hash, vec![1, 0]),
-        (LayoutKind::Hash, vec![1001, 1]),
-        (LayoutKind::Hash, vec![0]),
+        (Layout::Striping, vec![]),
+        (Layout::Rotated, vec![1; 257]),
+        (Layout::Hash, vec![]),
+        (Layout::Hash, vec![1, 0]),
+        (Layout::Hash, vec![1001, 1]),
+        (Layout::Hash, vec![0]),
     ] {
         assert!(matches!(Map::new(kind, &weights, 0), Err(Error::Invalid { .. })), "{kind:?} {weights:?}");
     }
-    assert!(Map::new(LayoutKind::Striping, &[0; 256], 0).is_ok(), "striping does not look at weights");
+    assert!(Map::new(Layout::Striping, &[0; 256], 0).is_ok(), "striping does not look at weights");
 }
 
 /// Placements are part of the format: this version reads drives that an earlier version wrote.
 #[test]
 fn places_never_change() {
     let places = |weights: &[u32], key, from: u64| {
-        let map = map(LayoutKind::Hash, weights, key);
+        let map = map(Layout::Hash, weights, key);
         (from..from + 6).map(|b| map.place(b)).map(|p| (p.drive, p.block)).collect::<Vec<_>>()
     };
     assert_eq!(places(&[1; 4], 0x0123_4567_89ab_cdef, 0), [(0, 12), (3, 15), (0, 14), (0, 2), (3, 12), (3, 11)]);

@@ -113,7 +113,7 @@
 //! - A look-up reads the other node's memory directly. It takes no lock. Frames have one numbering over all nodes, and
 //!   hints and pins are common, so a hit does not ask for the node. A message would save the transfer of some cache
 //!   lines between sockets, and cost two wakes.
-//! - Fills and writes are sent as a message if a wave has eight pages or more for a node. `ArrayOptions::remote`
+//! - Fills and writes are sent as a message if a wave has eight pages or more for a node. `Tuning::remote`
 //!   changes that. Futures and callbacks never send messages: a wait for a node would block the thread that polls.
 //! - A node's thread waits for drives and for nothing else. It returns undone the pages that another thread works on,
 //!   and those that find their set full. So threads never wait for each other in a circle (`node_request.rs`, rules 1

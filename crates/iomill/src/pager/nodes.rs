@@ -31,6 +31,8 @@ const MESSAGE_PAGES: usize = 8;
 /// drive threads anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
+// Only tools and tests choose.
+#[cfg_attr(not(feature = "internals"), allow(dead_code))]
 pub enum Remote {
     /// Reads cached pages directly. Missing pages and writes go by message if a node has several of them.
     #[default]

@@ -42,7 +42,7 @@ impl Sizes {
 
 /// The sizes that options ask for; `None` for no cache.
 pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
-    // If the limit is unknown, there is no cache by default, and a cache grows only as far as `cache_bytes_max` says.
+    // If the limit is unknown, there is no cache by default, and a cache grows only as far as the options say.
     let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
     let address_bytes = address_space_bytes();
     let most = options.cache_bytes_max;
@@ -59,7 +59,7 @@ pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
         && most < now
     {
         let what = format!("a cache of {now} bytes that may grow to {most} bytes");
-        return Err(Error::invalid(what, "`cache_bytes_max` is at least `cache_bytes`"));
+        return Err(Error::invalid(what, "the largest size is at least the first (`max_bytes`, `cache_bytes`)"));
     }
     let room = memory_bytes.min(address_bytes / ADDRESS_SHARE);
     let fits = |doublings: &u32| now.checked_shl(*doublings).is_some_and(|bytes| bytes <= room);
@@ -71,8 +71,8 @@ fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
     let least = (nodes * ways * PAGE_BYTES) as u64;
     if bytes < least {
         let each = if nodes == 1 { String::new() } else { format!(" for each of {nodes} nodes") };
-        let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes; 0 is none");
-        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+        let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes");
+        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise("give that, or 0 for no cache"));
     }
     Ok(())
 }
@@ -82,8 +82,8 @@ impl Pager {
     pub fn resize(&self, exec: &Exec, bytes: u64) -> Result<()> {
         let ways = self.first.directory().ways();
         if bytes == 0 {
-            let why = "an open array keeps its cache; shrink it to one set at least, or open the array without one";
-            return Err(Error::invalid("a cache of 0 bytes", why));
+            let help = "shrink it to one set at least, or open the array without one";
+            return Err(Error::invalid("a cache of 0 bytes", "an open array keeps its cache").advise(help));
         }
         check_least(ways, self.caches().count(), bytes)?;
         let set_bytes = (ways * PAGE_BYTES) as u64;
@@ -91,10 +91,9 @@ impl Pager {
         let most = set_bytes * sets_max;
         // Compared in whole sets: bytes beyond the last one do not count.
         if bytes / set_bytes > sets_max {
-            let why = format!(
-                "it was opened to grow to {most} bytes; close the array and open it with `cache_bytes_max({bytes})`"
-            );
-            return Err(Error::invalid(format!("a cache of {bytes} bytes"), why));
+            let why = format!("it was opened to grow to {most} bytes");
+            let help = format!("close the array and open it with `CacheOptions::max_bytes({bytes})`");
+            return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise(help));
         }
         // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.
         let shares = super::nodes::shares(bytes, ways, self.caches().count());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
 use crate::executor::block_on;
-use iomill::{Advice, Answer, Array, ArrayOptions, File, Layout, PutOptions};
+use iomill::{Advice, Answer, Array, ArrayOptions, File, FileOptions, PutOptions};
 
 use super::PAGE;
 
@@ -38,7 +38,7 @@ pub(crate) fn site() -> (tempfile::TempDir, Array, File) {
     let drives: Vec<_> = (0..2).map(|n| root.path().join(format!("ssd{n}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
-    let file = array.create_file("pages", Layout::default()).unwrap();
+    let file = array.create_file("pages", &FileOptions::new()).unwrap();
     let pages: Vec<u8> = (0..64u8).flat_map(|n| [n; PAGE]).collect();
     file.write_at(&pages, 0).unwrap();
     file.sync().unwrap();
@@ -192,11 +192,11 @@ fn an_array_ends_with_its_last_handle() {
 fn what_was_begun_ends_before_the_array() {
     for _ in 0..crate::rounds(10) {
         let (root, array, file) = site();
-        let other = array.create_file("other", Layout::default()).unwrap();
+        let other = array.create_file("other", &FileOptions::new()).unwrap();
         let end = 64 * PAGE as u64;
         drop(file.write_at_async(vec![7; 2 << 20], end));
         drop(other.set_len_async(12_345));
-        drop(array.create_file_async("created", Layout::default()));
+        drop(array.create_file_async("created", &FileOptions::new()));
         drop(array.put_async("put", vec![9; 300_000], &PutOptions::new()));
         drop(array.set_attribute_async("pages", "key", Some("value")));
         array.close().unwrap();

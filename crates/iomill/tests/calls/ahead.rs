@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, Layout};
+use iomill::{Advice, Array, ArrayOptions, Counters, Error, File, FileOptions, Tuning};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -26,7 +26,7 @@ impl World {
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();
         drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
         let array = options.clone().create(&drives).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         let bytes: Vec<u8> = (0..pages * PAGE + 100).map(|at| (at / 7 % 251) as u8 ^ (at / PAGE) as u8).collect();
         file.write_at(&bytes, 0).unwrap();
         file.close().unwrap();
@@ -61,7 +61,7 @@ impl World {
 }
 
 fn options(drive_threads: bool) -> ArrayOptions {
-    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(16 << 20)
+    ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).cache_bytes(16 << 20)
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn a_reader_through_std_and_one_by_pins_gain_too() {
 
 #[test]
 fn without_it_every_page_is_missed() {
-    for options in [options(false).read_ahead_bytes(0), options(false)] {
+    for options in [options(false).with_cache(|cache| cache.read_ahead_bytes(0)), options(false)] {
         let is_off = format!("{options:?}").contains("read_ahead_bytes: 0");
         let world = World::new(options, 300);
         if !is_off {
@@ -220,7 +220,7 @@ fn advice_without_a_cache_is_taken_and_changes_nothing() {
 #[test]
 fn pins_and_tasks_are_counted_once() {
     for drive_threads in DRIVE_THREADS {
-        let world = World::new(options(drive_threads).read_ahead_bytes(0), 100);
+        let world = World::new(options(drive_threads).with_cache(|cache| cache.read_ahead_bytes(0)), 100);
         let counts = || {
             let c = world.array.counters();
             (c.hits, c.misses, c.fills, c.pins, c.bytes_read)

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 
-use iomill::{Answer, Array, ArrayOptions, Error, File, Layout, PutOptions, When};
+use iomill::{Answer, Array, ArrayOptions, Error, File, FileOptions, PutOptions, Tuning, When};
 use tempfile::TempDir;
 
 use crate::PATIENCE;
@@ -25,7 +25,8 @@ fn they_do_what_the_calls_do() {
     for drive_threads in [false, true] {
         for cache_bytes in [0, 4 << 20] {
             for root in super::places() {
-                let options = ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache_bytes);
+                let options =
+                    ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).cache_bytes(cache_bytes);
                 let array = options.clone().create(drives(&root)).unwrap();
                 block_on(use_all(&array));
                 if cache_bytes > 0 {
@@ -47,11 +48,11 @@ fn they_do_what_the_calls_do() {
 }
 
 async fn use_all(array: &Array) {
-    let file = array.create_file_async("first", Layout::default()).await.unwrap();
+    let file = array.create_file_async("first", &FileOptions::new()).await.unwrap();
     file.write_at_async(vec![1; 5000], 0).await.unwrap();
     file.set_len_async(4000).await.unwrap();
     file.close_async().await.unwrap();
-    assert!(matches!(array.create_file_async("first", Layout::default()).await, Err(Error::Exists { .. })));
+    assert!(matches!(array.create_file_async("first", &FileOptions::new()).await, Err(Error::Exists { .. })));
     array.set_attribute_async("first", "key", Some("value")).await.unwrap();
     array.rename_async("first", "renamed").await.unwrap();
     assert!(matches!(array.open_file_async("first").await, Err(Error::NotFound { .. })));
@@ -63,7 +64,7 @@ async fn use_all(array: &Array) {
     assert_eq!((put.len_bytes, put.version), (300_000, array.stat("large").unwrap().version));
     let large = array.open_file_async("large").await.unwrap();
     assert_eq!(large.read_async(299_990, 100).await.unwrap(), [2; 10]);
-    let draft = array.draft(Layout::default()).unwrap();
+    let draft = array.draft(&FileOptions::new()).unwrap();
     draft.file().write_at_async(vec![3; 70_000], 0).await.unwrap();
     assert!(matches!(draft.publish_async("copy", When::Absent).await, Err(Error::Exists { .. })));
     draft.publish_async("drafted", When::Absent).await.unwrap();
@@ -124,7 +125,7 @@ fn from_many_tasks() {
 fn from_a_callback() {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let array = ArrayOptions::new().create(drives(&root)).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.write_at(&[1; 100], 0).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     let inner = array.clone();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
-use iomill::{Array, ArrayOptions, Error, Layout, PlainOptions, PutOptions, open_plain};
+use iomill::{Array, ArrayOptions, Error, FileOptions, PlainOptions, PutOptions, open_plain};
 
 /// A user that is not root.
 const USER: u32 = 54_321;
@@ -43,7 +43,7 @@ fn use_much(array: &Array) {
     for index in 0..40 {
         array.put(&format!("small{index}"), &[1; 40_000], &PutOptions::new()).unwrap();
     }
-    let long = array.create_file("long", Layout::striping()).unwrap();
+    let long = array.create_file("long", &FileOptions::new()).unwrap();
     long.write_at(&[2; 1_000_000], 0).unwrap();
     long.close().unwrap();
     for index in 0..300 {

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::thread;
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, Request};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Request, Tuning};
 
 use super::disks::{Disk, skipped};
 use super::{PAGE, random};
@@ -27,8 +27,10 @@ fn nothing_holds_the_drives_of_a_closed_array() {
         for drive_threads in [false, true] {
             for read_only in [false, true] {
                 let about = format!("{engine:?} drive threads {drive_threads}, read only {read_only}");
-                let options =
-                    ArrayOptions::new().cache_bytes(1 << 20).drive_threads(drive_threads).read_only(read_only);
+                let options = ArrayOptions::new()
+                    .cache_bytes(1 << 20)
+                    .tuning(Tuning::new().drive_threads(drive_threads))
+                    .read_only(read_only);
                 let options = engine.map_or(options.clone(), |engine| options.engine(engine));
                 let array = match options.open(disk.path()) {
                     Ok(array) => array,
@@ -50,7 +52,7 @@ fn nothing_holds_the_drives_of_a_closed_array() {
 
 fn use_array(array: &Array) {
     let is_there = array.list("").names().unwrap().iter().any(|name| name == "file");
-    let file = if is_there { array.open_file("file") } else { array.create_file("file", Layout::default()) }.unwrap();
+    let file = if is_there { array.open_file("file") } else { array.create_file("file", &FileOptions::new()) }.unwrap();
     if file.write_at(&random(LEN, 1), 0).is_ok() {
         file.sync().unwrap();
     }

@@ -15,7 +15,7 @@ use iomill::engine::platform::{Choice, Platform};
 use iomill::engine::real::RealPlatform;
 use iomill::engine::{Completion, Engine, EngineConfig, EngineWake, IoRequest};
 use iomill::sys::fs::{DriveFs, Handle};
-use iomill::{Advice, Array, ArrayOptions, EngineKind, File, Layout};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, EngineKind, File, FileOptions};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -117,9 +117,10 @@ fn rig(by_posix: Option<&'static str>, drives: usize, cache_bytes: u64) -> Optio
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let platform = Arc::new(Watched { by_posix, ..Watched::default() });
     let seen = Arc::clone(&platform.seen);
-    let options = ArrayOptions::new().cache_bytes(cache_bytes).read_ahead_bytes(0).platform(platform);
+    let options =
+        ArrayOptions::new().cache_bytes(cache_bytes).cache(CacheOptions::new().read_ahead_bytes(0)).platform(platform);
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("file", Layout::striping().block_bytes(PAGE as u32)).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
     let bytes: Vec<u8> = (0..PAGES).flat_map(|page| [page as u8; PAGE]).collect();
     file.write_at(&bytes, 0).unwrap();
     file.sync().unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use iomill::counters::{self, TIMED_ONE_IN};
-use iomill::{Array, ArrayOptions, Layout};
+use iomill::{Array, ArrayOptions, FileOptions, Tuning};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -12,7 +12,11 @@ fn array(directory: &Path, drives: usize, drive_threads: bool) -> Array {
     let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     // These tests count the way to the drives. Merged requests would be too few for one of them to be timed.
-    ArrayOptions::new().drive_threads(drive_threads).cache_bytes(0).merge(false).create(drives).unwrap()
+    ArrayOptions::new()
+        .tuning(Tuning::new().drive_threads(drive_threads).merge(false))
+        .cache_bytes(0)
+        .create(drives)
+        .unwrap()
 }
 
 /// A directory on a disk if the test runs on one: the system's directory of temporary files may be in memory.
@@ -25,7 +29,7 @@ fn every_way_of_io_is_counted_once() {
     for drive_threads in [false, true] {
         let directory = directory();
         let array = array(directory.path(), 2, drive_threads);
-        let file = array.create_file("f", Layout::default().block_bytes(PAGE as u32)).unwrap();
+        let file = array.create_file("f", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
         file.write_at(&vec![7; 200 * PAGE], 0).unwrap();
         let wrote = array.counters();
         assert_eq!(wrote.bytes_written, 200 * PAGE as u64, "drive threads {drive_threads}");
@@ -61,7 +65,7 @@ fn every_way_of_io_is_counted_once() {
 fn threads_that_end_leave_their_counts() {
     let directory = directory();
     let array = array(directory.path(), 1, false);
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&[1; PAGE], 0).unwrap();
     for round in 1..=20 {
         std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut [0; PAGE], 0).unwrap()).join().unwrap());
@@ -88,7 +92,7 @@ fn others_see_an_open_array() {
     };
     assert_eq!(board.pid(), std::process::id());
     assert!(board.drives()[2].ends_with("d2"), "{:?}", board.drives());
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&[1; PAGE], 0).unwrap();
     assert_eq!(board.read().unwrap().unwrap(), array.counters());
     assert_eq!(array.counters().bytes_written, PAGE as u64);

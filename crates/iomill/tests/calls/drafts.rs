@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::sync::Barrier;
 
-use iomill::{Array, ArrayOptions, Draft, Error, Layout, PutOptions, When};
+use iomill::{Array, ArrayOptions, Draft, Error, FileOptions, Layout, PutOptions, When};
 
 use super::small::{assert_clean, drives, files_in, read};
 use super::{places, random};
@@ -54,7 +54,7 @@ fn a_draft_that_is_dropped_gives_its_space_back() {
     let (_dir, drives) = drives(2);
     let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
     for len in [0, 1, 5000, 60_000, 300_000] {
-        let draft = array.draft(Layout::striping()).unwrap();
+        let draft = array.draft(&FileOptions::new()).unwrap();
         draft.file().write_at(&random(len, 1), 0).unwrap();
         draft.file().sync().unwrap();
         let handle = draft.file().clone();
@@ -69,7 +69,7 @@ fn a_draft_that_is_dropped_gives_its_space_back() {
     }
     assert_eq!(array.list("").names().unwrap(), [""; 0]);
     // One that outlives the array leaves its parts to the next process.
-    let draft = array.draft(Layout::striping()).unwrap();
+    let draft = array.draft(&FileOptions::new()).unwrap();
     draft.file().write_at(&[1; 300_000], 0).unwrap();
     array.close().unwrap();
     assert!(matches!(draft.publish("late", When::Always), Err(Error::Closed)));
@@ -87,7 +87,7 @@ fn threads_write_one_draft() {
     let (_dir, drives) = drives(2);
     let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
     let content = random(1_000_000, 3);
-    let draft = array.draft(Layout::striping()).unwrap();
+    let draft = array.draft(&FileOptions::new()).unwrap();
     is_shared::<Draft>(&draft);
     assert!(draft.file().is_nameless());
     std::thread::scope(|scope| {
@@ -154,10 +154,12 @@ fn a_copy_has_content_layout_and_attributes() {
     let (_dir, drives) = drives(3);
     let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
     // More than one piece of the copy, and less than a page.
-    for (len, layout) in
-        [(9 << 20, Layout::hash().block_bytes(8192)), (100, Layout::striping().drives([2, 0])), (0, Layout::rotated())]
-    {
-        let options = PutOptions::new().layout(layout).attribute("a", "1");
+    for (len, layout) in [
+        (9 << 20, FileOptions::new().layout(Layout::Hash).block_bytes(8192)),
+        (100, FileOptions::new().drives([2, 0])),
+        (0, FileOptions::new().layout(Layout::Rotated)),
+    ] {
+        let options = PutOptions::new().file(layout).attribute("a", "1");
         let from = array.put("from", &random(len, 4), &options).unwrap();
         let file = array.open_file("from").unwrap();
         file.write_at(b"not synced", 0).unwrap();
@@ -189,11 +191,15 @@ fn a_copy_keeps_holes() {
         let (_dir, drives) = drives(3);
         let array = ArrayOptions::new().cache_bytes(cache_bytes).create(&drives).unwrap();
         let len = 4096 * MIB + 5;
-        for layout in [Layout::striping(), Layout::rotated(), Layout::hash().block_bytes(8192)] {
+        for layout in [
+            FileOptions::new(),
+            FileOptions::new().layout(Layout::Rotated),
+            FileOptions::new().layout(Layout::Hash).block_bytes(8192),
+        ] {
             for data in
                 [&[(0, 1), (3 * MIB + 7, 100_000), (2000 * MIB, 9 << 20), (4000 * MIB, 5)][..], &[(len - 3, 3)], &[]]
             {
-                let file = array.create_file("from", layout.clone()).unwrap();
+                let file = array.create_file("from", &layout).unwrap();
                 file.set_len(len).unwrap();
                 // The last writes are in the cache alone.
                 data.iter().for_each(|&(at, bytes)| file.write_at(&random(bytes, at), at).unwrap());

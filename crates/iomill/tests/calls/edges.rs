@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use iomill::engine::EngineKind;
-use iomill::{Array, ArrayOptions, Error, Layout};
+use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, Tuning};
 use tempfile::TempDir;
 
 fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
@@ -23,7 +23,7 @@ fn a_refused_creation_leaves_the_drives_free() {
         ArrayOptions::new().depth(0),
         ArrayOptions::new().depth(1025),
         ArrayOptions::new().engine(EngineKind::Null),
-        ArrayOptions::new().cpu_map(vec![vec![0]]),
+        ArrayOptions::new().tuning(Tuning::new().cpu_map(vec![vec![0]])),
         ArrayOptions::new().read_only(true),
     ];
     for options in options {
@@ -52,7 +52,7 @@ fn memory_that_is_not_there_is_an_error_of_its_own() {
 fn writing_nothing_far_out_takes_no_room() {
     let (_dir, drives) = drives(1);
     let array = Array::create(&drives).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let far = 64 << 20;
     file.write_at(&[], far).unwrap();
     file.write_vectored_at(&[], far).unwrap();
@@ -68,8 +68,10 @@ fn writing_nothing_far_out_takes_no_room() {
 fn a_write_far_out_takes_room_for_itself_only() {
     let (_dir, drives) = drives(3);
     let array = Array::create(&drives).unwrap();
-    for layout in [Layout::striping(), Layout::rotated(), Layout::hash()] {
-        let file = array.create_file("sparse", layout).unwrap();
+    for layout in
+        [FileOptions::new(), FileOptions::new().layout(Layout::Rotated), FileOptions::new().layout(Layout::Hash)]
+    {
+        let file = array.create_file("sparse", &layout).unwrap();
         let far = (8 << 40) + 12_345;
         file.write_at(&[7; 10_000], far).unwrap();
         file.write_at(&[3; 10], 5).unwrap();

@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use crate::executor::block_on;
-use iomill::{Array, ArrayOptions, Error, File, Layout, Request};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, Request};
 
 struct Site {
     _root: tempfile::TempDir,
@@ -22,7 +22,7 @@ fn site_with(options: ArrayOptions) -> Site {
     let drives: Vec<_> = (0..3).map(|n| root.path().join(format!("ssd{n}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("pages", Layout::striping().block_bytes(8192)).unwrap();
+    let file = array.create_file("pages", &FileOptions::new().block_bytes(8192)).unwrap();
     let pages: Vec<u8> = (0..64u8).flat_map(|n| [n; 4096]).collect();
     file.write_at(&pages, 0).unwrap();
     Site { _root: root, array, file }

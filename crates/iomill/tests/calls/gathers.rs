@@ -3,7 +3,10 @@
 use std::sync::mpsc::channel;
 
 use fastrand::Rng;
-use iomill::{ArrayOptions, Counters, File, Layout, PlainOptions, Request, Runtime, RuntimeOptions, Topology};
+use iomill::{
+    ArrayOptions, CacheOptions, Counters, File, FileOptions, PlainOptions, Request, Runtime, RuntimeOptions, Topology,
+    Tuning,
+};
 use tempfile::TempDir;
 
 use super::{PAGE, random};
@@ -26,7 +29,7 @@ fn open(dir: &TempDir, drive_threads: bool) -> (Runtime, File) {
     let runtime = RuntimeOptions::new()
         .drive_threads(drive_threads)
         .cache_bytes(CACHE_BYTES)
-        .read_ahead_bytes(0)
+        .cache(CacheOptions::new().read_ahead_bytes(0))
         .start()
         .unwrap();
     let file = PlainOptions::new().runtime(&runtime).open(dir.path().join("file")).unwrap();
@@ -117,9 +120,12 @@ fn array(topology: Topology) -> (TempDir, iomill::Array, File, Vec<u8>) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives = [dir.path().join("a"), dir.path().join("b")];
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let options = ArrayOptions::new().cache_bytes(CACHE_BYTES).read_ahead_bytes(0).topology(topology);
+    let options = ArrayOptions::new()
+        .cache_bytes(CACHE_BYTES)
+        .cache(CacheOptions::new().read_ahead_bytes(0))
+        .tuning(Tuning::new().topology(topology));
     let array = options.create(&drives).unwrap();
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let all = random(PAGES * PAGE, 4);
     file.write_at(&all, 0).unwrap();
     file.sync().unwrap();
@@ -197,9 +203,11 @@ fn a_gather_over_nodes_reads_each_page_once() {
 fn rows_that_go_past_a_full_set_are_one_io() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     // All pages are of one set.
-    let options = ArrayOptions::new().set_size(4).cache_bytes(256 * PAGE as u64).cache_hash_mask(0).read_ahead_bytes(0);
+    let options = ArrayOptions::new()
+        .cache(CacheOptions::new().set_pages(4).hash_mask(0).read_ahead_bytes(0))
+        .cache_bytes(256 * PAGE as u64);
     let array = options.create([dir.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let all = random(20 * PAGE, 4);
     file.write_at(&all, 0).unwrap();
     file.sync().unwrap();

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, Listed, Listing};
+use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, Layout, Listed, Listing};
 
 use super::places;
 
 fn create(array: &Array, name: &str) -> iomill::File {
-    array.create_file(name, Layout::striping()).unwrap()
+    array.create_file(name, &FileOptions::new()).unwrap()
 }
 
 fn names(listing: Listing) -> Vec<String> {
@@ -66,11 +66,11 @@ fn a_file_is_opened_or_created() {
     for dir in places() {
         let array = Array::create([dir.path()]).unwrap();
         assert!(!array.exists("a").unwrap());
-        array.open_or_create_file("a", Layout::hash()).unwrap().write_at(b"one", 0).unwrap();
+        array.open_or_create_file("a", &FileOptions::new().layout(Layout::Hash)).unwrap().write_at(b"one", 0).unwrap();
         assert!(array.exists("a").unwrap());
-        let again = array.open_or_create_file("a", FileOptions::new()).unwrap();
-        assert_eq!((again.len(), array.stat("a").unwrap().layout), (3, iomill::LayoutKind::Hash));
-        let later = crate::executor::block_on(array.open_or_create_file_async("b", FileOptions::new())).unwrap();
+        let again = array.open_or_create_file("a", &FileOptions::new()).unwrap();
+        assert_eq!((again.len(), array.stat("a").unwrap().layout), (3, iomill::Layout::Hash));
+        let later = crate::executor::block_on(array.open_or_create_file_async("b", &FileOptions::new())).unwrap();
         assert_eq!((later.len(), array.exists("b").unwrap()), (0, true));
         let late = array.clone();
         array.close().unwrap();
@@ -82,7 +82,7 @@ fn a_file_is_opened_or_created() {
 #[test]
 fn a_listing_goes_on_beside_changes() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let array = ArrayOptions::new().copies(1).create([dir.path()]).unwrap();
+    let array = ArrayOptions::new().create_with([dir.path()], &CreateOptions::new().copies(1)).unwrap();
     let kept: Vec<String> = (0..700).map(|file| format!("{:04}", 10 * file)).collect();
     kept.iter().for_each(|name| drop(create(&array, name)));
     let mut listed = Vec::new();

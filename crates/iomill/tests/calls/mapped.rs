@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Tuning};
 use tempfile::TempDir;
 
 use crate::alone;
@@ -23,7 +23,7 @@ fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
 
 /// Mapped, and without a cache above, which would serve calls before they reach the engine.
 fn options(drive_threads: bool) -> ArrayOptions {
-    ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).drive_threads(drive_threads)
+    ArrayOptions::new().engine(EngineKind::Mmap).cache_bytes(0).tuning(Tuning::new().drive_threads(drive_threads))
 }
 
 /// Whether this process has any of the drive's files mapped.
@@ -36,7 +36,7 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
     for drive_threads in [false, true] {
         let (_dir, drives) = drives(2);
         let array = options(drive_threads).create(&drives).unwrap();
-        let file = array.create_file("file", Layout::striping().block_bytes(65536)).unwrap();
+        let file = array.create_file("file", &FileOptions::new().block_bytes(65536)).unwrap();
         file.write_at(&vec![7; 4 * MIB as usize], 0).unwrap();
         file.sync().unwrap();
         let mut read = vec![0; 4 * MIB as usize];
@@ -73,7 +73,7 @@ fn a_part_that_is_cut_is_an_error_that_names_it() {
 fn files_grow_and_are_cut_while_others_read() {
     let (_dir, drives) = drives(2);
     let array = options(false).create(&drives).unwrap();
-    let file = array.create_file("file", Layout::striping()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.write_at(&vec![1; MIB as usize], 0).unwrap();
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -121,7 +121,7 @@ fn arrays_of_one_platform_keep_their_parts_apart() {
     let options = options(false);
     let arrays = [(&first, 1u8), (&second, 2)].map(|(drives, byte)| {
         let array = options.clone().create(drives).unwrap();
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         file.write_at(&vec![byte; MIB as usize], 0).unwrap();
         (array, file, byte)
     });
@@ -155,7 +155,7 @@ fn without_address_space_there_are_system_calls() {
     }
     let (_dir, drives) = drives(1);
     let array = options(false).create(&drives).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     file.set_len(4000 * MIB).unwrap();
     file.close().unwrap();
     array.close().unwrap();

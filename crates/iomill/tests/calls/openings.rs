@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use iomill::{Array, ArrayOptions, Error, Layout, PutOptions};
+use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, PutOptions};
 
 use super::small::{assert_clean, drives, read};
 
@@ -26,7 +26,7 @@ fn a_drive_that_was_restored_is_refused() {
     for copies in [1, 2] {
         let (dir, drives) = drives(2);
         let options = || ArrayOptions::new().cache_bytes(1 << 20);
-        let array = options().copies(copies).create(&drives).unwrap();
+        let array = options().create_with(&drives, &CreateOptions::new().copies(copies)).unwrap();
         array.put("a", &[1; 5000], &PutOptions::new()).unwrap();
         array.close().unwrap();
         let backup = dir.path().join("backup");
@@ -64,7 +64,7 @@ fn a_drive_that_was_restored_is_refused() {
 fn a_part_of_an_unknown_file_is_kept() {
     let (_dir, drives) = drives(2);
     let array: Array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
-    let file = array.create_file("a", Layout::striping().block_bytes(4096)).unwrap();
+    let file = array.create_file("a", &FileOptions::new().block_bytes(4096)).unwrap();
     let number = array.stat("a").unwrap().version;
     let path = drives[1].join(format!("iomill/parts/{number:016x}"));
     std::fs::write(&path, b"precious").unwrap();
@@ -104,7 +104,7 @@ fn an_array_is_opened_or_made_but_not_where_a_drive_may_be_missing() {
             made.unwrap().close().unwrap();
         }
         let array = Array::open_or_create(&drives).unwrap();
-        array.create_file("kept", iomill::Layout::default()).unwrap();
+        array.create_file("kept", &iomill::FileOptions::new()).unwrap();
         array.close().unwrap();
         let array = Array::open_or_create([&drives[1]]).unwrap();
         assert_eq!(array.list("").names().unwrap(), ["kept"]);

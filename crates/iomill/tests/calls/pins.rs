@@ -4,20 +4,22 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
-use iomill::{Array, ArrayOptions, Error, File, Layout, PinnedRange, Topology};
+use iomill::{Array, ArrayOptions, CacheOptions, Error, File, FileOptions, PinnedRange, Topology, Tuning};
 
 use super::PAGE;
 
 fn options(set_size: usize, pages: usize) -> ArrayOptions {
-    let options = ArrayOptions::new().topology(Topology::One).read_ahead_bytes(0);
-    options.set_size(set_size).cache_bytes((pages * PAGE) as u64)
+    let options = ArrayOptions::new()
+        .tuning(Tuning::new().topology(Topology::One))
+        .cache(CacheOptions::new().read_ahead_bytes(0));
+    options.with_cache(|cache| cache.set_pages(set_size)).cache_bytes((pages * PAGE) as u64)
 }
 
 /// A file of `pages` clean pages, each of which holds its number.
 fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File) {
     let place = tempfile::tempdir().unwrap();
     let array = options.create([place.path()]).unwrap();
-    let file = array.create_file("file", Layout::default()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
     let bytes: Vec<u8> = (0..pages as u64 * 512).flat_map(|word| (word / 512).to_le_bytes()).collect();
     file.write_at(&bytes, 0).unwrap();
     file.sync().unwrap();
@@ -71,7 +73,7 @@ fn a_range_is_had_whatever_fits() {
 #[test]
 fn ranges_do_not_wait_for_each_other() {
     ends(|| {
-        let (_place, _array, file) = made(options(4, 256).cache_hash_mask(0), 600);
+        let (_place, _array, file) = made(options(4, 256).with_cache(|cache| cache.hash_mask(0)), 600);
         thread::scope(|scope| {
             for thread in 0..3 {
                 let file = &file;
@@ -90,7 +92,7 @@ fn ranges_do_not_wait_for_each_other() {
 #[test]
 fn a_pin_in_a_set_full_of_pins_is_an_error() {
     ends(|| {
-        let (_place, _array, file) = made(options(4, 256).cache_hash_mask(0), 100);
+        let (_place, _array, file) = made(options(4, 256).with_cache(|cache| cache.hash_mask(0)), 100);
         let mut pins: Vec<_> = (0..4).map(|page| file.pin(page).unwrap()).collect();
         let error = file.pin(4).unwrap_err();
         assert!(matches!(&error, Error::PinnedSet { page: 4, set_pages: 4, source: None, .. }), "{error}");
@@ -247,7 +249,7 @@ fn owned_bytes_outlive_their_file_and_array() {
         // They do not keep the file open.
         file.close().unwrap();
         array.delete("file").unwrap();
-        let again = array.create_file("file", Layout::default()).unwrap();
+        let again = array.create_file("file", &FileOptions::new()).unwrap();
         again.write_at(&vec![7; 2000 * PAGE], 0).unwrap();
         assert!(is_old(&all));
         let late = again.read_owned(5, 10).unwrap();
@@ -267,7 +269,7 @@ fn owned_bytes_outlive_their_file_and_array() {
 #[test]
 fn owned_bytes_are_copied_where_no_pin_is_to_be_had() {
     ends(|| {
-        let (_place, _array, file) = made(options(4, 256).cache_hash_mask(0), 100);
+        let (_place, _array, file) = made(options(4, 256).with_cache(|cache| cache.hash_mask(0)), 100);
         let end = file.len();
         let two = file.read_owned(PAGE as u64 - 8, 16).unwrap();
         assert!(!two.is_pinned() && two[..] == [0_u64.to_le_bytes(), 1_u64.to_le_bytes()].concat());

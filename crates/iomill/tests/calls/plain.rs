@@ -10,7 +10,8 @@ use std::time::Duration;
 use crate::executor::block_on;
 use fastrand::Rng;
 use iomill::{
-    Advice, Array, EngineKind, Error, File, FileCursor, Layout, PlainOptions, Request, Runtime, RuntimeOptions,
+    Advice, Array, CacheOptions, EngineKind, Error, File, FileCursor, FileOptions, PlainOptions, Request, Runtime,
+    RuntimeOptions,
 };
 use tempfile::TempDir;
 
@@ -158,7 +159,8 @@ fn a_list_reads_as_one_file() {
 fn a_list_of_whole_pages_is_read_in_long_pieces() {
     let dir = &places()[0];
     let paths: Vec<PathBuf> = (0..4).map(|n| make(dir, &n.to_string(), &random(64 * PAGE, n))).collect();
-    let runtime = RuntimeOptions::new().cache_bytes(8 << 20).read_ahead_bytes(0).start().unwrap();
+    let runtime =
+        RuntimeOptions::new().cache_bytes(8 << 20).cache(CacheOptions::new().read_ahead_bytes(0)).start().unwrap();
     let list = PlainOptions::new().runtime(&runtime).open_list(&paths).unwrap();
     let mut bytes = vec![0; 256 * PAGE];
     list.read_at(&mut bytes, 0).unwrap();
@@ -243,7 +245,7 @@ fn a_file_that_was_cut_is_found_out() {
         for engine in [None, Some(EngineKind::Mmap), Some(EngineKind::Posix)] {
             for cache in [1 << 20, 0] {
                 let path = make(&dir, "file", &random(40 * PAGE + 100, 9));
-                let options = RuntimeOptions::new().cache_bytes(cache).read_ahead_bytes(0);
+                let options = RuntimeOptions::new().cache_bytes(cache).cache(CacheOptions::new().read_ahead_bytes(0));
                 let options = engine.map_or(options.clone(), |engine| options.engine(engine));
                 let runtime = options.start().unwrap();
                 let file = open(&runtime, &path);
@@ -352,7 +354,7 @@ fn what_is_no_plain_file_is_refused() {
 fn what_belongs_to_an_array_is_refused() {
     let dir = &places()[0];
     let array = Array::create([dir.path()]).unwrap();
-    array.create_file("file", Layout::default()).unwrap().write_at(&[1; PAGE], 0).unwrap();
+    array.create_file("file", &FileOptions::new()).unwrap().write_at(&[1; PAGE], 0).unwrap();
     let part = array.stat("file").unwrap().parts[0].0.clone();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&part, &link).unwrap();

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, Layout, PlainOptions, Runtime, RuntimeOptions};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, PlainOptions, Runtime, RuntimeOptions, Tuning};
 
 use super::child::{ended_well, in_child};
 use super::{PAGE, random};
@@ -44,7 +44,7 @@ fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
     let drives: Vec<_> = ["d0", "d1"].iter().map(|name| dir.join(name)).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let array = Array::create(&drives).unwrap();
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&random(1 << 20, 2), 0).unwrap();
     file.sync().unwrap();
     block_on(file.read_async(5000, 70_000)).unwrap();
@@ -52,7 +52,7 @@ fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
     file.close().unwrap();
     array.delete("f").unwrap();
     array.close().unwrap();
-    let array = ArrayOptions::new().drive_threads(true).open(&drives[0]).unwrap();
+    let array = ArrayOptions::new().tuning(Tuning::new().drive_threads(true)).open(&drives[0]).unwrap();
     assert!(array.open_file("f").is_err());
     after_each("an array that is open again");
     array.close().unwrap();
@@ -166,7 +166,7 @@ fn an_engine_that_cannot_be_used_is_not_chosen() {
     }
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let array = Array::create(&drives).unwrap();
-    let file = array.create_file("f", Layout::default()).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
     file.write_at(&bytes, 0).unwrap();
     file.close().unwrap();
     assert!(block_on(array.open_file("f").unwrap().read_async(0, bytes.len())).unwrap() == bytes);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use iomill::{Array, EngineKind, Error, Layout, PlainOptions, RuntimeOptions};
+use iomill::{Array, EngineKind, Error, FileOptions, PlainOptions, RuntimeOptions};
 
 use super::disks::{Elsewhere, skipped};
 use super::{PAGE, places, random};
@@ -40,7 +40,7 @@ fn a_path_through_another_root_leads_there() {
         std::fs::create_dir(at(place).join("drive")).unwrap();
     }
     let array = Array::create([at("other/drive")]).unwrap();
-    array.create_file("f", Layout::default()).unwrap().write_at(&[1; PAGE], 0).unwrap();
+    array.create_file("f", &FileOptions::new()).unwrap().write_at(&[1; PAGE], 0).unwrap();
     array.close().unwrap();
     let Some(elsewhere) = Elsewhere::start(&at("other"), &at("data")) else {
         return skipped("no mount in a namespace here");

@@ -2,7 +2,9 @@
 
 use crate::executor::block_on;
 use fastrand::Rng;
-use iomill::{ArrayOptions, Error, File, Layout, PlainOptions, RowId, Runtime, RuntimeOptions};
+use iomill::{
+    ArrayOptions, CacheOptions, Error, File, FileOptions, PlainOptions, RowId, Runtime, RuntimeOptions, Tuning,
+};
 use tempfile::TempDir;
 
 use super::{PAGE, random};
@@ -71,8 +73,12 @@ fn rows_are_those_of_the_bytes() {
             check_all(&PlainOptions::new().runtime(&runtime).open(&path).unwrap(), &all);
             let drives = [dir.path().join("a"), dir.path().join("b")];
             drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-            let array = ArrayOptions::new().drive_threads(drive_threads).cache_bytes(cache).create(&drives).unwrap();
-            let file = array.create_file("file", Layout::default()).unwrap();
+            let array = ArrayOptions::new()
+                .tuning(Tuning::new().drive_threads(drive_threads))
+                .cache_bytes(cache)
+                .create(&drives)
+                .unwrap();
+            let file = array.create_file("file", &FileOptions::new()).unwrap();
             file.write_at(&all, 0).unwrap();
             check_all(&file, &all);
         }
@@ -118,7 +124,7 @@ fn equal_rows_and_neighbours_are_one_io() {
         let runtime = RuntimeOptions::new()
             .drive_threads(drive_threads)
             .cache_bytes(8 << 20)
-            .read_ahead_bytes(0)
+            .cache(CacheOptions::new().read_ahead_bytes(0))
             .start()
             .unwrap();
         let file = PlainOptions::new().runtime(&runtime).open(&path).unwrap();

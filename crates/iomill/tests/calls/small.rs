@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Duration;
 
-use iomill::{Array, ArrayOptions, Layout, PutOptions, When};
+use iomill::{Array, ArrayOptions, FileOptions, Layout, PutOptions, When};
 use tempfile::TempDir;
 
 use super::random;
@@ -46,10 +46,10 @@ fn small_files_make_no_inodes_and_give_their_pages_back() {
     let array = options().create(&drives).unwrap();
     let files = 300;
     // All begin with the first drive.
-    let layout = || Layout::striping().drives([0, 1]);
+    let file_options = || FileOptions::new().drives([0, 1]);
     let content = |file: u64| random(5000 + file as usize % 7, file);
     for file in 0..files {
-        let made = array.create_file(&format!("f{file}"), layout()).unwrap();
+        let made = array.create_file(&format!("f{file}"), &file_options()).unwrap();
         made.write_at(&content(file), 0).unwrap();
         made.close().unwrap();
     }
@@ -68,7 +68,7 @@ fn small_files_make_no_inodes_and_give_their_pages_back() {
         array.delete(&format!("f{file}")).unwrap();
     }
     for file in 0..files {
-        let made = array.create_file(&format!("g{file}"), layout()).unwrap();
+        let made = array.create_file(&format!("g{file}"), &file_options()).unwrap();
         made.set_len(6000).unwrap();
     }
     assert_eq!(taken(&drives), full);
@@ -88,7 +88,7 @@ fn a_small_file_moves_when_it_grows() {
         let (_dir, drives) = drives(2);
         let options = || ArrayOptions::new().cache_bytes(cache_bytes);
         let mut array = options().create(&drives).unwrap();
-        array.create_file("file", Layout::striping()).unwrap().close().unwrap();
+        array.create_file("file", &FileOptions::new()).unwrap().close().unwrap();
         let whole = random(200_000, 1);
         for (step, end) in [100, 4096, 4097, 9000, 30_000, 65_536, 65_537, 200_000].into_iter().enumerate() {
             let file = array.open_file("file").unwrap();
@@ -136,7 +136,7 @@ fn threads_share_parts() {
                 for round in 0..12u64 {
                     let (name, content) =
                         (format!("{thread}/{round}"), random(3000 * (1 + round as usize % 4), thread * 100 + round));
-                    let file = array.create_file(&name, Layout::striping()).unwrap();
+                    let file = array.create_file(&name, &FileOptions::new()).unwrap();
                     file.write_at(&content, 0).unwrap();
                     file.sync().unwrap();
                     drop(file);
@@ -164,7 +164,7 @@ fn threads_share_parts() {
 #[test]
 fn pages_that_a_file_leaves_are_free_once() {
     let (_dir, drives) = drives(1);
-    let options = || ArrayOptions::new().copies(1).cache_bytes(1 << 20);
+    let options = || ArrayOptions::new().cache_bytes(1 << 20);
     ArrayOptions::new().create(&drives).unwrap().close().unwrap();
     for round in 0..30u64 {
         let array = options().open(&drives[0]).unwrap();
@@ -197,7 +197,7 @@ fn lost_pages_are_found_out() {
     let (_dir, drives) = drives(1);
     let array = Array::create(&drives).unwrap();
     for file in 0..3 {
-        let made = array.create_file(&format!("f{file}"), Layout::striping()).unwrap();
+        let made = array.create_file(&format!("f{file}"), &FileOptions::new()).unwrap();
         made.write_at(&random(5000, file), 0).unwrap();
     }
     array.close().unwrap();
@@ -295,14 +295,14 @@ fn small_files_are_on_all_drives() {
     let mut begin_with = [0; 3];
     for file in 0..600 {
         let name = format!("f{file}");
-        for layout in [Layout::striping(), Layout::rotated()] {
-            let stat = array.put(&name, &[1; 100], &PutOptions::new().layout(layout)).unwrap();
+        for layout in [FileOptions::new(), FileOptions::new().layout(Layout::Rotated)] {
+            let stat = array.put(&name, &[1; 100], &PutOptions::new().file(layout)).unwrap();
             begin_with[usize::from(stat.drives[0])] += 1;
             assert_eq!(stat.drives.iter().sum::<u16>(), 3, "{:?}", stat.drives);
         }
     }
     assert!(begin_with.iter().all(|&files| files > 300), "{begin_with:?}");
-    let named = array.put("named", &[1; 100], &PutOptions::new().layout(Layout::striping().drives([2, 1]))).unwrap();
+    let named = array.put("named", &[1; 100], &PutOptions::new().file(FileOptions::new().drives([2, 1]))).unwrap();
     assert_eq!(named.drives, [2, 1]);
     array.close().unwrap();
     assert_clean(&drives);
@@ -318,7 +318,7 @@ fn first_writes_at_the_same_moment_share_a_place() {
         for round in 0..150u64 {
             // Pages that held something are cleared first, so that the moment is longer.
             array.put("neighbour", &random(4096, round), &PutOptions::new()).unwrap();
-            let file = array.create_file("file", Layout::striping()).unwrap();
+            let file = array.create_file("file", &FileOptions::new()).unwrap();
             let barrier = Barrier::new(2);
             let far = [4096, 8192, 100_000][round as usize % 3];
             std::thread::scope(|scope| {

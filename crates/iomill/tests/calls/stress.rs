@@ -14,7 +14,7 @@ use std::task::{Context, Waker};
 use std::thread;
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, File, Layout, Request};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, File, FileOptions, Request};
 
 use super::PAGE;
 use crate::executor::block_on;
@@ -60,7 +60,7 @@ fn record_of(record: usize, generation: u32) -> [u8; RECORD] {
 
 impl World {
     fn new(array: Array) -> World {
-        let file = array.create_file("file", Layout::default()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
         let all: Vec<u8> = (0..RECORDS).flat_map(|record| record_of(record, 0)).collect();
         file.write_at(&all, 0).unwrap();
         let none = || (0..RECORDS).map(|_| AtomicU32::new(0)).collect();
@@ -305,7 +305,11 @@ fn every_byte_is_right_under_many_threads() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives = [dir.path().join("a"), dir.path().join("b")];
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    let array = ArrayOptions::new().cache_bytes(CACHE_BYTES).cache_bytes_max(4 * CACHE_BYTES).create(&drives).unwrap();
+    let array = ArrayOptions::new()
+        .cache_bytes(CACHE_BYTES)
+        .cache(CacheOptions::new().max_bytes(4 * CACHE_BYTES))
+        .create(&drives)
+        .unwrap();
     let world = Arc::new(World::new(array));
     thread::scope(|scope| {
         for me in 0..THREADS {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use fastrand::Rng;
 use iomill::engine::EngineKind;
-use iomill::{ArrayOptions, Layout, LayoutKind, Remote, Topology};
+use iomill::{ArrayOptions, FileOptions, Layout, Remote, Topology, Tuning};
 
 pub const PAGE: u64 = 4096;
 
@@ -54,14 +54,14 @@ impl Write {
 /// How a file is laid out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
-    pub kind: LayoutKind,
+    pub kind: Layout,
     pub block_bytes: u32,
     pub drives: Vec<u16>,
 }
 
 impl Shape {
-    pub fn layout(&self) -> Layout {
-        Layout::new(self.kind).block_bytes(self.block_bytes).drives(self.drives.clone())
+    pub fn file_options(&self) -> FileOptions {
+        FileOptions::new().layout(self.kind).block_bytes(self.block_bytes).drives(self.drives.clone())
     }
 }
 
@@ -200,8 +200,9 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let name = format!(
         "drive threads {drive_threads}, engine {engine:?}, depth {depth}, cache {cache_bytes}, {nodes} nodes, {remote:?}"
     );
-    let options = ArrayOptions::new().drive_threads(drive_threads).depth(depth).cache_bytes(cache_bytes);
-    let options = options.topology(Topology::Emulate(nodes)).remote(remote);
+    let options =
+        ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).depth(depth).cache_bytes(cache_bytes);
+    let options = options.with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes)).remote(remote));
     (if let Some(engine) = engine { options.engine(engine) } else { options }, name)
 }
 
@@ -377,7 +378,7 @@ impl Planner {
     }
 
     fn shape(&mut self) -> Shape {
-        let kind = [LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash][self.rng.usize(..3)];
+        let kind = [Layout::Striping, Layout::Rotated, Layout::Hash][self.rng.usize(..3)];
         let block_bytes = [4096, 8192, 16384][self.rng.usize(..3)];
         let mut drives: Vec<u16> = (0..self.drives).collect();
         self.rng.shuffle(&mut drives);

@@ -157,7 +157,7 @@ impl Worker<'_> {
     fn perform(&mut self, op: &Op) -> iomill::Result<()> {
         match op {
             Op::Create { name, shape } => {
-                let file = self.array.create_file(name, shape.layout())?;
+                let file = self.array.create_file(name, &shape.file_options())?;
                 self.files.insert(name.clone(), file);
             }
             Op::Open { name } => drop(self.files.insert(name.clone(), self.array.open_file(name)?)),
@@ -165,7 +165,7 @@ impl Worker<'_> {
             Op::Delete { name } => self.array.delete(name)?,
             Op::Rename { from, to, .. } => self.array.rename(from, to)?,
             Op::Put { name, shape, version, len, waits, .. } => {
-                let options = PutOptions::new().layout(shape.layout()).attribute("version", version.to_string());
+                let options = PutOptions::new().file(shape.file_options()).attribute("version", version.to_string());
                 let content = stamp(*version, 0, *len);
                 match waits {
                     true => self.array.put(name, &content, &options)?,

@@ -129,12 +129,26 @@ impl<'a> Library<'a> {
         self.module(&at).or_else(|| at.is_empty().then_some("lib.rs"))
     }
 
+    /// Whether a file is a module that is there only for tools. A module that is private without `internals` has two
+    /// lines, and one of them is not hidden.
+    fn is_for_tools(&self, file: &str) -> bool {
+        let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
+        let (place, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let above: Vec<String> = place.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let parent = if above.is_empty() { Some("lib.rs") } else { self.module(&above) };
+        let Some(source) = parent.and_then(|parent| self.files.get(parent)) else { return false };
+        let named = |item: &Item| item.tokens.iter().any(|token| ident(Some(token)).is_some_and(|word| word == name));
+        let declared: Vec<Item> =
+            items(&source.code).into_iter().filter(|item| item.kind() == "mod" && named(item)).collect();
+        !declared.is_empty() && declared.iter().all(Item::is_hidden)
+    }
+
     /// The lines of one name.
     fn describe(&self, name: &str, place: &'a str, item: &Item) -> Vec<String> {
         let mut lines = vec![item.head()];
         lines.extend(item.members().iter().map(|member| format!("    {member}")));
         let (mut functions, mut traits) = (Vec::new(), Vec::new());
-        for (file, source) in &self.files {
+        for (file, source) in self.files.iter().filter(|(file, _)| !self.is_for_tools(file)) {
             for found in items(&source.code).iter().filter(|item| item.kind() == "impl" && !item.is_hidden()) {
                 let of = found.implemented().is_some_and(|of| of == name);
                 if !of || self.definition(file, name).is_none_or(|(defined, _)| defined != place) {
@@ -383,10 +397,10 @@ mod tests {
         files.iter().map(|(path, text)| Source::parse(&format!("{LIBRARY}{path}"), text).unwrap()).collect()
     }
 
-    const FILES: [(&str, &str); 4] = [
-        ("lib.rs", "#[cfg(feature = \"internals\")] pub mod cache; mod api; pub use api::*; pub use error::Error;"),
+    const FILES: [(&str, &str); 5] = [
+        ("lib.rs", "#[cfg(feature = \"internals\")] pub mod cache; #[cfg(not(feature = \"internals\"))] mod cache; mod api; pub use api::*; pub use error::Error;"),
         ("error.rs", "#[derive(Debug)] #[non_exhaustive] pub enum Error { A, B { at: u64 }, #[cfg(feature = \"internals\")] Tool }"),
-        ("api/mod.rs", "mod file; pub use file::{File, Mode}; pub use crate::cache::Policy; use file::Secret;"),
+        ("api/mod.rs", "mod file; #[cfg(feature = \"internals\")] mod tools; pub use file::{File, Mode}; pub use crate::cache::Policy; use file::Secret;"),
         (
             "api/file.rs",
             "pub use crate::cache::Mode; pub struct File { pub len: u64, name: String } struct Secret;
@@ -394,6 +408,7 @@ mod tests {
              pub(crate) fn no_more() {} #[cfg(feature = \"internals\")] pub fn step() {} }
              impl std::ops::Deref for File { fn deref() {} } impl<'a> From<&'a File> for Secret {}",
         ),
+        ("api/tools.rs", "use super::file::File; impl File { pub fn only_for_tools() {} }"),
     ];
     const CACHE: (&str, &str) =
         ("cache.rs", "pub struct Policy(u8); pub enum Mode { One } pub struct Unseen; impl Mode { pub fn name() {} }");

@@ -32,7 +32,9 @@ pub struct CacheKind {
 impl CacheKind {
     /// The same as options.
     pub fn apply(self, options: ArrayOptions) -> ArrayOptions {
-        options.set_size(self.set_size as usize).policy(self.policy).read_ahead_bytes(self.read_ahead)
+        options.with_cache(|cache| {
+            cache.set_pages(self.set_size as usize).policy(self.policy).read_ahead_bytes(self.read_ahead)
+        })
     }
 }
 

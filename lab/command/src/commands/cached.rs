@@ -93,7 +93,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
     let (mut topology, mut nodes) = (wanted.topology, ids(context.options())?);
     if nodes.len() == 1 && topology == Topology::Machine {
         topology = Topology::Emulate(EMULATED_NODES);
-        nodes = ids(context.options().topology(topology))?;
+        nodes = ids(context.options().with_tuning(|tuning| tuning.topology(topology)))?;
         context.note([format!("this machine has one node: measured as {topology}")]);
     }
     let settings = nodes::Settings {

@@ -43,7 +43,7 @@ fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     let workload = Workload { depth: context.global.queues.depth().most(), ..Workload::RANDOM_READ };
     let warm_up = slice.min(Duration::from_millis(500));
     let settings = Settings {
-        shape: Shape { len_bytes: arguments.size, layout: iomill::Layout::default() },
+        shape: Shape { len_bytes: arguments.size, layout: iomill::FileOptions::new() },
         plan: Plan { workload, threads, rounds: arguments.rounds.into(), slice, warm_up },
         options: context.options(),
     };

@@ -72,7 +72,7 @@ pub fn run(context: &Context<'_>, measurement: &Measurement) -> Result<Answer> {
 }
 
 fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Result<Answer> {
-    let layout = iomill::Layout::new(arguments.layout.kind()).block_bytes(arguments.block_size);
+    let layout = iomill::FileOptions::new().layout(arguments.layout.kind()).block_bytes(arguments.block_size);
     let workload = Workload {
         order,
         block_bytes: arguments.request_size,

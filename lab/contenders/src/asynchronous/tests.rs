@@ -70,7 +70,7 @@ fn only_what_was_woken_is_polled_and_once_for_many_wakes() {
 fn setting() -> (tempfile::TempDir, Arena) {
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let mut arena = Arena::fresh(&dir.path().join("array"), 2).unwrap();
-    arena.fill(&Shape { len_bytes: 2 << 20, layout: iomill::Layout::default() }, &NEVER, &mut |_, _| ()).unwrap();
+    arena.fill(&Shape { len_bytes: 2 << 20, layout: iomill::FileOptions::new() }, &NEVER, &mut |_, _| ()).unwrap();
     (dir, arena)
 }
 

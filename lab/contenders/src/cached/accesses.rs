@@ -59,7 +59,12 @@ impl Accesses {
 
     /// The same without read-ahead. Only sequential readers compare with it.
     pub fn without_read_ahead(arena: &Arena, options: &ArrayOptions) -> Result<Accesses> {
-        Accesses::new(IOMILL_READ_AT_NO_READ_AHEAD, Calls::OneByOne, arena, &options.clone().read_ahead_bytes(0))
+        Accesses::new(
+            IOMILL_READ_AT_NO_READ_AHEAD,
+            Calls::OneByOne,
+            arena,
+            &options.clone().with_cache(|cache| cache.read_ahead_bytes(0)),
+        )
     }
 
     /// Calls with a batch of operations each.

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Instant;
 
-use iomill::{Array, Error, Layout, PutOptions, Result};
+use iomill::{Array, Error, FileOptions, PutOptions, Result};
 
 use super::FileOp;
 use crate::asynchronous::executor::block_on_all;
@@ -46,7 +46,7 @@ pub(super) fn work(
 async fn once(array: &Array, op: FileOp, name: &str, bytes: &[u8]) -> Result<()> {
     match op {
         FileOp::Create => {
-            let file = array.create_file_async(name, Layout::default()).await?;
+            let file = array.create_file_async(name, &FileOptions::new()).await?;
             file.write_at_async(bytes.to_vec(), 0).await?;
             file.close_async().await
         }

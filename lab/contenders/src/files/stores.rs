@@ -5,13 +5,13 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use iomill::{Array, Error, Layout, PutOptions, Result};
+use iomill::{Array, Error, FileOptions, PutOptions, Result};
 
 use super::Store;
 
 impl Store for Array {
     fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let file = self.create_file(name, Layout::default())?;
+        let file = self.create_file(name, &FileOptions::new())?;
         file.write_at(bytes, 0)?;
         file.close()
     }

@@ -22,7 +22,7 @@ const ACCESS: Access = Access {
 fn arena() -> (tempfile::TempDir, Arena) {
     let base = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let mut arena = Arena::fresh(&base.path().join("array"), 3).unwrap();
-    let shape = Shape { len_bytes: 6 << 20, layout: iomill::Layout::default() };
+    let shape = Shape { len_bytes: 6 << 20, layout: iomill::FileOptions::new() };
     arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     (base, arena)
 }
@@ -120,7 +120,7 @@ fn a_file_system_that_is_memory_is_left_out_with_the_reason() {
     // Where there is a file system in memory that may be written to.
     let Ok(base) = tempfile::tempdir_in("/dev/shm") else { return };
     let mut arena = Arena::fresh(&base.path().join("array"), 2).unwrap();
-    let shape = Shape { len_bytes: 6 << 20, layout: iomill::Layout::default() };
+    let shape = Shape { len_bytes: 6 << 20, layout: iomill::FileOptions::new() };
     arena.fill(&shape, &AtomicBool::new(false), &mut |_, _| ()).unwrap();
     let helper = Helper { program: "true".into(), arguments: Vec::new() };
     let make = |_: &Access| -> Job { unreachable!("its process is not asked") };

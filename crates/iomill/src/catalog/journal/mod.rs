@@ -281,8 +281,8 @@ impl Journal {
             }
             let (bytes, most) = (change.records.len(), self.shared.place.group_max_bytes());
             if bytes > most {
-                let why = format!("at most {most} go at once; use fewer or shorter attributes");
-                return Err(Error::invalid(format!("a change of {bytes} bytes"), why));
+                let error = Error::invalid(format!("a change of {bytes} bytes"), format!("at most {most} go at once"));
+                return Err(error.advise("use fewer or shorter attributes"));
             }
             // Acquire: pairs with the Release in `note_room`.
             let left = if is_forced { u64::MAX } else { self.shared.left.load(Ordering::Acquire) };

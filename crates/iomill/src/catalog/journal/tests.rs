@@ -19,7 +19,7 @@ use crate::catalog::log::writer::Announce;
 use crate::catalog::state::files::Files;
 use crate::catalog::tests::world::{Fault, Loss};
 use crate::error::{Error, Result};
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 use crate::sys::property::{check, list, weighted};
 use crate::sys::sync::lock;
 

@@ -10,7 +10,7 @@ use super::group::{GROUP_MAX_BYTES, Group, GroupHeader, OpeningId, group_bytes};
 use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::catalog::Id;
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 use crate::sys::property::{check, list, maybe, text};
 
 /// A record that owns its text.
@@ -78,7 +78,7 @@ fn extent(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Option<Extent>> {
 }
 
 fn layout(bytes: &mut Unstructured<'_>) -> arbitrary::Result<LayoutRecord> {
-    let kind = *bytes.choose(&[LayoutKind::Striping, LayoutKind::Rotated, LayoutKind::Hash])?;
+    let kind = *bytes.choose(&[Layout::Striping, Layout::Rotated, Layout::Hash])?;
     let drive = |bytes: &mut Unstructured<'_>| Ok((bytes.arbitrary()?, bytes.int_in_range(1..=1000)?));
     let drives: BTreeMap<u16, u16> = list(bytes, 1..=19, drive)?.into_iter().collect();
     let (number, block_bytes) = (bytes.arbitrary()?, bytes.int_in_range(1..=99)? * 4096);
@@ -220,7 +220,7 @@ fn a_record_that_makes_no_sense_is_damage() {
         assert!(matches!(read, Err(LogFault::Damaged(_))), "{bytes:?}: {read:?}");
     };
     let drives = vec![(0, 10), (0, 10)];
-    let layout = LayoutRecord { number: 1, kind: LayoutKind::Hash, block_bytes: 4096, drives };
+    let layout = LayoutRecord { number: 1, kind: Layout::Hash, block_bytes: 4096, drives };
     refused(&good(LogRecord::Layout(layout.clone())));
     refused(&good(LogRecord::Layout(LayoutRecord { drives: vec![(0, 0)], ..layout.clone() })));
     refused(&good(LogRecord::Layout(LayoutRecord { drives: vec![(0, 1)], block_bytes: 5000, ..layout })));

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::bytes::Cursor;
 use crate::catalog::name::{key_fault, name_fault};
-use crate::layout::{DRIVES_MAX, LayoutKind, WEIGHT_MAX};
+use crate::layout::{DRIVES_MAX, Layout, WEIGHT_MAX};
 
 /// Blocks are whole pages.
 pub const PAGE_BYTES: u32 = 4096;
@@ -70,7 +70,7 @@ pub struct LayoutRecord {
     /// Its number, by which files name it.
     pub number: u32,
     /// The function.
-    pub kind: LayoutKind,
+    pub kind: Layout,
     /// Unit of placement in bytes, whole pages.
     pub block_bytes: u32,
     /// The drives by index, in the order in which the layout counts them, and their weights.
@@ -290,9 +290,9 @@ impl LogRecord<'_> {
 
 fn encode_layout(layout: &LayoutRecord, out: &mut Vec<u8>) {
     let kind = match layout.kind {
-        LayoutKind::Striping => 0,
-        LayoutKind::Rotated => 1,
-        LayoutKind::Hash => 2,
+        Layout::Striping => 0,
+        Layout::Rotated => 1,
+        Layout::Hash => 2,
     };
     out.extend_from_slice(&layout.number.to_le_bytes());
     // One copy of each block, and two bytes of zero.
@@ -308,9 +308,9 @@ fn encode_layout(layout: &LayoutRecord, out: &mut Vec<u8>) {
 fn decode_layout(body: &mut Cursor<'_>) -> Option<LayoutRecord> {
     let number = body.u32()?;
     let kind = match body.u8()? {
-        0 => LayoutKind::Striping,
-        1 => LayoutKind::Rotated,
-        2 => LayoutKind::Hash,
+        0 => Layout::Striping,
+        1 => Layout::Rotated,
+        2 => Layout::Hash,
         _ => return None,
     };
     let (copies, zero) = (body.u8()?, body.u16()?);

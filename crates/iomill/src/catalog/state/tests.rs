@@ -9,7 +9,7 @@ use super::files::Files;
 use super::order::Order;
 use super::slots::SlotTable;
 use crate::catalog::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
-use crate::layout::LayoutKind;
+use crate::layout::Layout;
 use crate::sys::property::{check, list, weighted};
 
 fn file(number: u64, name: &str) -> FileRecord<'_> {
@@ -30,7 +30,7 @@ fn file(number: u64, name: &str) -> FileRecord<'_> {
 
 fn layout() -> LogRecord<'static> {
     let drives = vec![(0, 10), (1, 10)];
-    LogRecord::Layout(LayoutRecord { number: 0, kind: LayoutKind::Hash, block_bytes: 65536, drives })
+    LogRecord::Layout(LayoutRecord { number: 0, kind: Layout::Hash, block_bytes: 65536, drives })
 }
 
 /// Files with an index, and one layout.
@@ -280,7 +280,7 @@ fn records_that_contradict_are_damage() {
     let mut files = files();
     let damaged = |result: Result<(), LogFault>| matches!(result, Err(LogFault::Damaged(_)));
     assert!(damaged(files.apply(&LogRecord::File(FileRecord { layout: 9, ..file(1, "a") }), false)));
-    let other = LayoutRecord { number: 0, kind: LayoutKind::Striping, block_bytes: 4096, drives: vec![(0, 1)] };
+    let other = LayoutRecord { number: 0, kind: Layout::Striping, block_bytes: 4096, drives: vec![(0, 1)] };
     assert!(damaged(files.apply(&LogRecord::Layout(other.clone()), false)));
     assert!(files.layout_like(&LayoutRecord { number: 7, ..other }).is_none());
     let attribute = LogRecord::Attribute { number: 1, key: "k", value: Some("v") };

@@ -29,7 +29,7 @@ pub(super) fn places(count: usize) -> Vec<PathBuf> {
 pub(super) fn spec(drives: &[u16]) -> FileSpec {
     FileSpec {
         sums: false,
-        layout: crate::layout::LayoutKind::Hash,
+        layout: crate::layout::Layout::Hash,
         block_bytes: 65536,
         drives: drives.to_vec(),
         key: u64::MAX,

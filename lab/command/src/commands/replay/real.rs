@@ -85,8 +85,8 @@ fn with_cache(context: &Context<'_>, arguments: &Replay) -> Result<ArrayOptions>
         _ => return Err(one("policy")),
     };
     let [set_size] = arguments.set_sizes[..] else { return Err(one("set size")) };
-    let mut options = context.cached_options().policy(policy).set_size(set_size as usize);
-    options = options.read_ahead_bytes(arguments.read_ahead);
+    let mut options = context.cached_options().with_cache(|cache| cache.policy(policy).set_pages(set_size as usize));
+    options = options.with_cache(|cache| cache.read_ahead_bytes(arguments.read_ahead));
     if let Some(bytes) = arguments.cache {
         // The library refuses that too, but only after the file has been prepared.
         let least = u64::from(set_size) * PAGE_BYTES;
@@ -170,7 +170,7 @@ impl Task<'_> {
     fn on_temporary(&self) -> Result<Answer> {
         let name = naming::for_replay()?;
         self.context.with_writer(|array| {
-            let file = array.create_file(&name, iomill::Layout::default())?;
+            let file = array.create_file(&name, &iomill::FileOptions::new())?;
             self.prepare(array, file).map_err(|failure| match array.delete(&name) {
                 Ok(()) => failure,
                 Err(error) => failure.and(format!("{error}; {}", remains(&name))),

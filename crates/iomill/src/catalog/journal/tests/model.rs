@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{FileLife, FileRecord, Files, Journal, LayoutKind, LayoutRecord, LogRecord, Result, Ticket};
+use super::{FileLife, FileRecord, Files, Journal, Layout, LayoutRecord, LogRecord, Result, Ticket};
 
 /// A change of a file. Numbers stand for names.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub enum Step {
 }
 
 pub fn layout() -> LayoutRecord {
-    LayoutRecord { number: 1, kind: LayoutKind::Hash, block_bytes: 65536, drives: vec![(0, 10)] }
+    LayoutRecord { number: 1, kind: Layout::Hash, block_bytes: 65536, drives: vec![(0, 10)] }
 }
 
 pub fn name_of(number: u8) -> String {
