@@ -30,7 +30,7 @@ pub struct Tree {
     handles: Handles<Stamp>,
 }
 
-/// So many files are held open. Each has a descriptor.
+/// The most files that are held open. Each has a descriptor.
 const HANDLES_MOST: usize = 64;
 
 impl Tree {

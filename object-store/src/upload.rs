@@ -22,7 +22,7 @@ use iomill::{Draft, FileOptions};
 use crate::common::{Fault, Result};
 use crate::objects::{Objects, meta_of};
 
-/// A copy of parts moves so many bytes at a time.
+/// The bytes that a copy of parts moves at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// A draft that is dropped where that may wait (rule 5).
