@@ -10,7 +10,7 @@ use crate::common::{Fault, Result};
 use crate::known::{Entry, Meta};
 use crate::tree::Walk;
 
-/// The entries that a listing looks for at a time, on a thread that may wait.
+/// The number of entries that a listing reads at a time, on a thread that may wait.
 const BATCH: usize = 256;
 
 /// See the module.

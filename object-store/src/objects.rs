@@ -21,10 +21,10 @@ pub struct Objects {
 
 /// The most descriptors of all handles together. A process may often have 1,024.
 const DESCRIPTORS: usize = 256;
-/// The least bound of held files, on any number of drives.
+/// The least number of files that are held, whatever the number of drives.
 const HANDLES_LEAST: usize = 4;
 
-/// The most writes of parts in flight. Each takes a thread, and more fill no drive any better.
+/// The most writes of parts in flight. Each takes a thread, and more would not use a drive better.
 const WRITES_MOST: usize = 16;
 
 /// Lets go of the handle of a name when its change has ended, or when the future of the change is dropped. In that case the change goes on. The

@@ -13,7 +13,7 @@ use crate::handles::Handle;
 const WHOLE_MAX_BYTES: u64 = 8 << 20;
 /// A longer one comes in pieces of this length.
 const PIECE_BYTES: u64 = 2 << 20;
-/// The pieces that are read ahead of their reader.
+/// The number of pieces that are read ahead of their reader.
 const PIECES_AHEAD: usize = 4;
 
 const PAGE_BYTES: u64 = 4096;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::common::{Fault, Result};
 use crate::upload::Upload;
 
-/// The results of completed uploads that are kept, for calls of `complete` that come again.
+/// The number of results of completed uploads that are kept, for repeated calls of `complete`.
 const RESULTS_KEPT: usize = 64;
 
 /// See the module.

@@ -252,13 +252,15 @@ impl Array {
         self.inner.catalog.unnamed_pages()
     }
 
-    /// Changes the size of the page cache, in bytes, while it is used. It goes step by step, and each step delays other calls for
-    /// microseconds. [`Counters`](crate::Counters) show the size meanwhile. It returns when the size is reached.
+    /// Changes the size of the page cache, in bytes, while it is used, and returns when the size is reached. The size
+    /// changes in steps, and each step delays other calls for microseconds. [`Counters`](crate::Counters) show the present
+    /// size.
     ///
-    /// The cache can grow to [`CacheOptions::max_bytes`](super::CacheOptions::max_bytes). When it shrinks, pages that do not fit leave it. Dirty ones are written
-    /// first, and an error of that leaves the cache at a size between. Memory goes back to the system in chunks: a 16th of the first size,
-    /// and at least 2 MiB. A pinned page keeps its chunk until the next resize after the pin has ended. A chunk that is registered with
-    /// an io_uring is free when that ring has been used again.
+    /// The cache can grow to [`CacheOptions::max_bytes`](super::CacheOptions::max_bytes). A cache that shrinks evicts the
+    /// pages that do not fit, and first writes the dirty ones. If a write fails, the cache has a size between the old and
+    /// the new one. Memory goes back to the system in chunks of a 16th of the first size, and at least 2 MiB. A pinned page
+    /// keeps its chunk until the next resize after the pin has ended. A chunk that is registered with an io_uring is free
+    /// when that ring has been used again.
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
         check_may_block("resize_cache")?;
         let array = self.open_inner()?;
@@ -381,9 +383,10 @@ impl ArrayOptions {
 
     /// Opens the array that these drives belong to, or makes a new one of them where none of them has an array.
     ///
-    /// A drive that is not mounted is no reason for a new array. So it makes one only where each directory is on another file system than
-    /// `/`: the empty mount point of a drive is on that. [`Error::NoArray`] tells where one is not, and [`ArrayOptions::create`] makes
-    /// an array there all the same. If some of the drives have an array and others have none, it is an error, too.
+    /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is made
+    /// only if each directory is on another file system. Otherwise [`Error::NoArray`] names the directory;
+    /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives have an array and
+    /// others have none.
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {

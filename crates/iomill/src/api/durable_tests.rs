@@ -44,7 +44,7 @@ struct Plan {
 #[derive(Debug)]
 struct Hold {
     op: Op,
-    /// So many requests of that kind come before it.
+    /// The number of requests of that kind before it.
     skip: usize,
     /// Whether it fails then.
     fails: bool,
@@ -153,7 +153,7 @@ impl Engine for FailingEngine {
     }
 }
 
-/// An array of so many drives, and its only file.
+/// An array of `drives` drives, and its only file.
 fn made(cache_bytes: u64, drives: usize) -> (Vec<tempfile::TempDir>, Arc<Plan>, Array, File) {
     let places: Vec<_> = (0..drives).map(|_| tempfile::tempdir().unwrap()).collect();
     let platform = Failing::default();

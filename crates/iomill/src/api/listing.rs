@@ -10,7 +10,7 @@ use crate::catalog::{Catalog, Found, Position};
 use crate::error::Result;
 use crate::layout::Layout;
 
-/// So many names are looked at under the lock of the catalog.
+/// The number of names that are read each time that the lock of the catalog is taken.
 const BATCH: usize = 256;
 
 /// The files with names that begin with a prefix, in the order of their names (of their bytes in UTF-8): an iterator of
@@ -31,7 +31,7 @@ const BATCH: usize = 256;
 /// # Ok(()) }
 /// ```
 ///
-/// It does no I/O. It holds 256 entries at most, and takes the lock of the catalog for so many names at a time. A common prefix costs one
+/// It does no I/O. It holds 256 entries at most, and takes the lock of the catalog for 256 names at a time. A common prefix costs one
 /// search, however many names have it. A file that is made, renamed or deleted meanwhile may appear or not. No entry appears twice. The
 /// first listing of an array sorts the names, which takes up to a second for a million.
 ///

@@ -21,7 +21,7 @@ const FORMAT: i64 = 1;
 /// Longer files are no profiles.
 const LEN_MAX: usize = 1 << 20;
 
-/// So many drives that are not the array's get a notice of their own.
+/// The number of foreign drives that get a notice each.
 const FOREIGN_TOLD: usize = 8;
 
 /// How an array's drives are best served. `None` leaves a value as it is without a profile.

@@ -35,8 +35,8 @@ use crate::sys::sync::{Mutex, lock};
 /// Most block devices of one runtime. An engine has slots for all of them.
 const DRIVES_MAX: usize = 64;
 
-/// So many block devices keep their drives, and with them their counters, while no file on them is open. Beyond that the drive of a device without
-/// open files is used for another device.
+/// The number of block devices that keep their drives and counters while none of their files is open. Beyond it, a new
+/// device takes the drive of a device without open files.
 const DRIVES_KEPT: usize = 8;
 
 /// The default depth where the kernel's queue has room for twice as many. A disk of a virtual machine served 1.2 times as many random reads
@@ -240,9 +240,9 @@ impl Runtime {
         self.counters().metrics()
     }
 
-    /// The block devices of the files so far, by index. Where a device has no name, it is the file system's type. A device has several
-    /// entries if its file systems take different I/O. Of many devices only those with open files are kept: a device that comes later takes the
-    /// place of one without.
+    /// The names of the block devices of the files so far, by index. A device without a name has the type of its file
+    /// system. A device has several entries if its file systems take different I/O. From the ninth device on, a new one
+    /// may replace a device without open files.
     pub fn drives(&self) -> Vec<String> {
         if !self.inner.exec.home.is_here() {
             return Vec::new();

@@ -22,7 +22,7 @@ use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, Handle};
 /// Most slots of one thread over all drives: an io_uring takes no more.
 const IN_FLIGHT_MAX: usize = 65_000;
 
-/// So many files one after the other begin with the same drive. Those that are made at the same time share its flush.
+/// The number of consecutive new files that begin on the same drive. Files that are made at the same time share its flush.
 const FILES_TO_A_DRIVE: u64 = 64;
 
 /// The file of a drive that the choice of its engine looks at.

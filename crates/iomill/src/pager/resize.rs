@@ -72,7 +72,7 @@ fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
     if bytes < least {
         let each = if nodes == 1 { String::new() } else { format!(" for each of {nodes} nodes") };
         let why = format!("it holds at least one set of {ways} pages{each}, {least} bytes");
-        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise("give that, or 0 for no cache"));
+        return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise("give at least that"));
     }
     Ok(())
 }
