@@ -232,34 +232,34 @@ impl NativeArray {
         self.hold(py, writable, |array| versioned(array, name))
     }
 
-    #[pyo3(signature = (name, kind=None, block_bytes=None, checksums=false))]
+    #[pyo3(signature = (name, layout=None, block_bytes=None, checksums=false))]
     fn create(
         &self,
         py: Python<'_>,
         name: &str,
-        kind: Option<&str>,
+        layout: Option<&str>,
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<NativeFile> {
-        let options = file_options(kind, block_bytes, checksums)?;
+        let options = file_options(layout, block_bytes, checksums)?;
         self.with(py, |array| array.create_file(name, &options).map(drop))?;
         self.hold(py, true, |array| versioned(array, name))
     }
 
-    #[pyo3(signature = (kind=None, block_bytes=None, checksums=false))]
+    #[pyo3(signature = (layout=None, block_bytes=None, checksums=false))]
     fn draft(
         &self,
         py: Python<'_>,
-        kind: Option<&str>,
+        layout: Option<&str>,
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<NativeDraft> {
-        let options = file_options(kind, block_bytes, checksums)?;
+        let options = file_options(layout, block_bytes, checksums)?;
         Ok(NativeDraft(Mutex::new(Some(self.with(py, |array| array.draft(&options))?))))
     }
 
     /// Writes a whole file, durably.
-    #[pyo3(signature = (name, content, replace, kind=None, block_bytes=None, checksums=false))]
+    #[pyo3(signature = (name, content, replace, layout=None, block_bytes=None, checksums=false))]
     #[expect(clippy::too_many_arguments, reason = "they are Python's")]
     fn put(
         &self,
@@ -267,11 +267,11 @@ impl NativeArray {
         name: &str,
         content: Vec<u8>,
         replace: bool,
-        kind: Option<&str>,
+        layout: Option<&str>,
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<()> {
-        let options = PutOptions::new().when(when(replace)).layout(layout(kind, block_bytes, checksums)?);
+        let options = PutOptions::new().when(when(replace)).file(file_options(layout, block_bytes, checksums)?);
         self.with(py, |array| array.put(name, &content, &options).map(drop))
     }
 

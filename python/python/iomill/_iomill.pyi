@@ -80,15 +80,15 @@ class Drives:
     mode: str | None
     def open(self, name: str, writable: bool) -> File: ...
     def create(
-        self, name: str, kind: str | None = None, block_bytes: int | None = None, checksums: bool = False
+        self, name: str, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False
     ) -> File: ...
-    def draft(self, kind: str | None = None, block_bytes: int | None = None, checksums: bool = False) -> Draft: ...
+    def draft(self, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False) -> Draft: ...
     def put(
         self,
         name: str,
         content: bytes,
         replace: bool,
-        kind: str | None = None,
+        layout: str | None = None,
         block_bytes: int | None = None,
         checksums: bool = False,
     ) -> None: ...
