@@ -319,16 +319,14 @@ fn senseless_sizes_are_errors() {
         .cache(CacheOptions::new().max_bytes(10 * SET))
         .create(&drives)
         .unwrap_err();
-    assert!(error.to_string().contains("cache_bytes_max"), "{error}");
+    assert!(error.to_string().contains("max_bytes"), "{error}");
     let (_dir, drives) = self::drives();
     let array = ArrayOptions::new()
         .cache_bytes(20 * SET)
         .cache(CacheOptions::new().max_bytes(30 * SET))
         .create(&drives)
         .unwrap();
-    for (bytes, says) in
-        [(0, "one set"), (SET - 1, "one set"), (31 * SET, "cache_bytes_max"), (u64::MAX, "cache_bytes_max")]
-    {
+    for (bytes, says) in [(0, "one set"), (SET - 1, "one set"), (31 * SET, "max_bytes"), (u64::MAX, "max_bytes")] {
         let error = array.resize_cache(bytes).unwrap_err().to_string();
         assert!(error.contains(says), "{bytes}: {error}");
     }
