@@ -4,7 +4,7 @@
 //! Goals: each name that a user of the crate can write, with its fields, variants, functions and traits. Non-goals:
 //! what the feature `internals` adds, and traits that the compiler implements by itself (`api/traits.rs` checks these).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{Delimiter, Spacing, TokenTree};
 
@@ -42,7 +42,9 @@ pub fn check(sources: &[Source], committed: &str) -> Vec<Finding> {
 
 /// The list of the sources.
 pub fn listing(sources: &[Source]) -> String {
-    let library = Library { files: sources.iter().filter_map(|s| Some((s.path.strip_prefix(LIBRARY)?, s))).collect() };
+    let files = sources.iter().filter_map(|s| Some((s.path.strip_prefix(LIBRARY)?, s))).collect();
+    let mut library = Library { files, for_tools: BTreeSet::new() };
+    library.for_tools = library.files.keys().copied().filter(|file| library.is_for_tools(file)).collect();
     let mut parts = BTreeMap::new();
     for (name, file) in library.facade("lib.rs") {
         if let Some((place, item)) = library.definition(file, &name) {
@@ -61,6 +63,8 @@ pub fn listing(sources: &[Source]) -> String {
 /// The files of the library, by their path in it.
 struct Library<'a> {
     files: BTreeMap<&'a str, &'a Source>,
+    /// The files of modules that are there only for tools.
+    for_tools: BTreeSet<&'a str>,
 }
 
 impl<'a> Library<'a> {
@@ -148,7 +152,7 @@ impl<'a> Library<'a> {
         let mut lines = vec![item.head()];
         lines.extend(item.members().iter().map(|member| format!("    {member}")));
         let (mut functions, mut traits) = (Vec::new(), Vec::new());
-        for (file, source) in self.files.iter().filter(|(file, _)| !self.is_for_tools(file)) {
+        for (file, source) in self.files.iter().filter(|(file, _)| !self.for_tools.contains(*file)) {
             for found in items(&source.code).iter().filter(|item| item.kind() == "impl" && !item.is_hidden()) {
                 let of = found.implemented().is_some_and(|of| of == name);
                 if !of || self.definition(file, name).is_none_or(|(defined, _)| defined != place) {
