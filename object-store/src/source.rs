@@ -18,7 +18,7 @@ pub enum Source {
     Plain(Tree),
 }
 
-/// So often an object may be replaced between a look at it and its opening.
+/// How often an object may be replaced between a look at it and its opening.
 const TRIES: u32 = 32;
 
 impl Source {

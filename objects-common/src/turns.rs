@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// So many gets follow each other on a thread. tokio gives its own operations the same.
+/// The gets that follow each other on a thread. tokio gives its own operations the same number.
 const GETS_MOST: u32 = 128;
 
 thread_local! {
@@ -12,7 +12,7 @@ thread_local! {
     static GETS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts a get. After so many of them the task lets the others of its thread run: each get that finds its bytes in memory is ready at its first poll,
+/// Counts a get. After this number of them the task lets the others of its thread run: each get that finds its bytes in memory is ready at its first poll,
 /// so a loop of them would keep the thread for itself.
 pub async fn give_turn() {
     let gets = GETS.get() + 1;

@@ -1,4 +1,4 @@
-//! [`Bounded`]: the reads of one drive that are under way, so many at most. A read that does not end in time is left to itself, and keeps its slot
+//! [`Bounded`]: the reads of one drive that are under way, at most `READS_MOST`. A read that does not end in time is left to itself, and keeps its slot
 //! until it ends. Rule D1 of `docs/origin.md`. Non-goals: what is read (`pages`).
 
 use std::future::Future;
@@ -22,7 +22,7 @@ pub type Slot = SemaphoreGuardArc;
 
 /// Most reads of a drive that are under way. Each is of a few pieces.
 const READS_MOST: usize = 256;
-/// With so many late reads a drive is not asked for more.
+/// A drive with this many late reads is not asked for more.
 const LATE_MOST: usize = 8;
 
 /// See the module.
@@ -73,7 +73,7 @@ impl Bounded {
         }
     }
 
-    /// Whether so many reads are late that the drive is not asked for more.
+    /// Whether `LATE_MOST` reads are late, so that the drive is not asked for more.
     pub fn is_stuck(&self) -> bool {
         self.late() >= LATE_MOST
     }

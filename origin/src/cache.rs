@@ -253,7 +253,7 @@ impl Inner {
         *self.shares.write().unwrap_or_else(PoisonError::into_inner) = shares;
     }
 
-    /// Whether all drives have room for their shares of so many bytes to be written.
+    /// Whether all drives have room for their shares of `bytes` to be written.
     pub fn has_room(&self, bytes: u64) -> bool {
         let share = bytes / self.fillers.len().max(1) as u64;
         self.fillers.iter().all(|filler| filler.has_room(share))

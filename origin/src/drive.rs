@@ -110,7 +110,7 @@ impl Failures {
     }
 }
 
-/// So many failures one after the other make a drive dead for this process.
+/// The number of consecutive failures that makes a drive dead for this process.
 pub const FAILURES_MOST: u32 = 8;
 
 /// The default length of a region: a share of the drive's bytes, within bounds.

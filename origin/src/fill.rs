@@ -115,7 +115,7 @@ impl Filler {
         shared.changed.notify_all();
     }
 
-    /// Whether so many bytes more may wait. On an idle drive any number may, and one that is late or dead takes none.
+    /// Whether `bytes` more may wait. On an idle drive any number may, and one that is late or dead takes none.
     pub fn has_room(&self, bytes: u64) -> bool {
         let drive = &self.shared.drive;
         let waiting = locked(&self.shared.queue).bytes;

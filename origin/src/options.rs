@@ -34,7 +34,7 @@ pub struct Cost {
     pub get_bytes: u64,
     /// Most GETs in flight.
     pub in_flight: usize,
-    /// After so long a GET is sent a second time. Of the two, the first answer counts.
+    /// The time after which a GET is sent a second time. The first answer of the two counts.
     pub hedge_after: Option<Duration>,
 }
 
@@ -76,7 +76,7 @@ impl Cost {
         self
     }
 
-    /// After so long a GET is sent a second time, and of the two the first answer counts: never by default. A good time is one that 95 of 100 GETs do
+    /// Sends a GET a second time after this time, and takes the first answer of the two: never by default. A good time is one that 95 of 100 GETs do
     /// not take. At most a tenth of all GETs are sent twice, so that an origin that is slow as a whole is not asked for twice as much.
     pub fn hedge_after(mut self, time: Duration) -> Cost {
         self.hedge_after = Some(time);

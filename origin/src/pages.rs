@@ -32,7 +32,7 @@ pub struct Planned {
 /// Pieces of one gather: their pages fit into the CPU's second cache.
 const PIECES_AT_ONCE: usize = 64;
 
-/// Of the pieces of a read that failed, so many are read by themselves and fail, one after the other, before the rest is given up.
+/// After a read failed, its pieces are read one by one. After this number of consecutive failures the rest is given up.
 const ALONE_MOST: usize = 4;
 
 /// Reads what was planned from one drive by one gather. Returns the pieces with their bytes, and the pieces that are not right.

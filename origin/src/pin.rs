@@ -23,11 +23,11 @@ pub struct Pinned {
     pub fetched: u64,
 }
 
-/// So often a granule is brought that is not on its drive afterwards.
+/// How often a granule is brought that is not on its drive afterwards.
 const TRIES: u32 = 3;
 /// How often a pin looks whether a granule was written.
 const LOOK: Duration = Duration::from_millis(2);
-/// Of so many bytes of the drives one may be pinned.
+/// One byte in this many of the drives' bytes may be pinned.
 const SHARE: u64 = 2;
 
 /// Brings what lacks of a range, and pins all of it. `done` grows, and is told after each step.

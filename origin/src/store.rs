@@ -54,9 +54,9 @@ const BARE: u8 = 1;
 /// Not at all. Answers are compared.
 const NONE: u8 = 2;
 
-/// So often a call begins again before it gives up on an object that keeps changing.
+/// How often a call begins again before it gives up on an object that keeps changing.
 const TRIES: u32 = 4;
-/// Of so many GETs one may be sent a second time.
+/// One GET in this many may be sent a second time.
 const HEDGED_SHARE: u64 = 10;
 /// Most bytes of a first GET, from which the version is learned.
 const FIRST_BYTES: u64 = 2 << 20;

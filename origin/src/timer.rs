@@ -56,7 +56,7 @@ pub fn end_of(time: Duration) -> Instant {
     Instant::now() + time.min(LONGEST)
 }
 
-/// The thread looks so often while delays come.
+/// The time between two looks of the thread while delays come.
 const TICK: Duration = Duration::from_millis(100);
 
 impl Timer {

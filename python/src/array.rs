@@ -28,7 +28,7 @@ pub struct NativeArray {
 #[derive(Default)]
 struct Handles {
     all: Vec<Weak<Handle>>,
-    /// Dropped ones are removed when there are so many.
+    /// Dropped ones are removed when this many are there.
     most: usize,
     /// How often the array was opened again.
     changes: u64,
@@ -232,35 +232,47 @@ impl NativeArray {
         self.hold(py, writable, |array| versioned(array, name))
     }
 
-    #[pyo3(signature = (name, kind=None, block_bytes=None, checksums=false))]
+    #[pyo3(signature = (name, layout=None, block_bytes=None, checksums=false))]
     fn create(
         &self,
         py: Python<'_>,
         name: &str,
-        kind: Option<&str>,
+        layout: Option<&str>,
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<NativeFile> {
-        let options = file_options(kind, block_bytes, checksums)?;
+        let options = file_options(layout, block_bytes, checksums)?;
         self.with(py, |array| array.create_file(name, &options).map(drop))?;
         self.hold(py, true, |array| versioned(array, name))
     }
 
-    #[pyo3(signature = (kind=None, block_bytes=None, checksums=false))]
+    #[pyo3(signature = (layout=None, block_bytes=None, checksums=false))]
     fn draft(
         &self,
         py: Python<'_>,
-        kind: Option<&str>,
+        layout: Option<&str>,
         block_bytes: Option<u32>,
         checksums: bool,
     ) -> PyResult<NativeDraft> {
-        let options = file_options(kind, block_bytes, checksums)?;
+        let options = file_options(layout, block_bytes, checksums)?;
         Ok(NativeDraft(Mutex::new(Some(self.with(py, |array| array.draft(&options))?))))
     }
 
     /// Writes a whole file, durably.
-    fn put(&self, py: Python<'_>, name: &str, content: Vec<u8>, replace: bool) -> PyResult<()> {
-        self.with(py, |array| array.put(name, &content, &PutOptions::new().when(when(replace))).map(drop))
+    #[pyo3(signature = (name, content, replace, layout=None, block_bytes=None, checksums=false))]
+    #[expect(clippy::too_many_arguments, reason = "they are Python's")]
+    fn put(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        content: Vec<u8>,
+        replace: bool,
+        layout: Option<&str>,
+        block_bytes: Option<u32>,
+        checksums: bool,
+    ) -> PyResult<()> {
+        let options = PutOptions::new().when(when(replace)).file(file_options(layout, block_bytes, checksums)?);
+        self.with(py, |array| array.put(name, &content, &options).map(drop))
     }
 
     fn copy(&self, py: Python<'_>, from: &str, to: &str, replace: bool) -> PyResult<()> {

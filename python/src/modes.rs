@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use crate::errors::{busy, exception};
 use crate::handle::{Handle, State};
 
-/// A change waits so often, and so long each time, for calls that run.
+/// How often a change waits for calls that run, and how long each time.
 const WAITS: u32 = 10_000;
 const WAIT: Duration = Duration::from_millis(1);
 

@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 use crate::ids::row_numbers;
 use crate::rows::Rows;
 
-/// Distances are told apart by so many groups.
+/// The groups by which distances are told apart.
 const GROUPS: usize = 1 << 16;
 
 /// How much of the cache is planned for. The held pages are not even among its sets, and a set that is full evicts one of them.
@@ -67,7 +67,7 @@ pub fn far_pages<'py>(
     Ok(far.iter().map(|far| PyBytes::new(py, far)).collect())
 }
 
-/// Pages that come again within so many groups of distances fit into a cache of `pages` pages.
+/// The number of groups of distances within which pages that come again fit into a cache of `pages` pages.
 fn near_groups(orders: &[Order<'_>], places: usize, pages: f64) -> usize {
     let mut held = vec![0.0; GROUPS];
     for &order in orders {

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::errors::OrRaise;
 use crate::memory::Memory;
 
-/// After so many rows, or so many bytes, a call looks for Ctrl-C.
+/// The rows and bytes after which a call looks for Ctrl-C.
 const SLICE_ROWS: usize = 16 << 10;
 const SLICE_BYTES: usize = 64 << 20;
 

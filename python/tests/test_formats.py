@@ -222,6 +222,11 @@ def test_a_failed_put_leaves_nothing(drives):
         assert array.list() == []
     with pytest.raises(ValueError, match="has no name"):
         iomill.put(np.zeros(10), drives)
+    # Seen to fail when the mask was lost, and its values were taken for good ones.
+    with pytest.raises(ValueError, match="mask"):
+        iomill.put(np.ma.array([1, 2], mask=[False, True]), drives, "x")
+    with pytest.raises(ValueError, match="an array of Python objects"):
+        iomill.put(np.array([{}, None]), drives, "x")
     with pytest.raises(FileNotFoundError):
         iomill.put("none.npy", drives)
 

@@ -306,6 +306,46 @@ def test_more_of_an_array(array):
     assert repr(opened) == "<iomill.Drives: closed>"
 
 
+@pytest.mark.parametrize("checksums", [False, True])
+def test_every_way_to_write_takes_checksums(drives, checksums):
+    """Seen to fail without the option, way by way."""
+    fsspec, zarr = pytest.importorskip("fsspec"), pytest.importorskip("zarr")
+    import iomill.zarr
+
+    rows = np.arange(40_000, dtype="f4").reshape(-1, 4)
+    iomill.put(rows, drives, "put", checksums=checksums)
+    np.save("x.npy", rows)
+    command = [sys.executable, "-m", "iomill", "put", "x.npy", *drives, "--name", "command"]
+    subprocess.run(command + ["--checksums"] * checksums, check=True, capture_output=True)
+    with iomill.create(drives[0], "created", shape=rows.shape, dtype="f4", checksums=checksums) as created:
+        created[:] = rows
+    with iomill.Drives(drives[0], "r+") as opened:
+        with opened.row_writer("rows", "f4", (4,), checksums=checksums, layout="hash") as writer:
+            writer.append(rows)
+        opened.put("whole", rows, checksums=checksums, layout="hash", block_bytes=8192)
+    files = fsspec.filesystem("iomill", drive=drives[0], checksums=checksums)
+    files.pipe_file("piped", rows.tobytes())
+    pickle.loads(pickle.dumps(files)).pipe_file("by another", rows.tobytes())
+    store = iomill.zarr.DrivesStore(drives[0], "zarr", checksums=checksums)
+    for a_store, name in [(store, "a"), (pickle.loads(pickle.dumps(store)), "b"), (store.with_read_only(False), "c")]:
+        zarr.create_array(a_store, name=name, data=rows)
+    with iomill.Drives(drives[0]) as opened:
+        names = opened.list()
+        assert {"put", "command", "created", "rows", "whole", "piped", "by another", "zarr/c/zarr.json"} <= set(names)
+        assert {name: opened.stat(name).checksums for name in names} == dict.fromkeys(names, checksums)
+        assert opened.stat("rows").layout == opened.stat("whole").layout == "hash"
+        assert opened.stat("whole").block_bytes == 8192
+        for name in ("put", "command", "created", "rows"):
+            assert np.array_equal(opened.rows(name)[:], rows)
+        assert opened.open("whole").read() == rows.tobytes()
+
+
+def test_plain_files_have_no_checksums():
+    with pytest.raises(ValueError, match="checksums"):
+        iomill.create("x.npy", shape=(3,), dtype="f4", checksums=True)
+    assert not os.path.exists("x.npy")
+
+
 def test_a_page_that_is_not_what_was_written_is_an_error(drives):
     with iomill.Drives.create(drives) as opened, opened.create_file("proved", checksums=True) as file:
         file.write(bytes(range(1, 251)) * 2000)

@@ -209,6 +209,20 @@ def test_processes_of_a_launcher_share_the_default_cache(array, drives):
             assert abs(size * count - of_all) <= of_all * 0.05, environment
 
 
+def test_the_number_of_cpus_may_be_hidden(array):
+    """By a filter of system calls. Seen to fail when the number of CPUs had one source."""
+    hidden = (
+        "import errno, os\ndef refused(pid): raise PermissionError(errno.EPERM, 'no')\nos.sched_getaffinity = refused\n"
+    )
+    asked = "import iomill\nx = iomill.open('x.npy')\nprint(len(x[[1, 2]]), iomill.Runtime.shared().cache_bytes)"
+    environment = os.environ | {"RAY_RAYLET_PID": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", hidden + asked], env=environment, capture_output=True, text=True, check=True
+    )
+    rows, size = map(int, done.stdout.split())
+    assert rows == 2 and size * os.cpu_count() <= iomill.Runtime.shared().cache_bytes * 1.05
+
+
 def test_a_size_that_is_given_is_not_divided(array, drives, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     iomill.put("x.npy", drives, "x")

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Global;
 use crate::failure::{Failure, Result};
+use crate::streams;
 
 /// The result of a command.
 #[derive(Debug, Default)]
@@ -92,8 +93,7 @@ impl Console {
             });
             answer.text = lines.collect();
         }
-        let mut out = io::stdout().lock();
-        out.write_all(answer.text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::stdout)
+        to_stdout(&answer.text)
     }
 
     fn complain(&self, failure: &Failure, notices: &[String]) {
@@ -121,10 +121,9 @@ pub fn wants_json(arguments: &[OsString]) -> bool {
 /// Prints why a command line could not be parsed, or the help that it asks for. Returns the exit code.
 pub fn usage(error: &clap::Error, json: bool) -> u8 {
     if !error.use_stderr() {
-        return match error.print() {
+        return match to_stdout(&error.render().to_string()) {
             Ok(()) => 0,
-            Err(source) => {
-                let failure = Failure::stdout(source);
+            Err(failure) => {
                 if !matches!(failure, Failure::BrokenPipe) {
                     to_stderr(&format!("iomill: {failure}\n"));
                 }
@@ -140,6 +139,14 @@ pub fn usage(error: &clap::Error, json: bool) -> u8 {
         to_stderr(&error.render().to_string());
     }
     2
+}
+
+/// Prints on the standard output. An empty text needs none.
+pub fn to_stdout(text: &str) -> Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    streams::stdout().and_then(|mut out| out.write_all(text.as_bytes())).map_err(Failure::stdout)
 }
 
 /// Ignores errors: if the standard error cannot be written to, there is no other place for a message.

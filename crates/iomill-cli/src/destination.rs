@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
 use crate::naming;
+use crate::streams;
 
 /// The names of the standard output. By a path the kernel would open it anew, which a socket refuses, and at its start.
 const STDOUT: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
@@ -44,8 +44,8 @@ impl Destination {
     /// Opens the destination of the file `name`. In a directory it is named by the last part of `name`.
     pub fn open(path: Option<&Path>, name: &str, force: bool) -> Result<Destination> {
         if Destination::is_stdout(path) {
-            let file = io::stdout().as_fd().try_clone_to_owned().map_err(Failure::stdout)?;
-            return Ok(Destination { file: file.into(), place: "standard output".to_owned(), new: None });
+            let file = streams::stdout().map_err(Failure::stdout)?;
+            return Ok(Destination { file, place: "standard output".to_owned(), new: None });
         }
         let mut path = path.unwrap_or(Path::new(".")).to_owned();
         if path.is_dir() {
@@ -175,6 +175,9 @@ impl Drop for Destination {
 /// Checks before a measurement, which may take hours, whether its report can be written at the end. Leaves no empty
 /// file.
 pub fn check_report(option: &str, file: &Path) -> Result<()> {
+    if Destination::is_stdout(Some(file)) {
+        return streams::stdout().map(drop).map_err(Failure::stdout);
+    }
     match fs::metadata(file) {
         // A link to a missing file: a trial would create that file and leave it. Writing the report creates it.
         Err(error) if error.kind() == ErrorKind::NotFound && file.is_symlink() => Ok(()),

@@ -23,6 +23,7 @@ mod pump;
 mod quick;
 mod selection;
 mod source;
+pub mod streams;
 pub mod table;
 pub mod terminal;
 pub mod tune;

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::num::NonZeroU64;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -11,6 +10,7 @@ use rustix::fs::{Advice, fadvise, seek};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
+use crate::streams;
 
 /// How far ahead of the reader the kernel is asked to read, and the size of each request to it, in bytes.
 const AHEAD_BYTES: u64 = 16 << 20;
@@ -48,9 +48,9 @@ impl Source {
         if Source::is_stdin(path) {
             let place = "standard input".to_owned();
             // A descriptor of our own avoids the buffer and the lock of `std::io::stdin`.
-            let opened = io::stdin().as_fd().try_clone_to_owned();
+            let opened = streams::stdin();
             let file = opened.map_err(|source| Failure::Local { action: "read", place: place.clone(), source })?;
-            return Source::new(File::from(file), place);
+            return Source::new(file, place);
         }
         let file = File::open(path).map_err(Failure::local("open", path))?;
         Source::new(file, path.display().to_string())

@@ -10,6 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+use crate::streams;
+
 /// The alternate screen, with the cursor hidden.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -125,9 +127,7 @@ impl Drop for Screen {
 }
 
 fn say(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    streams::stdout()?.write_all(text.as_bytes())
 }
 
 /// The output that draws a page over the previous one, cut at the right and at the bottom. A size of 0 means unknown.

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -183,6 +184,88 @@ fn a_full_standard_output_is_an_error() {
         let ended = Ended::of(site.command(&arguments).stdout(full).output().unwrap());
         ended.failed(1, &["standard output", "No space left"]);
     }
+}
+
+/// `ls >&-`, and `ls 1</dev/null`: the file of that descriptor takes no writes.
+///
+/// Seen to fail when /dev/null took the place of a closed stream, and when EBADF counted as success.
+#[test]
+fn a_standard_output_that_is_closed_is_an_error() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], &bytes(100_000)).good();
+    let file = site.file("f", b"data").into_os_string().into_string().unwrap();
+    let printing: [&[&str]; 14] = [
+        &["get", "a", "-"],
+        &["get", "a", "/dev/stdout"],
+        &["catalog", "export"],
+        &["catalog", "export", "-", "--json"],
+        &["ls"],
+        &["ls", "--long"],
+        &["ls", "--json"],
+        &["stat", "a"],
+        &["info"],
+        &["check", "--json"],
+        &["top", "--count", "1", "--interval", "100ms"],
+        &["completions", "bash"],
+        &["man"],
+        &["--help"],
+    ];
+    for arguments in printing {
+        let ended = Ended::of(closing(site.command(arguments), libc::STDOUT_FILENO).output().unwrap());
+        ended.failed(1, &["cannot write to standard output", "Bad file descriptor"]);
+        let reads_only = File::open("/dev/null").unwrap();
+        let ended = Ended::of(site.command(arguments).stdout(reads_only).output().unwrap());
+        ended.failed(1, &["cannot write to standard output", "Bad file descriptor"]);
+    }
+    // A report is refused before the measurement.
+    let ended = Ended::of(
+        closing(site.bare_command(["probe", "--html", "/dev/stdout"]), libc::STDOUT_FILENO).output().unwrap(),
+    );
+    ended.failed(1, &["cannot write to standard output", "Bad file descriptor"]);
+    // A command that prints nothing needs no standard output.
+    let silent: [&[&str]; 2] = [&["put", &file, "b"], &["get", "b", "copy"]];
+    for arguments in silent {
+        Ended::of(closing(site.command(arguments), libc::STDOUT_FILENO).output().unwrap()).good();
+    }
+    assert_eq!(fs::read(site.path("copy")).unwrap(), b"data");
+}
+
+/// Seen to fail as the test above: an empty file took the place of the old one.
+#[test]
+fn a_standard_input_that_is_closed_is_an_error() {
+    let site = Site::new(2);
+    let data = bytes(100_000);
+    site.feed(["put", "-", "a"], &data).good();
+    let reading: [&[&str]; 4] = [
+        &["put", "--force", "-", "a"],
+        &["put", "--force", "/dev/stdin", "a"],
+        &["catalog", "import", "-"],
+        &["catalog", "import", "/dev/stdin"],
+    ];
+    for arguments in reading {
+        let ended = Ended::of(closing(site.command(arguments), libc::STDIN_FILENO).output().unwrap());
+        ended.failed(1, &["cannot read standard input", "Bad file descriptor"]);
+        let writes_only = File::create(site.path("w")).unwrap();
+        let ended = Ended::of(site.command(arguments).stdin(writes_only).output().unwrap());
+        ended.failed(1, &["cannot read standard input", "Bad file descriptor"]);
+    }
+    assert!(site.content("a") == data);
+    let both = closing(closing(site.command(["ls"]), libc::STDIN_FILENO), libc::STDOUT_FILENO).output();
+    Ended::of(both.unwrap()).failed(1, &["Bad file descriptor"]);
+}
+
+/// Lets the command start with this descriptor closed.
+fn closing(mut command: Command, descriptor: libc::c_int) -> Command {
+    let close = move || {
+        // SAFETY: the call reads no memory of ours, and the child uses the descriptor for nothing.
+        match unsafe { libc::close(descriptor) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the function makes one system call, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(close) };
+    command
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub fn mix(value: u64) -> u64 {
 pub enum Pages {
     /// The pages that are left; the last one is the next.
     Shuffled(Vec<u32>),
-    /// So many pages that one comes twice only by accident.
+    /// Enough pages that one comes twice only by accident.
     Drawn(Rng, u64),
 }
 

@@ -33,7 +33,7 @@ const ERROR_MAX: f64 = 0.25;
 /// The longest timer tick that kernels are built with, in milliseconds. Devices without requests count their time in ticks.
 const TICK_MS: f64 = 10.0;
 
-/// The quantiles are those of so many reads at most, to bound the memory. That is more than half a minute of them.
+/// The most reads whose times are kept for the quantiles, to bound the memory. They take more than half a minute.
 const TIMES_MAX: usize = 4 << 20;
 
 /// A 4 KiB read at depth 1.
@@ -155,7 +155,7 @@ impl Times {
         }
     }
 
-    /// The least time that so many percent of the reads do not exceed; 0 without reads. The times must be sorted.
+    /// The least time that `percent` of the reads do not exceed; 0 without reads. The times must be sorted.
     fn quantile_us(&self, percent: usize) -> f64 {
         let rank = (self.first_ns.len() * percent).div_ceil(100);
         self.first_ns.get(rank.saturating_sub(1)).map_or(0.0, |ns| f64::from(*ns) / 1e3)

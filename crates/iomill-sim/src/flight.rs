@@ -54,7 +54,7 @@ pub(crate) struct Flight {
 pub(crate) enum Plan {
     Transfer(u32),
     Fail(i32),
-    /// So many bytes count as written, and are not.
+    /// This number of bytes counts as written, and is not.
     Lose(u32),
 }
 

@@ -261,7 +261,7 @@ impl DriveFs for SimFs {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        self.on_path(Kind::SyncDir, dir, |state, verdict| {
+        let synced = self.on_path(Kind::SyncDir, dir, |state, verdict| {
             verdict.go()?;
             state.drives[self.drive].disk.tree.find_dir(dir)?;
             state.effect()?;
@@ -269,7 +269,8 @@ impl DriveFs for SimFs {
             let open = state.open_files(self.drive);
             state.drives[self.drive].disk.collect(&open);
             Ok(())
-        })
+        });
+        self.flush_failures.watch(synced)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -15,7 +15,7 @@ Usage: iomill-sim [--seeds N] [--from N] [--minutes N] [--jobs N] | --seed N [--
 
   --seeds N    run the programs of N seeds (1000)
   --from N     the first seed (0)
-  --minutes N  begin no program after so many minutes
+  --minutes N  begin no program after N minutes
   --jobs N     threads, each with programs of its own (all processors)
   --seed N     run one program, and tell what each step does
   --steps ...  only these of its steps";

@@ -18,7 +18,7 @@ use iomill::sys::fs::Alignment;
 use iomill::sys::memory::PageBuf;
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Rates};
 
-/// The part has so many blocks, each of so many pages. Each piece lies within its own block.
+/// The blocks of the part, and the pages of a block. Each piece lies within its own block.
 const BLOCKS: usize = 16;
 const BLOCK_PAGES: usize = 24;
 const BLOCK: usize = BLOCK_PAGES * PAGE;

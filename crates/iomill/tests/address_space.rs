@@ -11,7 +11,7 @@ const DRIVE: &str = "IOMILL_TEST_DRIVE";
 
 const TEST: &str = "address_space::a_default_cache_is_as_large_as_there_is_room_for";
 
-/// Runs this test again in its own process, where it may have only so many bytes of address space.
+/// Runs this test again in a process of its own, with a bound on its address space in bytes.
 fn run_limited(bytes: Option<u64>, drive: &Path) -> String {
     let mut command = alone::command(TEST);
     command.env(DRIVE, drive);

@@ -57,7 +57,7 @@ fn engines(config: &EngineConfig) -> Vec<(String, Box<dyn Engine>)> {
     engines
 }
 
-/// A file for direct I/O of so many pages, each full of its own number plus `seed`.
+/// A file of `pages` pages for direct I/O, each full of its own number plus `seed`.
 fn paged_file(dir: &TempDir, name: &str, pages: usize, seed: u64) -> File {
     let path = dir.path().join(name);
     let bytes: Vec<u8> = (0..pages as u64).flat_map(|page| page_bytes(page + seed)).collect();

@@ -78,6 +78,20 @@ fn an_array_works_without_them_and_says_so() {
     }
 }
 
+/// A filter may allow to set a ring up, and forbid to register anything with it.
+///
+/// Seen to fail when every refusal of the probe meant a kernel that is too old.
+#[test]
+fn a_ring_that_is_refused_in_part_is_called_forbidden() {
+    alone!();
+    forbid::install(&forbid::filter(&[libc::SYS_io_uring_register], libc::EPERM)).unwrap();
+    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = ArrayOptions::new().create([place.path()]).unwrap();
+    let notices = array.notices().join("\n");
+    assert!(notices.contains("io_uring is forbidden here (by a seccomp filter"), "{notices}");
+    array.close().unwrap();
+}
+
 /// A sandbox may be closed when its files are open already. The thread has an engine by then, which it may not use.
 #[test]
 fn an_engine_that_is_refused_later_is_replaced_by_calls() {

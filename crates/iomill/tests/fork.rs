@@ -17,7 +17,7 @@ use crate::executor::block_on;
 
 const PAGE: usize = 4096;
 
-/// A child that hangs is killed after so many seconds.
+/// Seconds after which a child that hangs is killed.
 const PATIENCE_SECONDS: u32 = 600;
 
 /// A forked process that has not been waited for.

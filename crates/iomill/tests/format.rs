@@ -89,7 +89,7 @@ fn a_program_written_from_the_page_reads_an_array() {
     check(&expected[2..5], &drives, expected.len());
 }
 
-/// The reader lists so many files, and finds these among them.
+/// The reader lists `files` files, and finds these among them.
 fn check(expected: &[(String, Vec<u8>)], drives: &[PathBuf], files: usize) {
     let Some(list) = read(&[], drives) else { return };
     let list = String::from_utf8(list).unwrap();

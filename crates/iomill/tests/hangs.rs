@@ -35,7 +35,7 @@ struct Rig {
     array: Array,
 }
 
-/// An array of so many drives with a cache of so many pages.
+/// An array of `drives` drives with a cache of `cache_pages` pages.
 fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<PathBuf> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
@@ -52,7 +52,7 @@ fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
 }
 
 impl Rig {
-    /// A file of so many pages, each full of its number, with no page in the cache.
+    /// A file of `pages` pages, each full of its number, with no page in the cache.
     fn file(&self, name: &str, pages: u64) -> File {
         let file = self.array.create_file(name, &FileOptions::new().block_bytes(4096)).unwrap();
         let bytes: Vec<u8> = (0..pages).flat_map(|page| [page as u8; PAGE as usize]).collect();

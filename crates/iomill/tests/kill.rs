@@ -49,7 +49,7 @@ const ROUNDS: u64 = 60;
 /// Arrays that are worked on at the same time, since most of the time is waiting for syncs.
 const LANES: u64 = 4;
 
-/// From so many kills on, every kind of operation must have been interrupted. Each is then expected dozens of times.
+/// From this number of kills on, every kind of operation must have been interrupted. Each is then expected dozens of times.
 const ENOUGH: u64 = 3000;
 
 #[test]
@@ -208,7 +208,7 @@ impl Lane {
         self.check()
     }
 
-    /// Starts a writer. Kills it after so many lines and a part of the time that the last begun operation takes.
+    /// Starts a writer. Kills it after `lines` lines and a part of the time that the last begun operation takes.
     fn kill(&mut self, job: &Job, lines: usize) -> Outcome<()> {
         let status = self.interrupt(job, lines, &mut |blow| blow.writer.kill().map_err(text))?;
         let ended = job.only_opens && status.success();
@@ -220,7 +220,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts a writer, and calls `blow` after so many lines and a part of the time that the last begun operation takes. The
+    /// Starts a writer, and calls `blow` after `lines` lines and a part of the time that the last begun operation takes. The
     /// writer has to end by it.
     pub fn interrupt(
         &mut self,

@@ -42,7 +42,7 @@ use std::time::Duration;
 /// What takes longer hangs, also on a machine with much other work.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// So many rounds, or `IOMILL_ROUNDS` times as many.
+/// `rounds` rounds, or `IOMILL_ROUNDS` times as many.
 fn rounds(usual: u64) -> u64 {
     usual * std::env::var("IOMILL_ROUNDS").map_or(1, |times| times.parse::<u64>().expect("IOMILL_ROUNDS is a number"))
 }

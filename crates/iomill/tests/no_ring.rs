@@ -149,7 +149,7 @@ fn an_array_that_cannot_be_served_is_not_made() {
     array.close().unwrap();
 }
 
-/// The real machine, which makes only so many more engines.
+/// The real machine, which makes a limited number of engines.
 #[derive(Debug)]
 struct Few(RealPlatform, AtomicUsize);
 

@@ -18,7 +18,7 @@ use crate::source::Reader;
 /// The records of the warm load: 64 MiB.
 const WARM_RECORDS: u64 = 16 * 1024;
 
-/// A cold load has so many of its records from the drive, and a warm one at most the rest.
+/// A cold load has at least this share of its records from the drive, and a warm one at most the rest.
 const COLD_SHARE_MIN: f64 = 0.8;
 
 const READERS: [Reader; 2] = [Reader::Iomill, Reader::TokioFs];

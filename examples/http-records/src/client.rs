@@ -1,4 +1,4 @@
-//! The load: so many connections, each with one request at a time.
+//! The load: some connections, each with one request at a time.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -20,7 +20,7 @@ pub fn record(id: u64) -> Vec<u8> {
     (0..RECORD_BYTES as u64 / 8).flat_map(|place| word(place).to_le_bytes()).collect()
 }
 
-/// Makes the file, unless it is there with so many records.
+/// Makes the file, unless it is there with `records` records.
 pub fn make(path: &Path, records: u64) -> Result<()> {
     let at = || format!("cannot write {}", path.display());
     let bytes = records * RECORD_BYTES as u64;

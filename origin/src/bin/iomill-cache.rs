@@ -1,6 +1,8 @@
 //! The command of a cache: `init`, `stat`, `evict` and `unpin`. It may run while other processes use the cache. Non-goals: names of objects, which are not on
 //! the drives.
 
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,35 +38,41 @@ struct Call {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.is_empty() || arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    match parsed(arguments).and_then(|call| run(&call)) {
-        Ok(said) => {
-            print!("{said}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("iomill-cache: {why}");
-            ExitCode::FAILURE
-        }
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let asks_for_help =
+        arguments.is_empty() || arguments.iter().any(|argument| argument == "--help" || argument == "-h");
+    let said = if asks_for_help { Ok(HELP.to_owned()) } else { parsed(arguments).and_then(|call| run(&call)) };
+    said.and_then(|said| print(&said)).unwrap_or_else(|why| {
+        // Without a standard error there is no place for it.
+        let _ = writeln!(io::stderr(), "iomill-cache: {why}");
+        ExitCode::FAILURE
+    })
+}
+
+fn print(text: &str) -> Result<ExitCode, String> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // The code that a shell shows for a tool that SIGPIPE ended.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),
+        Err(error) => Err(format!("cannot write to standard output: {error}")),
     }
 }
 
-fn parsed(arguments: Vec<String>) -> Result<Call, String> {
+fn parsed(arguments: Vec<OsString>) -> Result<Call, String> {
     let mut arguments = arguments.into_iter();
-    let verb = arguments.next().unwrap_or_default();
+    let verb = arguments.next().unwrap_or_default().to_string_lossy().into_owned();
     let mut call = Call { verb, bytes: None, granule: None, index: None, dirs: Vec::new() };
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
-        match argument.as_str() {
-            "--bytes" => call.bytes = Some(size(&value()?)?),
-            "--granule" => call.granule = Some(size(&value()?)?),
+        // Only directories may have names that are not UTF-8, and such a name is no option below.
+        let option = argument.to_string_lossy();
+        let mut value = || arguments.next().ok_or_else(|| format!("{option} needs a value"));
+        match &*option {
+            "--bytes" => call.bytes = Some(size(&value()?.to_string_lossy())?),
+            "--granule" => call.granule = Some(size(&value()?.to_string_lossy())?),
             "--index" => call.index = Some(value()?.into()),
             other if other.starts_with('-') => return Err(format!("no option {other}; see --help")),
-            dir => call.dirs.push(dir.into()),
+            _ => call.dirs.push(PathBuf::from(&argument)),
         }
     }
     if call.dirs.is_empty() {

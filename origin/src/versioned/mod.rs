@@ -35,7 +35,7 @@ pub use content::Content;
 
 /// A stream comes in pieces that end at multiples of this.
 const PIECE_BYTES: u64 = 2 << 20;
-/// So many pieces are read ahead of their reader.
+/// The pieces that are read ahead of their reader.
 const PIECES_AHEAD: usize = 4;
 
 /// A store through a cache, with what the trait does not have. Clones are one store.

@@ -51,6 +51,30 @@ async fn a_cache_is_made_looked_at_and_emptied() {
     assert!(rig.cache.stat().iter().all(|drive| drive.filled_bytes == 0));
 }
 
+/// Seen to fail by panics: of the macros that print, and of the arguments' text.
+#[test]
+fn output_that_fails_and_names_that_are_no_text_are_no_panics() {
+    use std::fs::File;
+    use std::os::unix::ffi::OsStringExt;
+    let dir = scratch();
+    let name = std::ffi::OsString::from_vec(b"drive-\xff".to_vec());
+    let drive = dir.path().join(name);
+    std::fs::create_dir(&drive).unwrap();
+    let made = run(&["init"], dir.path(), std::slice::from_ref(&drive));
+    assert!(made.status.success() && drive.join("iomill-origin").is_dir(), "{}", said(&made));
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    let help = || Command::new(env!("CARGO_BIN_EXE_iomill-cache"));
+    let ended = help().stdout(full()).output().unwrap();
+    assert!(ended.status.code() == Some(1) && said(&ended).contains("No space left"), "{}", said(&ended));
+    assert_eq!(help().stdout(full()).stderr(full()).status().unwrap().code(), Some(1));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let ended = help().stdout(writer).output().unwrap();
+    assert!(ended.status.code() == Some(141) && said(&ended).is_empty(), "{}", said(&ended));
+    let ended = help().args([std::ffi::OsString::from_vec(b"\xff".to_vec()), "x".into()]).output().unwrap();
+    assert!(ended.status.code() == Some(1) && said(&ended).contains("no command"), "{}", said(&ended));
+}
+
 #[test]
 fn wrong_commands_are_refused_in_words_and_make_nothing() {
     let dir = scratch();

@@ -35,9 +35,9 @@ pub struct Ask {
 pub enum Act {
     Pass,
     Fail(Error),
-    /// The body ends so many bytes too early.
+    /// The body ends this number of bytes too early.
     Short(usize),
-    /// So many bytes follow the body.
+    /// This number of bytes follows the body.
     Long(usize),
     /// The answer is about bytes that begin elsewhere.
     Elsewhere(u64),

@@ -18,10 +18,13 @@ def main(arguments: list[str] | None = None) -> int:
     spread.add_argument("file", help="a file of numpy, or any other, which is copied byte for byte")
     spread.add_argument("dirs", nargs="+", help="a directory of each drive")
     spread.add_argument("--name", help="its name in the array; by default that of the file")
+    spread.add_argument(
+        "--checksums", action="store_true", help="keep a checksum for each page, and compare it with what is read"
+    )
     chosen = parser.parse_args(arguments)
     if chosen.command == "bench":
         return _bench.run(chosen)
-    print(put(chosen.file, chosen.dirs, chosen.name))
+    print(put(chosen.file, chosen.dirs, chosen.name, checksums=chosen.checksums))
     return 0
 
 

@@ -27,7 +27,7 @@ from ._open import open as open_rows
 from ._rows import RowArray
 from ._runtime import Runtime
 
-# A cold gather of so many rows is tried. In the time of a run a mapping is to make so many gathers.
+# The rows of a cold gather, and the gathers that a mapping is to make in the time of a run.
 _TRIED_ROWS = 64
 _LEAST_COLD_GATHERS = 20
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mib", type=int, default=256, help="its size in MiB, and that of the warm rows (default: 256)"
     )
-    parser.add_argument("--seconds", type=float, default=60, help="end after so long (default: 60)")
+    parser.add_argument("--seconds", type=float, default=60, help="end after this time (default: 60)")
     parser.add_argument("--row-bytes", type=int, default=512, help="the length of its rows (default: 512)")
     parser.add_argument("--rows", type=int, default=4096, help="rows of one gather (default: 4096)")
     parser.add_argument("--rounds", type=int, default=15, help="gathers of each way (default: 15)")

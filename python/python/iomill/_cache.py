@@ -17,7 +17,7 @@ from ._runtime import Runtime
 
 Revalidate = str | float
 
-# The end of the process waits so long for what was fetched and not written.
+# The seconds for which the end of the process waits for what was fetched and not written.
 _WRITE_OUT_S = 10.0
 
 

@@ -30,12 +30,14 @@ def create(
     dtype: DTypeLike,
     format: Literal["npy", "raw"] | None = None,
     replace: bool = False,
+    checksums: bool = False,
 ) -> RowArray:
     """Makes a file of rows, all of them zero, and opens it for writing: numpy's ``open_memmap(mode="w+")``.
 
     `path` is a file, or the directory of a drive; then `name` is the file on the drives. `format` is numpy's, ``npy``, or ``raw``, which
     has no header. By default it is ``raw`` for a plain file whose name does not end with ``.npy``, and else ``npy``. The file
-    takes space as it is written.
+    takes space as it is written. With `checksums`, which only a file on drives may have, a page that is not what was written is an
+    OSError, and never wrong bytes.
 
     FileExistsError if there is such a file, unless `replace`. Then the new file takes its place at once, and who has the old
     one open keeps it. OSError if the file cannot be made, ValueError if no file has such rows.
@@ -54,6 +56,8 @@ def create(
         raise ValueError(f"{place!r} is a directory: if it is a drive, name a file on it")
     if not on_drives and name is not None:
         raise ValueError(f"a name ({name!r}) on {place!r}, which is no directory of a drive")
+    if checksums and not on_drives:
+        raise ValueError(f"checksums on {place!r}, which is no directory of a drive: a plain file has none")
     if place.endswith(".safetensors"):
         raise ValueError(f"{place}: files of safetensors are made by the library safetensors")
     kind = format or ("npy" if on_drives or place.endswith(".npy") else "raw")
@@ -63,7 +67,10 @@ def create(
     header = _header(rows) if kind == "npy" else b""
     rows.offset = len(header)
     size = rows.offset + rows.shape[0] * rows.row_bytes
-    file = _on_drives(place, name, header, size, replace) if name is not None else _plain(place, header, size, replace)
+    if name is not None:
+        file = _on_drives(place, name, header, size, replace, checksums)
+    else:
+        file = _plain(place, header, size, replace)
     try:
         file._native.expect_random()
         return rows.rows_in(file)
@@ -78,11 +85,11 @@ def _header(rows: Place) -> bytes:
     return header_bytes(dtype, rows.shape)
 
 
-def _on_drives(place: str, name: str, header: bytes, size: int, replace: bool) -> File:
+def _on_drives(place: str, name: str, header: bytes, size: int, replace: bool, checksums: bool) -> File:
     _iomill.check_name(name)
     drives = Drives._shared(place, "r+")
     try:
-        with drives.draft() as draft:
+        with drives.draft(checksums=checksums) as draft:
             draft.file.write_at(header, 0)
             draft.file.truncate(size)
             draft.publish(name, replace=replace)

@@ -40,4 +40,5 @@ class Draft(Closing):
     def close(self) -> None:
         """Gives the file up, unless it was published. A second time it does nothing."""
         self.file._of_system.discard()
+        self.file.close()
         self._native.close()

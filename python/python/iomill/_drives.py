@@ -174,10 +174,21 @@ class Drives(Closing, Telling):
         """
         return self._hold(File._of(self._to_write.create(name, layout, block_bytes, checksums), self))
 
-    def row_writer(self, name: str, dtype: DTypeLike, shape: Sequence[int] = (), *, replace: bool = False) -> RowWriter:
+    def row_writer(
+        self,
+        name: str,
+        dtype: DTypeLike,
+        shape: Sequence[int] = (),
+        *,
+        replace: bool = False,
+        layout: str | None = None,
+        block_bytes: int | None = None,
+        checksums: bool = False,
+    ) -> RowWriter:
         """Writes rows batch by batch, into a file in numpy's format that appears when the writer is closed.
 
-        `shape` is that of a row. FileExistsError at the end if the drives have the name, unless `replace`.
+        `shape` is that of a row. FileExistsError at the end if the drives have the name, unless `replace`. The other options are
+        those of `create_file`.
 
         >>> import iomill, numpy, os
         >>> os.mkdir("batches")
@@ -190,15 +201,29 @@ class Drives(Closing, Telling):
         array([[0., 0., 0.],
                [4., 4., 4.]], dtype=float32)
         """
-        return RowWriter(self.draft, name, dtype, shape, replace=replace)
+
+        def begin() -> Draft:
+            return self.draft(layout=layout, block_bytes=block_bytes, checksums=checksums)
+
+        return RowWriter(begin, name, dtype, shape, replace=replace)
 
     def draft(self, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False) -> Draft:
         """Begins a file that gets its name when its content is complete. The options are those of `create_file`."""
         return Draft(self._to_write.draft(layout, block_bytes, checksums), self)
 
-    def put(self, name: str, content: Buffer, *, replace: bool = True) -> None:
-        """Writes a whole file, durably: the name appears with all of its content. FileExistsError if it must not be replaced."""
-        self._to_write.put(name, bytes(memoryview(content)), replace)
+    def put(
+        self,
+        name: str,
+        content: Buffer,
+        *,
+        replace: bool = True,
+        layout: str | None = None,
+        block_bytes: int | None = None,
+        checksums: bool = False,
+    ) -> None:
+        """Writes a whole file, durably: the name appears with all of its content. FileExistsError if it must not be replaced.
+        The other options are those of `create_file`."""
+        self._to_write.put(name, bytes(memoryview(content)), replace, layout, block_bytes, checksums)
 
     def copy(self, old: str, new: str, *, replace: bool = True) -> None:
         """Copies a file within the drives, durably. The copy appears whole or not at all."""

@@ -137,7 +137,7 @@ def check_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...], least: int = 0) -> bytes:
-    """A header of numpy's format that ends with a page, and has so many bytes at least."""
+    """A header of numpy's format that ends with a page, and has at least this number of bytes."""
     said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     text = repr(said)
     try:

@@ -36,10 +36,10 @@ T = TypeVar("T")
 _BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _SCHEMES = (*_BUCKETS, "http", "https", "file")
 
-# A listing yields so many objects at a time.
+# The objects that a listing yields at a time.
 _LIST_CHUNK = 1000
 
-# A prefetch tells its progress after so many bytes.
+# The bytes after which a prefetch tells its progress.
 _PREFETCH_BYTES = 64 << 20
 
 

@@ -36,6 +36,7 @@ def put(
     dtype: DTypeLike | None = None,
     shape: Sequence[int] | int | None = None,
     offset: int = 0,
+    checksums: bool = False,
     progress: bool | Progress | None = None,
 ) -> str:
     """Copies a file, or an ndarray, to the drives of `dirs`, and returns its name there.
@@ -46,6 +47,8 @@ def put(
     The drives get a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
     of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte. A pipe, a disk and a file of
     ``/proc`` or ``/sys`` are read to their ends.
+
+    With `checksums` each page has one: a page that is not what was written is an OSError, and never wrong bytes. A put takes longer then.
 
     `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
 
@@ -80,7 +83,7 @@ def put(
             raise FileExistsError(
                 errno.EEXIST, "the drives have a file of this name: choose another, or delete it", name
             )
-        with drives.draft() as draft:
+        with drives.draft(checksums=checksums) as draft:
             _copy(draft.file, header, pieces, total, _reporter(name, progress))
             draft.publish(name, replace=False)
     return name
@@ -121,7 +124,10 @@ def _drives_on(places: list[str]) -> Drives:
 
 def _of_set(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
     if src.dtype.hasobject or src.ndim == 0:
-        raise ValueError("put: an drives of Python objects, or without rows, cannot be gathered from")
+        raise ValueError("put: an array of Python objects, or without rows, cannot be gathered from")
+    if isinstance(src, np.ma.MaskedArray):
+        # numpy.save refuses it, too.
+        raise ValueError("put: the mask of a masked array would be lost: give its filled() or its data")
     step = max(1, _STEP_BYTES // max(1, src[:1].nbytes))
 
     def pieces() -> Iterator[Any]:

@@ -18,10 +18,10 @@ from ._files import File
 from ._futures import Done, Gather, begun
 from ._openings import settle
 
-# An iteration reads so many bytes at a time.
+# The bytes that an iteration reads at a time.
 _BLOCK_BYTES = 4 << 20
 
-# Code that is not the user's may turn rows into an ndarray. From so many bytes on it is told.
+# Code that is not the user's may turn rows into an ndarray. It warns from this number of bytes on.
 _TOLD_BYTES = 256 << 20
 
 _WHOLE = slice(None)

@@ -39,7 +39,15 @@ def sharers() -> int:
         if said is not None and int(said[0]) > 0:
             return min(int(said[0]), _MOST_SHARERS)
     is_worker = multiprocessing.parent_process() is not None or any(name in os.environ for name in _WORKER_MARKS)
-    return len(os.sched_getaffinity(0)) if is_worker else 1
+    return _cpus() if is_worker else 1
+
+
+def _cpus() -> int:
+    """The number of CPUs that this process may use, or of all if a filter of system calls hides it."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except OSError:
+        return os.cpu_count() or 1
 
 
 # Whether the cache of the shared runtime has its size.
@@ -155,7 +163,7 @@ def configure(
 
 def worker_share(cache_bytes: int) -> int:
     """The cache of a worker of this process: its share, if there are as many workers as CPUs."""
-    return cache_bytes // len(os.sched_getaffinity(0))
+    return cache_bytes // _cpus()
 
 
 def limit_worker_cache(cache_bytes: int) -> None:

@@ -63,6 +63,8 @@ class IomillFileSystem(Whole):
     A file that is written appears when it is closed, and replaces an older one at once. It does not appear after an error: if a write
     failed, if an exception ended its ``with``, or if it was dropped without a close. A file that is open keeps its content.
 
+    With `checksums` files that are written have one for each page: a page that is not what was written is an OSError, and never wrong bytes.
+
     The drives are open for reading. A write opens them for writing, for a moment longer than the write takes.
     """
 
@@ -70,12 +72,13 @@ class IomillFileSystem(Whole):
     root_marker = ""
     cachable = True
 
-    def __init__(self, drive: Path, mode: str = "r+", **options: Any) -> None:
+    def __init__(self, drive: Path, mode: str = "r+", *, checksums: bool = False, **options: Any) -> None:
         super().__init__(**options)
         if mode not in ("r", "r+"):
             raise ValueError(f"mode must be one of ['r', 'r+'] (got {mode!r})")
         self._drive = path_of(drive)
         self._mode = mode
+        self._checksums = checksums
         # It is opened at the first use: a worker that gets a file system must not fail while it takes it in.
         self._opened: Drives | None = None
         self._is_closed = False
@@ -303,7 +306,7 @@ class IomillFileSystem(Whole):
             file.seek(0, os.SEEK_END)
             return Written(name, file, None, autocommit=True, replace=True, ended=self._writing.end)
         _iomill.check_name(name)
-        draft = drives.draft()
+        draft = drives.draft(checksums=self._checksums)
         if mode == "ab" and is_there:
             with drives.open(name) as old:
                 while piece := old.read(_COPY_BYTES):

@@ -51,7 +51,7 @@ from ._files import File
 from ._openings import is_drive, settle
 from ._origins import CachedStore, cached
 
-# So many files stay open, those that were used last, of all stores of a process together.
+# The files that stay open, of all stores of a process together: those that were used last.
 _OPEN_FILES = 64
 
 # A file that has changed more lately than this may change again without another time, in nanoseconds. The second is for clocks of whole or even
@@ -117,7 +117,7 @@ class _Files:
                 self.forget(path)
 
     def _look_in(self, seconds: float) -> None:
-        """Looks after so long or earlier, if files are open. The caller has the lock."""
+        """Looks after this time or earlier, if files are open. The caller has the lock."""
         if self._look is not None:
             if self._look.interval <= seconds:
                 return
@@ -282,6 +282,9 @@ class DrivesStore(_Gathering):
     `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears whole or not at
     all, and is durable. All that a call asks of one file is one gather, and files are read together.
 
+    With `checksums` files that are written have one for each page: a page that is not what was written is an OSError, and never wrong
+    bytes.
+
     It may be used from several threads, and sent to other processes. The drives are open for reading; a write opens them for writing,
     for a moment longer than the write takes.
     """
@@ -290,16 +293,17 @@ class DrivesStore(_Gathering):
     supports_deletes = True
     supports_listing = True
 
-    def __init__(self, drive: Path, prefix: str = "", *, read_only: bool = False) -> None:
+    def __init__(self, drive: Path, prefix: str = "", *, read_only: bool = False, checksums: bool = False) -> None:
         super().__init__(read_only=read_only)
         self._drive = path_of(drive)
         self._prefix = prefix.strip("/")
+        self._checksums = checksums
         # It is opened at the first use, and by each process for itself.
         self._drives: Drives | None = None
         self._writing: Lingering | None = None
 
     def with_read_only(self, read_only: bool = False) -> DrivesStore:
-        return DrivesStore(self._drive, self._prefix, read_only=read_only)
+        return DrivesStore(self._drive, self._prefix, read_only=read_only, checksums=self._checksums)
 
     def __str__(self) -> str:
         return f"iomill://{self._prefix}"
@@ -318,7 +322,7 @@ class DrivesStore(_Gathering):
 
     def __reduce__(self) -> Any:
         settle()
-        return _drives_store, (self._drive, self._prefix, self.read_only)
+        return _drives_store, (self._drive, self._prefix, self.read_only, self._checksums)
 
     @property
     def drives(self) -> Drives:
@@ -351,7 +355,7 @@ class DrivesStore(_Gathering):
 
     def set_sync(self, key: str, value: Buffer) -> None:
         self._check_value(value)
-        self._change(lambda drives: drives.put(self._name(key), value.as_buffer_like()))
+        self._change(lambda drives: drives.put(self._name(key), value.as_buffer_like(), checksums=self._checksums))
 
     def delete_sync(self, key: str) -> None:
         self._check_writable()
@@ -383,7 +387,7 @@ class DrivesStore(_Gathering):
 
         def put(drives: Drives) -> None:
             try:
-                drives.put(self._name(key), value.as_buffer_like(), replace=False)
+                drives.put(self._name(key), value.as_buffer_like(), replace=False, checksums=self._checksums)
             except FileExistsError:
                 pass
 
@@ -582,8 +586,8 @@ def _below(prefix: str) -> str:
     return prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
 
 
-def _drives_store(drive: str, prefix: str, read_only: bool) -> DrivesStore:
-    return DrivesStore(drive, prefix, read_only=read_only)
+def _drives_store(drive: str, prefix: str, read_only: bool, checksums: bool) -> DrivesStore:
+    return DrivesStore(drive, prefix, read_only=read_only, checksums=checksums)
 
 
 def _range(size: int, wanted: ByteRequest | None) -> tuple[int, int]:

@@ -105,7 +105,7 @@ impl NativeCache {
         self.0.index_bytes()
     }
 
-    /// Waits until what was fetched is written, for so many seconds at most. Whether all of it is.
+    /// Waits until what was fetched is written, for at most `seconds`. Whether all of it is.
     fn wait_until_written(&self, py: Python<'_>, most: f64) -> PyResult<bool> {
         let most = seconds("most", most)?;
         Ok(py.detach(|| self.0.flush_within(most)))

@@ -19,7 +19,7 @@ use super::threads::{Told, begin, wait};
 use crate::errors::{closed, lost};
 use crate::memory::Memory;
 
-/// A long read is cut into gathers of so many bytes.
+/// The bytes of the gathers into which a long read is cut.
 const SLICE_BYTES: u64 = 64 << 20;
 
 /// One content of an object.

@@ -12,7 +12,7 @@ use crate::ids::row_numbers;
 use crate::memory::Memory;
 use crate::rows::Places;
 
-/// A gather is cut into parts of so many rows and bytes, so that its memory has a bound.
+/// The rows and bytes of the parts into which a gather is cut, to bound its memory.
 const SLICE_ROWS: usize = 16 << 10;
 const SLICE_BYTES: usize = 64 << 20;
 

@@ -22,7 +22,7 @@ use super::native::{NativeStore, open};
 use super::results::{attributes, below, exception, meta, put};
 use super::threads::{Told, run, wait};
 
-/// An object longer than this is uploaded in parts, so many at a time.
+/// An object longer than this is uploaded in parts, this many at a time.
 const WHOLE_MAX_BYTES: usize = 64 << 20;
 const PART_BYTES: usize = 16 << 20;
 const PARTS_IN_FLIGHT: usize = 4;

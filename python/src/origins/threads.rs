@@ -22,9 +22,9 @@ struct Threads {
 
 static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
 
-/// A call looks for Ctrl-C so often.
+/// The time between two looks of a call for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
-/// The end of the interpreter waits so long for calls that run.
+/// The time for which the end of the interpreter waits for calls that run.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads that serve connections. Reads of drives have those of iomill.
 const COUNT: usize = 2;

@@ -11,6 +11,8 @@ use crate::console::Answer;
 use crate::context::Context;
 use crate::destination::Destination;
 use crate::failure::{Failure, Result};
+use crate::source::Source;
+use crate::streams;
 
 pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
     match &arguments.what {
@@ -29,8 +31,10 @@ pub fn run(context: &Context<'_>, arguments: &Catalog) -> Result<Answer> {
             Ok(Answer::new("", json!({ "bytes": text.len() })))
         }
         CatalogWhat::Import { file } => {
-            let text = match file == Path::new("-") {
-                true => io::read_to_string(io::stdin()).map_err(Failure::local("read", Path::new("standard input")))?,
+            let text = match Source::is_stdin(file) {
+                true => streams::stdin()
+                    .and_then(io::read_to_string)
+                    .map_err(Failure::local("read", Path::new("standard input")))?,
                 false => fs::read_to_string(file).map_err(Failure::local("read", file))?,
             };
             let files = context.options().import_catalog(context.starts()?, &text)?;

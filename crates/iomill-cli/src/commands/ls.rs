@@ -2,7 +2,8 @@
 //!
 //! Goals: a list of any length takes no memory, as text and as JSON.
 
-use std::io::{BufWriter, StdoutLock, Write, stdout};
+use std::fs::File;
+use std::io::{BufWriter, Write};
 
 use crate::human;
 use iomill::{Listed, ListedFile, Peek};
@@ -12,6 +13,7 @@ use crate::arguments::Ls;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::streams;
 use crate::table::Table;
 
 /// The output is written in pieces of this size.
@@ -20,7 +22,7 @@ const PIECE_BYTES: usize = 64 << 10;
 pub fn run(context: &Context<'_>, arguments: &Ls) -> Result<Answer> {
     let peek = context.peek()?;
     context.note(peek.notices());
-    let mut out = BufWriter::with_capacity(PIECE_BYTES, stdout().lock());
+    let mut out = BufWriter::with_capacity(PIECE_BYTES, streams::stdout().map_err(Failure::stdout)?);
     match (context.global.wants_document(), arguments.long) {
         (true, long) => document(&peek, &arguments.prefix, long, &context.notices(), &mut out)?,
         (false, true) => table(&peek, &arguments.prefix, &mut out)?,
@@ -44,13 +46,7 @@ fn files(peek: &Peek, prefix: &str) -> impl Iterator<Item = Result<ListedFile>> 
 }
 
 /// One object, file by file. Its keys are in the order in which other commands have them.
-fn document(
-    peek: &Peek,
-    prefix: &str,
-    long: bool,
-    notices: &[String],
-    out: &mut BufWriter<StdoutLock<'_>>,
-) -> Result<()> {
+fn document(peek: &Peek, prefix: &str, long: bool, notices: &[String], out: &mut BufWriter<File>) -> Result<()> {
     write!(out, "{{\"files\":[").map_err(Failure::stdout)?;
     for (index, file) in files(peek, prefix).enumerate() {
         let (comma, file) = (if index > 0 { "," } else { "" }, file?);
@@ -70,7 +66,7 @@ fn document(
 }
 
 /// A table in two passes: the first one measures the columns. A look at an array does not change between them.
-fn table(peek: &Peek, prefix: &str, out: &mut BufWriter<StdoutLock<'_>>) -> Result<()> {
+fn table(peek: &Peek, prefix: &str, out: &mut BufWriter<File>) -> Result<()> {
     let mut table = Table::new(&[">size", "?layout", "?>block", "?>drives", "name"]);
     let mut is_empty = true;
     for file in files(peek, prefix) {

@@ -4,7 +4,6 @@
 //! page comes after one interval. Non-goals: processes of other users, because their counters cannot be read.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use crate::human;
@@ -13,7 +12,7 @@ use iomill::{Counters, DriveCounters};
 use serde_json::{Value, json};
 
 use crate::arguments::Top;
-use crate::console::Answer;
+use crate::console::{Answer, to_stdout};
 use crate::context::Context;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -37,7 +36,7 @@ pub fn run(context: &Context<'_>, arguments: &Top) -> Result<Answer> {
         let text = if is_json { format!("{}\n", page.document()) } else { page.text(&wish) };
         match &screen {
             Some(screen) => screen.draw(&text).map_err(Failure::stdout)?,
-            None => print(&text)?,
+            None => to_stdout(&text)?,
         }
     }
     if !is_json {
@@ -59,11 +58,6 @@ fn pause(screen: Option<&Screen>, interrupt: &Interrupt, time: Duration) -> Resu
             return Ok(waited);
         }
     }
-}
-
-fn print(text: &str) -> Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::stdout)
 }
 
 /// The processes that the user wants to see.

@@ -65,7 +65,7 @@ impl Reads for Gather {
 pub struct OneByOne {
     /// Reads a page, and returns its first bytes.
     read: Box<dyn FnMut(u64) -> Result<[u8; 8]>>,
-    /// One read in so many is timed.
+    /// One read in this many is timed.
     timed_every: u64,
 }
 

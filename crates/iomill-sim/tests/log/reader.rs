@@ -38,7 +38,7 @@ impl Replay for Reader<'_> {
     }
 }
 
-/// Reads the log. After so many groups `overtake` runs.
+/// Reads the log. Runs `overtake` after a number of groups.
 pub fn read_overtaken(machine: &Machine<'_>, groups_until: usize, overtake: &mut dyn FnMut()) -> Result<View, Refused> {
     let mut reader = Reader { files: Files::default(), late_until: 0, groups_until, overtake };
     let voters = machine.voters()?;

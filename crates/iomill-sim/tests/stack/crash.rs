@@ -47,7 +47,7 @@ fn unsynced(rng: &mut Rng, world: &World) -> ArrayOptions {
     options(rng, world).sync_changes(false)
 }
 
-/// Plays one script, with a crash after so many changes of the drives since the array was made. Returns how many
+/// Plays one script, with a crash after a number of changes of the drives since the array was made. Returns how many
 /// changes there are without a crash.
 fn play(world: &mut World, seed: u64, crash: Option<u64>, syncs_changes: bool) -> u64 {
     // The caller looks at the round's world after a failure, so this replaces that one.

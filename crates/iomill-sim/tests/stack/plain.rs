@@ -90,7 +90,7 @@ impl Model {
     }
 }
 
-/// Plays one script, with a crash after so many changes of the drive. Returns how many changes there are without a crash.
+/// Plays one script, with a crash after a number of changes of the drive. Returns how many changes there are without a crash.
 fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
     *world = World::new(seed);
     let mut rng = Rng::with_seed(seed);

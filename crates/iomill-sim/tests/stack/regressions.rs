@@ -235,7 +235,7 @@ fn a_call_that_needs_room_waits_for_a_flush_of_others() {
             let array = array_with(&world, 4 * PAGE as u64);
             let file = array.create_file("file", &FileOptions::new().block_bytes(PAGE as u32)).unwrap();
             file.set_len(5 * PAGE as u64).unwrap();
-            // So many dirty pages are flushed at once.
+            // All these dirty pages are flushed at once.
             let flushing = file.write_at_async(vec![7; 4 * PAGE], 0);
             (0..steps).for_each(|_| array.step());
             file.write_at(&[8; 4 * PAGE], 0).unwrap();

@@ -28,7 +28,7 @@ fn opened(world: &World, cached: bool) -> Array {
     options(world, cached).open(world.path(0)).unwrap()
 }
 
-/// A machine with a file of so many pages, which is closed. Page p is on drive p mod 2, or on the next one.
+/// A machine with a closed file of `pages` pages. Page p is on drive p mod 2, or on the next one.
 fn made(pages: usize) -> (World, Vec<u8>) {
     let world = World::new(7).with_drives(2, DriveModel::default());
     let array = options(&world, true).create(world.paths()).unwrap();

@@ -127,7 +127,7 @@ impl<L: Lists> Graph<L> {
         Ok(removed.into_iter().map(|is_removed| !is_removed).collect())
     }
 
-    /// The rank of each vertex after so many rounds of PageRank with a damping of 0.85 (Page et al. 1999). All ranks together are about 1.
+    /// The rank of each vertex after `rounds` rounds of PageRank with a damping of 0.85 (Page et al. 1999). All ranks together are about 1.
     pub fn ranks(&self, rounds: usize) -> Result<Vec<f32>> {
         let all: Vec<u32> = (0..self.len() as u32).collect();
         let mut ranks = vec![1.0 / self.len() as f32; self.len()];

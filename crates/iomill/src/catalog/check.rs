@@ -61,13 +61,13 @@ impl Report {
             | Error::Corrupt { path, why, advice, .. } => (path, why, advice),
             other => return Err(other),
         };
-        let advice = "until then the array does not open; a label can be copied from another drive of the array: set \
+        let advice = "the array does not open before this is mended; a label can be copied from another drive of the array: set \
                       `drive` and `index` to those of this drive, end it with `# checksum none`, and check and \
                       repair the array";
         let of_label = path.ends_with(LABEL);
         let advice = match of_label {
             true => advice.to_owned(),
-            false => joined("until then the array does not open", &own),
+            false => joined("the array does not open before this is mended", &own),
         };
         self.problems.push(Problem { path, what, severity: Severity::Error, repaired: false, advice });
         Ok(())
@@ -75,7 +75,8 @@ impl Report {
 
     /// Notes what keeps the log from being read.
     fn log_fault(&mut self, error: Error) -> Result<()> {
-        let advice = "until then the array does not open; bring back what a backup has of `iomill/log` of any drive";
+        let advice =
+            "the array does not open before this is mended; bring back what a backup has of `iomill/log` of any drive";
         self.lost(error, advice)
     }
 

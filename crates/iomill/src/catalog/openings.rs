@@ -25,7 +25,7 @@ use super::log::group::OpeningId;
 use super::log::header::BLOCK_BYTES;
 use super::log::merged::{LogEnd, Merged};
 use super::store::{Drive, LOG, OPENING, Staged, absent_is_none, failed, full_path};
-use crate::engine::platform::{DurableWrite, Platform};
+use crate::engine::platform::{DurableWrite, Platform, write_durably};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs};
 
@@ -350,7 +350,7 @@ impl Openings {
             let offset = held.note.version % 2 * BLOCK_BYTES;
             writes.push(DurableWrite { fs: &*held.fs, handle: file.handle(), bytes: block, offset });
         }
-        let results = platform.write_durably(&writes);
+        let results = write_durably(platform, &writes);
         for (held, result) in self.held.iter().zip(results) {
             result.map_err(failed("note the opening in", &*held.fs, OPENING))?;
         }
@@ -360,7 +360,7 @@ impl Openings {
 
 /// What an owner of drives that do not belong together can do.
 const ADVICE: &str = "nothing was changed. Put the drives together that belong together: bring back the newest copy of the one that is \
-                      older, or all drives from one backup. To take them as they are, and lose what they do not agree about, \
+                      older, or all drives from one backup. To accept them as they are, and lose what they disagree about, \
                       remove `iomill/opening` on all of them, and check and repair the array";
 
 /// Drives in words.

@@ -177,19 +177,26 @@ impl SharedPart {
     pub(super) fn fill(&self, first: u32, pages: u32) -> Result<()> {
         self.check_whole()?;
         let (fs, path) = (&**self.open.fs(), self.open.path());
-        let failures = fs.flush_failures().count();
         let mut at = bytes_of(first);
-        write_zeros(bytes_of(pages), |zeros| {
-            fs.write_at(self.open.handle(), zeros, at).map_err(failed("write", fs, path))?;
-            at += zeros.len() as u64;
-            Ok(())
-        })?;
+        self.durably(|| {
+            write_zeros(bytes_of(pages), |zeros| {
+                fs.write_at(self.open.handle(), zeros, at).map_err(failed("write", fs, path))?;
+                at += zeros.len() as u64;
+                Ok(())
+            })
+        })
+    }
+
+    /// Writes to the part, and makes that durable. An error also if another flush of the drive fails meanwhile (rule 4 of `sys::flushes`).
+    pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let fs = self.open.fs();
+        let failures = fs.flush_failures().count();
+        write()?;
         self.flush(self.flushes.stamp())?;
-        if fs.flush_failures().count() > failures {
-            let why = "a flush of the drive failed while pages for small files were made";
-            return Err(Error::drive(fs.location(), why).advise("try again"));
+        match fs.flush_failures().count() == failures {
+            true => Ok(()),
+            false => Err(Error::flush_failed(fs.location())),
         }
-        Ok(())
     }
 }
 

@@ -164,8 +164,7 @@ impl Staged {
             let temporary = format!("{directory}{slash}{TEMPORARY}{}", Id(random));
             let file = DriveFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
             staged.files.push(StagedFile { fs: Arc::clone(fs), temporary, target: target.clone() });
-            fs.write_at(file.handle(), bytes, 0).map_err(failed("write", &**fs, &target))?;
-            fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &target))?;
+            file.durably(|| fs.write_at(file.handle(), bytes, 0).map_err(failed("write", &**fs, &target)))?;
         }
         Ok(staged)
     }

@@ -28,7 +28,7 @@ pub enum PlainPlace {
     OfArray(PathBuf),
 }
 
-/// A write that [`Platform::write_durably`] makes durable.
+/// A write that [`write_durably`] makes durable.
 #[derive(Clone, Copy, Debug)]
 pub struct DurableWrite<'a> {
     /// The drive of the file.
@@ -48,6 +48,18 @@ pub enum Footing {
     Drive,
     /// The file system of `/`: the directory may be the mount point of a drive that is not mounted.
     Root,
+}
+
+/// Makes writes to several files durable, to all at the same time if the platform can. The results are in the order of `writes`. It is an
+/// error, too, if another flush of a file's drive fails meanwhile, which may have lost the write (rule 4 of `sys::flushes`).
+pub fn write_durably(platform: &dyn Platform, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+    let failures: Vec<u64> = writes.iter().map(|write| write.fs.flush_failures().count()).collect();
+    let results = platform.write_and_flush(writes);
+    let ends = writes.iter().zip(failures).zip(results).map(|((write, failures), result)| {
+        let is_lost = write.fs.flush_failures().count() > failures;
+        result.and_then(|()| if is_lost { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) })
+    });
+    ends.collect()
 }
 
 /// The world in which an array lives.
@@ -84,9 +96,10 @@ pub trait Platform: Send + Sync + fmt::Debug {
         let _none_is_held = key;
     }
 
-    /// Writes to several files durably, to all at the same time if the platform can. The results are in the order of
-    /// `writes`. No flush is tried twice. The caller aligns writes to files that are open for direct I/O.
-    fn write_durably(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+    /// Writes to several files and flushes them, to all at the same time if the platform can. The results are in the order of
+    /// `writes`. No flush is tried twice, and one that fails is counted in its drive's `flush_failures`. The caller aligns writes to files
+    /// that are open for direct I/O, and calls [`write_durably`].
+    fn write_and_flush(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let one = |write: &DurableWrite<'_>| {
             write.fs.write_at(write.handle, write.bytes, write.offset)?;
             write.fs.sync_data(write.handle)

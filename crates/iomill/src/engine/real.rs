@@ -104,7 +104,7 @@ impl Platform for RealPlatform {
         }
     }
 
-    fn write_durably(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+    fn write_and_flush(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         self.flusher.write(writes)
     }
 

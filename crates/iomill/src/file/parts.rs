@@ -302,8 +302,6 @@ impl ArrayParts {
             }
         };
         let open = part.open()?;
-        let failures = open.fs().flush_failures();
-        let before = failures.count();
         if to.small.is_none() {
             let make = || open.fs().allocate(open.handle(), 0, at + bytes);
             let made = match make() {
@@ -315,13 +313,11 @@ impl ArrayParts {
             made.map_err(|e| Error::io("make room in", part.path(), e))?;
             part.reserved.store(at + bytes, Ordering::Relaxed);
         }
-        open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at))?;
+        let write = || open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at));
         match &to.small {
-            Some((_, shared)) => shared.flush(shared.flushes().stamp())?,
-            None => open.fs().sync_data(open.handle()).map_err(|e| Error::io("sync", part.path(), e))?,
+            Some((_, shared)) => shared.durably(write),
+            None => open.durably(write),
         }
-        // Another file's flush may have lost what was copied (rule 5 of `durable`).
-        if failures.count() == before { Ok(()) } else { Err(Error::flush_failed(open.fs().location())) }
     }
 
     /// Makes the names of new parts durable.

@@ -45,10 +45,12 @@ impl FlushFailures {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive.
+    /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive. A file system that
+    /// became read-only counts: it has dropped what it could not write, and the next flush may end well.
     /// Release: pairs with the Acquire in `count`.
     pub fn note(&self, errno: Option<i32>) {
-        if !matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug)) {
+        let is_harmless = matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug));
+        if !is_harmless || errno == Some(libc::EROFS) {
             self.0.fetch_add(1, Ordering::Release);
         }
     }
@@ -108,7 +110,8 @@ mod tests {
         assert_eq!(failures.count(), 0);
         failures.note(Some(libc::EIO));
         failures.note(None);
-        assert_eq!(failures.count(), 2);
+        failures.note(Some(libc::EROFS));
+        assert_eq!(failures.count(), 3);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::flushes::FlushFailures;
 pub use super::holder::Holder;
+use crate::error::{Error, Result};
 
 /// An open file of a drive: a descriptor number, or a number that a simulated drive chose for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -167,7 +168,7 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Makes a range within the file read as zero, whatever its alignment. The length stays the same. No other code
     /// writes to the range's pages meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// The count of the drive's failed flushes. [`DriveFs::sync_data`] notes its own failures there.
+    /// The count of the drive's failed flushes. [`DriveFs::sync_data`] and [`DriveFs::sync_dir`] note their own failures there.
     fn flush_failures(&self) -> &Arc<FlushFailures>;
     /// The owner of a file or directory, as the number of a user, if the directory `<drive>/iomill` has another owner.
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
@@ -266,6 +267,23 @@ impl DriveFile {
     /// The drive that holds the file.
     pub fn fs(&self) -> &Arc<dyn DriveFs> {
         &self.fs
+    }
+
+    /// Makes writes durable that began when the drive had this number of failed flushes. An error also if another flush of the drive has
+    /// failed since (rule 4 of `flushes`).
+    pub fn sync_since(&self, failures: u64) -> Result<()> {
+        self.fs.sync_data(self.handle).map_err(|error| Error::io("sync", self.full_path(), error))?;
+        match self.fs.flush_failures().count() == failures {
+            true => Ok(()),
+            false => Err(Error::flush_failed(self.fs.location())),
+        }
+    }
+
+    /// Writes to the file, and makes that durable.
+    pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let failures = self.fs.flush_failures().count();
+        write()?;
+        self.sync_since(failures)
     }
 
     /// The path within the drive's directory. Empty for a plain file.

@@ -328,7 +328,7 @@ impl DriveFs for RealFs {
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let directory = self.open_below(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        Ok(sys::fsync(directory)?)
+        self.flush_failures.watch(sys::fsync(directory).map_err(io::Error::from))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

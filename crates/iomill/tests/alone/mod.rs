@@ -65,7 +65,7 @@ pub fn command(test: &str) -> Command {
     command
 }
 
-/// Lets such a process have only so many bytes of address space.
+/// Bounds the address space of such a process, in bytes.
 pub fn limit_addresses(command: &mut Command, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: one system call between fork and exec. It reads a structure that the closure owns.

@@ -20,7 +20,7 @@ struct World {
 }
 
 impl World {
-    /// A file of so many pages and a little more, with no page in the cache.
+    /// A file of `pages` pages and a little more, with no page in the cache.
     fn new(options: ArrayOptions, pages: usize) -> World {
         let place = tempfile::tempdir().unwrap();
         let drives: Vec<_> = (0..3).map(|drive| place.path().join(drive.to_string())).collect();

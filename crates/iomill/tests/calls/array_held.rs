@@ -11,7 +11,7 @@ use crate::executor::block_on;
 
 const LEN: usize = 3 << 20;
 
-/// So many tries, each by a process, are the moment that the kernel takes to drop what a request has. A ring that was only closed takes about a
+/// Within this number of tries, each by a process, the kernel drops what a request has. With a ring that was only closed it takes about a
 /// hundred.
 const TRIES: usize = 10;
 

@@ -16,12 +16,12 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An ext4 file system of so many MiB, which `mkfs.ext4` makes with these options, too.
+    /// An ext4 file system of `mib` MiB, which `mkfs.ext4` makes with these options, too.
     pub fn ext4(mib: u64, options: &[&str]) -> Option<Disk> {
         Disk::made(mib, Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(options))
     }
 
-    /// An XFS file system of so many MiB, 16 at least.
+    /// An XFS file system of `mib` MiB, 16 at least.
     pub fn xfs(mib: u64) -> Option<Disk> {
         // Below 300 MiB the program makes one only for the tests of XFS itself, which set these variables.
         let tested = ["TEST_DIR", "TEST_DEV", "QA_CHECK_FS"].map(|name| (name, "1"));

@@ -160,7 +160,7 @@ fn a_scatter_reads_each_page_once() {
     }
 }
 
-/// Calls with so many rows that they are listed in parts.
+/// Calls with more rows than one list has.
 #[test]
 fn long_gathers_are_right() {
     let (_dir, array, file, mut all) = array(Topology::default());

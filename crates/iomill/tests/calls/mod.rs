@@ -45,7 +45,7 @@ fn places() -> Vec<TempDir> {
     [tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).ok(), in_memory].into_iter().flatten().collect()
 }
 
-/// So many bytes, the same for the same seed.
+/// `len` bytes, the same for the same seed.
 fn random(len: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; len];
     Rng::with_seed(seed).fill(&mut bytes);

@@ -15,7 +15,7 @@ fn options(set_size: usize, pages: usize) -> ArrayOptions {
     options.with_cache(|cache| cache.set_pages(set_size)).cache_bytes((pages * PAGE) as u64)
 }
 
-/// A file of so many clean pages, each of which holds its number.
+/// A file of `pages` clean pages, each of which holds its number.
 fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File) {
     let place = tempfile::tempdir().unwrap();
     let array = options.create([place.path()]).unwrap();

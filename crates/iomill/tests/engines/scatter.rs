@@ -4,7 +4,7 @@ use iomill::engine::{MAX_SEGMENTS, Segment};
 
 use super::*;
 
-/// So many segments of `pages` pages each, apart from each other, not in the order of their addresses.
+/// `count` segments of `pages` pages each, apart from each other, not in the order of their addresses.
 fn frames(memory: &mut PageBuf, count: usize, pages: usize) -> Vec<Segment> {
     let start = memory.as_mut_ptr();
     // Seven has no divisor in common with the tested powers of two. One frame in two is left out.

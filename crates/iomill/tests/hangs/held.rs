@@ -52,7 +52,7 @@ impl Latch {
         !state.0
     }
 
-    /// Waits until it blocks so many threads.
+    /// Waits until it blocks `threads` threads.
     pub fn wait_for(&self, threads: usize) {
         let state = self.state.lock().unwrap();
         let waited = self.changed.wait_timeout_while(state, crate::PATIENCE, |state| state.1 < threads).unwrap();
@@ -65,7 +65,7 @@ impl Latch {
 pub struct Hooks {
     pub reads: Latch,
     pub writes: Latch,
-    /// The first so many waits panic once they have a completion to report.
+    /// The number of waits that panic once they have a completion to report.
     pub panics: AtomicU32,
 }
 

@@ -262,6 +262,20 @@ fn rot_in_the_only_copy_is_an_error_and_a_tail_is_not() {
     assert!(matches!(log.read(), Err(Error::Corrupt { .. })));
 }
 
+/// A copy with a damaged header does not say that a group is missing. If another copy cannot read the last group, the log does not end before it.
+#[test]
+fn a_damaged_copy_beside_an_unreadable_one_ends_no_log_early() {
+    let log = prepared(2);
+    let (last, bytes) = *groups(&log, 1).last().unwrap();
+    flip(&log, 0, &segment_path(1), 40);
+    assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+    log.world.inner().unreadable = Some((1, last as u64..(last + bytes) as u64));
+    let read = log.read();
+    assert!(matches!(read, Err(Error::Corrupt { .. } | Error::Io { .. })), "{read:?}");
+    log.world.inner().unreadable = None;
+    assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+}
+
 /// A drive that was away has an older epoch in its label, so it is no voter, whatever its log says.
 #[test]
 fn a_copy_that_was_away_never_votes() {

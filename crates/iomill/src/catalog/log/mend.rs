@@ -54,9 +54,9 @@ fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let gone = || Error::corrupt(fs.root().join(&path), "its last group is gone").advise("start again");
     let mut file = LogFile::open(fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
     let bytes = file.group_and_bytes(place.offset).map_err(|_| gone())?.1.to_vec();
+    let failures = fs.flush_failures().count();
     file.write(&bytes, place.offset)?;
-    let file = file.into_file();
-    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &path))
+    file.into_file().sync_since(failures)
 }
 
 /// Removes a copy of the log that was left behind (C15). What the kernel shows of it may not be on the drive.
@@ -96,8 +96,8 @@ struct Target {
 }
 
 enum TargetKind {
-    /// The file was there.
-    Existing { file: LogFile, is_changed: bool },
+    /// The file was there. Before it was changed, the drive had this number of failed flushes.
+    Existing { file: LogFile, is_changed: bool, failures: u64 },
     /// It is made anew, and gets its name when it has all groups (C54).
     New(Making),
 }
@@ -106,11 +106,7 @@ impl Mender<'_> {
     fn end_target(&mut self) -> Result<()> {
         let Some(Target { header, kind }) = self.target.take() else { return Ok(()) };
         match kind {
-            TargetKind::Existing { file, is_changed: true } => {
-                let path = file.path().to_owned();
-                let file = file.into_file();
-                self.fs.sync_data(file.handle()).map_err(failed("sync", &**self.fs, &path))
-            }
+            TargetKind::Existing { file, is_changed: true, failures } => file.into_file().sync_since(failures),
             TargetKind::New(mut making) => {
                 if let FileKind::Segment { bytes } = header.kind {
                     making.fill_to(bytes)?;
@@ -131,7 +127,7 @@ impl Mender<'_> {
             self.note(|| format!("{path} was missing"));
         }
         let kind = match existing {
-            Some(file) => TargetKind::Existing { file, is_changed: false },
+            Some(file) => TargetKind::Existing { file, is_changed: false, failures: self.fs.flush_failures().count() },
             None => TargetKind::New(Making::begin(self.fs, path, header)?),
         };
         self.target = Some(Target { header: *header, kind });
@@ -155,7 +151,7 @@ impl Mender<'_> {
                 making.fill_to(visit.offset)?;
                 making.append(visit.bytes)?;
             }
-            TargetKind::Existing { file, is_changed } => {
+            TargetKind::Existing { file, is_changed, .. } => {
                 if file.bytes(visit.offset, visit.bytes.len()).is_ok_and(|own| own == visit.bytes) {
                     return Ok(());
                 }
@@ -185,6 +181,5 @@ pub fn make_first(fs: &Arc<dyn DriveFs>, header: &FileHeader, group: &[u8]) -> R
     fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
     sync_dir(&**fs, "")?;
     let file = make_segment(fs, header)?;
-    fs.write_at(file.handle(), group, BLOCK_BYTES).map_err(failed("write", &**fs, file.path()))?;
-    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, file.path()))
+    file.durably(|| fs.write_at(file.handle(), group, BLOCK_BYTES).map_err(failed("write", &**fs, file.path())))
 }

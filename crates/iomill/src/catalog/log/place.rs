@@ -108,6 +108,8 @@ pub struct Making {
     path: String,
     /// Bytes that are written.
     end: u64,
+    /// The drive's number of failed flushes before the first write that is not durable (rule 4 of `sys::flushes`).
+    failures: u64,
 }
 
 impl Making {
@@ -117,7 +119,7 @@ impl Making {
         // What an earlier try has left is of no use.
         absent_is_none(fs.unlink(&temporary)).map_err(failed("remove", &**fs, &temporary))?;
         let file = DriveFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
-        let mut making = Making { file: Some(file), path, end: 0 };
+        let mut making = Making { file: Some(file), path, end: 0, failures: fs.flush_failures().count() };
         making.append(&header.block())?;
         Ok(making)
     }
@@ -142,9 +144,7 @@ impl Making {
 
     /// Makes what was appended durable. The name is not.
     pub fn sync(&self) -> Result<()> {
-        let file = self.file();
-        let fs = &**file.fs();
-        fs.sync_data(file.handle()).map_err(failed("sync", fs, file.path()))
+        self.file().sync_since(self.failures)
     }
 
     /// Gives the file its name, durably, with all that was appended.

@@ -17,7 +17,7 @@ use super::record::LogRecord;
 use crate::catalog::Id;
 use crate::catalog::id::fill_random;
 use crate::catalog::store::{full_path, is_full};
-use crate::engine::platform::{DurableWrite, Platform};
+use crate::engine::platform::{DurableWrite, Platform, write_durably};
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::give_way;
@@ -402,13 +402,9 @@ impl LogWriter {
         }
         let well = self.voters.iter().filter(|voter| voter.failure.is_none());
         let writes: Vec<DurableWrite<'_>> = well.map(|voter| voter.write(bytes, offset)).collect();
-        let failures: Vec<u64> = writes.iter().map(|write| write.fs.flush_failures().count()).collect();
-        let results = self.place.platform.write_durably(&writes);
+        let results = write_durably(&*self.place.platform, &writes);
         let well = self.voters.iter_mut().filter(|voter| voter.failure.is_none());
-        for ((voter, result), failures) in well.zip(results).zip(failures) {
-            // A flush of the drive that failed meanwhile may have lost the group, whatever its own flush says (`sys::flushes`).
-            let is_lost = voter.voter.fs.flush_failures().count() > failures;
-            let result = result.and(if is_lost { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) });
+        for (voter, result) in well.zip(results) {
             let path = || full_path(&*voter.voter.fs, voter.file.path());
             voter.failure = result.err().map(|error| Error::io("append to", path(), error));
         }

@@ -5,6 +5,7 @@ mod platform;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -71,6 +72,8 @@ pub struct Inner {
     pub lacks_after: (u64, u64),
     /// How many writes to the log find no memory, and which disk they go to, if it matters.
     pub no_memory: (u32, Option<usize>),
+    /// A disk, and the range of offsets at which no file on it can be read.
+    pub unreadable: Option<(usize, Range<u64>)>,
     open: BTreeMap<i32, Open>,
     next: u64,
 }
@@ -387,6 +390,14 @@ impl DriveFs for MemFs {
     fn read_at(&self, handle: Handle, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.run(|inner| {
             let inode = inode_of(inner, handle, false)?;
+            let end = offset + buf.len() as u64;
+            if inner
+                .unreadable
+                .as_ref()
+                .is_some_and(|(disk, at)| *disk == self.disk && at.start < end && offset < at.end)
+            {
+                return Err(errno(libc::EIO));
+            }
             let data = &inner.disks[self.disk].inodes[&inode].live;
             let data = data.get(offset as usize..).unwrap_or_default();
             let count = data.len().min(buf.len());
@@ -434,12 +445,13 @@ impl DriveFs for MemFs {
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
         self.world.wait_while_held(self.disk, handle);
-        self.run(|inner| {
+        let synced = self.run(|inner| {
             let inode = inode_of(inner, handle, false)?;
             let inode = inner.disks[self.disk].inodes.get_mut(&inode).unwrap();
             inode.durable = inode.live.clone();
             Ok(())
-        })
+        });
+        self.flush_failures.watch(synced)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {

@@ -43,7 +43,7 @@ enum Ring {
 }
 
 impl Flusher {
-    /// See [`crate::engine::platform::Platform::write_durably`].
+    /// See [`crate::engine::platform::Platform::write_and_flush`].
     pub fn write(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let Some((own, others)) = writes.split_first() else { return Vec::new() };
         if others.is_empty() {
@@ -98,7 +98,11 @@ fn end_of(write: &DurableWrite<'_>, written: io::Result<usize>) -> io::Result<()
         }
         // Interrupted before anything was done, as some file systems can be.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => write_here(write),
-        Err(error) => Err(error),
+        Err(error) => {
+            // The kernel does not say whether it was the write or the flush that failed.
+            write.fs.flush_failures().note(error.raw_os_error());
+            Err(error)
+        }
     }
 }
 
@@ -206,7 +210,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::sys::fs::Handle;
+    use crate::sys::fs::{DriveFs, Handle};
     use crate::sys::real_fs::RealFs;
 
     fn flushers() -> [Flusher; 2] {
@@ -215,6 +219,20 @@ mod tests {
 
     fn write_to<'a>(fs: &'a RealFs, file: &File, bytes: &'a [u8]) -> DurableWrite<'a> {
         DurableWrite { fs, handle: Handle(file.as_raw_fd()), bytes, offset: 5 }
+    }
+
+    /// A durable write that fails may have failed in its flush, which concerns all files of the drive.
+    #[test]
+    fn a_durable_write_that_fails_counts_as_a_failed_flush() {
+        let dir = tempfile::tempdir().unwrap();
+        let fs = RealFs::attach(dir.path(), true).unwrap().as_own_device();
+        let file = File::create(dir.path().join("f")).unwrap();
+        let write = write_to(&fs, &file, b"bytes");
+        let fails = |errno| end_of(&write, Err(io::Error::from_raw_os_error(errno))).unwrap_err();
+        assert_eq!(fails(libc::ENOSPC).raw_os_error(), Some(libc::ENOSPC));
+        assert_eq!(fs.flush_failures().count(), 0, "a full drive has lost nothing");
+        assert_eq!(fails(libc::EIO).raw_os_error(), Some(libc::EIO));
+        assert_eq!(fs.flush_failures().count(), 1);
     }
 
     #[test]

@@ -69,7 +69,10 @@ impl Ring {
         let (ring, kind) = build(capacity, poll, kinds)?;
         let mut probe = Probe::new();
         // The plain read and write came with 5.6, as did the probe itself.
-        ring.submitter().register_probe(&mut probe).map_err(|_| too_old())?;
+        ring.submitter().register_probe(&mut probe).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => too_old(),
+            _ => error,
+        })?;
         if !probe.is_supported(opcode::Write::CODE) || !ring.params().is_feature_nodrop() {
             return Err(too_old());
         }

@@ -267,7 +267,7 @@ impl PartSums {
             return Ok(());
         }
         marked.extend(&zones);
-        self.durably(|| self.write_head(&mut version, marked))?;
+        self.file()?.durably(|| self.write_head(&mut version, marked))?;
         let mut all = lock(&self.zones);
         for zone in zones {
             all.entry(zone).or_default().is_marked = true;
@@ -338,17 +338,7 @@ impl PartSums {
     fn write_zones(&self, zones: &BTreeMap<u64, Zone>, end: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
         let chunks = |at: u64| at * ZONE_CHUNKS..((at + 1) * ZONE_CHUNKS).min(end);
         let write = |(at, zone): (&u64, &Zone)| self.write_sums(chunks(*at), zone.is_stale, &sum_of);
-        self.durably(|| zones.iter().try_for_each(write))
-    }
-
-    /// Makes durable what `write` writes to the file of sums.
-    fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
-        let file = self.file()?;
-        let (fs, failures) = (file.fs(), file.fs().flush_failures().count());
-        write()?;
-        fs.sync_data(file.handle()).map_err(|error| Error::io("sync", file.full_path(), error))?;
-        let is_lost = fs.flush_failures().count() > failures;
-        if is_lost { Err(Error::flush_failed(fs.location())) } else { Ok(()) }
+        self.file()?.durably(|| zones.iter().try_for_each(write))
     }
 
     /// After a failure it is not known which pages of sums are durable: the next time they are written again.
