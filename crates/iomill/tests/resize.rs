@@ -326,9 +326,7 @@ fn senseless_sizes_are_errors() {
         .cache(CacheOptions::new().max_bytes(30 * SET))
         .create(&drives)
         .unwrap();
-    for (bytes, says) in
-        [(0, "one set"), (SET - 1, "one set"), (31 * SET, "max_bytes"), (u64::MAX, "max_bytes")]
-    {
+    for (bytes, says) in [(0, "one set"), (SET - 1, "one set"), (31 * SET, "max_bytes"), (u64::MAX, "max_bytes")] {
         let error = array.resize_cache(bytes).unwrap_err().to_string();
         assert!(error.contains(says), "{bytes}: {error}");
     }
