@@ -33,7 +33,7 @@ const ERROR_MAX: f64 = 0.25;
 /// The longest timer tick that kernels are built with, in milliseconds. Devices without requests count their time in ticks.
 const TICK_MS: f64 = 10.0;
 
-/// The most times of reads that are kept for the quantiles, to bound the memory. These reads take more than half a minute.
+/// The most times of reads that are kept for the quantiles, to bound the memory. They take more than half a minute.
 const TIMES_MAX: usize = 4 << 20;
 
 /// A 4 KiB read at depth 1.
