@@ -549,6 +549,57 @@ fn a_panic_in_a_turn_loses_no_end() {
     }
 }
 
+/// An engine panics in the turn of the call that hands over an operation's pieces. What the pieces need stays until they have ended.
+///
+/// Seen to fail without the landing before the push in `Io::run`: by SIGSEGV, or by wrong bytes of a later read.
+#[test]
+fn a_panic_while_pieces_are_handed_over_keeps_what_they_need() {
+    let rig = rig(2, false, 64);
+    let file = rig.file("x", 64);
+    rig.hooks.panics_at_once.store(true, Ordering::SeqCst);
+    for round in 0..200 {
+        file.advise(.., Advice::DontNeed).unwrap();
+        rig.hooks.panics.store(1, Ordering::SeqCst);
+        // Whether the panic comes to this thread or to another one does not matter here.
+        let _panicked = catch_unwind(AssertUnwindSafe(|| {
+            iomill::block_on(file.read_async(round % 20 * 2 * PAGE, [2, 20][round as usize % 2] * PAGE as usize))
+        }));
+        rig.hooks.panics.store(0, Ordering::SeqCst);
+        let file = file.clone();
+        ends("what comes after a panic", move || {
+            let mut all = vec![0; 64 * PAGE as usize];
+            file.read_at(&mut all, 0).unwrap();
+            assert!(all.chunks(PAGE as usize).zip(0..).all(|(page, number)| page.iter().all(|byte| *byte == number)));
+        });
+    }
+    let array = rig.array;
+    ends("closing", move || file.close().and_then(|()| array.close()).unwrap());
+}
+
+/// An engine panics in a turn that has ended another operation before.
+///
+/// Seen not to end without the drop of `TurnEnds`.
+#[test]
+fn a_panic_behind_ends_of_the_same_turn_loses_none_of_them() {
+    let rig = rig(2, false, 0);
+    let file = rig.file("x", 64);
+    rig.hooks.panics_at_once.store(true, Ordering::SeqCst);
+    for round in 0..100 {
+        rig.hooks.reads.shut();
+        let one = file.read_async(round % 64 * PAGE, PAGE as usize);
+        rig.hooks.reads.wait_for(1);
+        rig.hooks.reads.open();
+        // The first wait that finds something may find the end of `one`, and the second one panics.
+        rig.hooks.panics.store(2, Ordering::SeqCst);
+        let _panicked = catch_unwind(AssertUnwindSafe(|| drop(file.read_async(0, 64 * PAGE as usize))));
+        let bytes = ends("what ended before a panic", move || block_on(one).unwrap());
+        assert_eq!(bytes, [(round % 64) as u8; PAGE as usize]);
+        rig.hooks.panics.store(0, Ordering::SeqCst);
+    }
+    let array = rig.array;
+    ends("closing", move || file.close().and_then(|()| array.close()).unwrap());
+}
+
 /// A callback waits for a future, and the operation of that future is the last holder of the array. The future must resolve before the array
 /// closes, because closing it waits for callbacks.
 #[test]

@@ -312,14 +312,7 @@ impl SharedCell {
             self.alone.store(alone, Ordering::Relaxed);
             self.unsent.store(0, Ordering::Relaxed);
         }
-        let mut ended = Vec::new();
-        let left = advance(context, &mut ended);
-        if !ended.is_empty() {
-            // Release: pairs with the Acquire in `is_idle`.
-            self.unfinished.fetch_sub(ended.len() as u32, Ordering::Release);
-            collecting.add(&mut ended);
-        }
-        left
+        advance(context, &mut collecting.counting(&self.unfinished).ended)
     }
 
     /// Gives the context the shares that other threads have posted.

@@ -136,9 +136,11 @@ impl<'a> Io<'a> {
             return Ok(landing(None));
         }
         let flight = Flight::new(sink);
+        // Made before the push, which takes a turn: an engine that panics there unwinds over pieces in flight (rule 3).
+        let landing = landing(Some(Arc::clone(&flight)));
         // SAFETY: the caller's promise.
-        unsafe { cell.push(Arc::clone(&flight) as Arc<dyn Owner>, within, pieces.into_iter(), None) }?;
-        Ok(landing(Some(flight)))
+        unsafe { cell.push(flight, within, pieces.into_iter(), None) }?;
+        Ok(landing)
     }
 
     /// For a blocking operation: runs the pieces of a source, and reports each end to `done`, by its tag, before it
@@ -279,11 +281,19 @@ impl Future for Landing<'_, '_> {
     }
 }
 
+impl Landing<'_, '_> {
+    /// Whether pieces may be in flight. A context that has none of them, or never took them, does not hold the flight.
+    fn is_in_flight(&mut self) -> bool {
+        let Some(flight) = &mut self.flight else { return false };
+        !lock(&flight.state).has_landed && Arc::get_mut(flight).is_none()
+    }
+}
+
 impl Drop for Landing<'_, '_> {
     /// While pieces are in flight, only a panic drops a landing. News of ended pieces may wait for an outer caller, so
     /// they are told here.
     fn drop(&mut self) {
-        while self.flight.as_ref().is_some_and(|flight| !lock(&flight.state).has_landed) {
+        while self.is_in_flight() {
             telling::tell_all();
             self.exec.pause_for_drives();
         }

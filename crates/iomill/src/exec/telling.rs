@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::task::Waker;
 
 use crate::drive::shares::{Ended, begin_serving};
+use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
     /// The news of this thread that are not told yet, oldest first.
@@ -44,11 +45,33 @@ impl Collecting {
         Collecting { ended: Vec::new() }
     }
 
+    /// What a turn of a cell with this number of unfinished shares ends.
+    pub fn counting<'a>(&'a mut self, unfinished: &'a AtomicU32) -> TurnEnds<'a> {
+        TurnEnds { unfinished, collecting: self, ended: Vec::new() }
+    }
+
     /// Adds shares that have ended.
-    pub fn add(&mut self, ended: &mut Vec<Ended>) {
+    fn add(&mut self, ended: &mut Vec<Ended>) {
         let added = NEWS.try_with(|news| news.borrow_mut().extend(ended.drain(..).map(News::Ended)));
         if added.is_err() {
             self.ended.append(ended);
+        }
+    }
+}
+
+/// The shares that end in a turn. Its drop counts them, and leaves them to be told, also when an engine panics after it has ended some.
+pub struct TurnEnds<'a> {
+    unfinished: &'a AtomicU32,
+    collecting: &'a mut Collecting,
+    pub ended: Vec<Ended>,
+}
+
+impl Drop for TurnEnds<'_> {
+    fn drop(&mut self) {
+        if !self.ended.is_empty() {
+            // Release: pairs with the Acquire in `SharedCell::is_idle`.
+            self.unfinished.fetch_sub(self.ended.len() as u32, Ordering::Release);
+            self.collecting.add(&mut self.ended);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The machine with engines that a test can block, and that panic when the test asks for it.
 
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -67,6 +67,8 @@ pub struct Hooks {
     pub writes: Latch,
     /// The number of waits that panic once they have a completion to report.
     pub panics: AtomicU32,
+    /// Whether a wait that is to panic waits for a completion first, so that the next one panics.
+    pub panics_at_once: AtomicBool,
 }
 
 /// Counts down. Says whether the count is now 0.
@@ -137,8 +139,11 @@ impl Engine for HeldEngine {
                 self.held.push((op, requests));
             }
         }
+        let panics = &self.hooks.panics;
+        let is_next = panics.load(Ordering::SeqCst) > 0 && self.hooks.panics_at_once.load(Ordering::SeqCst);
+        let (min, timeout) = if is_next { (1, None) } else { (min, timeout) };
         self.inner.wait(min, timeout, done)?;
-        if !done.is_empty() && is_last(&self.hooks.panics) {
+        if !done.is_empty() && is_last(panics) {
             panic!("an injected panic of an engine");
         }
         Ok(())
