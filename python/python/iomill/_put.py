@@ -48,7 +48,7 @@ def put(
     of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte. A pipe, a disk and a file of
     ``/proc`` or ``/sys`` are read to their ends.
 
-    With `checksums` each page has one: a page that is not what was written is an OSError, and never wrong bytes. A put takes longer then.
+    With `checksums`, each page has a checksum: a page that is not what was written is an OSError, and never wrong bytes. A put takes longer then.
 
     `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
 

@@ -63,7 +63,7 @@ class IomillFileSystem(Whole):
     A file that is written appears when it is closed, and replaces an older one at once. It does not appear after an error: if a write
     failed, if an exception ended its ``with``, or if it was dropped without a close. A file that is open keeps its content.
 
-    With `checksums` files that are written have one for each page: a page that is not what was written is an OSError, and never wrong bytes.
+    With `checksums`, each page of a file that is written has a checksum: a page that is not what was written is an OSError, and never wrong bytes.
 
     The drives are open for reading. A write opens them for writing, for a moment longer than the write takes.
     """

@@ -282,7 +282,7 @@ class DrivesStore(_Gathering):
     `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears whole or not at
     all, and is durable. All that a call asks of one file is one gather, and files are read together.
 
-    With `checksums` files that are written have one for each page: a page that is not what was written is an OSError, and never wrong
+    With `checksums`, each page of a file that is written has a checksum: a page that is not what was written is an OSError, and never wrong
     bytes.
 
     It may be used from several threads, and sent to other processes. The drives are open for reading; a write opens them for writing,

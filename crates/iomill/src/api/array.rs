@@ -386,7 +386,7 @@ impl ArrayOptions {
     /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is made
     /// only if each directory is on another file system. Otherwise [`Error::NoArray`] names the directory;
     /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives have an array and
-    /// others have none.
+    /// others have none. A new array has the defaults of [`CreateOptions`]; [`ArrayOptions::create_with`] takes others.
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {

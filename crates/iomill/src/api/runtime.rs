@@ -80,7 +80,7 @@ impl Default for RuntimeOptions {
 }
 
 impl RuntimeOptions {
-    /// The defaults, which are those of [`ArrayOptions`].
+    /// The defaults: those of [`ArrayOptions`], but one node, and a depth by the device.
     pub fn new() -> RuntimeOptions {
         // Threads of nodes make their engines once, and drives may be added later.
         RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().one_node(true)))

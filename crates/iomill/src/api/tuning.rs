@@ -80,7 +80,8 @@ impl Tuning {
         self
     }
 
-    /// The CPUs of each drive's thread, instead of those near the drive. It has an entry for each drive, by index.
+    /// The CPUs of each drive's thread, instead of those near the drive. It has an entry for each drive, by index. It counts
+    /// only with [drive threads](Tuning::drive_threads).
     pub fn cpu_map(mut self, cpus: impl Into<Vec<Vec<usize>>>) -> Self {
         self.cpu_map = Some(cpus.into());
         self

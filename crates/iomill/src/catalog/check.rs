@@ -103,7 +103,7 @@ fn joined(advice: &str, own: &str) -> String {
 /// How long the part of a file on the drive at a position of its `drives` must be at least, given the file's length.
 pub type PartExtent<'a> = &'a dyn Fn(&Record, u64, usize) -> u64;
 
-/// How often the caller of a check is told how far it has come: after so many files.
+/// The files after which the caller of a check is told how far it has come.
 const FILES_PER_STEP: u32 = 1024;
 
 /// Told how many files are checked, and how many there are.

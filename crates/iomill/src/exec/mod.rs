@@ -61,7 +61,7 @@
 //! | advanced by | the call itself, until its pieces have ended | any thread, one at a time |
 //! | cost besides the I/O | none: nothing is handed over | a lock; a wake only if all threads sleep elsewhere |
 //!
-//! Every engine can be shared. With drive threads (`ArrayOptions::drive_threads`) a context has one engine for all
+//! Every engine can be shared. With drive threads (`Tuning::drive_threads`) a context has one engine for all
 //! drives, which hands requests to a thread per drive (`drive::threads`). This room only starts and ends these threads.
 //!
 //! The background flusher and the calls of `File::background` have a class of their own. Of the pieces of this class in

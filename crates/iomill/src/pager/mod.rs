@@ -192,7 +192,7 @@ const CHUNK_MIN_BYTES: u64 = 2 << 20;
 const CHUNK_MAX_BYTES: u64 = 64 << 20;
 const CHUNK_SHARE: u64 = 16;
 
-/// So many pages of the cache let it remember one closed file.
+/// Pages of the cache for each closed file that it remembers.
 const KEPT_SHARE: u64 = 64;
 
 /// Most pages of one wave of fills.

@@ -82,8 +82,8 @@ impl Pager {
     pub fn resize(&self, exec: &Exec, bytes: u64) -> Result<()> {
         let ways = self.first.directory().ways();
         if bytes == 0 {
-            let help = "shrink it to one set at least, or open the array without one";
-            return Err(Error::invalid("a cache of 0 bytes", "an open array keeps its cache").advise(help));
+            let help = "shrink it to one set at least, or open it without a cache";
+            return Err(Error::invalid("a cache of 0 bytes", "what is open keeps its cache").advise(help));
         }
         check_least(ways, self.caches().count(), bytes)?;
         let set_bytes = (ways * PAGE_BYTES) as u64;
@@ -92,7 +92,7 @@ impl Pager {
         // Compared in whole sets: bytes beyond the last one do not count.
         if bytes / set_bytes > sets_max {
             let why = format!("it was opened to grow to {most} bytes");
-            let help = format!("close the array and open it with `CacheOptions::max_bytes({bytes})`");
+            let help = format!("open it anew with a largest size of {bytes} bytes (`max_bytes`)");
             return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise(help));
         }
         // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.

@@ -109,7 +109,7 @@ impl PlainFs {
             if access.create && (was_missing || calls::len(fs.handle())? == 0) {
                 let directory =
                     descriptor::openat(CWD, split(&fs.path).0, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-                sys::fsync(directory)?;
+                fs.flush_failures.watch(sys::fsync(directory).map_err(io::Error::from))?;
             }
             return Ok(Opened::File(fs));
         }
@@ -344,7 +344,8 @@ impl DriveFs for PlainFs {
     }
 
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
-        calls::zero(handle, offset, len)
+        // It flushes where the file system punches no holes.
+        self.flush_failures.watch(calls::zero(handle, offset, len))
     }
 
     fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {

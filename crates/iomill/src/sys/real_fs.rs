@@ -56,12 +56,13 @@ impl RealFs {
         // Symbolic links up to here are the user's choice, and followed.
         let parent = descriptor::openat(CWD, &location, flags, Mode::empty())?;
         let is_new = create && make_dir_at(&parent, DIRECTORY)?;
-        if create {
-            sys::fsync(&parent)?;
-        }
         let directory = descriptor::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let root = location.join(DIRECTORY);
-        Ok(RealFs { is_new, ..RealFs::new(location, root, directory)? })
+        let fs = RealFs { is_new, ..RealFs::new(location, root, directory)? };
+        if create {
+            fs.flush_failures.watch(sys::fsync(&parent).map_err(io::Error::from))?;
+        }
+        Ok(fs)
     }
 
     /// The same drive with failures of its own, as if no other directory were on the device.
@@ -263,7 +264,8 @@ impl DriveFs for RealFs {
     }
 
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
-        calls::zero(handle, offset, len)
+        // It flushes where the file system punches no holes.
+        self.flush_failures.watch(calls::zero(handle, offset, len))
     }
 
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {

@@ -17,6 +17,8 @@ use crate::sys::fs::{Access, DriveFile, DriveFs};
 /// clean close. Returns what it found wrong, if anything.
 pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bool) -> Result<Option<String>> {
     let fs = &voter.fs;
+    // A killed process may have left bytes of the active segment in the kernel, so all of it is flushed at the end.
+    let failures = fs.flush_failures().count();
     let mut found = None;
     if !is_certain || !end.is_closed || !merged.has_all(end, voter)? {
         fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
@@ -41,7 +43,7 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
     write_again(fs, end)?;
     let active = segment_path(end.position.segment);
     let file = DriveFile::open(fs, &active, Access::WRITE).map_err(failed("open", &**fs, &active))?;
-    fs.sync_data(file.handle()).map_err(failed("sync", &**fs, &active))?;
+    file.sync_since(failures)?;
     sync_dir(&**fs, LOG)?;
     Ok(found)
 }

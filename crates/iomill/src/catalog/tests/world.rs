@@ -68,7 +68,7 @@ pub struct Inner {
     pub waits_held: usize,
     /// What calls that need a descriptor of their own answer.
     pub no_descriptors: Option<i32>,
-    /// So many calls still find a descriptor, and so many after them find none.
+    /// The calls that still find a descriptor, and the calls after them that find none.
     pub lacks_after: (u64, u64),
     /// How many writes to the log find no memory, and which disk they go to, if it matters.
     pub no_memory: (u32, Option<usize>),

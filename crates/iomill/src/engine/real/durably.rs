@@ -186,13 +186,15 @@ impl Ring {
             // Never used again: its queues may hold writes of this call.
             *self = Ring::Refused;
         }
-        let unknown = || {
+        let unknown = |write: &DurableWrite<'_>| {
+            // Its flush may have failed.
+            write.fs.flush_failures().note(None);
             let why = failure.as_ref().map_or_else(String::new, ToString::to_string);
             Err(io::Error::other(format!("io_uring did not say how the write ended: {why}")))
         };
         let known = |(write, end)| match end {
             Some(end) => end_of(write, end),
-            None => unknown(),
+            None => unknown(write),
         };
         writes.iter().zip(ends).map(known).collect()
     }
