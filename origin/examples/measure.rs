@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use iomill::{PlainOptions, Runtime, RuntimeOptions, CacheOptions};
+use iomill::{CacheOptions, PlainOptions, Runtime, RuntimeOptions};
 use iomill_origin::{Cache, Cost, Options, Revalidate};
 use object_store_0_14::path::Path;
 use object_store_0_14::{
@@ -183,7 +183,8 @@ async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) ->
         std::fs::OpenOptions::new().write(true).open(&file_path)?.write_all_at(&block, at)?;
     }
     std::fs::File::open(&file_path)?.sync_all()?;
-    let runtime: Runtime = RuntimeOptions::new().cache_bytes(memory).cache(CacheOptions::new().read_ahead_bytes(0)).start()?;
+    let runtime: Runtime =
+        RuntimeOptions::new().cache_bytes(memory).cache(CacheOptions::new().read_ahead_bytes(0)).start()?;
     let file = PlainOptions::new().runtime(&runtime).open(&file_path)?;
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut rates, mut cpus, mut per_second, mut cpu_us) = (vec![], vec![], vec![], vec![]);

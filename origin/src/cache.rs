@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_lock::{Semaphore, SemaphoreGuard};
 use futures_util::future::{Either, select};
-use iomill::{Runtime, RuntimeOptions, CacheOptions};
+use iomill::{CacheOptions, Runtime, RuntimeOptions};
 
 use crate::counters::{Counters, Tally};
 use crate::drive::Drive;

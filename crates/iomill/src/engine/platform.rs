@@ -54,12 +54,13 @@ pub enum Footing {
 /// error, too, if another flush of a file's drive fails meanwhile, which may have lost the write (rule 4 of `sys::flushes`).
 pub fn write_durably(platform: &dyn Platform, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
     let failures: Vec<u64> = writes.iter().map(|write| write.fs.flush_failures().count()).collect();
-    let results = platform.write_and_flush(writes);
-    let ends = writes.iter().zip(failures).zip(results).map(|((write, failures), result)| {
-        let is_lost = write.fs.flush_failures().count() > failures;
-        result.and_then(|()| if is_lost { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) })
-    });
-    ends.collect()
+    let mut results = platform.write_and_flush(writes);
+    for ((write, before), result) in writes.iter().zip(failures).zip(&mut results) {
+        if result.is_ok() && write.fs.flush_failures().count() > before {
+            *result = Err(io::Error::from_raw_os_error(libc::EIO));
+        }
+    }
+    results
 }
 
 /// The world in which an array lives.
