@@ -4,6 +4,7 @@
 //! Goals: each call ends, or is an error that says why. Non-goals: what else the calls do.
 
 pub mod held;
+mod panics;
 
 use std::future::Future;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -440,44 +441,6 @@ fn a_slow_close_holds_up_no_operation() {
     }
 }
 
-/// Rule 6 of the cache: a panic may come anywhere. Everything that the panicking call has begun ends, and other calls work.
-#[test]
-fn a_panic_leaves_no_page_filling_or_flushing() {
-    {
-        let rig = rig(2, false, 64);
-        let file = rig.file("x", 64);
-        let mut page = [0; PAGE as usize];
-        for round in 0..4 {
-            rig.hooks.panics.store(1, Ordering::SeqCst);
-            let read = catch_unwind(AssertUnwindSafe(|| match round {
-                0 => file.read_at(&mut page, 5 * PAGE).map(drop),
-                1 => file.read_many(&mut [0; 30], &[6 * PAGE, 7 * PAGE, 9 * PAGE], 10),
-                2 => file.write_at(&[1; 10], 10 * PAGE + 7),
-                _ => file.read_with(12 * PAGE, 3 * PAGE as usize, |_| ()),
-            }));
-            assert!(read.is_err(), "{round}: the engine did not panic");
-        }
-        file.write_at(&[7; PAGE as usize], 20 * PAGE).unwrap();
-        rig.hooks.panics.store(1, Ordering::SeqCst);
-        assert!(catch_unwind(AssertUnwindSafe(|| file.sync())).is_err(), "the engine did not panic");
-        let again = file.clone();
-        ends("what comes after a panic", move || {
-            for number in [5, 6, 7, 9, 10, 12, 13, 14] {
-                let mut page = [0; PAGE as usize];
-                assert_eq!(again.read_at(&mut page, number * PAGE).unwrap(), page.len());
-                assert!(page.iter().all(|&byte| byte == number as u8), "page {number}");
-            }
-            again.sync().unwrap();
-            again.set_len(30 * PAGE).unwrap();
-        });
-        let mut page = [0; PAGE as usize];
-        file.read_at(&mut page, 20 * PAGE).unwrap();
-        assert_eq!(page, [7; PAGE as usize]);
-        file.close().unwrap();
-        ends("closing", move || rig.array.close().unwrap());
-    }
-}
-
 /// A user's task that panics over pages in place.
 #[test]
 fn a_task_that_panics_lets_go_of_its_pages() {
@@ -524,80 +487,6 @@ fn a_drive_thread_that_panics_is_waited_for_by_no_call() {
         drop(file);
         array.close().unwrap();
     });
-}
-
-/// A panic of an engine goes to the thread that takes the turn. What has ended is told by the next turn, and nothing waits for ever.
-#[test]
-fn a_panic_in_a_turn_loses_no_end() {
-    for cache_pages in [0, 64] {
-        let rig = rig(2, false, cache_pages);
-        let file = rig.file("x", 64);
-        let panicked = (1..1000).any(|round| {
-            file.advise(.., Advice::DontNeed).unwrap();
-            rig.hooks.panics.store(1, Ordering::SeqCst);
-            let read = || iomill::block_on(file.read_async(round % 30 * 2 * PAGE, 2 * PAGE as usize));
-            catch_unwind(AssertUnwindSafe(read)).is_err()
-        });
-        assert!(panicked, "no turn of this thread panicked");
-        ends("what comes after a panic", move || {
-            let mut all = vec![0; 64 * PAGE as usize];
-            file.read_at(&mut all, 0).unwrap();
-            file.set_len(PAGE).unwrap();
-            file.close().unwrap();
-            rig.array.close().unwrap();
-        });
-    }
-}
-
-/// An engine panics in the turn of the call that hands over an operation's pieces. What the pieces need stays until they have ended.
-///
-/// Seen to fail without the landing before the push in `Io::run`: by SIGSEGV, or by wrong bytes of a later read.
-#[test]
-fn a_panic_while_pieces_are_handed_over_keeps_what_they_need() {
-    let rig = rig(2, false, 64);
-    let file = rig.file("x", 64);
-    rig.hooks.panics_at_once.store(true, Ordering::SeqCst);
-    for round in 0..200 {
-        file.advise(.., Advice::DontNeed).unwrap();
-        rig.hooks.panics.store(1, Ordering::SeqCst);
-        // Whether the panic comes to this thread or to another one does not matter here.
-        let _panicked = catch_unwind(AssertUnwindSafe(|| {
-            iomill::block_on(file.read_async(round % 20 * 2 * PAGE, [2, 20][round as usize % 2] * PAGE as usize))
-        }));
-        rig.hooks.panics.store(0, Ordering::SeqCst);
-        let file = file.clone();
-        ends("what comes after a panic", move || {
-            let mut all = vec![0; 64 * PAGE as usize];
-            file.read_at(&mut all, 0).unwrap();
-            assert!(all.chunks(PAGE as usize).zip(0..).all(|(page, number)| page.iter().all(|byte| *byte == number)));
-        });
-    }
-    let array = rig.array;
-    ends("closing", move || file.close().and_then(|()| array.close()).unwrap());
-}
-
-/// An engine panics in a turn that has ended another operation before.
-///
-/// Seen not to end without the drop of `TurnEnds`.
-#[test]
-fn a_panic_behind_ends_of_the_same_turn_loses_none_of_them() {
-    let rig = rig(2, false, 0);
-    let file = rig.file("x", 64);
-    rig.hooks.panics_at_once.store(true, Ordering::SeqCst);
-    for round in 0..100 {
-        rig.hooks.reads.shut();
-        let one = file.read_async(round % 64 * PAGE, PAGE as usize);
-        rig.hooks.reads.wait_for(1);
-        rig.hooks.reads.open();
-        // The first wait that finds something may find the end of `one`, and the second one panics.
-        rig.hooks.panics.store(2, Ordering::SeqCst);
-        let _panicked = catch_unwind(AssertUnwindSafe(|| drop(file.read_async(0, 64 * PAGE as usize))));
-        let bytes = ends("what ended before a panic", move || block_on(one).unwrap());
-        assert_eq!(bytes, [(round % 64) as u8; PAGE as usize]);
-        rig.hooks.panics.store(0, Ordering::SeqCst);
-    }
-    let array = rig.array;
-    ends("closing", move || file.close().and_then(|()| array.close()).unwrap());
 }
 
 /// A callback waits for a future, and the operation of that future is the last holder of the array. The future must resolve before the array
