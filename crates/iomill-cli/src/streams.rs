@@ -12,6 +12,7 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 
 /// Runs before Rust's start, which would hide that a stream is closed.
+// SAFETY: the section is an array of functions without arguments that the C library calls once, and this is one.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_START: extern "C" fn() = refuse_closed;

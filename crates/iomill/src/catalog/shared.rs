@@ -189,14 +189,10 @@ impl SharedPart {
 
     /// Writes to the part, and makes that durable. An error also if another flush of the drive fails meanwhile (rule 4 of `sys::flushes`).
     pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
-        let fs = self.open.fs();
-        let failures = fs.flush_failures().count();
+        let failures = self.open.fs().flush_failures().count();
         write()?;
         self.flush(self.flushes.stamp())?;
-        match fs.flush_failures().count() == failures {
-            true => Ok(()),
-            false => Err(Error::flush_failed(fs.location())),
-        }
+        self.open.check_flushes(failures)
     }
 }
 

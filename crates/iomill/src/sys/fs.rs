@@ -273,6 +273,11 @@ impl DriveFile {
     /// failed since (rule 4 of `flushes`).
     pub fn sync_since(&self, failures: u64) -> Result<()> {
         self.fs.sync_data(self.handle).map_err(|error| Error::io("sync", self.full_path(), error))?;
+        self.check_flushes(failures)
+    }
+
+    /// After a flush that has ended well: an error if another flush of the drive has failed since it had this number of them.
+    pub fn check_flushes(&self, failures: u64) -> Result<()> {
         match self.fs.flush_failures().count() == failures {
             true => Ok(()),
             false => Err(Error::flush_failed(self.fs.location())),
