@@ -59,8 +59,7 @@ pub enum Fault {
     /// A write ends well, and its bytes go to another page of the same file: the one before, or behind the first one.
     /// No effect on other operations.
     Misplaced,
-    /// A `DriveFs` sync succeeds, and meanwhile the flush of another file of the drive fails. No effect on other
-    /// operations.
+    /// The operation succeeds, and the flush of another file of the drive fails meanwhile.
     Beside,
 }
 

@@ -42,7 +42,8 @@ impl Verdict {
 
 impl SimFs {
     pub fn new(world: World, drive: usize, location: PathBuf, boot: u64) -> SimFs {
-        SimFs { world, drive, location, boot, flush_failures: Arc::default() }
+        let flush_failures = Arc::clone(&world.state().drives[drive].flush_failures);
+        SimFs { world, drive, location, boot, flush_failures }
     }
 
     /// Does an operation on a path.
@@ -247,9 +248,6 @@ impl DriveFs for SimFs {
             if let Verdict::Fail(code) = verdict {
                 state.fail_sync(self.drive, file, code);
                 return Err(errno(code));
-            }
-            if verdict == Verdict::Beside {
-                self.flush_failures.note(Some(libc::EIO));
             }
             state.effect()?;
             let file = state.file(self.drive, file)?;

@@ -9,8 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use fastrand::Rng;
+use iomill::sys::flushes::FlushFailures;
 use iomill::sys::fs::{Access, Alignment, Handle, Lock};
 
 use crate::dice::{Dice, Survival};
@@ -86,6 +88,7 @@ pub(crate) struct Drive {
     pub channels_ns: Vec<u64>,
     pub stats: DriveStats,
     pub in_flight: u64,
+    pub flush_failures: Arc<FlushFailures>,
 }
 
 /// An open file description. Handles, engines and requests in flight refer to it.
@@ -248,6 +251,9 @@ impl State {
         self.flushes += u64::from(kind == Kind::Sync);
         let operation = Operation { number: self.operations, kind, drive, path, engine };
         let verdict = self.faults.judge(&operation, &mut self.chance.fault);
+        if verdict == Verdict::Beside {
+            self.drives[drive].flush_failures.note(Some(libc::EIO));
+        }
         let number = self.operations;
         self.note(&format!("#{number} {kind:?} on {drive} {path:?}: {verdict}"));
         verdict

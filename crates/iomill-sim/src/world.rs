@@ -74,6 +74,7 @@ impl World {
             plugged: true,
             stats: DriveStats::default(),
             in_flight: 0,
+            flush_failures: Arc::default(),
         });
         state.drives.len() - 1
     }

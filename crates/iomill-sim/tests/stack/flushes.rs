@@ -12,9 +12,14 @@ fn fail_flush(world: &World, path: &str) {
     world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).path(path)));
 }
 
-/// Lets the next flush of a file with this in its path end well, and the flush of another file of the drive fail meanwhile.
+/// Lets the next operation of this kind on a file with this in its path end well, and the flush of another file of the drive fail meanwhile.
+fn fail_beside_a(kind: Kind, world: &World, path: &str) {
+    world.faults(|faults| faults.inject(Injection::new(kind, Fault::Beside).path(path).drive(0)));
+}
+
+/// The same for its next flush.
 fn fail_beside(world: &World, path: &str) {
-    world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Beside).path(path).drive(0)));
+    fail_beside_a(Kind::Sync, world, path);
 }
 
 fn struck(world: &World) -> bool {
@@ -195,4 +200,55 @@ fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
         file.read_at(&mut got, 0).unwrap();
         assert_eq!(got, [2; 100]);
     }
+}
+
+/// A write that is under way when another file's flush fails may be lost, however late its end is heard of, also one of a page that is
+/// flushed.
+#[test]
+fn a_write_under_way_may_be_lost_by_the_failed_flush_of_another_file() {
+    for (seed, (cache_bytes, len)) in
+        [(0, 300_000), (0, 5000), (8 << 20, 300_000), (8 << 20, 5000)].into_iter().enumerate()
+    {
+        let world = World::new(seed as u64).with_drives(1, DriveModel::default());
+        let array = options(&world).cache_bytes(cache_bytes).create(world.paths()).unwrap();
+        for checksums in [false, true] {
+            let file = array.create_file(&format!("{checksums}"), &FileOptions::new().checksums(checksums)).unwrap();
+            let (path, what) =
+                (if len > 65_536 { "parts/" } else { "shared/" }, format!("{cache_bytes} {len} {checksums}"));
+            file.write_at(&vec![1; len], 0).unwrap();
+            file.sync().unwrap();
+            if cache_bytes == 0 {
+                fail_beside_a(Kind::Write, &world, path);
+                file.write_at(&vec![2; len], 0).unwrap();
+            } else {
+                file.write_at(&vec![2; len], 0).unwrap();
+                fail_beside_a(Kind::Write, &world, path);
+            }
+            let synced = file.sync();
+            assert!(struck(&world), "{what}");
+            assert!(matches!(synced, Err(Error::Drive { .. })), "{what}: {synced:?}");
+        }
+    }
+}
+
+/// A name may be lost as well, although the flush of its directory ends well.
+#[test]
+fn a_name_may_be_lost_by_the_failed_flush_of_another_file() {
+    let world = World::new(6).with_drives(1, DriveModel::default());
+    let array = options(&world).create(world.paths()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
+    file.write_at(&vec![1; 300_000], 0).unwrap();
+    fail_beside_a(Kind::SyncDir, &world, "parts");
+    let synced = file.sync();
+    assert!(struck(&world));
+    assert!(matches!(synced, Err(Error::Drive { .. })), "{synced:?}");
+    assert!(file.write_at(&[1], 0).is_err(), "it is not known what a later sync would cover");
+    fail_beside_a(Kind::SyncDir, &world, "shared");
+    let put = array.put("first", &[1; 100], &PutOptions::new());
+    assert!(struck(&world));
+    assert!(matches!(put, Err(Error::Drive { .. })), "{put:?}");
+    array.put("first", &[1; 100], &PutOptions::new()).unwrap();
+    world.crash_with(Survival::Nothing);
+    drop((file, array));
+    assert_survives(&world, "first", &[1; 100], "a put after one that failed");
 }

@@ -17,13 +17,14 @@ use super::small::{free_pages, shared_path};
 use super::state::files::Files;
 use super::store::{
     Drive, LABEL, LOCK, LOG, PARTS, SHARED, TEMPORARY, absent_is_none, failed, full_path, is_media_error, is_ours,
-    sync_dir, take_directory,
+    take_directory,
 };
 use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{CHECK, Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, DriveFile, DriveFs, Lock, sync_dir};
 
 /// Advice for a problem that a writer corrects.
 const REPAIR_ADVICE: &str = "repair the array; opening it for writing puts it right too";
@@ -390,12 +391,12 @@ fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report
         held.0.push(Arc::clone(fs));
     }
     for (index, drive) in drives.iter().enumerate() {
-        let fs = &drive.fs;
+        let (fs, since) = (&drive.fs, Since::now());
         match DriveFile::open(fs, LOCK, Access::CREATE) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("create", &**fs, LOCK)(error)),
             Ok(_) => {
-                sync_dir(&**fs, "")?;
+                sync_dir(&**fs, "", since)?;
                 let found = problem(&drives, index, LOCK, "the lock was missing", Severity::Warning);
                 report.problems.push(Problem { repaired: true, ..found });
             }

@@ -13,13 +13,14 @@ use super::open::{FIRST_SEGMENT_BYTES, Opening};
 use super::openings::{Openings, Proof};
 use super::store::{
     Drive, LABEL, LOCK, LOG, Locks, OPENING, PARTS, SHARED, Staged, TEMPORARY, absent_is_none, failed, is_ours,
-    sync_dir, unlink_if_there,
+    unlink_if_there,
 };
 use super::text::Signature;
 use super::{Catalog, OpenMode, lock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs, Lock};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, DriveFile, DriveFs, Lock, sync_dir};
 
 /// A file that each drive has before it has a label. It is empty.
 pub const EMPTY_FILE: &str = LOCK;
@@ -253,9 +254,10 @@ fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
 
 /// Makes the directories, and clears away what an interrupted init left.
 fn prepare(fs: &Arc<dyn DriveFs>) -> Result<()> {
+    let since = Since::now();
     for dir in [PARTS, SHARED] {
         fs.make_dir(dir).map_err(failed("create", &**fs, dir))?;
-        sync_dir(&**fs, dir)?;
+        sync_dir(&**fs, dir, since)?;
     }
     for name in fs.list("").map_err(failed("list", &**fs, ""))? {
         if name.starts_with(TEMPORARY) {
@@ -264,16 +266,17 @@ fn prepare(fs: &Arc<dyn DriveFs>) -> Result<()> {
     }
     unlink_if_there(&**fs, OPENING)?;
     remove_log(&**fs)?;
-    sync_dir(&**fs, "")
+    sync_dir(&**fs, "", since)
 }
 
 /// Removes the files of a log that no label of an epoch above 0 names.
 fn remove_log(fs: &dyn DriveFs) -> Result<()> {
     let Some(names) = absent_is_none(fs.list(LOG)).map_err(failed("list", fs, LOG))? else { return Ok(()) };
+    let since = Since::now();
     for name in names {
         unlink_if_there(fs, &format!("{LOG}/{name}"))?;
     }
-    sync_dir(fs, LOG)
+    sync_dir(fs, LOG, since)
 }
 
 fn write_labels(platform: &dyn Platform, fses: &[Arc<dyn DriveFs>], body: &LabelBody) -> Result<()> {
@@ -287,11 +290,11 @@ fn write_labels(platform: &dyn Platform, fses: &[Arc<dyn DriveFs>], body: &Label
 
 /// Removes what was written, the labels last, so that the drives are free again.
 fn take_back(fses: &[Arc<dyn DriveFs>], error: Error) -> Error {
-    let mut freed = Ok(());
+    let (since, mut freed) = (Since::now(), Ok(()));
     for fs in fses {
         let left = unlink_if_there(&**fs, OPENING).and_then(|()| remove_log(&**fs));
         let removed = left.and_then(|()| unlink_if_there(&**fs, LABEL));
-        freed = freed.and(removed.and_then(|()| sync_dir(&**fs, "")));
+        freed = freed.and(removed.and_then(|()| sync_dir(&**fs, "", since)));
     }
     match freed {
         Ok(()) => error,

@@ -108,7 +108,7 @@ pub use problem::{Problem, Severity};
 pub use record::{FileSpec, Record, part_path, sums_path};
 pub use shared::SharedPart;
 pub use small::shared_path;
-pub use store::Drive;
+pub use store::{Drive, PARTS};
 pub use text::TextError;
 
 use std::collections::BTreeMap;
@@ -118,6 +118,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
+use crate::sys::flushes::Since;
 use crate::sys::fs::Handle;
 use crate::sys::notices::Notices;
 use journal::Journal;
@@ -159,8 +160,8 @@ pub struct Catalog {
     /// Dying files without a handle, each with a change that is not before its own. They wait until that is durable (C21). Then a thread
     /// takes the ticket and removes the file. The number stays until a record says that the file is gone. So no other thread removes it, too.
     waiting: Mutex<BTreeMap<u64, Option<Ticket>>>,
-    /// Dying files with parts that are unlinked, but not yet durably (rule 7).
-    removed: Mutex<Vec<u64>>,
+    /// Dying files with parts that are unlinked, but not yet durably (rule 7), each with the moment before that.
+    removed: Mutex<BTreeMap<u64, Since>>,
     /// Held for reading by what writes to the drives (rule 8).
     is_closed: RwLock<bool>,
     locks: Mutex<Locks>,

@@ -16,14 +16,13 @@ use super::openings::{Openings, no_notes};
 use super::record::number_of_part;
 use super::small::SmallFiles;
 use super::state::files::Files;
-use super::store::{
-    LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, failed, full_path, sync_dir, unlink_if_there,
-};
+use super::store::{LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, failed, full_path, unlink_if_there};
 use super::text::Signature;
 use super::{Catalog, Drive, OpenMode, Store, lock};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{DriveFs, Lock};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{DriveFs, Lock, sync_dir};
 use crate::sys::notices::Notices;
 
 /// Bytes of the first segment of the log. Tests copy their drives often.
@@ -259,14 +258,14 @@ impl Opening {
     /// Renames of a killed process may be in memory only. They must not vanish under what is built on them (rule 6).
     fn settle_directories(&self) -> Result<()> {
         for drive in self.drives() {
-            let fs = &*drive.fs;
+            let (fs, since) = (&*drive.fs, Since::now());
             for name in fs.list("").map_err(failed("list", fs, ""))? {
                 if name.starts_with(TEMPORARY) {
                     unlink_if_there(fs, &name)?;
                 }
             }
             for dir in ["", PARTS, SHARED] {
-                sync_dir(fs, dir)?;
+                sync_dir(fs, dir, since)?;
             }
         }
         Ok(())

@@ -4,10 +4,11 @@ use super::journal::Journal;
 use super::journal::commits::Ticket;
 use super::log::record::{Extent, FileLife, LogRecord};
 use super::record::{Record, part_path, sums_path};
-use super::store::{PARTS, absent_is_none, failed, sync_dir, unlink_if_there};
+use super::store::{PARTS, absent_is_none, failed, unlink_if_there};
 use super::{Catalog, lock};
 use crate::error::Result;
-use crate::sys::fs::{Access, DriveFile};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, DriveFile, sync_dir};
 
 /// Directories are synced when the parts of this many files have been unlinked.
 const REMOVED_MOST: usize = 64;
@@ -73,7 +74,7 @@ impl Catalog {
     fn wait_again(&self, journal: &Journal, numbers: &[u64]) {
         let removed = lock(&self.removed).clone();
         let mut waiting = lock(&self.waiting);
-        for number in numbers.iter().filter(|number| !removed.contains(number)) {
+        for number in numbers.iter().filter(|number| !removed.contains_key(number)) {
             // Those that are gone are not in it any more.
             waiting.entry(*number).and_modify(|ticket| *ticket = Some(journal.last()));
         }
@@ -92,10 +93,11 @@ impl Catalog {
         let is_large = |number: &u64| large.iter().any(|record| record.number == *number);
         self.forget(numbers.iter().filter(|number| !is_large(number)));
         for record in large {
+            let since = Since::now();
             self.unlink_parts(record)?;
             let are_many = {
                 let mut removed = lock(&self.removed);
-                removed.push(record.number);
+                removed.insert(record.number, since);
                 removed.len() >= REMOVED_MOST
             };
             if are_many {
@@ -132,16 +134,13 @@ impl Catalog {
     /// Syncs the directories of parts, and says that the removed files are gone. The caller keeps the catalog open.
     pub(super) fn settle_removed(&self, journal: &Journal) {
         let mut removed = std::mem::take(&mut *lock(&self.removed));
-        removed.sort_unstable();
-        removed.dedup();
-        let extents: Vec<Extent> = removed.iter().filter_map(|number| self.numbered(*number)?.extent).collect();
-        if removed.is_empty() {
-            return;
-        }
-        let synced = self.drives().iter().try_for_each(|drive| sync_dir(&*drive.fs, PARTS));
-        let said = synced.and_then(|()| self.leave_pages(&extents, || say_gone(journal, &removed)));
+        let Some(since) = removed.values().min().copied() else { return };
+        let numbers: Vec<u64> = removed.keys().copied().collect();
+        let extents: Vec<Extent> = numbers.iter().filter_map(|number| self.numbered(*number)?.extent).collect();
+        let synced = self.drives().iter().try_for_each(|drive| sync_dir(&*drive.fs, PARTS, since));
+        let said = synced.and_then(|()| self.leave_pages(&extents, || say_gone(journal, &numbers)));
         match said {
-            Ok(()) => self.forget(removed.iter()),
+            Ok(()) => self.forget(numbers.iter()),
             Err(error) if error.passes() => lock(&self.removed).append(&mut removed),
             Err(error) => self.notice(format!("deleted files are looked for again at the next opening: {error}")),
         }

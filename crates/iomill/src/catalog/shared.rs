@@ -16,8 +16,8 @@ use super::journal::commits::{CommitQueue, Commits, Failed};
 use super::store::{absent_is_none, failed, full_path, is_full, write_zeros};
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Flushes;
-use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs};
+use crate::sys::flushes::{Flushes, Since};
+use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, check_flushes};
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// The highest stamp of the writes that callers want to be durable.
@@ -189,10 +189,10 @@ impl SharedPart {
 
     /// Writes to the part, and makes that durable. An error also if another flush of the drive fails meanwhile (rule 4 of `sys::flushes`).
     pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
-        let failures = self.open.fs().flush_failures().count();
+        let since = Since::now();
         write()?;
         self.flush(self.flushes.stamp())?;
-        self.open.check_flushes(failures)
+        check_flushes(&**self.open.fs(), since)
     }
 }
 

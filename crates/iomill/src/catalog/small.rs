@@ -20,10 +20,11 @@ use super::journal::space::Space;
 use super::log::record::{Extent, FileRecord, LogFault, LogRecord};
 use super::shared::{SharedPart, allocated};
 use super::state::files::Files;
-use super::store::{SHARED, is_full, sync_dir};
+use super::store::{SHARED, is_full};
 use super::{Catalog, PAGE_BYTES, lock};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, Alignment};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, Alignment, sync_dir};
 
 /// Most pages of a shared part: 1 GiB.
 const PART_MAX_PAGES: u32 = 1 << 18;
@@ -245,10 +246,11 @@ impl Catalog {
     fn grow(&self, journal: &Journal, free: &mut FreePages, drive: u16, align: Alignment) -> Result<()> {
         let growth = Growth::of(&free.space, drive).ok_or_else(|| self.no_more_parts(drive))?;
         let Growth { shared, before, after } = growth;
+        let since = Since::now();
         let part = self.shared_part(drive, shared, align)?;
         part.lengthen(before, after)?;
         if before == 0 {
-            sync_dir(&**part.open().fs(), SHARED)?;
+            sync_dir(&**part.open().fs(), SHARED, since)?;
         }
         let (_, _later) = journal.change(true, |_, change| {
             change.push(&LogRecord::Shared { drive, shared, pages: after });

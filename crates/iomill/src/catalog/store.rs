@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::id::{Id, fill_random};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs, Holder, Lock};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, DriveFile, DriveFs, Holder, Lock, sync_dir};
 use crate::sys::real_fs::DIRECTORY;
 
 /// Path of the lock on each drive.
@@ -20,7 +21,7 @@ pub(super) const OPENING: &str = "opening";
 /// Directory of the log.
 pub(super) const LOG: &str = "log";
 /// Directory of parts.
-pub(super) const PARTS: &str = "parts";
+pub const PARTS: &str = "parts";
 /// Directory of parts that small files share.
 pub(super) const SHARED: &str = "shared";
 /// How names of temporary files begin.
@@ -122,11 +123,6 @@ pub fn write_zeros(bytes: u64, mut write: impl FnMut(&[u8]) -> Result<()>) -> Re
     Ok(())
 }
 
-/// Makes the entries of a directory durable.
-pub(super) fn sync_dir(fs: &dyn DriveFs, dir: &str) -> Result<()> {
-    fs.sync_dir(dir).map_err(failed("sync", fs, dir))
-}
-
 /// The directory of a path.
 fn directory_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
@@ -171,12 +167,13 @@ impl Staged {
 
     /// Puts all files into their places and makes that durable. After an error some files are in their places and some are not.
     pub(super) fn commit(mut self) -> Result<()> {
+        let since = Since::now();
         for file in &self.files {
             file.fs.rename(&file.temporary, &file.target).map_err(failed("replace", &*file.fs, &file.target))?;
             self.in_place += 1;
         }
         for file in &self.files {
-            sync_dir(&*file.fs, directory_of(&file.target))?;
+            sync_dir(&*file.fs, directory_of(&file.target), since)?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::{Engine, EngineConfig, EngineKind};
 use crate::sys::clock::Clock;
+use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, Handle};
 
 /// The engine for a drive.
@@ -53,10 +54,10 @@ pub enum Footing {
 /// Makes writes to several files durable, to all at the same time if the platform can. The results are in the order of `writes`. It is an
 /// error, too, if another flush of a file's drive fails meanwhile, which may have lost the write (rule 4 of `sys::flushes`).
 pub fn write_durably(platform: &dyn Platform, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
-    let failures: Vec<u64> = writes.iter().map(|write| write.fs.flush_failures().count()).collect();
+    let since = Since::now();
     let mut results = platform.write_and_flush(writes);
-    for ((write, before), result) in writes.iter().zip(failures).zip(&mut results) {
-        if result.is_ok() && write.fs.flush_failures().count() > before {
+    for (write, result) in writes.iter().zip(&mut results) {
+        if result.is_ok() && write.fs.flush_failures().any_since(since) {
             *result = Err(io::Error::from_raw_os_error(libc::EIO));
         }
     }

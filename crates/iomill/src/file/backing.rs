@@ -13,6 +13,7 @@ use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
+use crate::sys::flushes::Since;
 use crate::sys::fs::{Alignment, DriveFile};
 use crate::sys::sync::{AtomicU64, Ordering};
 
@@ -72,6 +73,8 @@ pub struct FirstPlace {
     pages: Option<Pages>,
     /// Whether they read as zero.
     pub is_zero: bool,
+    /// The moment before the first write to them.
+    pub since: Since,
 }
 
 /// Pages of a shared part.
@@ -85,7 +88,7 @@ pub struct Pages {
 impl FirstPlace {
     /// The catalog has given the pages out.
     pub fn new(catalog: &Arc<Catalog>, pages: Pages, is_zero: bool) -> FirstPlace {
-        FirstPlace { catalog: Arc::clone(catalog), pages: Some(pages), is_zero }
+        FirstPlace { catalog: Arc::clone(catalog), pages: Some(pages), is_zero, since: Since::now() }
     }
 
     /// The part, and where in it the pages begin, in bytes.

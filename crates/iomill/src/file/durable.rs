@@ -258,7 +258,7 @@ impl SyncTurn<'_> {
 #[cfg(all(test, iomill_models))]
 mod models {
     use super::*;
-    use crate::sys::flushes::Flushes;
+    use crate::sys::flushes::{FlushFailures, Flushes, Since};
     use crate::sys::sync::{Arc, AtomicU64, Ordering, model};
     use loom::thread;
 
@@ -287,12 +287,19 @@ mod models {
             return false;
         }
         drive.durable |= holds;
+        drop(drive);
+        if mark.may_be_lost(taken) {
+            syncs.fail("it may be lost".to_owned());
+            mark.put_back(taken);
+            return false;
+        }
         true
     }
 
     fn write_and_sync(file: &File, bit: u64) -> bool {
+        let since = Since::now();
         lock(&file.2).holds |= bit;
-        file.1.set();
+        file.1.set(since);
         let is_synced = sync(file);
         assert!(!is_synced || lock(&file.2).durable & bit != 0, "write {bit} is said to be durable");
         is_synced
@@ -341,6 +348,34 @@ mod models {
         });
     }
 
+    /// A flush of another file that fails, and drops what the drive holds, is heard by the sync of each write that it may have lost, whenever
+    /// that write's end is noted (rule 5).
+    ///
+    /// Seen to fail when a sync took the moments of writes apart from the mark, and when a write took its moment after its end.
+    #[test]
+    fn loom_sync_hears_of_the_failed_flush_of_another_file() {
+        model(|| {
+            let failures = std::sync::Arc::<FlushFailures>::default();
+            let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(false, &failures), Mutex::new(Drive::default())));
+            let other = thread::spawn({
+                let file = Arc::clone(&file);
+                move || {
+                    let mut drive = lock(&file.2);
+                    drive.holds = 0;
+                    // Before another flush can end, because a failure that no thread has taken is not known.
+                    failures.note(Some(libc::EIO));
+                }
+            });
+            let writer = thread::spawn({
+                let file = Arc::clone(&file);
+                move || write_and_sync(&file, 1)
+            });
+            write_and_sync(&file, 2);
+            other.join().unwrap();
+            writer.join().unwrap();
+        });
+    }
+
     /// A file with pages in a shared part. Another file flushes the part, too.
     struct InShared {
         syncs: Syncs<()>,
@@ -363,8 +398,9 @@ mod models {
 
         /// As `FileState` does.
         fn write_and_sync(&self, bit: u64) {
+            let since = Since::now();
             self.holds.fetch_or(bit, Ordering::Relaxed);
-            self.mark.set();
+            self.mark.set(since);
             {
                 let _last = self.syncs.begin().unwrap();
                 if self.mark.take(false).is_some() {

@@ -117,6 +117,7 @@ use crate::drive::{Failure, Fault};
 use crate::engine::Op;
 use crate::error::{CHECK, Error, Result};
 use crate::exec::Exec;
+use crate::sys::flushes::Since;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering};
 use backing::{Backing, BackingKind, Part, Place};
 use durable::{DurableLength, Syncs};
@@ -301,13 +302,13 @@ impl FileState {
         Ok(())
     }
 
-    /// Notes a write up to `end` that failed. A sync also covers the bytes that it has left within the file. The bytes beyond must be
+    /// Notes a write up to `end` that failed, and began at the moment `since`. A sync also covers the bytes that it has left within the file. The bytes beyond must be
     /// cleared before the file grows over them.
-    pub fn wrote_in_part(&self, end: u64) {
+    pub fn wrote_in_part(&self, end: u64, since: Since) {
         if end > self.len() {
             self.has_stale_tail.store(true, Ordering::Relaxed);
         }
-        self.mark_parts();
+        self.mark_parts(since);
     }
 
     /// Shortens the length in memory. Nothing is in flight.
@@ -324,14 +325,14 @@ impl FileState {
         }
     }
 
-    /// Marks all parts: they hold bytes that no fdatasync has covered.
-    pub fn mark_parts(&self) {
-        self.parts().iter().for_each(|part| part.mark.set());
+    /// Marks all parts: they hold bytes that no fdatasync has covered, of writes that began at the moment `since` or later.
+    pub fn mark_parts(&self, since: Since) {
+        self.parts().iter().for_each(|part| part.mark.set(since));
     }
 
-    /// Marks the part of one byte.
-    pub fn mark_part_of(&self, offset: u64) {
-        self.locate(offset).0.mark.set();
+    /// Marks the part of one byte, likewise.
+    pub fn mark_part_of(&self, offset: u64, since: Since) {
+        self.locate(offset).0.mark.set(since);
     }
 
     /// Whether a write up to `end` would make bytes of a failed write part of the file (rule 5).

@@ -19,13 +19,14 @@ use std::sync::{Arc, OnceLock};
 use super::backing::{Backing, BackingKind, FirstPlace, Pages, Part, Place};
 use super::mark::Mark;
 use super::sums::{PartSums, Sums};
-use crate::catalog::{Catalog, Draft, Extent, Record, SharedPart, part_path};
+use crate::catalog::{Catalog, Draft, Extent, PARTS, Record, SharedPart, part_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::layout::{Layout, Map};
-use crate::sys::fs::{Access, DriveFile, Handle};
+use crate::sys::flushes::{Earliest, Since};
+use crate::sys::fs::{Access, DriveFile, Handle, sync_dir};
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -50,9 +51,9 @@ pub struct ArrayParts {
     count: AtomicUsize,
     /// Whether the record names the first of them (rule 2).
     is_published: AtomicBool,
-    /// Whether there may be parts with names that are not durable: they were made, or no durable length needs them, so an earlier opening may have
-    /// ended before it synced them.
-    has_new_names: AtomicBool,
+    /// The moment before parts got names that may not be durable: they were made, or no durable length needs them, so an earlier opening may
+    /// have ended before it synced them.
+    new_names: Earliest,
 }
 
 /// What holds the bytes of a file.
@@ -103,7 +104,7 @@ impl ArrayParts {
             places: Default::default(),
             count: AtomicUsize::new(0),
             is_published: AtomicBool::new(true),
-            has_new_names: AtomicBool::new(false),
+            new_names: Earliest::new(None),
         };
         match record.extent {
             Some(extent) => {
@@ -250,6 +251,7 @@ impl ArrayParts {
         let align = exec.align(drive);
         let access = if catalog.is_writer() { Access::WRITE } else { Access::READ };
         let access = Access { direct: align.is_direct(), ..access };
+        let since = Since::now();
         let mut opened = DriveFile::open(&place.fs, path, access);
         let is_missing = opened.as_ref().is_err_and(|e| e.kind() == ErrorKind::NotFound);
         if is_missing && holds_bytes {
@@ -265,8 +267,7 @@ impl ArrayParts {
             opened = DriveFile::open(&place.fs, path, Access { create: true, ..access });
         }
         if !holds_bytes {
-            // Release: pairs with the AcqRel in `sync_names`.
-            self.has_new_names.store(true, Ordering::Release);
+            self.new_names.note(since);
         }
         let mut open = opened.map_err(|e| Error::io("open", whole_path(), e))?;
         let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
@@ -322,18 +323,13 @@ impl ArrayParts {
 
     /// Makes the names of new parts durable.
     fn sync_names(&self, held: &Held) -> Result<()> {
-        // AcqRel: pairs with the Release in `open_part`.
-        if !self.has_new_names.swap(false, Ordering::AcqRel) {
-            return Ok(());
-        }
+        let Some(since) = self.new_names.take() else { return Ok(()) };
         let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
-        let synced = open.try_for_each(|open| {
-            let synced = open.fs().sync_dir("parts");
-            synced.map_err(|e| Error::io("sync", open.fs().root().join("parts"), e))
-        });
+        let synced = open.try_for_each(|open| sync_dir(&**open.fs(), PARTS, since));
         // Where no descriptor was left, the next sync tries again.
-        let is_passing = synced.as_ref().is_err_and(Error::passes);
-        self.has_new_names.fetch_or(is_passing, Ordering::AcqRel);
+        if synced.as_ref().is_err_and(Error::passes) {
+            self.new_names.note(since);
+        }
         synced
     }
 }
@@ -375,9 +371,9 @@ pub(super) fn failed_at<'a>(
 /// Zeros in whole pages.
 fn write_zeros(part: &Part, at: u64, bytes: u64) -> Result<()> {
     let zeros = PageBuf::new(bytes as usize).map_err(Error::memory("clearing pages", bytes))?;
-    let open = part.open()?;
+    let (open, since) = (part.open()?, Since::now());
     open.fs().write_at(open.handle(), zeros.as_slice(), at).map_err(failed_at("clear", part, at))?;
-    part.mark.set();
+    part.mark.set(since);
     Ok(())
 }
 
@@ -425,7 +421,7 @@ impl Backing for ArrayParts {
         if self.count() > 0 {
             return false;
         }
-        place.place().0.mark.set();
+        place.place().0.mark.set(place.since);
         self.hold(Held::in_pages(place.take()));
         true
     }

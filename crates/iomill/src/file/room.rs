@@ -9,6 +9,7 @@ use super::FileState;
 use super::backing::Part;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
+use crate::sys::flushes::Since;
 use crate::sys::sync::{Ordering, lock, try_lock};
 
 /// Parts grow by an eighth of their size, within these bounds, in bytes. A range that skips more than the most leaves a hole.
@@ -16,10 +17,11 @@ const GROW_LEAST_BYTES: u64 = 1 << 20;
 const GROW_MOST_BYTES: u64 = 256 << 20;
 
 impl Part {
-    /// Notes the part's new size in bytes, which the next sync makes durable. The caller holds `FileState::grow`.
-    fn grew(&self, to: u64) {
+    /// Notes the part's new size in bytes, which the next sync makes durable. `since` is the moment before it grew. The caller holds
+    /// `FileState::grow`.
+    fn grew(&self, to: u64, since: Since) {
         self.reserved.store(to, Ordering::Relaxed);
-        self.mark.set();
+        self.mark.set(since);
     }
 
     /// Measures the part before its size changes. Returns its bytes. An error if it is shorter than it is known to be: then another program has
@@ -49,11 +51,9 @@ impl Part {
             // This part holds no byte of the ranges.
             return Ok(());
         }
-        self.grew(if is_ahead {
-            self.allocate_ahead(has, needs)?
-        } else {
-            self.allocate(has, needs).map(|()| needs)?
-        });
+        let since = Since::now();
+        let to = if is_ahead { self.allocate_ahead(has, needs)? } else { self.allocate(has, needs).map(|()| needs)? };
+        self.grew(to, since);
         Ok(())
     }
 
@@ -72,9 +72,9 @@ impl Part {
     /// Lengthens a part by a hole. The caller has measured it.
     fn extend(&self, to: u64) -> Result<()> {
         let open = self.open()?;
-        let (fs, handle) = (open.fs(), open.handle());
+        let (fs, handle, since) = (open.fs(), open.handle(), Since::now());
         fs.set_len(handle, to).map_err(|e| Error::io("extend", self.path(), e))?;
-        self.grew(to);
+        self.grew(to, since);
         Ok(())
     }
 
@@ -82,6 +82,7 @@ impl Part {
     fn allocate_plain(&self, start: u64, needs: u64, measured: u64) -> Result<()> {
         let open = self.open()?;
         let (fs, handle, from) = (open.fs(), open.handle(), start.max(self.has()));
+        let since = Since::now();
         fs.allocate(handle, from, needs - from).map_err(|source| {
             // As in `allocate`. If this fails, the file's end cuts it. Another program may have made it longer: what it has written stays.
             if fs.len(handle).is_ok_and(|len| len > measured) {
@@ -89,7 +90,7 @@ impl Part {
             }
             Error::Io { action: "make room in", path: self.path(), offset: Some(from), source }
         })?;
-        self.grew(needs);
+        self.grew(needs, since);
         Ok(())
     }
 
@@ -205,8 +206,9 @@ impl FileState {
             let (needs, has) = (self.needs(index, end), part.has());
             if needs > has {
                 part.check_uncut(false)?;
+                let since = Since::now();
                 self.with_space(index, || part.allocate(has, needs))?;
-                part.grew(needs);
+                part.grew(needs, since);
             }
         }
         Ok(true)

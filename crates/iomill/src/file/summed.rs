@@ -18,6 +18,7 @@ use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Io, Within};
 use crate::sys::copy::copy_bytes;
+use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::Ordering;
 
@@ -351,14 +352,14 @@ impl FileState {
             (page, sums.identity().sum(page, unsafe { page_at(place.buf) }))
         };
         let writing = Writing::begin(sums, places.iter().map(sum).collect())?;
-        let first = FirstFailure::default();
+        let (first, since) = (FirstFailure::default(), Since::now());
         let pieces = joined(&places);
         // SAFETY: as above.
         let landing =
             unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Write, class, pieces.into_iter()), &first)? };
         landing.await;
         // Before the write counts as ended: a sync that makes its zones clean covers it.
-        self.mark_parts();
+        self.mark_parts(since);
         drop(pages);
         match first.take() {
             Some(failure) => Err(self.error(failure)),

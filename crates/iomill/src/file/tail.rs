@@ -9,6 +9,7 @@
 use super::FileState;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
+use crate::sys::flushes::Since;
 use crate::sys::sync::Ordering;
 
 /// Makes everything beyond `len` read as zero, and cuts the parts to what the layout implies, in whole pages. Nothing
@@ -19,7 +20,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
     }
     for (index, part) in file.parts().iter().enumerate() {
         let open = part.open()?;
-        let (fs, handle) = (open.fs(), open.handle());
+        let (fs, handle, since) = (open.fs(), open.handle(), Since::now());
         let failed = |action| move |e| Error::io(action, part.path(), e);
         let end = file.backing.part_bytes(index, len);
         let whole = file.needs(index, len);
@@ -40,13 +41,13 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         if has != end || whole != end {
             fs.set_len(handle, whole).map_err(failed("extend"))?;
             part.reserved.store(whole, Ordering::Relaxed);
-            part.mark.set();
+            part.mark.set(since);
         }
         let ranges = file.backing.unused_ranges(index, len, whole);
         for &(offset, len) in &ranges {
             fs.zero(handle, offset, len).map_err(failed("zero"))?;
             // The zeroes are durable before a longer length is, which would show the old bytes.
-            part.mark.set();
+            part.mark.set(since);
         }
         // The engine `mmap` does not know of these zeroes, and would leave them out of a sync.
         if !ranges.is_empty() && file.exec.services[usize::from(part.drive)].kind == EngineKind::Mmap {
@@ -61,11 +62,11 @@ pub fn cut_plain(file: &FileState) -> Result<()> {
     let len = file.len();
     for part in file.parts().iter().filter(|part| part.has() > len) {
         part.check_uncut(true)?;
-        let open = part.open()?;
+        let (open, since) = (part.open()?, Since::now());
         let cut = open.fs().set_len(open.handle(), len);
         cut.map_err(|e| Error::io("cut", part.path(), e))?;
         part.reserved.store(len, Ordering::Relaxed);
-        part.mark.set();
+        part.mark.set(since);
     }
     Ok(())
 }

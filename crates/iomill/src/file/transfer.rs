@@ -6,6 +6,7 @@ use crate::drive::Class;
 use crate::engine::Op;
 use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Landing, Within};
+use crate::sys::flushes::Since;
 
 /// A write under way. If an error or a panic drops it before `finish`, it counts as a write that failed.
 #[derive(Debug)]
@@ -15,20 +16,22 @@ pub struct WriteTurn<'a> {
     end: u64,
     /// Whether it goes to the drives now. A write to the cache marks the parts when its pages are flushed.
     is_direct: bool,
+    /// The moment before the write.
+    since: Since,
     has_ended: bool,
 }
 
 impl<'a> WriteTurn<'a> {
     /// Begins a write up to the offset `end`, in bytes. The caller is inside the gate.
     pub fn begin(file: &'a FileState, end: u64, is_direct: bool) -> WriteTurn<'a> {
-        WriteTurn { file, end, is_direct, has_ended: end == 0 }
+        WriteTurn { file, end, is_direct, since: Since::now(), has_ended: end == 0 }
     }
 
     /// The write has succeeded.
     pub fn finish(mut self) {
         if self.end > 0 {
             if self.is_direct {
-                self.file.mark_parts();
+                self.file.mark_parts(self.since);
             }
             self.file.wrote(self.end);
         }
@@ -39,7 +42,7 @@ impl<'a> WriteTurn<'a> {
 impl Drop for WriteTurn<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.file.wrote_in_part(self.end);
+            self.file.wrote_in_part(self.end, self.since);
         }
     }
 }

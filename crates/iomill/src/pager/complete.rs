@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Sink, Within, both};
 use crate::file::split::Splitter;
 use crate::sys::copy::copy_bytes;
+use crate::sys::flushes::Since;
 use crate::sys::sync::{Mutex, lock};
 
 /// A page on its way past its full set. Dropping it, also by a panic, passes the outcome to waiting operations. `Ok` has them look again.
@@ -347,12 +348,12 @@ impl OpenFile {
         if op == Op::Write {
             paged.on_its_way(span.page);
         }
-        let ends = FirstFailure::default();
+        let (ends, since) = (FirstFailure::default(), Since::now());
         // SAFETY: the caller's promise.
         let begun = unsafe { self.move_span(io, op, class, span, &ends) }.await;
         let failure = ends.take();
         if op == Op::Write {
-            self.file.mark_part_of(span.offset());
+            self.file.mark_part_of(span.offset(), since);
         } else if let Some(failure) = failure {
             // A reader that waits for this read would get the same failure. An operation that waits for a write looks again.
             transit.outcome = Err(failure);

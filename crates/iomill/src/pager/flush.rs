@@ -25,6 +25,7 @@ use crate::file::Entered;
 use crate::file::summed::doubted;
 use crate::file::sums::{Doubt, Holding, Sums, Writing};
 use crate::sys::events;
+use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
 
@@ -49,6 +50,8 @@ struct Runs<'a> {
     file: &'a OpenFile,
     paged: &'a Paged,
     all: Vec<Run>,
+    /// The moment before their writes.
+    since: Since,
     /// Pages with a flush that has ended, and how many of them are clean.
     flushed: AtomicU64,
     cleaned: AtomicU64,
@@ -61,7 +64,7 @@ impl<'a> Runs<'a> {
     fn new(file: &'a OpenFile, paged: &'a Paged) -> Runs<'a> {
         let (flushed, cleaned) = (AtomicU64::new(0), AtomicU64::new(0));
         let (first, writing) = (FirstFailure::default(), OnceLock::new());
-        Runs { file, paged, all: Vec::new(), flushed, cleaned, first, writing }
+        Runs { file, paged, all: Vec::new(), since: Since::now(), flushed, cleaned, first, writing }
     }
 
     fn end_pages(&self, run: &Run, outcome: Outcome) {
@@ -79,7 +82,7 @@ impl Sink for Runs<'_> {
     fn piece_done(&self, tag: u32, outcome: Outcome) {
         let run = &self.all[tag as usize];
         // Before the pages are clean, so that a sync that finds them clean covers them.
-        self.file.file.mark_part_of(run.first.page() * PAGE_BYTES as u64);
+        self.file.file.mark_part_of(run.first.page() * PAGE_BYTES as u64, self.since);
         if let (Some(writing), Ok(())) = (self.writing.get(), outcome) {
             // Before a page can leave the cache, and come back.
             writing.iter().for_each(|(_, writing)| writing.written(run.first.page(), run.count));

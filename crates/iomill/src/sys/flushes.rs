@@ -7,9 +7,9 @@
 //! 2. The write is durable once a flush with a higher number has succeeded. It may be another caller's.
 //! 3. One flush runs at a time. So flushes end in the order in which they began.
 //! 4. A failed flush concerns the whole drive. The drive may have lost any file's writes since that file's own last
-//!    flush, and that file's next flush may succeed all the same. So a file notes the drive's number of failed flushes
-//!    when its first unflushed write ends. If the number is higher after the file's own flush, that flush counts as
-//!    failed, too.
+//!    flush, and that file's next flush may succeed all the same. So a writer notes the process's number of failed
+//!    flushes before a write begins, and a file keeps the least of them that no flush has covered. If a flush of the
+//!    drive has failed since, the file's own flush counts as failed, too. Directories and their entries likewise.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64 as Counter;
@@ -19,7 +19,50 @@ use super::errno::{ErrnoClass, classify};
 use super::process::PerProcess;
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// The number of a drive's flushes that have failed since this process attached to it (rule 4).
+/// The failed flushes of all drives of the process.
+static FAILED: Counter = Counter::new(0);
+
+/// A moment, as the number of flushes that had failed in the process, on any drive (rule 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Since(pub(crate) u64);
+
+impl Since {
+    /// The present moment. Whoever is about to write takes it before the write begins.
+    #[inline]
+    pub fn now() -> Since {
+        // Acquire: pairs with the Release in `note`.
+        Since(FAILED.load(Ordering::Acquire))
+    }
+}
+
+/// The first of the moments at which changes began that no flush has covered.
+#[derive(Debug)]
+pub struct Earliest(AtomicU64);
+
+/// No change is to be covered.
+const NONE: u64 = u64::MAX;
+
+impl Earliest {
+    /// With no moment, or with this one.
+    pub fn new(since: Option<Since>) -> Earliest {
+        Earliest(AtomicU64::new(since.map_or(NONE, |since| since.0)))
+    }
+
+    /// Notes a moment.
+    pub fn note(&self, since: Since) {
+        // AcqRel: pairs with `take`.
+        self.0.fetch_min(since.0, Ordering::AcqRel);
+    }
+
+    /// Takes the moment away.
+    pub fn take(&self) -> Option<Since> {
+        // AcqRel: pairs with `note`.
+        let taken = self.0.swap(NONE, Ordering::AcqRel);
+        (taken != NONE).then_some(Since(taken))
+    }
+}
+
+/// The failed flushes of a drive: the number of the last one among all of the process, or 0 (rule 4).
 #[derive(Debug, Default)]
 pub struct FlushFailures(Counter);
 
@@ -39,20 +82,27 @@ impl FlushFailures {
         failures
     }
 
-    /// The number of failed flushes.
-    pub fn count(&self) -> u64 {
+    /// Whether a flush of the drive has failed since a moment.
+    pub fn any_since(&self, since: Since) -> bool {
         // Acquire: pairs with the Release in `note`.
-        self.0.load(Ordering::Acquire)
+        self.0.load(Ordering::Acquire) > since.0
     }
 
     /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive. A file system that
     /// became read-only counts: it has dropped what it could not write, and the next flush may end well.
-    /// Release: pairs with the Acquire in `count`.
+    /// Release: pairs with the Acquire in `any_since` and `Since::now`.
     pub fn note(&self, errno: Option<i32>) {
         let is_harmless = matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug));
         if !is_harmless || errno == Some(libc::EROFS) {
-            self.0.fetch_add(1, Ordering::Release);
+            let number = FAILED.fetch_add(1, Ordering::Release) + 1;
+            self.0.fetch_max(number, Ordering::Release);
         }
+    }
+
+    /// The same as `watch`. An error, too, if another flush of the drive has failed since a moment.
+    pub fn watch_since<T>(&self, since: Since, flushed: std::io::Result<T>) -> std::io::Result<T> {
+        let flushed = self.watch(flushed)?;
+        if self.any_since(since) { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(flushed) }
     }
 
     /// Returns the result of a flush, and counts a failure.
@@ -105,13 +155,19 @@ mod tests {
 
     #[test]
     fn only_failures_of_the_drive_count() {
-        let failures = FlushFailures::default();
-        [libc::ENOSPC, libc::ENOMEM, libc::EBADF].iter().for_each(|errno| failures.note(Some(*errno)));
-        assert_eq!(failures.count(), 0);
-        failures.note(Some(libc::EIO));
-        failures.note(None);
-        failures.note(Some(libc::EROFS));
-        assert_eq!(failures.count(), 3);
+        let (failures, of_another_drive) = (FlushFailures::default(), FlushFailures::default());
+        for errno in [Some(libc::ENOSPC), Some(libc::ENOMEM), Some(libc::EBADF)] {
+            let since = Since::now();
+            failures.note(errno);
+            assert!(!failures.any_since(since), "{errno:?}");
+        }
+        for errno in [Some(libc::EIO), None, Some(libc::EROFS)] {
+            let since = Since::now();
+            failures.note(errno);
+            assert!(failures.any_since(since), "{errno:?}");
+            assert!(!failures.any_since(Since::now()), "it is over");
+            assert!(!of_another_drive.any_since(since));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::flushes::FlushFailures;
+use super::flushes::{FlushFailures, Since};
 pub use super::holder::Holder;
 use crate::error::{Error, Result};
 
@@ -168,7 +168,7 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Makes a range within the file read as zero, whatever its alignment. The length stays the same. No other code
     /// writes to the range's pages meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// The count of the drive's failed flushes. [`DriveFs::sync_data`] and [`DriveFs::sync_dir`] note their own failures there.
+    /// The drive's failed flushes. [`DriveFs::sync_data`] and [`DriveFs::sync_dir`] note their own failures there.
     fn flush_failures(&self) -> &Arc<FlushFailures>;
     /// The owner of a file or directory, as the number of a user, if the directory `<drive>/iomill` has another owner.
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
@@ -213,7 +213,7 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     }
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
-    /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself).
+    /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself). Call [`sync_dir`](self::sync_dir()), which compares.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
     /// Renames a file atomically, and replaces a file at `to`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
@@ -237,6 +237,18 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn alignment(&self, handle: Handle) -> io::Result<Alignment>;
     /// The file system and device under the drive, with their sizes.
     fn ground(&self) -> io::Result<Ground>;
+}
+
+/// Makes changes of a directory's entries durable that began at this moment or later (`""` is `<drive>/iomill` itself). An error also if
+/// another flush of the drive has failed since (rule 4 of `flushes`).
+pub fn sync_dir(fs: &dyn DriveFs, dir: &str, since: Since) -> Result<()> {
+    fs.sync_dir(dir).map_err(|error| Error::io("sync", fs.root().join(dir), error))?;
+    check_flushes(fs, since)
+}
+
+/// After a flush that has ended well: an error if another flush of the drive has failed since a moment.
+pub fn check_flushes(fs: &dyn DriveFs, since: Since) -> Result<()> {
+    if fs.flush_failures().any_since(since) { Err(Error::flush_failed(fs.location())) } else { Ok(()) }
 }
 
 /// An open file that closes itself.
@@ -269,26 +281,18 @@ impl DriveFile {
         &self.fs
     }
 
-    /// Makes writes durable that began when the drive had this number of failed flushes. An error also if another flush of the drive has
-    /// failed since (rule 4 of `flushes`).
-    pub fn sync_since(&self, failures: u64) -> Result<()> {
+    /// Makes writes durable that began at this moment or later. An error also if another flush of the drive has failed since (rule 4 of
+    /// `flushes`).
+    pub fn sync_since(&self, since: Since) -> Result<()> {
         self.fs.sync_data(self.handle).map_err(|error| Error::io("sync", self.full_path(), error))?;
-        self.check_flushes(failures)
-    }
-
-    /// After a flush that has ended well: an error if another flush of the drive has failed since it had this number of them.
-    pub fn check_flushes(&self, failures: u64) -> Result<()> {
-        match self.fs.flush_failures().count() == failures {
-            true => Ok(()),
-            false => Err(Error::flush_failed(self.fs.location())),
-        }
+        check_flushes(&*self.fs, since)
     }
 
     /// Writes to the file, and makes that durable.
     pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
-        let failures = self.fs.flush_failures().count();
+        let since = Since::now();
         write()?;
-        self.sync_since(failures)
+        self.sync_since(since)
     }
 
     /// The path within the drive's directory. Empty for a plain file.

@@ -23,7 +23,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::calls::{self, Demands, PAGE_BYTES, retry};
 use super::descriptor;
-use super::flushes::FlushFailures;
+use super::flushes::{FlushFailures, Since};
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
 use super::memory::PageBuf;
 use super::real_fs::{DIRECTORY, drive_above};
@@ -85,7 +85,7 @@ impl PlainFs {
     /// Finds and opens a file. With `access.create` it creates an empty file if there is none, durably. Errors have an
     /// errno: the kernel's own, or the one that it has for such a case.
     pub fn open(path: &Path, access: Access) -> io::Result<Opened> {
-        let mut was_missing = false;
+        let (mut was_missing, since) = (false, Since::now());
         for _ in 0..OPEN_TRIES {
             let Some(found) = find(path)? else {
                 if let Some(drive) = create(path, access.create)? {
@@ -109,7 +109,7 @@ impl PlainFs {
             if access.create && (was_missing || calls::len(fs.handle())? == 0) {
                 let directory =
                     descriptor::openat(CWD, split(&fs.path).0, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-                fs.flush_failures.watch(sys::fsync(directory).map_err(io::Error::from))?;
+                fs.flush_failures.watch_since(since, sys::fsync(directory).map_err(io::Error::from))?;
             }
             return Ok(Opened::File(fs));
         }

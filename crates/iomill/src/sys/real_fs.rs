@@ -18,7 +18,7 @@ use rustix::process::geteuid;
 
 use super::calls::{self, Demands, FILE_MODE, borrow, into_handle, read_at, retry, write_at};
 use super::descriptor;
-use super::flushes::FlushFailures;
+use super::flushes::{FlushFailures, Since};
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
 use super::holder;
 
@@ -55,12 +55,13 @@ impl RealFs {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         // Symbolic links up to here are the user's choice, and followed.
         let parent = descriptor::openat(CWD, &location, flags, Mode::empty())?;
+        let since = Since::now();
         let is_new = create && make_dir_at(&parent, DIRECTORY)?;
         let directory = descriptor::openat(&parent, DIRECTORY, flags | OFlags::NOFOLLOW, Mode::empty())?;
         let root = location.join(DIRECTORY);
         let fs = RealFs { is_new, ..RealFs::new(location, root, directory)? };
         if create {
-            fs.flush_failures.watch(sys::fsync(&parent).map_err(io::Error::from))?;
+            fs.flush_failures.watch_since(since, sys::fsync(&parent).map_err(io::Error::from))?;
         }
         Ok(fs)
     }

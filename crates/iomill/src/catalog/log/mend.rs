@@ -9,20 +9,21 @@ use std::sync::Arc;
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
 use super::place::{LogFile, LogFiles, Making, checkpoint_path, make_segment, segment_path};
-use crate::catalog::store::{LOG, failed, sync_dir, unlink_if_there};
+use crate::catalog::store::{LOG, failed, unlink_if_there};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
 
 /// Makes the copy on `voter` equal to what `merged` has up to `end`, and durable. `is_certain` says that the end of the copy shows all of it after a
 /// clean close. Returns what it found wrong, if anything.
 pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bool) -> Result<Option<String>> {
     let fs = &voter.fs;
     // A killed process may have left bytes of the active segment in the kernel, so all of it is flushed at the end.
-    let failures = fs.flush_failures().count();
+    let since = Since::now();
     let mut found = None;
     if !is_certain || !end.is_closed || !merged.has_all(end, voter)? {
         fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
-        sync_dir(&**fs, "")?;
+        sync_dir(&**fs, "", since)?;
         let mut mender = Mender { fs, target: None, found: None };
         if merged.read(&mut mender)? != *end {
             // What is to be made anew would lack groups (C54).
@@ -43,8 +44,8 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
     write_again(fs, end)?;
     let active = segment_path(end.position.segment);
     let file = DriveFile::open(fs, &active, Access::WRITE).map_err(failed("open", &**fs, &active))?;
-    file.sync_since(failures)?;
-    sync_dir(&**fs, LOG)?;
+    file.sync_since(since)?;
+    sync_dir(&**fs, LOG, since)?;
     Ok(found)
 }
 
@@ -56,9 +57,9 @@ fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let gone = || Error::corrupt(fs.root().join(&path), "its last group is gone").advise("start again");
     let mut file = LogFile::open(fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
     let bytes = file.group_and_bytes(place.offset).map_err(|_| gone())?.1.to_vec();
-    let failures = fs.flush_failures().count();
+    let since = Since::now();
     file.write(&bytes, place.offset)?;
-    file.into_file().sync_since(failures)
+    file.into_file().sync_since(since)
 }
 
 /// Removes a copy of the log that was left behind (C15). What the kernel shows of it may not be on the drive.
@@ -98,8 +99,8 @@ struct Target {
 }
 
 enum TargetKind {
-    /// The file was there. Before it was changed, the drive had this number of failed flushes.
-    Existing { file: LogFile, is_changed: bool, failures: u64 },
+    /// The file was there. It was changed after this moment, if at all.
+    Existing { file: LogFile, is_changed: bool, since: Since },
     /// It is made anew, and gets its name when it has all groups (C54).
     New(Making),
 }
@@ -108,7 +109,7 @@ impl Mender<'_> {
     fn end_target(&mut self) -> Result<()> {
         let Some(Target { header, kind }) = self.target.take() else { return Ok(()) };
         match kind {
-            TargetKind::Existing { file, is_changed: true, failures } => file.into_file().sync_since(failures),
+            TargetKind::Existing { file, is_changed: true, since } => file.into_file().sync_since(since),
             TargetKind::New(mut making) => {
                 if let FileKind::Segment { bytes } = header.kind {
                     making.fill_to(bytes)?;
@@ -129,7 +130,7 @@ impl Mender<'_> {
             self.note(|| format!("{path} was missing"));
         }
         let kind = match existing {
-            Some(file) => TargetKind::Existing { file, is_changed: false, failures: self.fs.flush_failures().count() },
+            Some(file) => TargetKind::Existing { file, is_changed: false, since: Since::now() },
             None => TargetKind::New(Making::begin(self.fs, path, header)?),
         };
         self.target = Some(Target { header: *header, kind });
@@ -180,8 +181,9 @@ impl Replay for Mender<'_> {
 
 /// Makes the first segment of a new log on a drive, with its first group.
 pub fn make_first(fs: &Arc<dyn DriveFs>, header: &FileHeader, group: &[u8]) -> Result<()> {
+    let since = Since::now();
     fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
-    sync_dir(&**fs, "")?;
+    sync_dir(&**fs, "", since)?;
     let file = make_segment(fs, header)?;
     file.durably(|| fs.write_at(file.handle(), group, BLOCK_BYTES).map_err(failed("write", &**fs, file.path())))
 }

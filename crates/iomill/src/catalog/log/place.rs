@@ -8,9 +8,10 @@ use std::sync::Arc;
 use super::group::{GROUP_HEADER_BYTES, GROUP_MAX_BYTES, Group, group_bytes};
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::record::LogFault;
-use crate::catalog::store::{LOG, TEMPORARY, absent_is_none, failed, full_path, is_media_error, sync_dir, write_zeros};
+use crate::catalog::store::{LOG, TEMPORARY, absent_is_none, failed, full_path, is_media_error, write_zeros};
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs};
+use crate::sys::flushes::Since;
+use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
 
 /// The path of the space that is set aside for the next checkpoint and segment (C30).
 pub const RESERVE: &str = "log/reserve";
@@ -108,8 +109,8 @@ pub struct Making {
     path: String,
     /// Bytes that are written.
     end: u64,
-    /// The drive's number of failed flushes before the first write that is not durable (rule 4 of `sys::flushes`).
-    failures: u64,
+    /// The moment before it was made.
+    since: Since,
 }
 
 impl Making {
@@ -118,8 +119,9 @@ impl Making {
         let temporary = temporary_path(&path);
         // What an earlier try has left is of no use.
         absent_is_none(fs.unlink(&temporary)).map_err(failed("remove", &**fs, &temporary))?;
+        let since = Since::now();
         let file = DriveFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
-        let mut making = Making { file: Some(file), path, end: 0, failures: fs.flush_failures().count() };
+        let mut making = Making { file: Some(file), path, end: 0, since };
         making.append(&header.block())?;
         Ok(making)
     }
@@ -144,7 +146,7 @@ impl Making {
 
     /// Makes what was appended durable. The name is not.
     pub fn sync(&self) -> Result<()> {
-        self.file().sync_since(self.failures)
+        self.file().sync_since(self.since)
     }
 
     /// Gives the file its name, durably, with all that was appended.
@@ -153,7 +155,7 @@ impl Making {
         let file = self.file();
         let fs = Arc::clone(file.fs());
         fs.rename(file.path(), &self.path).map_err(failed("rename", &*fs, &self.path))?;
-        sync_dir(&*fs, LOG)?;
+        sync_dir(&*fs, LOG, self.since)?;
         Ok(self.file.take().expect("it is taken here only"))
     }
 }

@@ -7,6 +7,7 @@ use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::file::backing::{Backing, Part};
 use crate::file::sums::{NONE, Opening, PartSums, Sums, Writing};
+use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::Ordering;
 
@@ -117,8 +118,9 @@ impl ArrayParts {
                 writing = Some(Writing::begin(sums, vec![(number, sums.identity().sum(number, page))])?);
             }
         }
+        let since = Since::now();
         open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("clear", part, at))?;
-        part.mark.set();
+        part.mark.set(since);
         if let Some(writing) = writing {
             writing.all_written();
         }
