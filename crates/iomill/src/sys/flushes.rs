@@ -27,7 +27,7 @@ static FAILED: Counter = Counter::new(0);
 pub struct Since(pub(crate) u64);
 
 impl Since {
-    /// The present moment. Whoever is about to write takes it before the write begins.
+    /// The present moment. A writer takes it before its write begins.
     #[inline]
     pub fn now() -> Since {
         // Acquire: pairs with the Release in `note`.
