@@ -1,6 +1,5 @@
 //! [`Cache`]: the drives, and what all origins over them share. Non-goals: what a get does (`store`).
 
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -12,15 +11,15 @@ use iomill::{CacheOptions, Runtime, RuntimeOptions};
 use crate::counters::{Counters, Tally};
 use crate::drive::Drive;
 use crate::error::{Error, Result};
-use crate::evict::{DriveStat, evict};
+use crate::evict::{DriveStat, evict_all};
 use crate::fill::{Fill, Filler};
 use crate::flights::Flights;
 use crate::geometry::Geometry;
 use crate::identity::GranuleId;
 use crate::notices::Notices;
+use crate::opening::opened;
 use crate::options::{Options, PATIENCE};
 use crate::process::PerProcess;
-use crate::roster::{Roster, known_cache, mark, may_begin};
 use crate::shares::Shares;
 use crate::timer::{Timer, end_of};
 
@@ -65,8 +64,8 @@ impl Cache {
     /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same. One that has been a
     /// drive of this cache and has no label any more does not become one again, unless [`Options::anew`] says so.
     ///
-    /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. An error if none can be, if the options are wrong, or if the
-    /// directories belong to two caches.
+    /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. So is one that does not answer within
+    /// [`Options::open_within`]. An error if none can be opened, if the options are wrong, or if the directories belong to two caches.
     ///
     /// What a drive has is read behind this call, if no process had the cache open since the machine started. Hits begin at once.
     pub fn open<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>, options: Options) -> Result<Cache> {
@@ -138,13 +137,12 @@ impl Cache {
 
     /// Forgets all that is cached, for all processes, and gives its space back to the file systems. Returns how many bytes that are. It blocks.
     /// What other processes fetch meanwhile may stay.
+    ///
+    /// The first error is returned after all drives were tried. One of them that does not answer is an error after [`Options::write_within`]. It may
+    /// still be emptied later, if it answers again.
     pub fn evict(&self) -> Result<u64> {
-        let mut freed = 0;
-        for drive in &self.here()?.drives {
-            let held = drive.hold().map_err(Error::io("lock", drive.home()))?;
-            freed += evict(drive, &held).map_err(Error::io("empty", drive.home()))?;
-        }
-        Ok(freed)
+        let inner = self.here()?;
+        evict_all(&inner.drives, inner.options.write_within)
     }
 
     /// Makes all pinned granules like others, of all stores and for all processes. Returns how many bytes they have.
@@ -267,63 +265,6 @@ impl Inner {
             }
             self.fillers[drive].offer(fill, extra);
         }
-    }
-}
-
-/// The drives that can be had. What is wrong with the others is told.
-fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Notices) -> Result<Vec<Arc<Drive>>> {
-    let share = options.bytes.map(|bytes| bytes / dirs.len() as u64);
-    // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
-    let mut dirs: Vec<&PathBuf> = dirs.iter().collect();
-    dirs.sort_by_cached_key(|dir| std::fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok());
-    let (mut cache, roster) = known_cache(&dirs);
-    let (mut opened, mut first_error) = (Vec::<Arc<Drive>>::new(), None);
-    for dir in dirs {
-        let drive = may_begin(dir, options, &roster)
-            .and_then(|()| Drive::open(dir, &mut cache, share, options, runtime, notices));
-        match drive.and_then(|drive| checked(drive, dir, &opened)) {
-            Ok(drive) => opened.push(Arc::new(drive)),
-            Err(error @ (Error::Foreign { .. } | Error::Invalid { .. })) => return Err(error),
-            Err(error) => {
-                notices.add(format!("a drive is left out: {error}"));
-                first_error.get_or_insert(error);
-            }
-        }
-    }
-    match first_error {
-        Some(error) if opened.is_empty() => return Err(error),
-        _ => remember(&opened, notices),
-    }
-    Ok(opened)
-}
-
-/// Rules M1 and M2: each drive remembers all, so that none of them begins anew by itself.
-fn remember(opened: &[Arc<Drive>], notices: &Notices) {
-    let dir = |drive: &Arc<Drive>| drive.home().parent().map(Path::to_owned).unwrap_or_default();
-    let dirs: Vec<(PathBuf, u128)> = opened.iter().map(|drive| (dir(drive), drive.label.drive)).collect();
-    let named: Vec<(&Path, u128)> = dirs.iter().map(|(dir, drive)| (&**dir, *drive)).collect();
-    for (drive, (dir, _)) in opened.iter().zip(&named) {
-        // Another process may append. The next opening notes it then.
-        let noted = drive.try_hold().map_or(Ok(()), |_held| Roster::note(drive.home(), &named));
-        if let Err(error) = noted.and_then(|()| mark(dir)) {
-            notices.add(format!("a drive that is not mounted later may begin anew: {error}"));
-        }
-    }
-}
-
-/// A drive beside those before it.
-fn checked(drive: Drive, dir: &Path, opened: &[Arc<Drive>]) -> Result<Drive> {
-    if opened.iter().any(|other| other.label.drive == drive.label.drive) {
-        let why = format!("{} is given twice, or is a copy of another one", dir.display());
-        return Err(Error::Invalid { what: "the directories", why });
-    }
-    let own = drive.geometry().granule_bytes();
-    match opened.first().map(|first| first.geometry().granule_bytes()) {
-        Some(others) if others != own => {
-            let why = format!("its granules have {own} bytes, and those of the drives before it {others}");
-            Err(Error::Label { path: crate::label::path_of(drive.home()), why })
-        }
-        _ => Ok(drive),
     }
 }
 

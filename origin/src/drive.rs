@@ -6,8 +6,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use iomill::{Advice, Buffer, PlainOptions, Runtime};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
@@ -50,11 +52,11 @@ pub struct Drive {
     /// The file system had no room for another region.
     full: AtomicBool,
     #[cfg(test)]
-    pub hangs: std::sync::Arc<AtomicBool>,
+    pub hangs: Arc<AtomicBool>,
     #[cfg(test)]
     pub is_slow: AtomicBool,
     #[cfg(test)]
-    pub write_hangs: AtomicBool,
+    pub call_hangs: AtomicBool,
     notices: Notices,
 }
 
@@ -63,7 +65,7 @@ pub enum Gathered {
     Runs(iomill::Answer<Vec<u8>>),
     /// The drive does not answer.
     #[cfg(test)]
-    Hangs(std::sync::Arc<AtomicBool>),
+    Hangs(Arc<AtomicBool>),
     /// The first poll finds nothing, as it does of what is not in memory.
     #[cfg(test)]
     Later(Option<iomill::Answer<Vec<u8>>>),
@@ -110,6 +112,25 @@ impl Failures {
     }
 }
 
+/// What a drive is opened with.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The cache of the drives before it.
+    pub cache: Option<u128>,
+    /// The cache of new drives, if there is none before them.
+    pub new_cache: u128,
+    /// The bytes of a new drive.
+    pub share: Option<u64>,
+    pub options: Options,
+    pub runtime: Runtime,
+    pub notices: Notices,
+    /// Nothing waits for the opening any more, so it makes no drive: others may have begun another cache.
+    pub given_up: Arc<AtomicBool>,
+}
+
+/// How long a call waits for the right to append.
+const HOLD_PATIENCE: Duration = Duration::from_secs(30);
+
 /// The number of consecutive failures that makes a drive dead for this process.
 pub const FAILURES_MOST: u32 = 8;
 
@@ -119,16 +140,9 @@ fn region_bytes(bytes: u64) -> u64 {
 }
 
 impl Drive {
-    /// Opens the drive of a directory, or makes it one: `roster` says whether it may. `cache` is the cache of the drives before it, and `share` are its
-    /// bytes.
-    pub fn open(
-        dir: &Path,
-        cache: &mut Option<u128>,
-        share: Option<u64>,
-        options: &Options,
-        runtime: &Runtime,
-        notices: &Notices,
-    ) -> Result<Drive> {
+    /// Opens the drive of a directory, or makes it one: `may_begin` says whether it may.
+    pub fn open(dir: &Path, terms: &Terms) -> Result<Drive> {
+        let (options, runtime) = (&terms.options, &terms.runtime);
         let home = dir.join("iomill-origin");
         match fs::DirBuilder::new().mode(0o700).create(&home) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(Error::io("make the directory", home)(e)),
@@ -137,13 +151,13 @@ impl Drive {
         refuse_foreign(&home)?;
         let lock_path = home.join("lock");
         let lock = Lock::open(&lock_path).map_err(Error::io("open", &lock_path))?;
-        let held = lock.wait().map_err(Error::io("lock", &lock_path))?;
+        // Within the bound of the opening, so that it is told what holds it up.
+        let held = lock.wait(options.open_within / 3 * 2).map_err(Error::io("lock", &lock_path))?;
         let label = match Label::read(&home)? {
             Some(label) => label,
-            None => first_label(dir, &home, *cache, share, options)?,
+            None => first_label(dir, &home, terms)?,
         };
-        let expected = *cache.get_or_insert(label.cache);
-        if label.cache != expected {
+        if let Some(expected) = terms.cache.filter(|expected| label.cache != *expected) {
             let text = |id| format!("{id:032x}");
             return Err(Error::Foreign { path: dir.into(), expected: text(expected), found: text(label.cache) });
         }
@@ -156,7 +170,7 @@ impl Drive {
         drop(held);
         let (bounded, reads, writes, dead, full) = Default::default();
         let seen = (0..label.geometry.regions()).map(|_| AtomicU64::new(0)).collect();
-        let (runtime, notices) = (runtime.clone(), notices.clone());
+        let (runtime, notices) = (runtime.clone(), terms.notices.clone());
         let watched = Watched::new(options.write_within);
         Ok(Drive {
             home,
@@ -178,7 +192,7 @@ impl Drive {
             #[cfg(test)]
             is_slow: AtomicBool::new(false),
             #[cfg(test)]
-            write_hangs: AtomicBool::new(false),
+            call_hangs: AtomicBool::new(false),
             notices,
         })
     }
@@ -193,7 +207,7 @@ impl Drive {
 
     /// Takes the right to append, and waits for it within a bound.
     pub fn hold(&self) -> io::Result<Held<'_>> {
-        self.lock.wait()
+        self.lock.wait(HOLD_PATIENCE)
     }
 
     /// Takes the right to append, if it is free now. Rule W1.
@@ -206,20 +220,25 @@ impl Drive {
         Ok(self.runtime.buffer(len)?)
     }
 
-    pub fn write(&self, bytes: &[u8], offset: u64, _held: &Held<'_>) -> io::Result<()> {
-        let written = self.watched.call(|| {
+    /// Makes a call past iomill, under the lock of the drive. Rule D2.
+    fn watched<T>(&self, call: impl FnOnce() -> T) -> T {
+        self.watched.call(|| {
             #[cfg(test)]
-            while self.write_hangs.load(Relaxed) {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+            while self.call_hangs.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
             }
-            self.raw.write_all_at(bytes, offset)
-        });
+            call()
+        })
+    }
+
+    pub fn write(&self, bytes: &[u8], offset: u64, _held: &Held<'_>) -> io::Result<()> {
+        let written = self.watched(|| self.raw.write_all_at(bytes, offset));
         self.noted_write("write", written)
     }
 
     /// Reads past iomill's cache, which is for what users ask for.
     pub fn read_raw(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let read = self.watched.call(|| self.raw.read_exact_at(bytes, offset));
+        let read = self.watched(|| self.raw.read_exact_at(bytes, offset));
         match &read {
             Ok(()) => self.went_well(),
             Err(error) => self.failed("read", error),
@@ -231,7 +250,7 @@ impl Drive {
     pub fn gather(&self, places: &[(u64, usize)]) -> Gathered {
         #[cfg(test)]
         if self.hangs.load(Relaxed) {
-            return Gathered::Hangs(std::sync::Arc::clone(&self.hangs));
+            return Gathered::Hangs(Arc::clone(&self.hangs));
         }
         #[cfg(test)]
         if self.is_slow.load(Relaxed) {
@@ -258,7 +277,7 @@ impl Drive {
     pub fn allocate(&self, region: u32, _held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
         let allocate = || retry_on_intr(|| fallocate(&self.raw, FallocateFlags::KEEP_SIZE, offset, len));
-        let allocated = self.watched.call(allocate);
+        let allocated = self.watched(allocate);
         match allocated {
             // Without the call the writes take the blocks, and one that finds none fails.
             Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
@@ -273,7 +292,7 @@ impl Drive {
     pub fn give_back(&self, region: u32, held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match self.watched.call(|| retry_on_intr(|| fallocate(&self.raw, flags, offset, len))) {
+        match self.watched(|| retry_on_intr(|| fallocate(&self.raw, flags, offset, len))) {
             Ok(()) => Ok(true),
             Err(Errno::OPNOTSUPP) => {
                 let mut zeroes = self.buffer(PAGE_BYTES).map_err(io::Error::other)?;
@@ -364,8 +383,9 @@ fn is_full(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|raw| full.iter().any(|errno| errno.raw_os_error() == raw))
 }
 
-fn first_label(dir: &Path, home: &Path, cache: Option<u128>, share: Option<u64>, options: &Options) -> Result<Label> {
-    let bytes = match share {
+fn first_label(dir: &Path, home: &Path, terms: &Terms) -> Result<Label> {
+    let options = &terms.options;
+    let bytes = match terms.share {
         Some(bytes) => bytes,
         None => {
             let found = statvfs(home).map_err(|e| Error::io("ask for the free space of", home)(e.into()))?;
@@ -379,9 +399,12 @@ fn first_label(dir: &Path, home: &Path, cache: Option<u128>, share: Option<u64>,
     }
     let geometry = Geometry::new(options.granule_bytes, region_bytes, regions);
     let geometry = geometry.map_err(|why| Error::Invalid { what: "Options", why })?;
-    let cache = cache.map_or_else(random_id, Ok).map_err(Error::io("take a random number for", home))?;
+    let cache = terms.cache.unwrap_or(terms.new_cache);
     let drive = random_id().map_err(Error::io("take a random number for", home))?;
     let label = Label { cache, drive, geometry };
+    if terms.given_up.load(Relaxed) {
+        return Err(Error::Late { path: dir.into(), within: options.open_within });
+    }
     label.write(home)?;
     Ok(label)
 }
@@ -402,7 +425,7 @@ fn refuse_foreign(home: &Path) -> Result<()> {
 }
 
 /// From the kernel: two processes that were forked from one have the same generators in memory.
-fn random_id() -> io::Result<u128> {
+pub fn random_id() -> io::Result<u128> {
     random().map(u128::from_le_bytes)
 }
 

@@ -65,6 +65,14 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// A drive does not answer. A call of the system cannot be ended from outside, so a thread waits for it on.
+    #[error("{}: no answer within {within:?}; look after the drive, and open the cache again when it answers", path.display())]
+    Late {
+        /// The directory.
+        path: PathBuf,
+        /// How long it was waited for.
+        within: std::time::Duration,
+    },
     /// The index in shared memory cannot be made.
     #[error("the index {} of {len_bytes} bytes: {source}; give it a directory with room by `Options::index_dir`", path.display())]
     Index {

@@ -1,10 +1,14 @@
-//! Emptying a whole drive, and [`DriveStat`]: what is on it. Rules W3 and I4 of `docs/origin.md`. Non-goals: emptying one region for new granules
+//! Emptying whole drives, and [`DriveStat`]: what is on one. Rules W3, I4 and D3 of `docs/origin.md`. Non-goals: emptying one region for new granules
 //! (`append`).
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use crate::apart::Apart;
 use crate::drive::Drive;
+use crate::error::{Error, Result};
 use crate::index::Region;
 use crate::load;
 use crate::lock::Held;
@@ -64,6 +68,35 @@ impl Drive {
             is_dead: self.is_dead(),
         }
     }
+}
+
+/// How often a call looks whether a drive is late.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Empties drives, all at the same time, and goes on without those that are late. Returns the bytes that the file systems have back, or the first error.
+pub fn evict_all(drives: &[Arc<Drive>], within: Duration) -> Result<u64> {
+    let begin = |drive: &Arc<Drive>| {
+        let own = Arc::clone(drive);
+        let call = move || {
+            let held = own.hold().map_err(Error::io("lock", own.home()))?;
+            evict(&own, &held).map_err(Error::io("empty", own.home()))
+        };
+        Apart::begin(call).map_err(Error::io("start a thread for", drive.home()))
+    };
+    let begun: Vec<_> = drives.iter().map(begin).collect();
+    let ended = begun.into_iter().zip(drives).map(|(begun, drive)| {
+        let begun = begun?;
+        loop {
+            match begun.wait_until(Instant::now() + LOOK).map_err(Error::io("empty", drive.home()))? {
+                Some(freed) => return freed,
+                None if drive.is_late() => return Err(Error::Late { path: drive.home().into(), within }),
+                None => {}
+            }
+        }
+    });
+    // All of them, also after one that failed.
+    let ended: Vec<Result<u64>> = ended.collect();
+    ended.into_iter().sum()
 }
 
 /// Forgets all granules of a drive, and gives their blocks back to the file system. Returns the bytes of these blocks.

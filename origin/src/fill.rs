@@ -52,7 +52,7 @@ struct Queue {
     bytes: u64,
     writing: bool,
     ends: bool,
-    /// The regions of the drive are in the index, or cannot be.
+    /// The regions of the drive are in the index, or cannot be for now.
     is_loaded: bool,
     /// The thread does nothing any more.
     has_ended: bool,
@@ -128,7 +128,7 @@ impl Filler {
         self.shared.wait_while(end, |queue| !queue.ends && (queue.writing || !queue.fills.is_empty()))
     }
 
-    /// Waits until the index has what the drive has, or the drive is late.
+    /// Waits until the index has what the drive has, or the drive is late, or another process does not give the right to append back.
     pub fn wait_until_loaded(&self) {
         let _late = self.shared.wait_while(None, |queue| !queue.ends && !queue.is_loaded);
     }
@@ -238,12 +238,20 @@ impl Shared {
     /// Rule L2: reads what the drive has, a few regions at a time. Lookups meanwhile find what is there.
     fn load(&self) {
         while !self.drive.index.is_loaded() && !locked(&self.queue).ends {
-            let Some(held) = self.hold() else { continue };
+            let Some(held) = self.hold() else {
+                // A process that is stopped, or hangs, has the right. Nothing else waits for it.
+                self.tell_loaded();
+                continue;
+            };
             if let Err(error) = load::load_some(&self.drive, &held) {
                 self.drive.failed("read the summaries", &error);
                 break;
             }
         }
+        self.tell_loaded();
+    }
+
+    fn tell_loaded(&self) {
         locked(&self.queue).is_loaded = true;
         self.changed.notify_all();
     }

@@ -218,6 +218,12 @@ impl Index {
         self.word(self.shape.pins + (place / 64) as usize).load(Relaxed) & 1 << (place % 64) != 0
     }
 
+    /// How many granules of the drive are marked so.
+    pub fn count_pinned(&self) -> u64 {
+        let words = self.shape.pins..self.shape.pins + self.shape.geometry.places().div_ceil(64) as usize;
+        words.map(|at| u64::from(self.word(at).load(Relaxed).count_ones())).sum()
+    }
+
     /// The granules of a region that eviction keeps.
     pub fn pinned(&self, region: u32) -> Vec<u64> {
         self.places(region).filter(|place| self.is_pinned(*place) && self.tag_at(*place) != 0).collect()
@@ -262,6 +268,7 @@ impl Index {
     /// Forgets all granules of a region. Rule I4: before the region begins another life. The caller holds the drive's lock.
     pub fn clear(&self, region: u32) {
         for place in self.places(region) {
+            self.pin(place, false);
             let tag = self.tag_at(place);
             if tag == 0 {
                 continue;

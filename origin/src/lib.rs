@@ -22,6 +22,7 @@
 //!
 //! `docs/origin.md` in the repository of iomill says when this helps, when not, how much it takes, and what is promised.
 
+mod apart;
 mod append;
 mod bounded;
 mod cache;
@@ -43,6 +44,7 @@ mod load;
 mod lock;
 mod mapping;
 mod notices;
+mod opening;
 mod options;
 mod origin;
 mod pages;

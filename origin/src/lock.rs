@@ -35,8 +35,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// How long a call waits for the right, and how often it asks.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a call that waits asks for the right.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Lock {
@@ -60,14 +59,14 @@ impl Lock {
     }
 
     /// Waits for another process to append its batch, or to open the drive, within a bound: that process may be stopped.
-    pub fn wait(&self) -> io::Result<Held<'_>> {
+    pub fn wait(&self, most: Duration) -> io::Result<Held<'_>> {
         let begun = Instant::now();
         loop {
             match self.try_take() {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => thread::sleep(PAUSE),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < most => thread::sleep(PAUSE),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let why = format!(
-                        "it was not free for {PATIENCE:?}; end the process that holds it if it is stopped, and look after the drive if it hangs"
+                        "it was not free for {most:?}; end the process that holds it if it is stopped, and look after the drive if it hangs"
                     );
                     return Err(io::Error::new(e.kind(), why));
                 }
@@ -95,6 +94,6 @@ mod tests {
         let held = other.try_take().unwrap();
         assert!(lock.try_take().is_err());
         drop(held);
-        lock.wait().unwrap();
+        lock.wait(Duration::ZERO).unwrap();
     }
 }

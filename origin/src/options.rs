@@ -104,6 +104,7 @@ pub struct Options {
     pub(crate) cost: Cost,
     pub(crate) fill_bytes: u64,
     pub(crate) wait_for_others: Duration,
+    pub(crate) open_within: Duration,
     pub(crate) read_within: Duration,
     pub(crate) write_within: Duration,
     pub(crate) on_root: bool,
@@ -125,6 +126,7 @@ impl Default for Options {
             cost: Cost::default(),
             fill_bytes: 64 << 20,
             wait_for_others: Duration::from_millis(250),
+            open_within: Duration::from_secs(30),
             read_within: Duration::from_secs(1),
             write_within: Duration::from_secs(5),
             on_root: false,
@@ -204,6 +206,13 @@ impl Options {
     /// How long a call waits for a granule that another process fetches, before it fetches the granule itself: 250 ms by default.
     pub fn wait_for_others(mut self, most: Duration) -> Options {
         self.wait_for_others = most;
+        self
+    }
+
+    /// How long one drive may take to be opened: 30 s by default. The cache goes on without one that takes longer, and [`crate::Cache::notices`] has it.
+    /// It is also the bound of the first call of a forked child, which opens the drives again.
+    pub fn open_within(mut self, most: Duration) -> Options {
+        self.open_within = most;
         self
     }
 

@@ -2,6 +2,7 @@
 //! again (`prefetch`).
 
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::cache::Inner;
@@ -27,7 +28,7 @@ pub struct Pinned {
 const TRIES: u32 = 3;
 /// How often a pin looks whether a granule was written.
 const LOOK: Duration = Duration::from_millis(2);
-/// One byte in this many of the drives' bytes may be pinned.
+/// One granule in this many of each drive may be pinned. So there is a region with no more of them, which eviction can empty.
 const SHARE: u64 = 2;
 
 /// Brings what lacks of a range, and pins all of it. `done` grows, and is told after each step.
@@ -45,12 +46,11 @@ pub async fn pin(
     while at < end {
         let some = at..(at + step).min(end);
         at = some.end;
-        let room = cache.drives.iter().map(|drive| drive.stat()).map(|drive| (drive.bytes / SHARE, drive.pinned_bytes));
-        let (most, pinned) = room.fold((0, 0), |sum, drive| (sum.0 + drive.0, sum.1 + drive.1));
-        if pinned + (some.end - some.start) > most {
+        if let Some((home, most)) = full_drive(cache, id, some.clone()) {
             let why = format!(
-                "{:?} is not pinned: {pinned} bytes are, and at most {most} may be, half of what the drives hold; unpin others",
-                object.path
+                "{:?} is not pinned: at most {most} bytes may be on {}, half of what the drive holds; unpin others",
+                object.path,
+                home.display()
             );
             return Err(Fault::other(why));
         }
@@ -59,6 +59,22 @@ pub async fn pin(
         progress(*done);
     }
     Ok(())
+}
+
+/// A drive on which a range would pin too many granules, and how many bytes may be. What is pinned already is no more.
+fn full_drive(cache: &Inner, id: ObjectId, some: Range<u64>) -> Option<(&Path, u64)> {
+    let (shares, mut more) = (cache.shares(), vec![0; cache.drives.len()]);
+    for granule in some.start / cache.granule_bytes..some.end.div_ceil(cache.granule_bytes) {
+        let tag = id.granule(granule).tag;
+        let Some(drive) = shares.drive(tag) else { continue };
+        let index = &cache.drives[drive].index;
+        more[drive] += u64::from(!index.find(tag).is_some_and(|found| index.is_pinned(found.place)));
+    }
+    cache.drives.iter().zip(more).find_map(|(drive, more)| {
+        let most = drive.geometry().places() / SHARE;
+        let is_full = more > 0 && drive.index.count_pinned() + more > most;
+        is_full.then(|| (drive.home(), most * cache.granule_bytes))
+    })
 }
 
 /// Pins granules, and brings those that lack. Returns the bytes that came from the origin.

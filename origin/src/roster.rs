@@ -81,7 +81,7 @@ impl Roster {
     }
 
     /// Notes on the drive of `home` which directories are drives now. The caller holds the drive's lock.
-    pub fn note(home: &Path, drives: &[(&Path, u128)]) -> Result<()> {
+    pub fn note(home: &Path, drives: &[(PathBuf, u128)]) -> Result<()> {
         let was = Roster::read(home)?;
         let mut now = was.clone();
         drives.iter().for_each(|(dir, drive)| now.add(name_of(dir), *drive));
@@ -129,15 +129,29 @@ pub fn may_begin(dir: &Path, options: &Options, roster: &Roster) -> Result<()> {
     if !options.anew && has_been_one() { Err(Error::Gone { path: dir.into() }) } else { Ok(()) }
 }
 
+/// What a directory has, before it is opened.
+#[derive(Debug)]
+pub struct Looked {
+    /// Its device and inode. `None`: it is not there.
+    pub place: Option<(u64, u64)>,
+    /// The cache of its drive, if it has one, and what that remembers.
+    known: Option<(u128, Roster)>,
+}
+
+/// Looks at a directory. What is wrong with its drive is told when that is opened.
+pub fn look(dir: &Path) -> Looked {
+    let home = dir.join("iomill-origin");
+    let place = fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok();
+    let label = Label::read(&home).ok().flatten();
+    Looked { place, known: label.map(|label| (label.cache, Roster::read(&home).unwrap_or_default())) }
+}
+
 /// The cache that directories belong to, if one of them has a label, and what its drives remember. A new drive among old ones gets their cache.
-pub fn known_cache(dirs: &[&PathBuf]) -> (Option<u128>, Roster) {
+pub fn known_cache<'a>(looked: impl Iterator<Item = &'a Looked>) -> (Option<u128>, Roster) {
     let (mut cache, mut roster) = (None, Roster::default());
-    for home in dirs.iter().map(|dir| dir.join("iomill-origin")) {
-        // What is wrong with a drive is told when it is opened.
-        let Some(label) = Label::read(&home).ok().flatten() else { continue };
-        cache.get_or_insert(label.cache);
-        if cache == Some(label.cache) {
-            roster.extend(Roster::read(&home).unwrap_or_default());
+    for (own, remembered) in looked.filter_map(|looked| looked.known.as_ref()) {
+        if *cache.get_or_insert(*own) == *own {
+            roster.extend(remembered.clone());
         }
     }
     (cache, roster)
@@ -153,8 +167,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let odd = Path::new(std::ffi::OsStr::from_bytes(b"/mnt/a\nb \xff\""));
         assert_eq!(Roster::read(dir.path()).unwrap(), Roster::default());
-        Roster::note(dir.path(), &[(Path::new("/mnt/ssd0"), 1), (odd, 2)]).unwrap();
-        Roster::note(dir.path(), &[(Path::new("/mnt/ssd1"), 3), (odd, 4)]).unwrap();
+        Roster::note(dir.path(), &[("/mnt/ssd0".into(), 1), (odd.into(), 2)]).unwrap();
+        Roster::note(dir.path(), &[("/mnt/ssd1".into(), 3), (odd.into(), 4)]).unwrap();
         let roster = Roster::read(dir.path()).unwrap();
         assert!(roster.has(odd) && roster.has(Path::new("/mnt/ssd0")) && !roster.has(Path::new("/mnt/ssd")));
         assert_eq!(roster.drives.len(), 3);

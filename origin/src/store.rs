@@ -217,13 +217,18 @@ impl Store {
     pub async fn read(&self, path: &str, first: Option<Range<u64>>, cut: Cut<'_>) -> Result<Got> {
         give_turn().await;
         for _ in 0..TRIES {
-            let (object, have, fresh) = self.begin(path, first.clone()).await?;
+            let (object, have, fresh) = match self.begin(path, first.clone()).await {
+                // An origin without ranges gives whole objects.
+                Err(fault) if fault.kind == Kind::NotSupported => return Ok(Got::Pass),
+                begun => begun?,
+            };
             if object.id.is_none() {
                 return Ok(Got::Pass);
             }
             match self.read_of(&object, have, fresh, cut).await {
                 Ok(Some(parts)) => return Ok(Got::Parts(object, parts)),
                 Ok(None) => {}
+                Err(fault) if fault.kind == Kind::NotSupported => return Ok(Got::Pass),
                 // Rule C1: nothing of what was read is used.
                 Err(fault) if fault.kind == Kind::Precondition => self.known().forget(path),
                 Err(fault) => return Err(fault),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use iomill::RuntimeOptions;
 
 use super::*;
-use crate::drive::FAILURES_MOST;
+use crate::drive::{FAILURES_MOST, Terms};
 use crate::identity::{ObjectId, Version};
 use crate::notices::Notices;
 use crate::options::Options;
@@ -17,7 +17,10 @@ fn drive(dir: &Path) -> Drive {
 fn drive_telling(dir: &Path, notices: &Notices) -> Drive {
     let runtime = RuntimeOptions::new().cache_bytes(1 << 20).start().unwrap();
     let options = Options::new().granule_bytes(4096).region_bytes(4 << 20).index_dir(dir).on_root(true);
-    let drive = Drive::open(dir, &mut None, Some(16 << 20), &options, &runtime, notices).unwrap();
+    let notices = notices.clone();
+    let share = Some(16 << 20);
+    let terms = Terms { cache: None, new_cache: 1, share, options, runtime, notices, given_up: Default::default() };
+    let drive = Drive::open(dir, &terms).unwrap();
     load::recover(&drive, &drive.try_hold().unwrap()).unwrap();
     drive
 }

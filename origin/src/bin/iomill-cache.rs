@@ -8,6 +8,15 @@ use std::process::ExitCode;
 
 use iomill_origin::{Cache, Options};
 
+/// The standard output of a caller that may have closed it, as the command `iomill` has it.
+#[path = "../../../crates/iomill-cli/src/streams.rs"]
+#[expect(
+    dead_code,
+    unsafe_code,
+    reason = "the standard input is not read here; each unsafe block of the file says why"
+)]
+mod streams;
+
 const HELP: &str = "A cache of objects on local drives.
 
 usage: iomill-cache init [--bytes SIZE] [--granule SIZE] [--index DIR] DIR...
@@ -50,8 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn print(text: &str) -> Result<ExitCode, String> {
-    let mut out = io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match streams::stdout().and_then(|mut out| out.write_all(text.as_bytes())) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         // The code that a shell shows for a tool that SIGPIPE ended.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::from(128 + 13)),

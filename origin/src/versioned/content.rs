@@ -66,7 +66,7 @@ impl Content {
     }
 
     /// Brings what the drives lack of ranges, and keeps all of it there, for all processes, until it is unpinned or the machine is started anew. At
-    /// most half of what the drives hold can be pinned. `progress` is told how far it is. What was pinned before an error stays so.
+    /// most half of what each drive holds can be pinned. `progress` is told how far it is. What was pinned before an error stays so.
     pub async fn pin(&self, ranges: &[Range<u64>], mut progress: impl FnMut(Pinned) + Send) -> Result<Pinned> {
         let mut done = Pinned::default();
         let pinned = self.store.store.pin(&self.object, ranges, &mut done, &mut progress).await;

@@ -23,7 +23,7 @@ use super::object_store::{
 use super::result;
 use crate::cache::Cache;
 use crate::change::{Change, Deletes};
-use crate::common::{Fault, pieces};
+use crate::common::{Fault, Kind, pieces};
 use crate::counters::add;
 use crate::known::Object;
 use crate::pin::Pinned;
@@ -137,9 +137,12 @@ impl Cached {
             return Ok(None);
         }
         let range = resolved(options.range.as_ref(), object.meta.size).map_err(|fault| error(&fault, location))?;
-        let first = self.store.read_more(&object, &[first_piece(&range)]).await;
-        let parts = first.map_err(|fault| error(&fault, location))?;
-        Ok(Some(self.result(location, &object, range, parts)))
+        match self.store.read_more(&object, &[first_piece(&range)]).await {
+            Ok(parts) => Ok(Some(self.result(location, &object, range, parts))),
+            // An origin without ranges gives whole objects.
+            Err(fault) if fault.kind == Kind::NotSupported => Ok(None),
+            Err(fault) => Err(error(&fault, location)),
+        }
     }
 
     async fn get_now(&self, location: &Path, options: &GetOptions) -> Result<Option<GetResult>> {

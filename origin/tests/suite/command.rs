@@ -75,6 +75,25 @@ fn output_that_fails_and_names_that_are_no_text_are_no_panics() {
     assert!(ended.status.code() == Some(1) && said(&ended).contains("no command"), "{}", said(&ended));
 }
 
+/// Seen to end with 0 when /dev/null took the place of a closed stream, and when EBADF counted as success.
+#[test]
+fn a_standard_output_that_is_closed_or_only_for_reading_is_an_error() {
+    let dir = scratch();
+    let drives = super::drives(&dir);
+    assert!(run(&["init", "--bytes", "64MiB"], dir.path(), &drives).status.success());
+    let stat = ["stat".as_ref(), "--index".as_ref(), dir.path().as_os_str(), drives[0].as_os_str()];
+    for refused in [">&-", "1</dev/null"] {
+        for arguments in [&["--help".as_ref()][..], &stat[..]] {
+            let script = format!("exec \"$0\" \"$@\" {refused}");
+            let mut shell = Command::new("sh");
+            let ended = shell.args(["-c", &script, env!("CARGO_BIN_EXE_iomill-cache")]).args(arguments).output();
+            let ended = ended.unwrap();
+            let text = said(&ended);
+            assert!(ended.status.code() == Some(1) && text.contains("standard output"), "{refused}: {text}");
+        }
+    }
+}
+
 #[test]
 fn wrong_commands_are_refused_in_words_and_make_nothing() {
     let dir = scratch();

@@ -181,6 +181,67 @@ fn an_only_drive_that_is_not_mounted_is_refused() {
     drop(opened(false).unwrap());
 }
 
+/// A file of a drive that is a pipe: the call that opens it does not end until [`Hung::answer`] opens the other end.
+pub struct Hung {
+    file: std::path::PathBuf,
+    away: std::path::PathBuf,
+}
+
+impl Hung {
+    pub fn new(drive: &std::path::Path, name: &str) -> Hung {
+        let file = drive.join("iomill-origin").join(name);
+        let away = file.with_extension("away");
+        let _not_there = fs::rename(&file, &away);
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        Hung { file, away }
+    }
+
+    /// The drive answers, and is as it was.
+    pub fn answer(self) {
+        let pipe = fs::OpenOptions::new().read(true).write(true).open(&self.file).unwrap();
+        fs::remove_file(&self.file).unwrap();
+        let _not_there = fs::rename(&self.away, &self.file);
+        drop(pipe);
+    }
+}
+
+/// Calls that hang in each part of an opening. Seen to fail with no bound in any of the three: the opening did not end.
+#[tokio::test]
+async fn an_opening_goes_on_without_a_drive_that_hangs() {
+    use std::time::{Duration, Instant};
+    for name in ["label", "lock", "roster.new"] {
+        let (rig, bytes) = filled().await;
+        let Rig { store, cache, scripted, dir, .. } = rig;
+        drop((store, cache));
+        let mut dirs = drives(&dir);
+        // The others note it, so that each writes its roster.
+        dirs.push(dir.path().join("ssd2"));
+        fs::create_dir(&dirs[2]).unwrap();
+        let hung = Hung::new(&dirs[0], name);
+        let given = never(options(&dir)).open_within(Duration::from_millis(500));
+        let begun = Instant::now();
+        let error = Cache::open(&dirs[..1], given.clone());
+        // Alone it writes no roster.
+        assert!(name == "roster.new" || matches!(error, Err(Error::Late { .. })), "{name}: {error:?}");
+        drop(error);
+        let cache = Cache::open(&dirs, given.clone()).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());
+        let notices = cache.notices();
+        assert!(notices.len() == 1 && notices[0].contains("ssd0: no answer"), "{name}: {notices:?}");
+        let store = cache.over(scripted as std::sync::Arc<dyn ObjectStore>, "memory://");
+        let (path, wanted) = (super::Path::from("a"), rows(LEN as u64));
+        for _ in 0..2 {
+            assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+            cache.flush();
+        }
+        assert!(cache.counters().hits >= wanted.len() as u64, "the others go on: {:?}", cache.counters());
+        hung.answer();
+        // What answers too late is let go: it does not hold the lock.
+        let again = Cache::open(&dirs, given.open_within(PATIENCE)).unwrap();
+        assert_eq!((again.notices(), again.stat().len()), (vec![], 3), "{name}");
+    }
+}
+
 /// The environment variable with the directory of the file system that is frozen.
 const FROZEN: &str = "IOMILL_ORIGIN_FROZEN";
 
@@ -216,7 +277,7 @@ async fn on_frozen_file_system(dir: &std::path::Path) {
     let drives = [dir.join("ssd0"), dir.join("ssd1")];
     let given = Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(index.path());
     let given = never(given).on_root(true).read_within(PATIENCE).write_within(Duration::from_millis(500));
-    let cache = Cache::open(&drives, given).unwrap();
+    let cache = Cache::open(&drives, given.clone()).unwrap();
     let memory = std::sync::Arc::new(super::InMemory::new());
     let (path, bytes) = (super::Path::from("a"), random(LEN, 1));
     memory.put(&path, bytes.clone().into()).await.unwrap();
@@ -229,6 +290,12 @@ async fn on_frozen_file_system(dir: &std::path::Path) {
         return;
     }
     let frozen = Frozen(&drives[0]);
+    // Another process opens it meanwhile, and one empties it.
+    let opening = Instant::now();
+    let other = Cache::open(&drives, given.clone().open_within(Duration::from_secs(1))).unwrap();
+    assert!(other.notices().len() == 1 && other.notices()[0].contains("ssd0"), "{:?}", other.notices());
+    assert!(opening.elapsed() < MOST, "{:?}", opening.elapsed());
+    drop(other);
     let (begun, before) = (Instant::now(), cache.counters());
     for _ in 0..3 {
         assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
@@ -251,6 +318,10 @@ async fn on_frozen_file_system(dir: &std::path::Path) {
     }
     let notices = cache.notices();
     assert!(notices.len() == 1 && notices[0].contains("ssd0"), "{notices:?}");
+    let evicting = Instant::now();
+    let error = cache.evict().unwrap_err();
+    assert!(matches!(error, Error::Late { .. }) && evicting.elapsed() < MOST, "{error}");
+    assert_eq!(cache.stat().iter().map(|drive| drive.filled_bytes > 0).collect::<Vec<_>>(), [true, false]);
     let closing = Instant::now();
     drop((store, cache));
     assert!(closing.elapsed() < MOST && begun.elapsed() < 2 * MOST, "{:?}", closing.elapsed());

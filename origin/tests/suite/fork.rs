@@ -4,10 +4,12 @@
 
 use std::future::Future;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use futures_executor::block_on;
 use iomill_origin::{Cost, Revalidate};
 
+use super::drives::Hung;
 use super::{Act, Rig, expected, random, rows};
 
 const LEN: usize = 1 << 20;
@@ -98,4 +100,27 @@ fn timers_run_in_a_forked_child() {
         begun && block_on(rig.ranges("a", &far)).unwrap() == expected(&bytes, &far)
     });
     assert_eq!(status, 0);
+}
+
+/// A child opens the drives at its first call, and goes on without one that hangs. Seen to fail with no bound: an alarm ended the child.
+#[test]
+fn a_forked_child_goes_on_without_a_drive_that_hangs() {
+    if has_run_alone() {
+        return;
+    }
+    let rig = Rig::with(|options| options.revalidate("", Revalidate::Never).open_within(Duration::from_millis(500)));
+    let bytes = random(LEN, 1);
+    block_on(rig.behind("a", bytes.clone()));
+    let all = rows(LEN as u64);
+    block_on(rig.ranges("a", &all)).unwrap();
+    rig.cache.flush();
+    let hung = Hung::new(&super::drives(&rig.dir)[0], "label");
+    let status = in_child(|| {
+        let begun = Instant::now();
+        let right = block_on(rig.ranges("a", &all)).unwrap() == expected(&bytes, &all);
+        right && begun.elapsed() < Duration::from_secs(20) && rig.cache.notices().len() == 1
+    });
+    hung.answer();
+    assert_eq!(status, 0);
+    assert_eq!(block_on(rig.ranges("a", &all)).unwrap(), expected(&bytes, &all));
 }

@@ -19,6 +19,7 @@ fn refused(error: iomill_origin::Error) -> PyErr {
     match &error {
         Error::Invalid { .. } | Error::Foreign { .. } | Error::Small { .. } => PyValueError::new_err(error.to_string()),
         Error::NoDirectory { .. } | Error::Unmounted { .. } => PyOSError::new_err((ENOENT, error.to_string())),
+        Error::Late { .. } => PyOSError::new_err((ETIMEDOUT, error.to_string())),
         Error::Index { source, .. } | Error::Io { source, .. } => {
             PyOSError::new_err((source.raw_os_error().unwrap_or(EIO), error.to_string()))
         }
@@ -28,6 +29,7 @@ fn refused(error: iomill_origin::Error) -> PyErr {
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
+const ETIMEDOUT: i32 = 110;
 
 /// A time of Python in seconds.
 pub fn seconds(name: &str, value: f64) -> PyResult<Duration> {

@@ -1,0 +1,153 @@
+//! [`opened`]: the drives of a cache that can be had. What is wrong with the others is told. All that a drive is asked for here has a bound in
+//! time: rule D3 of `docs/origin.md`. Non-goals: one drive (`drive`), and what a process does with them (`cache`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Instant;
+
+use iomill::Runtime;
+
+use crate::apart::Apart;
+use crate::drive::{Drive, Terms, random_id};
+use crate::error::{Error, Result};
+use crate::notices::Notices;
+use crate::options::Options;
+use crate::roster::{Looked, Roster, known_cache, look, mark, may_begin};
+use crate::timer::end_of;
+
+/// The drives so far, and what is wrong with others.
+struct Drives<'a> {
+    opened: Vec<Arc<Drive>>,
+    first_error: Option<Error>,
+    options: &'a Options,
+    notices: &'a Notices,
+}
+
+/// Opens the drives of directories. An error if none can be had, or if the directories belong to two caches.
+pub fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Notices) -> Result<Vec<Arc<Drive>>> {
+    let mut drives = Drives { opened: Vec::new(), first_error: None, options, notices };
+    let looked = drives.look(dirs)?;
+    let (cache, roster) = known_cache(looked.iter().map(|(_, looked)| looked));
+    let terms = Terms {
+        cache,
+        // Of two processes that make drives of the same directories, the first one decides.
+        new_cache: random_id().map_err(Error::io("take a random number for", &dirs[0]))?,
+        share: options.bytes.map(|bytes| bytes / dirs.len() as u64),
+        options: options.clone(),
+        runtime: runtime.clone(),
+        notices: notices.clone(),
+        given_up: Arc::default(),
+    };
+    drives.open(&looked, terms, &Arc::new(roster))?;
+    drives.remember()?;
+    match drives.first_error {
+        Some(error) if drives.opened.is_empty() => Err(error),
+        _ => Ok(drives.opened),
+    }
+}
+
+impl Drives<'_> {
+    fn leave_out(&mut self, error: Error) {
+        self.notices.add(format!("a drive is left out: {error}"));
+        self.first_error.get_or_insert(error);
+    }
+
+    fn end(&self) -> Instant {
+        end_of(self.options.open_within)
+    }
+
+    fn late(&self, dir: &Path) -> Error {
+        Error::Late { path: dir.into(), within: self.options.open_within }
+    }
+
+    /// What the directories have, each looked at by a thread of its own.
+    fn look<'d>(&mut self, dirs: &'d [PathBuf]) -> Result<Vec<(&'d PathBuf, Looked)>> {
+        let begin = |dir: &'d PathBuf| {
+            let own = dir.clone();
+            Ok((dir, Apart::begin(move || look(&own)).map_err(Error::io("start a thread for", dir))?))
+        };
+        let begun = dirs.iter().map(begin).collect::<Result<Vec<_>>>()?;
+        let (end, mut all) = (self.end(), Vec::new());
+        for (dir, apart) in begun {
+            match apart.wait_until(end).map_err(Error::io("examine", dir))? {
+                Some(looked) => all.push((dir, looked)),
+                None => self.leave_out(self.late(dir)),
+            }
+        }
+        // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
+        all.sort_by_key(|(_, looked)| looked.place);
+        Ok(all)
+    }
+
+    /// One after the other: the first one says which cache it is.
+    fn open(&mut self, looked: &[(&PathBuf, Looked)], mut terms: Terms, roster: &Arc<Roster>) -> Result<()> {
+        for (dir, _) in looked {
+            terms.given_up = Arc::new(AtomicBool::new(false));
+            let (own, own_terms, own_roster) = (PathBuf::clone(dir), terms.clone(), Arc::clone(roster));
+            let call =
+                move || may_begin(&own, &own_terms.options, &own_roster).and_then(|()| Drive::open(&own, &own_terms));
+            let apart = Apart::begin(call).map_err(Error::io("start a thread for", *dir))?;
+            let drive = apart.wait_until(self.end()).map_err(Error::io("open", *dir))?;
+            let drive = drive.unwrap_or_else(|| {
+                terms.given_up.store(true, Relaxed);
+                Err(self.late(dir))
+            });
+            match drive.and_then(|drive| self.checked(drive, dir)) {
+                Ok(drive) => {
+                    terms.cache = Some(drive.label.cache);
+                    self.opened.push(Arc::new(drive));
+                }
+                Err(error @ (Error::Foreign { .. } | Error::Invalid { .. })) => return Err(error),
+                Err(error) => self.leave_out(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// A drive beside those before it.
+    fn checked(&self, drive: Drive, dir: &Path) -> Result<Drive> {
+        if self.opened.iter().any(|other| other.label.drive == drive.label.drive) {
+            let why = format!("{} is given twice, or is a copy of another one", dir.display());
+            return Err(Error::Invalid { what: "the directories", why });
+        }
+        let own = drive.geometry().granule_bytes();
+        match self.opened.first().map(|first| first.geometry().granule_bytes()) {
+            Some(others) if others != own => {
+                let why = format!("its granules have {own} bytes, and those of the drives before it {others}");
+                Err(Error::Label { path: crate::label::path_of(drive.home()), why })
+            }
+            _ => Ok(drive),
+        }
+    }
+
+    /// Rules M1 and M2: each drive remembers all, so that none of them begins anew by itself.
+    fn remember(&mut self) -> Result<()> {
+        let dir = |drive: &Arc<Drive>| drive.home().parent().map(Path::to_owned).unwrap_or_default();
+        let named: Arc<Vec<(PathBuf, u128)>> =
+            Arc::new(self.opened.iter().map(|drive| (dir(drive), drive.label.drive)).collect());
+        let begin = |(n, drive): (usize, Arc<Drive>)| {
+            let (own, named) = (Arc::clone(&drive), Arc::clone(&named));
+            let call = move || {
+                // Another process may append. The next opening notes it then.
+                let noted = own.try_hold().map_or(Ok(()), |_held| Roster::note(own.home(), &named));
+                noted.and_then(|()| mark(&named[n].0))
+            };
+            let apart = Apart::begin(call).map_err(Error::io("start a thread for", drive.home()))?;
+            Ok((drive, apart))
+        };
+        let begun = std::mem::take(&mut self.opened).into_iter().enumerate().map(begin).collect::<Result<Vec<_>>>()?;
+        let end = self.end();
+        for (n, (drive, apart)) in begun.into_iter().enumerate() {
+            match apart.wait_until(end).map_err(Error::io("write to", drive.home()))? {
+                Some(Ok(())) => self.opened.push(drive),
+                Some(Err(error)) => {
+                    self.notices.add(format!("a drive that is not mounted later may begin anew: {error}"));
+                    self.opened.push(drive);
+                }
+                None => self.leave_out(self.late(&named[n].0)),
+            }
+        }
+        Ok(())
+    }
+}
