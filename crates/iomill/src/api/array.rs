@@ -386,7 +386,7 @@ impl ArrayOptions {
     /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is made
     /// only if each directory is on another file system. Otherwise [`Error::NoArray`] names the directory;
     /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives have an array and
-    /// others have none. A new array has the defaults of [`CreateOptions`]; [`ArrayOptions::create_with`] takes others.
+    /// others have none.
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {
@@ -394,10 +394,19 @@ impl ArrayOptions {
     /// # Ok(()) }
     /// ```
     pub fn open_or_create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        self.open_or_create_with(drives, &CreateOptions::new())
+    }
+
+    /// [`ArrayOptions::open_or_create`] with options for the array if it is new. One that exists stays as it is.
+    pub fn open_or_create_with<P: AsRef<Path>>(
+        self,
+        drives: impl IntoIterator<Item = P>,
+        options: &CreateOptions,
+    ) -> Result<Array> {
         check_may_block("open_or_create")?;
         let drives: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         match Catalog::are_new(&*self.platform, &drives)? {
-            true => Array::create_with(self, drives, &CreateOptions::new()),
+            true => Array::create_with(self, drives, options),
             false => Array::open_with(self, drives),
         }
     }
