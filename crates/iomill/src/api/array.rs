@@ -87,6 +87,10 @@ impl Array {
     }
 
     fn create_with(options: ArrayOptions, drives: Vec<PathBuf>, new: &CreateOptions) -> Result<Array> {
+        events::create(&drives).run(|| Array::create_inside(options, &drives, new))
+    }
+
+    fn create_inside(options: ArrayOptions, drives: &[PathBuf], new: &CreateOptions) -> Result<Array> {
         let weights = match &new.weights {
             Some(weights) => weights.clone(),
             None => vec![1; drives.len()],
@@ -98,13 +102,17 @@ impl Array {
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
         // Before anything is on the drives: files there would make a second try fail.
         let ready = |id: Id, drives: &[Drive]| Ready::new(&options, id, drives, EMPTY_FILE, true);
-        let (catalog, ready) = Catalog::create_with(&options.platform, &drives, &weights, new.copies, ready)?;
+        let (catalog, ready) = Catalog::create_with(&options.platform, drives, &weights, new.copies, ready)?;
         Ok(Array::start(options, catalog, ready))
     }
 
     pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
+        events::open(&starts).run(|| Array::open_inside(options, &starts))
+    }
+
+    fn open_inside(options: ArrayOptions, starts: &[PathBuf]) -> Result<Array> {
         let mode = if options.read_only { crate::catalog::OpenMode::Reader } else { crate::catalog::OpenMode::Writer };
-        let catalog = Catalog::open(&options.platform, &starts, mode)?;
+        let catalog = Catalog::open(&options.platform, starts, mode)?;
         let ready = Ready::new(&options, catalog.id(), catalog.drives(), setup::PROBED, catalog.is_writer())?;
         Ok(Array::start(options, catalog, ready))
     }
@@ -437,10 +445,12 @@ impl ArrayInner {
         if !self.options.read_only {
             return Err(Error::Forked);
         }
-        of_process(&self.again, || {
-            let drives = self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned());
-            self.options.in_child().open_at(drives)
-        })
+        of_process(&self.again, || self.options.in_child().open_at(self.locations()))
+    }
+
+    /// The directories of the drives.
+    fn locations(&self) -> Vec<PathBuf> {
+        self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned()).collect()
     }
 
     fn open_file(self: &Arc<Self>, name: &str) -> Result<File> {
@@ -520,9 +530,11 @@ impl ArrayInner {
     }
 
     fn close(&self) -> Result<()> {
-        let closed = self.files.close(self.pager.as_ref(), || self.catalog.close());
-        events::closed(self.catalog.drives().len(), closed.as_ref().err());
-        closed
+        events::close(&self.locations()).run(|| {
+            let closed = self.files.close(self.pager.as_ref(), || self.catalog.close());
+            events::closed(self.catalog.drives().len(), closed.as_ref().err());
+            closed
+        })
     }
 }
 
