@@ -397,10 +397,9 @@ impl File {
         })
     }
 
-    /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need not be written before. If it is the
-    /// file's last handle, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle since the last
-    /// sync may be missing. If several handles are discarded at the same moment, none may count as the last, and then all bytes are
-    /// written.
+    /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need no write. If the handle
+    /// is the last one, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle
+    /// since the last sync may be missing. Handles discarded at the same moment may all miss that, and write the bytes.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();
