@@ -14,14 +14,14 @@ const ENGINES: [EngineKind; 4] = [EngineKind::Uring, EngineKind::Aio, EngineKind
 
 fn runtime_options(
     cache_bytes: Option<u64>,
-    cache_bytes_max: Option<u64>,
+    cache_max_bytes: Option<u64>,
     engine: Option<&str>,
 ) -> PyResult<RuntimeOptions> {
     let mut options = RuntimeOptions::new();
     if let Some(bytes) = cache_bytes {
         options = options.cache_bytes(bytes);
     }
-    if let Some(bytes) = cache_bytes_max {
+    if let Some(bytes) = cache_max_bytes {
         options = options.cache(CacheOptions::new().max_bytes(bytes));
     }
     if let Some(name) = engine {
@@ -36,15 +36,15 @@ fn runtime_options(
 
 /// Makes a runtime: the one that plain files use without another, if `shared`.
 #[pyfunction]
-#[pyo3(signature = (shared, cache_bytes=None, cache_bytes_max=None, engine=None))]
+#[pyo3(signature = (shared, cache_bytes=None, cache_max_bytes=None, engine=None))]
 pub fn start_runtime(
     py: Python<'_>,
     shared: bool,
     cache_bytes: Option<u64>,
-    cache_bytes_max: Option<u64>,
+    cache_max_bytes: Option<u64>,
     engine: Option<&str>,
 ) -> PyResult<NativeRuntime> {
-    let options = runtime_options(cache_bytes, cache_bytes_max, engine)?;
+    let options = runtime_options(cache_bytes, cache_max_bytes, engine)?;
     let runtime = py.detach(|| if shared { options.start_shared() } else { options.start() });
     Ok(NativeRuntime(runtime.or_raise()?))
 }

@@ -167,7 +167,7 @@ def test_a_cut_file():
 
 def test_runtimes():
     np.save("x.npy", np.zeros((1000, 128)))
-    own = iomill.Runtime(cache_bytes=8 << 20, cache_bytes_max=16 << 20)
+    own = iomill.Runtime(cache_bytes=8 << 20, cache_max_bytes=16 << 20)
     rows = iomill.open("x.npy", runtime=own)
     rows[:]
     rows[:]

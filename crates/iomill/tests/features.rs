@@ -5,12 +5,14 @@ use std::future::poll_fn;
 use std::io::SeekFrom;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 
 use futures_io::{AsyncRead, AsyncSeek, AsyncWrite};
-use iomill::{Array, ArrayOptions, AsyncCursor, EngineKind, File, FileOptions};
+use iomill::{Array, ArrayOptions, AsyncCursor, EngineKind, File, FileOptions, PutOptions, When};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_core::span::Current;
 
 use crate::executor::block_on;
 
@@ -54,9 +56,16 @@ fn a_cursor_has_the_traits_of_futures() {
     array.close().unwrap();
 }
 
-/// Keeps the events of iomill, a line each.
+/// Keeps the events of iomill, a line each, and its spans.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
+struct Lines {
+    events: Arc<Mutex<Vec<(Level, String)>>>,
+    /// A line for each, with the line of its parent before it. Its number is its place here and one.
+    spans: Arc<Mutex<Vec<String>>>,
+    metadata: Arc<Mutex<Vec<&'static Metadata<'static>>>>,
+    /// The numbers of those that a thread is in.
+    inside: Arc<Mutex<Vec<(ThreadId, u64)>>>,
+}
 
 struct Line(String);
 
@@ -71,8 +80,17 @@ impl Subscriber for Lines {
         metadata.target() == "iomill"
     }
 
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let here = thread::current().id();
+        let parent =
+            self.inside.lock().unwrap().iter().rev().find(|entered| entered.0 == here).map(|entered| entered.1);
+        let mut spans = self.spans.lock().unwrap();
+        let parent = parent.map_or(String::new(), |parent| format!("{}> ", spans[parent as usize - 1]));
+        let mut line = Line(format!("{parent}{} ", span.metadata().name()));
+        span.record(&mut line);
+        spans.push(line.0);
+        self.metadata.lock().unwrap().push(span.metadata());
+        Id::from_u64(spans.len() as u64)
     }
 
     fn record(&self, _: &Id, _: &Record<'_>) {}
@@ -82,12 +100,29 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        self.0.lock().unwrap().push((*event.metadata().level(), line.0));
+        self.events.lock().unwrap().push((*event.metadata().level(), line.0));
     }
 
-    fn enter(&self, _: &Id) {}
+    fn current_span(&self) -> Current {
+        let here = thread::current().id();
+        let inside = self.inside.lock().unwrap();
+        let entered = inside.iter().rev().find(|entered| entered.0 == here);
+        let metadata = self.metadata.lock().unwrap();
+        entered.map_or_else(Current::none, |entered| {
+            Current::new(Id::from_u64(entered.1), metadata[entered.1 as usize - 1])
+        })
+    }
 
-    fn exit(&self, _: &Id) {}
+    fn enter(&self, span: &Id) {
+        self.inside.lock().unwrap().push((thread::current().id(), span.into_u64()));
+    }
+
+    fn exit(&self, span: &Id) {
+        let left = (thread::current().id(), span.into_u64());
+        let mut inside = self.inside.lock().unwrap();
+        let at = inside.iter().rposition(|entered| *entered == left).unwrap();
+        inside.remove(at);
+    }
 }
 
 #[test]
@@ -104,10 +139,58 @@ fn what_happens_to_an_array_is_traced() {
         assert_eq!(array.notices().len(), 2, "{:?}", array.notices());
         array.close().unwrap();
     });
-    let lines = lines.0.lock().unwrap();
+    let lines = lines.events.lock().unwrap();
     let has = |level: Level, text: &str| lines.iter().any(|line| line.0 == level && line.1.contains(text));
     assert!(has(Level::INFO, "array opened drives=1 files=0"), "{lines:?}");
     assert!(has(Level::INFO, "array closed drives=1"), "{lines:?}");
     assert!(has(Level::WARN, "posix cannot poll"), "{lines:?}");
     assert_eq!(lines.len(), 7, "{lines:?}");
+}
+
+/// Each call that takes long has a span. Those of futures belong to the span in which the future was made.
+#[test]
+fn calls_that_take_long_have_spans() {
+    alone!();
+    let lines = Lines::default();
+    // For all threads: those of the array work for futures.
+    tracing::subscriber::set_global_default(lines.clone()).unwrap();
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let options = || ArrayOptions::new().cache_bytes(0).engine(EngineKind::Posix);
+    options().create([root.path()]).unwrap().close().unwrap();
+    let array = options().open(root.path()).unwrap();
+    array.put("a", b"one", &PutOptions::new()).unwrap();
+    let request = tracing::info_span!(target: "iomill", "request");
+    block_on(request.in_scope(|| array.put_async("b", *b"two", &PutOptions::new()))).unwrap();
+    block_on(request.in_scope(|| array.put_async("c", [3; 100_000], &PutOptions::new()))).unwrap();
+    block_on(array.copy_async("b", "d", When::Absent)).unwrap();
+    let draft = array.draft(&FileOptions::new()).unwrap();
+    draft.publish("e", When::Always).unwrap();
+    let file = array.open_file("a").unwrap();
+    file.write_at(b"three", 0).unwrap();
+    block_on(request.in_scope(|| file.sync_async())).unwrap();
+    // Neither a hit nor a miss has one.
+    file.read_at(&mut [0; 3], 0).unwrap();
+    drop((file, draft));
+    array.close().unwrap();
+    Array::check([root.path()]).unwrap();
+    Array::repair([root.path()]).unwrap();
+    let mut spans = lines.spans.lock().unwrap().clone();
+    spans.iter_mut().for_each(|span| *span = span.replace(&format!("{:?}", root.path()), "DRIVE"));
+    for wanted in [
+        "create drives=[DRIVE] ",
+        "open drives=[DRIVE] ",
+        "close drives=[DRIVE] ",
+        "check drives=[DRIVE] ",
+        "repair drives=[DRIVE] ",
+        "put file=\"a\" ",
+        "request > put file=\"b\" ",
+        "request > put file=\"c\" ",
+        "copy file=\"d\" ",
+        "publish file=\"e\" ",
+        "request > sync file=\"a\" ",
+    ] {
+        assert!(spans.iter().any(|span| span == wanted), "{wanted:?} is not in {spans:#?}");
+    }
+    assert!(!spans.iter().any(|span| span.contains("read")), "{spans:#?}");
+    assert!(lines.inside.lock().unwrap().is_empty(), "{spans:#?}");
 }

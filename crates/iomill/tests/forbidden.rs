@@ -33,7 +33,8 @@ fn an_array_works_without_them_and_says_so() {
             let options = ArrayOptions::new()
                 .tuning(Tuning::new().drive_threads(drive_threads).topology(Topology::Emulate(2)))
                 .cache_bytes((PAGES / 4 * PAGE) as u64);
-            let options = options.with_tuning(|tuning| tuning.cpu_map(vec![vec![0]]));
+            let options =
+                if drive_threads { options.with_tuning(|tuning| tuning.cpu_map(vec![vec![0]])) } else { options };
             let options = if let Some(engine) = engine { options.engine(engine) } else { options };
             let array = options.create([place.path()]).unwrap();
             let file = array.create_file("file", &FileOptions::new()).unwrap();

@@ -102,16 +102,16 @@ class Runtime(Telling):
 
     `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a quarter of the memory that the
     process may use, by its cgroup, too. The default is divided among the processes that a launcher has started here, as
-    ``LOCAL_WORLD_SIZE`` and its like say, and by the number of CPUs in workers. `cache_bytes_max` is how far `resize_cache` may grow it. `engine` demands one for all devices:
+    ``LOCAL_WORLD_SIZE`` and its like say, and by the number of CPUs in workers. `cache_max_bytes` is how far `resize_cache` may grow it. `engine` demands one for all devices:
     ``io_uring``, ``libaio``, ``posix`` or ``mmap``.
     """
 
     _native: _iomill.Runtime
 
     def __init__(
-        self, cache_bytes: int | None = None, *, cache_bytes_max: int | None = None, engine: str | None = None
+        self, cache_bytes: int | None = None, *, cache_max_bytes: int | None = None, engine: str | None = None
     ) -> None:
-        self._native = _iomill.start_runtime(False, cache_bytes, cache_bytes_max, engine)
+        self._native = _iomill.start_runtime(False, cache_bytes, cache_max_bytes, engine)
 
     @classmethod
     def shared(cls) -> Runtime:
@@ -129,7 +129,7 @@ class Runtime(Telling):
         return self._native
 
     def resize_cache(self, cache_bytes: int) -> None:
-        """Changes the size of the cache, in bytes, while it is used. ValueError above `cache_bytes_max`."""
+        """Changes the size of the cache, in bytes, while it is used. ValueError above `cache_max_bytes`."""
         self._native.resize_cache(cache_bytes)
 
     @property
@@ -149,14 +149,14 @@ class Runtime(Telling):
 
 
 def configure(
-    cache_bytes: int | None = None, *, cache_bytes_max: int | None = None, engine: str | None = None
+    cache_bytes: int | None = None, *, cache_max_bytes: int | None = None, engine: str | None = None
 ) -> Runtime:
     """Makes the shared runtime, before the first plain file is opened. The arguments are those of `Runtime`.
 
     ValueError if there is one already. `Runtime.shared().resize_cache` changes the size of its cache.
     """
     global _is_sized
-    native = _iomill.start_runtime(True, cache_bytes, cache_bytes_max, engine)
+    native = _iomill.start_runtime(True, cache_bytes, cache_max_bytes, engine)
     _is_sized = _is_sized or cache_bytes is not None
     return Runtime._of(native)
 

@@ -11,6 +11,7 @@ use crate::exec::pools::Pool;
 use crate::exec::{Promise, Promised, promise};
 use crate::pager::batch::with_room;
 use crate::pager::{Failed, IoBuffer, IoBytes};
+use crate::sys::events::Span;
 
 /// The future of a call. It resolves to what the call returns.
 ///
@@ -97,7 +98,8 @@ pub(super) fn answer_later<T: Send + 'static>(
         return Answer::now(Err(error));
     }
     let (promise, promised) = promise();
-    pool.run(Box::new(move || call(promise)));
+    let caller = Span::here();
+    pool.run(Box::new(move || caller.run(|| call(promise))));
     Answer::later(promised)
 }
 

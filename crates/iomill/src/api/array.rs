@@ -87,6 +87,10 @@ impl Array {
     }
 
     fn create_with(options: ArrayOptions, drives: Vec<PathBuf>, new: &CreateOptions) -> Result<Array> {
+        events::create(&drives).run(|| Array::create_inside(options, &drives, new))
+    }
+
+    fn create_inside(options: ArrayOptions, drives: &[PathBuf], new: &CreateOptions) -> Result<Array> {
         let weights = match &new.weights {
             Some(weights) => weights.clone(),
             None => vec![1; drives.len()],
@@ -98,13 +102,17 @@ impl Array {
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
         // Before anything is on the drives: files there would make a second try fail.
         let ready = |id: Id, drives: &[Drive]| Ready::new(&options, id, drives, EMPTY_FILE, true);
-        let (catalog, ready) = Catalog::create_with(&options.platform, &drives, &weights, new.copies, ready)?;
+        let (catalog, ready) = Catalog::create_with(&options.platform, drives, &weights, new.copies, ready)?;
         Ok(Array::start(options, catalog, ready))
     }
 
     pub(crate) fn open_with(options: ArrayOptions, starts: Vec<PathBuf>) -> Result<Array> {
+        events::open(&starts).run(|| Array::open_inside(options, &starts))
+    }
+
+    fn open_inside(options: ArrayOptions, starts: &[PathBuf]) -> Result<Array> {
         let mode = if options.read_only { crate::catalog::OpenMode::Reader } else { crate::catalog::OpenMode::Writer };
-        let catalog = Catalog::open(&options.platform, &starts, mode)?;
+        let catalog = Catalog::open(&options.platform, starts, mode)?;
         let ready = Ready::new(&options, catalog.id(), catalog.drives(), setup::PROBED, catalog.is_writer())?;
         Ok(Array::start(options, catalog, ready))
     }
@@ -386,7 +394,7 @@ impl ArrayOptions {
     /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is made
     /// only if each directory is on another file system. Otherwise [`Error::NoArray`] names the directory;
     /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives have an array and
-    /// others have none. A new array has the defaults of [`CreateOptions`]; [`ArrayOptions::create_with`] takes others.
+    /// others have none.
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {
@@ -394,10 +402,19 @@ impl ArrayOptions {
     /// # Ok(()) }
     /// ```
     pub fn open_or_create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
+        self.open_or_create_with(drives, &CreateOptions::new())
+    }
+
+    /// [`ArrayOptions::open_or_create`] with options for the array if it is new. One that exists stays as it is.
+    pub fn open_or_create_with<P: AsRef<Path>>(
+        self,
+        drives: impl IntoIterator<Item = P>,
+        options: &CreateOptions,
+    ) -> Result<Array> {
         check_may_block("open_or_create")?;
         let drives: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         match Catalog::are_new(&*self.platform, &drives)? {
-            true => Array::create_with(self, drives, &CreateOptions::new()),
+            true => Array::create_with(self, drives, options),
             false => Array::open_with(self, drives),
         }
     }
@@ -428,10 +445,12 @@ impl ArrayInner {
         if !self.options.read_only {
             return Err(Error::Forked);
         }
-        of_process(&self.again, || {
-            let drives = self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned());
-            self.options.in_child().open_at(drives)
-        })
+        of_process(&self.again, || self.options.in_child().open_at(self.locations()))
+    }
+
+    /// The directories of the drives.
+    fn locations(&self) -> Vec<PathBuf> {
+        self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned()).collect()
     }
 
     fn open_file(self: &Arc<Self>, name: &str) -> Result<File> {
@@ -511,9 +530,11 @@ impl ArrayInner {
     }
 
     fn close(&self) -> Result<()> {
-        let closed = self.files.close(self.pager.as_ref(), || self.catalog.close());
-        events::closed(self.catalog.drives().len(), closed.as_ref().err());
-        closed
+        events::close(&self.locations()).run(|| {
+            let closed = self.files.close(self.pager.as_ref(), || self.catalog.close());
+            events::closed(self.catalog.drives().len(), closed.as_ref().err());
+            closed
+        })
     }
 }
 

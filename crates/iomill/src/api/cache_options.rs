@@ -45,7 +45,7 @@ impl CacheOptions {
     /// The largest size that `resize_cache` of an [`Array`](super::Array::resize_cache) or a
     /// [`Runtime`](super::Runtime::resize_cache) may give the cache, in bytes. It is at least the first size. It takes
     /// address space, and memory only when the cache grows. The default is four times the first size. Where the process
-    /// may not use that much memory, it is twice the first size, or the first size.
+    /// may not use that much memory, it is twice the first size, or the first size. It needs a cache.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
         self

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::exec::turns::Job;
 use crate::exec::{PageWrite, Promise, QueuedCall, promise};
 use crate::pager::OpenRef;
+use crate::sys::events::Span;
 
 /// A change of the catalog in steps.
 pub(super) trait Change {
@@ -21,6 +22,11 @@ pub(super) trait Change {
     type Found;
     /// What the call returns.
     type Output;
+
+    /// The span of the call, for the changes that write contents.
+    fn span(&self) -> Span {
+        Span::none()
+    }
 
     /// Makes the content that the change needs.
     fn write(&mut self, array: &Array) -> Result<Self::Content>;
@@ -55,11 +61,13 @@ pub(super) trait Change {
 
 /// Makes a change here.
 pub(super) fn make<C: Change>(mut change: C, array: &Array) -> Result<C::Output> {
-    let inner = array.open_inner()?;
-    let content = change.write(array)?;
-    let queued = change.queue(inner, &content)?;
-    let found = inner.catalog.settle(queued)?;
-    change.end(inner, &content, found)
+    change.span().run(|| {
+        let inner = array.open_inner()?;
+        let content = change.write(array)?;
+        let queued = change.queue(inner, &content)?;
+        let found = inner.catalog.settle(queued)?;
+        change.end(inner, &content, found)
+    })
 }
 
 /// Makes a change for a future. With `is_long` the content is made on a thread of its own, so that other changes do not wait for it.
@@ -77,7 +85,7 @@ where
     let (promise, promised) = promise();
     let exec = &array.inner.exec;
     let queued = exec.queue_call();
-    let mut job = Box::new(Later { queued, change, array: array.clone(), at: At::Begun, promise });
+    let mut job = Box::new(Later { queued, span: change.span(), change, array: array.clone(), at: At::Begun, promise });
     if is_long {
         let later = Arc::clone(exec);
         exec.waits.run(Box::new(move || {
@@ -93,6 +101,7 @@ where
 /// A change that a future waits for.
 struct Later<C: Change> {
     queued: QueuedCall,
+    span: Span,
     change: C,
     /// How far it is.
     at: At<C::Content, C::Found>,
@@ -114,7 +123,8 @@ where
 {
     fn write(&mut self) {
         if let At::Begun = self.at {
-            self.at = self.change.write(&self.array).map_or_else(|error| At::Failed(None, error), At::Written);
+            let written = self.span.run(|| self.change.write(&self.array));
+            self.at = written.map_or_else(|error| At::Failed(None, error), At::Written);
         }
     }
 
@@ -127,7 +137,7 @@ where
 
     fn end_pages(&mut self, are_written: bool) {
         self.at = match std::mem::replace(&mut self.at, At::Begun) {
-            At::Written(mut content) => match self.change.end_pages(&mut content, are_written) {
+            At::Written(mut content) => match self.span.run(|| self.change.end_pages(&mut content, are_written)) {
                 Ok(()) => At::Written(content),
                 Err(error) => At::Failed(Some(content), error),
             },
@@ -136,10 +146,10 @@ where
     }
 
     fn queue(&mut self) {
-        let Later { change, at, array, .. } = self;
+        let Later { span, change, at, array, .. } = self;
         *at = match std::mem::replace(at, At::Begun) {
             At::Written(content) => {
-                let queued = array.open_inner().and_then(|inner| change.queue(inner, &content));
+                let queued = span.run(|| array.open_inner().and_then(|inner| change.queue(inner, &content)));
                 match queued {
                     Ok(queued) => At::Queued(content, queued),
                     Err(error) => At::Failed(Some(content), error),
@@ -150,13 +160,16 @@ where
     }
 
     fn end(self: Box<Self>) {
-        let Later { queued, change, at, array, promise } = *self;
+        let Later { queued, span, change, at, array, promise } = *self;
         drop(queued);
         let (result, content) = match at {
             At::Queued(content, queued) => {
                 // A close that has come meanwhile has made the change durable.
-                let settled = array.inner.catalog.settle(queued);
-                (settled.and_then(|found| change.end(&array.inner, &content, found)), Some(content))
+                let end = || {
+                    let found = array.inner.catalog.settle(queued)?;
+                    change.end(&array.inner, &content, found)
+                };
+                (span.run(end), Some(content))
             }
             At::Failed(content, error) => (Err(error), content),
             // A step has panicked, and the promise is dropped without a result.
@@ -164,7 +177,7 @@ where
         };
         // Before the promise is kept: its owner may open the file again, or close the array.
         let held = change.release(content);
-        drop(array);
+        drop((span, array));
         match held {
             Some(file) => file.let_go(move || promise.keep(result)),
             None => promise.keep(result),

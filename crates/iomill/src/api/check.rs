@@ -8,6 +8,7 @@ use crate::catalog;
 use crate::error::Result;
 use crate::exec::pools::check_may_block;
 use crate::layout::Map;
+use crate::sys::events;
 
 pub use crate::catalog::{Problem, Report, Severity};
 
@@ -60,6 +61,7 @@ impl ArrayOptions {
             let map = Map::new(record.layout, &record.weights, record.key);
             map.map_or(0, |map| map.part_bytes(position as u16, len, record.block_bytes))
         };
-        catalog::check(&self.platform, &starts, repair, &part_extent, watch)
+        let span = if repair { events::repair(&starts) } else { events::check(&starts) };
+        span.run(|| catalog::check(&self.platform, &starts, repair, &part_extent, watch))
     }
 }

@@ -45,6 +45,9 @@ impl ArrayOptions {
         let cpus = cpu::allowed().map_or(1, |cpus| cpus.len().max(1)) as u64;
         let share = (first / cpus).max(first.min(LEAST_BYTES));
         // The parent's platform may have locks that its threads held at the fork.
-        ArrayOptions { cache_bytes: Some(share), platform: ArrayOptions::new().platform, ..self.clone() }
+        let mut cache = self.cache.clone();
+        // A share of nothing is no cache, which cannot grow.
+        cache.max_bytes = cache.max_bytes.filter(|_| share > 0);
+        ArrayOptions { cache_bytes: Some(share), cache, platform: ArrayOptions::new().platform, ..self.clone() }
     }
 }

@@ -17,6 +17,7 @@ use crate::exec::PageWrite;
 use crate::exec::pools::check_may_block;
 use crate::file::backing::FirstPlace;
 use crate::pager::OpenRef;
+use crate::sys::events::{self, Span};
 use crate::sys::memory::PageBuf;
 
 /// Bytes that a copy moves at a time.
@@ -131,6 +132,10 @@ impl<N: AsRef<str>> Change for Publication<N> {
     type Found = Option<u64>;
     type Output = FileStat;
 
+    fn span(&self) -> Span {
+        events::publish(self.name.as_ref())
+    }
+
     fn write(&mut self, array: &Array) -> Result<()> {
         // Before the content is flushed. What counts is the look when the name is given.
         array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.when)?;
@@ -176,6 +181,10 @@ impl<N: AsRef<str>, C: Deref<Target = [u8]>> Change for Put<N, C> {
     type Content = Written;
     type Found = Option<u64>;
     type Output = FileStat;
+
+    fn span(&self) -> Span {
+        events::put(self.name.as_ref())
+    }
 
     fn write(&mut self, array: &Array) -> Result<Written> {
         array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.options.when)?;
@@ -228,6 +237,10 @@ impl<N: AsRef<str>> Change for Copying<N> {
     type Content = Draft;
     type Found = Option<u64>;
     type Output = FileStat;
+
+    fn span(&self) -> Span {
+        events::copy(self.to.as_ref())
+    }
 
     fn write(&mut self, array: &Array) -> Result<Draft> {
         let inner = array.open_inner()?;

@@ -16,6 +16,7 @@ use crate::file::vectored::VectoredWrite;
 use crate::file::{Entered, Reported};
 use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
 use crate::pager::{LIST_SPANS, OpenRef, Paged, Span, Want};
+use crate::sys::events;
 
 /// Only a hit at the end of a stretch of this many bytes looks whether read-ahead must continue. Other hits only compare.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
@@ -335,7 +336,7 @@ impl File {
     pub fn sync(&self) -> Result<()> {
         pools::check_may_block("sync")?;
         let file = self.here()?;
-        file.state.sync_and_report(&file.reported)
+        sync_traced(&file.state, &file.reported)
     }
 
     /// Syncs and closes this handle. Returns the errors of [`File::sync`]. If it was the last handle, nothing holds the file when this returns: a
@@ -371,7 +372,7 @@ impl File {
         };
         let (waits, queued) = (Arc::clone(&state.exec().waits), state.exec().queue_call());
         answer_later(&waits, move |promise| {
-            let synced = state.sync_and_report(&reported);
+            let synced = sync_traced(&state, &reported);
             drop(queued);
             drop(handle);
             if state.exec().has_threads() {
@@ -396,10 +397,9 @@ impl File {
         })
     }
 
-    /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need not be written before. If it is the
-    /// file's last handle, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle since the last
-    /// sync may be missing. If several handles are discarded at the same moment, none may count as the last, and then all bytes are
-    /// written.
+    /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need no write. If the handle
+    /// is the last one, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle
+    /// since the last sync may be missing. Handles discarded at the same moment may all miss that, and write the bytes.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();
@@ -580,6 +580,11 @@ impl File {
         turn.finish();
         Ok(())
     }
+}
+
+/// A sync in a span.
+pub(super) fn sync_traced(state: &OpenRef, reported: &Reported) -> Result<()> {
+    events::sync(state.file.name()).run(|| state.sync_and_report(reported))
 }
 
 pub(super) fn sum_of_lengths(ranges: &[(u64, usize)]) -> Option<usize> {

@@ -3,7 +3,7 @@
 //! (`exec`), and batches (`pager::batch`).
 
 use super::answer::{Answer, Unfilled};
-use super::file::{File, check_sizes, sum_of_lengths};
+use super::file::{File, check_sizes, sum_of_lengths, sync_traced};
 use super::transfer::{Begun, Later, Moving, Transfer};
 use crate::drive::shares::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
@@ -200,7 +200,7 @@ impl File {
         match self.here() {
             Ok(file) => {
                 let reported = file.reported.share();
-                File::answer_later(file.state.clone(), move |state| state.sync_and_report(&reported))
+                File::answer_later(file.state.clone(), move |state| sync_traced(state, &reported))
             }
             Err(forked) => Answer::now(Err(forked)),
         }

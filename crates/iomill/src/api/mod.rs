@@ -183,7 +183,7 @@ pub use options::{ArrayOptions, CreateOptions};
 pub use peek::Peek;
 pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
 pub use plain::{PlainOptions, open_plain};
-pub use profile::{Profile, ProfileDrive};
+pub use profile::Profile;
 pub use rows::RowId;
 pub use runtime::{Runtime, RuntimeOptions};
 pub use scrub::{Scrub, Scrubbed};

@@ -146,8 +146,8 @@ impl ArrayOptions {
     pub(super) fn pager(&self) -> PagerOptions {
         PagerOptions {
             cache_bytes: self.cache_bytes,
-            cache_bytes_max: self.cache.max_bytes,
-            set_size: self.cache.set_pages,
+            cache_max_bytes: self.cache.max_bytes,
+            set_pages: self.cache.set_pages,
             policy: self.cache.policy,
             hash_mask: self.cache.hash_mask,
             remote: self.tuning.remote,
@@ -157,8 +157,8 @@ impl ArrayOptions {
 }
 
 impl ArrayOptions {
-    /// Measurements of the array's drives. They give depth and drive threads unless an option does, and the weights of new files.
-    /// [`super::Array::notices`] report what does not fit the array.
+    /// Measurements of the array's drives: depth and drive threads, unless an option gives them, and the weights of new
+    /// files. [`Array::notices`](super::Array::notices) report what does not fit the array.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = Some(Arc::new(profile));
         self
@@ -184,7 +184,7 @@ impl ArrayOptions {
     }
 }
 
-/// What only a new array has: [`ArrayOptions::create_with`].
+/// What only a new array has: [`ArrayOptions::create_with`] and [`ArrayOptions::open_or_create_with`].
 ///
 /// ```no_run
 /// use iomill::{ArrayOptions, CreateOptions};

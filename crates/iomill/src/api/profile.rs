@@ -1,7 +1,8 @@
 //! [`Profile`]: measurements of an array's drives, as a file that `open` reads: depth, weights, drive threads.
 //!
-//! Goals: text that a person can read and change; an error names its line; a drive is known by its id, wherever it is mounted; options
-//! take precedence. Non-goals: measuring, which is `iomill probe`; settings of the machine, which is `iomill tune`.
+//! Goals: text that a person can read and change; an error names its line; a drive is known by its id, wherever it is
+//! mounted; options take precedence. Non-goals: measuring and writing, which is `iomill probe`; settings of the machine,
+//! which is `iomill tune`.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -15,7 +16,7 @@ use crate::catalog::{Catalog, Drive, Id, WEIGHT_MAX};
 use crate::drive::DEPTH_MAX;
 use crate::error::{Error, Result};
 
-/// The format that is written, and the newest that is read.
+/// The newest format that is read.
 const FORMAT: i64 = 1;
 
 /// Longer files are no profiles.
@@ -24,25 +25,22 @@ const LEN_MAX: usize = 1 << 20;
 /// The number of foreign drives that get a notice each.
 const FOREIGN_TOLD: usize = 8;
 
-/// How an array's drives are best served. `None` leaves a value as it is without a profile.
+/// Measurements of an array's drives, which [`ArrayOptions::profile`](super::ArrayOptions::profile) takes: depth, weights
+/// and drive threads. `iomill probe --profile FILE` writes them as a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Profile {
-    /// See [`Tuning::drive_threads`](super::Tuning::drive_threads).
-    pub drive_threads: Option<bool>,
-    /// Its drives, each known by its id.
-    pub drives: Vec<ProfileDrive>,
-    /// Lines for people at the head of the file. They are not read back.
-    pub comment: Vec<String>,
-    /// Where it was read from, for messages.
-    pub path: PathBuf,
+    /// As [`Tuning::drive_threads`](super::Tuning::drive_threads).
+    pub(super) drive_threads: Option<bool>,
+    /// Each known by its id.
+    pub(super) drives: Vec<ProfileDrive>,
+    /// The file, for messages.
+    pub(super) path: PathBuf,
 }
 
-/// One drive of a [`Profile`].
+/// One drive of a [`Profile`]. `None` leaves a value as it is without a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ProfileDrive {
-    /// Its id, as `iomill info --json` shows it: 32 hexadecimal digits.
+pub(super) struct ProfileDrive {
+    /// 32 hexadecimal digits, as [`DriveInfo::id`](super::DriveInfo::id).
     pub id: String,
     /// Where it was when it was measured, for messages.
     pub path: PathBuf,
@@ -50,15 +48,6 @@ pub struct ProfileDrive {
     pub depth: Option<u32>,
     /// Its share in new files with the hash layout: 1 to 1,000. It counts if every drive of the array has one.
     pub weight: Option<u32>,
-    /// Lines for people above the drive. They are not read back.
-    pub comment: Vec<String>,
-}
-
-impl ProfileDrive {
-    /// A drive by its id. Nothing else is known of it.
-    pub fn new(id: impl Into<String>) -> ProfileDrive {
-        ProfileDrive { id: id.into(), path: PathBuf::new(), depth: None, weight: None, comment: Vec::new() }
-    }
 }
 
 /// The file. Numbers are as wide as TOML's, so that an error about a number names the bounds.
@@ -94,7 +83,7 @@ impl Profile {
     }
 
     /// Parses the bytes of a file. `path` is for messages.
-    pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
+    pub(super) fn parse(bytes: &[u8], path: &Path) -> Result<Profile> {
         // The parser's message may quote the file, and goes to a terminal.
         let printable = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
         let corrupt = |why: String| Error::corrupt(path, why.chars().map(printable).collect::<String>()).advise("");
@@ -110,46 +99,6 @@ impl Profile {
             corrupt(format!("line {line}: {why}"))
         })?;
         Ok(Profile { path: path.to_owned(), ..profile })
-    }
-
-    /// The file's text.
-    pub fn text(&self) -> String {
-        let mut text = String::from(
-            "# How iomill serves the drives of an array. `iomill --profile FILE ...` and `ArrayOptions::profile` read it.\n\
-            # Options take precedence. A line that is removed leaves its value as it is without a profile.\n",
-        );
-        let comments = |text: &mut String, lines: &[String]| {
-            for line in lines.iter().flat_map(|line| line.lines()) {
-                text.push_str(&format!("# {}\n", line.replace(char::is_control, " ")));
-            }
-        };
-        comments(&mut text, &self.comment);
-        text.push_str(&format!("format = {FORMAT}\n"));
-        if let Some(drive_threads) = self.drive_threads {
-            text.push_str(&format!(
-                "\n# Whether each drive has a thread that does its I/O. Without them each calling thread does its own.\n\
-                 drive_threads = {drive_threads}\n"
-            ));
-        }
-        if !self.drives.is_empty() {
-            text.push_str(&format!(
-                "\n# Each drive is known by its id. depth: most I/Os in flight, 1 to {DEPTH_MAX}. weight: its share in new files with the\n\
-                 # hash layout, 1 to {WEIGHT_MAX}; it counts if every drive of the array has one. path: where the drive was.\n"
-            ));
-        }
-        for drive in &self.drives {
-            text.push_str("\n[[drive]]\n");
-            comments(&mut text, &drive.comment);
-            let quoted = |value: &str| toml::Value::String(value.to_owned()).to_string();
-            text.push_str(&format!("id = {}\n", quoted(&drive.id)));
-            text.push_str(&format!("path = {}\n", quoted(&drive.path.to_string_lossy())));
-            for (key, value) in [("depth", drive.depth), ("weight", drive.weight)] {
-                if let Some(value) = value {
-                    text.push_str(&format!("{key} = {value}\n"));
-                }
-            }
-        }
-        text
     }
 
     pub(super) fn drive(&self, id: &Id) -> Option<&ProfileDrive> {
@@ -225,9 +174,9 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
             return Err((at, format!("drive {id} is there twice")));
         }
         let (depth, weight) = (bounded(drive.depth, "depth", DEPTH_MAX)?, bounded(drive.weight, "weight", WEIGHT_MAX)?);
-        drives.push(ProfileDrive { id, path: drive.path.into(), depth, weight, comment: Vec::new() });
+        drives.push(ProfileDrive { id, path: drive.path.into(), depth, weight });
     }
-    Ok(Profile { drive_threads: parsed.drive_threads, drives, comment: Vec::new(), path: PathBuf::new() })
+    Ok(Profile { drive_threads: parsed.drive_threads, drives, path: PathBuf::new() })
 }
 
 fn line_and_message(error: toml::de::Error) -> (usize, String) {

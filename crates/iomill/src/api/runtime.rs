@@ -86,11 +86,11 @@ impl RuntimeOptions {
         RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().one_node(true)))
     }
 
-    /// The options of an array, as far as a runtime has them: those of nodes and the profile are left out, because both name an array's
-    /// drives.
+    /// The options of an array, as far as a runtime has them. The CPU map, the nodes and the profile are left out: they name
+    /// an array's drives.
     #[cfg(feature = "internals")]
     pub fn like(options: ArrayOptions) -> RuntimeOptions {
-        let tuning = Tuning { cache_nodes: None, io_nodes: None, ..options.tuning }.one_node(true);
+        let tuning = Tuning { cpu_map: None, cache_nodes: None, io_nodes: None, ..options.tuning }.one_node(true);
         RuntimeOptions(ArrayOptions { tuning, profile: None, ..options })
     }
 

@@ -10,7 +10,7 @@ use super::options::ArrayOptions;
 use crate::catalog::{Catalog, Drive, FileSpec, Id};
 use crate::counters::{Board, Subject};
 use crate::drive::service::Service;
-use crate::drive::{DEPTH_MAX, PAGE_BYTES, PLUG_MAX};
+use crate::drive::{Batching, DEFAULT_PLUG, DEPTH_MAX, PAGE_BYTES, PLUG_MAX};
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::exec::CpusOfDrives;
@@ -56,7 +56,50 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
         let what = format!("a CPU map of {} entries", map.len());
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
-    options.roles()
+    let roles = options.roles()?;
+    check_for_use(options, &roles)?;
+    Ok(roles)
+}
+
+/// An error if an option has no effect beside the others. The program expects an effect.
+fn check_for_use(options: &ArrayOptions, roles: &NodeRoles) -> Result<()> {
+    let has_cache = options.cache_bytes != Some(0);
+    let has_drive_threads = options.drive_threads_in_force() || (has_cache && roles.are_apart());
+    let unused = |what: String, why, advice: &'static str| Err(Error::invalid(what, why).advise(advice));
+    if options.tuning.cpu_map.is_some() && !has_drive_threads {
+        let why = "only drive threads run on its CPUs, and the array has none";
+        return unused("a CPU map".to_owned(), why, "ask for them (`Tuning::drive_threads`), or give no map");
+    }
+    if roles.io.len() < roles.nodes.len() && !has_drive_threads {
+        let why = "only drive threads run on these nodes, and the array has none";
+        return unused(
+            "a list of I/O nodes".to_owned(),
+            why,
+            "ask for them (`Tuning::drive_threads`), or give no list",
+        );
+    }
+    if roles.cache.len() < roles.nodes.len() && !has_cache {
+        let why = "the array has no cache (`cache_bytes` is 0)";
+        return unused("a list of cache nodes".to_owned(), why, "give it a cache, or give no list");
+    }
+    if let (false, Some(most @ 1..)) = (has_cache, options.cache.max_bytes) {
+        let why = "without a cache there is nothing to grow (`cache_bytes` is 0)";
+        return unused(
+            format!("a cache that may grow to {most} bytes"),
+            why,
+            "give it a cache, or leave `max_bytes` out",
+        );
+    }
+    let Batching { merge, plug, .. } = options.tuning.batching;
+    if !merge && plug > 1 && plug != DEFAULT_PLUG {
+        let why = "requests wait to be merged, and merging is off";
+        return unused(format!("a plug of {plug}"), why, "turn merging on (`Tuning::merge`), or leave the plug out");
+    }
+    if options.read_only && !options.sync_changes {
+        let why = "an array for reading only has no changes";
+        return unused("`sync_changes(false)`".to_owned(), why, "leave it out, or open the array for writing");
+    }
+    Ok(())
 }
 
 /// An error unless a block is a number of whole pages, within the bound.

@@ -26,7 +26,6 @@ const _: () = {
     is_shared::<Runtime>();
     is_shared::<RuntimeOptions>();
     is_shared::<Profile>();
-    is_shared::<ProfileDrive>();
     is_shared::<Error>();
     is_shared::<Counters>();
     is_shared::<DriveCounters>();

@@ -66,7 +66,8 @@ impl Tuning {
 
     /// The most requests to a drive that wait for others of their call, so that neighbours can be merged: 1 to 1,024,
     /// 32 by default. With 1 no request waits. Requests wait only if the queue has seen neighbours and the call has
-    /// more. They are sent when as many wait as are in flight, or when `requests` I/Os have ended.
+    /// more. They are sent when as many wait as are in flight, or when `requests` I/Os have ended. Another number than
+    /// these two needs [`Tuning::merge`].
     pub fn plug(mut self, requests: u32) -> Self {
         self.batching.plug = requests;
         self
@@ -80,8 +81,8 @@ impl Tuning {
         self
     }
 
-    /// The CPUs of each drive's thread, instead of those near the drive. It has an entry for each drive, by index. It counts
-    /// only with [drive threads](Tuning::drive_threads).
+    /// The CPUs of each drive's thread, instead of those near the drive: an entry for each drive, by index. It needs
+    /// [drive threads](Tuning::drive_threads).
     pub fn cpu_map(mut self, cpus: impl Into<Vec<Vec<usize>>>) -> Self {
         self.cpu_map = Some(cpus.into());
         self
@@ -102,14 +103,15 @@ impl Tuning {
     }
 
     /// The nodes that cache, by their numbers; all by default. If one of them owns no drives ([`Tuning::io_nodes`]),
-    /// there are drive threads.
+    /// there are drive threads. Fewer than all nodes need a cache.
     pub fn cache_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.cache_nodes = Some(nodes.into());
         self
     }
 
     /// The nodes that own drives, by their numbers; all by default. A drive's thread runs on the node near the drive if
-    /// that node is in the list. Else it runs on one of the list in turn.
+    /// that node is in the list. Else it runs on one of the list in turn. Fewer than all nodes need
+    /// [drive threads](Tuning::drive_threads), asked for or caused by [`Tuning::cache_nodes`].
     pub fn io_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.io_nodes = Some(nodes.into());
         self

@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn exactly_the_dirty_sets_are_looked_at() {
         let bytes = 4000 * PAGE_BYTES as u64;
-        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let config =
+            CacheConfig { bytes, max_bytes: bytes, set_pages: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(config).unwrap();
         let dirty = || cache.dirty_sets.all(cache.directory.sets()).map(|SetIndex(index)| index).collect::<Vec<_>>();
         let key = |page| Key::new(1, page).unwrap();

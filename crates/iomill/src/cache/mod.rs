@@ -162,9 +162,9 @@ pub struct CacheConfig {
     /// Memory for pages in bytes.
     pub bytes: u64,
     /// The largest size after a resize, in bytes.
-    pub bytes_max: u64,
+    pub max_bytes: u64,
     /// Ways of a set: a multiple of 4 from 4 to 32.
-    pub set_size: usize,
+    pub set_pages: usize,
     /// The eviction policy.
     pub policy: PolicyKind,
     /// The bits of a hash that are used; all of them, except in tests.
@@ -580,12 +580,12 @@ struct Room {
 
 /// The directory of a cache.
 fn directory(config: &CacheConfig) -> Result<Directory> {
-    let ways = config.set_size.max(1) as u64;
-    let (now, most) = (sets_of(config.bytes, ways), most_sets(config.bytes_max.max(config.bytes), ways)?);
+    let ways = config.set_pages.max(1) as u64;
+    let (now, most) = (sets_of(config.bytes, ways), most_sets(config.max_bytes.max(config.bytes), ways)?);
     Directory::new(directory::DirectoryConfig {
         sets: key::even_sets(key::first_sets(now as u32), now as u32),
         sets_max: most as u32,
-        ways: config.set_size,
+        ways: config.set_pages,
         policy: config.policy,
         hash_mask: config.hash_mask,
     })

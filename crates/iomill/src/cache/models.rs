@@ -27,7 +27,7 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
 /// A cache of one set of four pages.
 fn cache() -> Arc<Cache> {
     let bytes = 4 * PAGE_BYTES as u64;
-    let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+    let config = CacheConfig { bytes, max_bytes: bytes, set_pages: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
     Arc::new(Cache::new(config).unwrap())
 }
 

@@ -161,7 +161,8 @@ mod tests {
     /// One set of four pages.
     fn cache() -> Cache {
         let bytes = 4 * PAGE_BYTES as u64;
-        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let config =
+            CacheConfig { bytes, max_bytes: bytes, set_pages: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         Cache::new(config).expect("there is memory for four pages")
     }
 

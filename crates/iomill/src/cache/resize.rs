@@ -50,7 +50,7 @@ pub struct CacheResize<'a> {
 }
 
 impl Cache {
-    /// Begins a resize to `bytes` bytes, at most to `CacheConfig::bytes_max`. Waits for the end of an earlier resize.
+    /// Begins a resize to `bytes` bytes, at most to `CacheConfig::max_bytes`. Waits for the end of an earlier resize.
     pub fn begin_resize(&self, bytes: u64) -> CacheResize<'_> {
         let one = lock(&self.resizing);
         let ways = self.directory.ways() as u64;

@@ -217,7 +217,7 @@ mod tests {
         let bytes = 96 * PAGE_BYTES as u64;
         let (policy, hash_mask) = (PolicyKind::Duel, u64::MAX);
         for is_abandoned in [false, true] {
-            let cache = Cache::new(CacheConfig { bytes, bytes_max: bytes, set_size: 12, policy, hash_mask }).unwrap();
+            let cache = Cache::new(CacheConfig { bytes, max_bytes: bytes, set_pages: 12, policy, hash_mask }).unwrap();
             let fill = passing_fill(&cache);
             let (key, hash) = (fill.key, fill.hash);
             assert!(!fill.came.evicted && matches!(cache.begin_read(key, hash), Begun::Busy));
@@ -252,7 +252,8 @@ mod tests {
     #[test]
     fn more_threads_than_a_set_can_count_all_hear_of_the_end() {
         let bytes = 4 * PAGE_BYTES as u64;
-        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let config =
+            CacheConfig { bytes, max_bytes: bytes, set_pages: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(config).unwrap();
         let fill = |page| {
             let key = Key::new(1, page).unwrap();

@@ -297,7 +297,8 @@ mod tests {
     #[test]
     fn a_write_never_waits_for_pins() {
         let bytes = 64 * PAGE_BYTES as u64;
-        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let config =
+            CacheConfig { bytes, max_bytes: bytes, set_pages: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(config).unwrap();
         let set_of = |number| cache.directory.set_index(page(number).1);
         let full: Vec<u64> = (0..).filter(|&number| set_of(number) == set_of(0)).take(4).collect();
@@ -332,7 +333,8 @@ mod tests {
     #[test]
     fn dirty_pages_stay_until_they_are_flushed_and_no_longer() {
         let bytes = 4 * PAGE_BYTES as u64;
-        let config = CacheConfig { bytes, bytes_max: bytes, set_size: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
+        let config =
+            CacheConfig { bytes, max_bytes: bytes, set_pages: 4, policy: PolicyKind::Lru, hash_mask: u64::MAX };
         let cache = Cache::new(config).unwrap();
         assert!(matches!(
             write(&cache, 0),

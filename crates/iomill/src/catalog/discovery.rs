@@ -115,7 +115,7 @@ pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<boo
             Ok(Footing::Root) => {
                 let why = "no array has a drive here, and the directory is on the file system of `/`, as the mount point of a drive \
                            that is not mounted";
-                let advice = "mount the drive, or make the array by a call that only makes one, if this is its place";
+                let advice = "mount the drive; if this directory is its place, make the array with `Array::create`";
                 return Err(Error::no_array(path, why).advise(advice));
             }
             Err(error) => return Err(Error::io("examine", path, error)),

@@ -204,9 +204,9 @@ pub struct PagerOptions {
     /// Memory for cached pages in bytes; 0 for none, `None` for the default.
     pub cache_bytes: Option<u64>,
     /// How far it may grow, in bytes.
-    pub cache_bytes_max: Option<u64>,
+    pub cache_max_bytes: Option<u64>,
     /// Pages of a set.
-    pub set_size: usize,
+    pub set_pages: usize,
     pub policy: PolicyKind,
     pub hash_mask: u64,
     pub remote: Remote,
@@ -324,7 +324,7 @@ impl Pager {
     fn of_size(options: &PagerOptions, sizes: resize::Sizes, nodes: usize) -> Result<Vec<Cache>> {
         match caches(options, sizes.now, sizes.most, nodes) {
             // The address space may be too small for the largest size. A cache that cannot grow is better than none.
-            Err(_) if options.cache_bytes_max.is_none() => caches(options, sizes.now, sizes.now, nodes),
+            Err(_) if options.cache_max_bytes.is_none() => caches(options, sizes.now, sizes.now, nodes),
             caches => caches,
         }
     }
@@ -384,12 +384,12 @@ impl Pager {
 }
 
 /// The caches of `nodes` nodes, which share the bytes.
-fn caches(options: &PagerOptions, bytes: u64, bytes_max: u64, nodes: usize) -> Result<Vec<Cache>> {
-    let share = |bytes| nodes::shares(bytes, options.set_size, nodes);
-    let PagerOptions { set_size, policy, hash_mask, .. } = *options;
-    let each = share(bytes).into_iter().zip(share(bytes_max));
+fn caches(options: &PagerOptions, bytes: u64, max_bytes: u64, nodes: usize) -> Result<Vec<Cache>> {
+    let share = |bytes| nodes::shares(bytes, options.set_pages, nodes);
+    let PagerOptions { set_pages, policy, hash_mask, .. } = *options;
+    let each = share(bytes).into_iter().zip(share(max_bytes));
     let configs: Vec<_> =
-        each.map(|(bytes, bytes_max)| CacheConfig { bytes, bytes_max, set_size, policy, hash_mask }).collect();
+        each.map(|(bytes, max_bytes)| CacheConfig { bytes, max_bytes, set_pages, policy, hash_mask }).collect();
     Cache::several(&configs)
 }
 

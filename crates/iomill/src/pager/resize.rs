@@ -35,8 +35,8 @@ impl Sizes {
     /// size.
     pub fn smaller(self, options: &PagerOptions, nodes: usize) -> Option<Sizes> {
         let now = self.now / 2;
-        let by_default = options.cache_bytes.is_none() && options.cache_bytes_max.is_none();
-        (by_default && check_least(options.set_size, nodes, now).is_ok()).then_some(Sizes { now, most: now, ..self })
+        let by_default = options.cache_bytes.is_none() && options.cache_max_bytes.is_none();
+        (by_default && check_least(options.set_pages, nodes, now).is_ok()).then_some(Sizes { now, most: now, ..self })
     }
 }
 
@@ -45,7 +45,7 @@ pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
     // If the limit is unknown, there is no cache by default, and a cache grows only as far as the options say.
     let memory_bytes = memory_limit_bytes(Path::new("/")).unwrap_or(0);
     let address_bytes = address_space_bytes();
-    let most = options.cache_bytes_max;
+    let most = options.cache_max_bytes;
     let by_default = |limit_bytes| default_cache_bytes(limit_bytes).min(most.unwrap_or(u64::MAX));
     let (now, wanted) = match options.cache_bytes {
         Some(bytes) => (bytes, bytes),
@@ -54,7 +54,7 @@ pub fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
     if now == 0 {
         return Ok(None);
     }
-    check_least(options.set_size, nodes, now)?;
+    check_least(options.set_pages, nodes, now)?;
     if let Some(most) = most
         && most < now
     {

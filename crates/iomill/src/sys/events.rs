@@ -1,7 +1,83 @@
-//! Events for the feature `tracing`, with the target `iomill`. Without the feature these functions do nothing.
-//! Non-goals: events of single reads and writes, which [`Counters`](crate::Counters) count.
+//! Events and spans for the feature `tracing`, with the target `iomill`. Without the feature these functions do nothing.
+//! Non-goals: single reads and writes, which [`Counters`](crate::Counters) count.
 
 use std::fmt::Display;
+use std::path::PathBuf;
+
+/// The span of one call. It lasts until it is dropped. The steps of a future enter it on different threads.
+#[derive(Debug)]
+pub struct Span(#[cfg(feature = "tracing")] tracing::Span);
+
+impl Span {
+    /// No span.
+    pub fn none() -> Span {
+        Span(
+            #[cfg(feature = "tracing")]
+            tracing::Span::none(),
+        )
+    }
+
+    /// The span that the calling thread is in. Work on another thread enters it, so that its spans have their parent.
+    pub fn here() -> Span {
+        Span(
+            #[cfg(feature = "tracing")]
+            tracing::Span::current(),
+        )
+    }
+
+    /// Runs work inside.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "tracing")]
+        return self.0.in_scope(work);
+        #[cfg(not(feature = "tracing"))]
+        work()
+    }
+}
+
+/// Makes a function that begins a span: of calls on drives, or of calls on a file.
+macro_rules! span {
+    ($(#[$doc:meta])* $name:ident, $drives:ident: drives) => {
+        $(#[$doc])*
+        pub fn $name($drives: &[PathBuf]) -> Span {
+            #[cfg(feature = "tracing")]
+            return Span(tracing::info_span!(target: "iomill", stringify!($name), ?$drives));
+            #[cfg(not(feature = "tracing"))]
+            let _ = $drives;
+            #[cfg(not(feature = "tracing"))]
+            Span::none()
+        }
+    };
+    ($(#[$doc:meta])* $name:ident, $file:ident: file) => {
+        $(#[$doc])*
+        pub fn $name($file: &str) -> Span {
+            #[cfg(feature = "tracing")]
+            return Span(tracing::debug_span!(target: "iomill", stringify!($name), $file));
+            #[cfg(not(feature = "tracing"))]
+            let _ = $file;
+            #[cfg(not(feature = "tracing"))]
+            Span::none()
+        }
+    };
+}
+
+span!(/// An array is created.
+    create, drives: drives);
+span!(/// An array is opened.
+    open, drives: drives);
+span!(/// An array is compared with its catalog.
+    check, drives: drives);
+span!(/// The same, with repairs.
+    repair, drives: drives);
+span!(/// An array is closed.
+    close, drives: drives);
+span!(/// A file gets a whole content.
+    put, file: file);
+span!(/// A file gets the content of another one.
+    copy, file: file);
+span!(/// A draft gets its name.
+    publish, file: file);
+span!(/// The bytes of a file become durable.
+    sync, file: file);
 
 /// A notice to the user (`info().notices`).
 pub fn notice(text: &str) {

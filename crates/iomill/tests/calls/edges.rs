@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use iomill::engine::EngineKind;
-use iomill::{Array, ArrayOptions, Error, FileOptions, Layout, Tuning};
+use iomill::{Array, ArrayOptions, CacheOptions, Error, FileOptions, Layout, Topology, Tuning};
 use tempfile::TempDir;
 
 fn drives(count: usize) -> (TempDir, Vec<PathBuf>) {
@@ -23,7 +23,7 @@ fn a_refused_creation_leaves_the_drives_free() {
         ArrayOptions::new().depth(0),
         ArrayOptions::new().depth(1025),
         ArrayOptions::new().engine(EngineKind::Null),
-        ArrayOptions::new().tuning(Tuning::new().cpu_map(vec![vec![0]])),
+        ArrayOptions::new().tuning(Tuning::new().drive_threads(true).cpu_map(vec![vec![0]])),
         ArrayOptions::new().read_only(true),
     ];
     for options in options {
@@ -31,6 +31,39 @@ fn a_refused_creation_leaves_the_drives_free() {
         assert!(matches!(options.create(&drives), Err(Error::Invalid { .. })), "{what}");
     }
     Array::create(&drives).unwrap().close().unwrap();
+}
+
+/// An option that has no effect beside the others is refused, and the error says what would give it one.
+#[test]
+fn options_without_an_effect_are_refused() {
+    let (_dir, drives) = drives(2);
+    Array::create(&drives).unwrap().close().unwrap();
+    let tuned = |tuning| ArrayOptions::new().tuning(tuning);
+    let nodes = || Tuning::new().topology(Topology::Emulate(2));
+    let map = vec![vec![0], vec![0]];
+    for (options, what, advice) in [
+        (tuned(Tuning::new().cpu_map(map.clone())), "a CPU map", "`Tuning::drive_threads`"),
+        (tuned(nodes().io_nodes([0])).cache_bytes(0), "a list of I/O nodes", "`Tuning::drive_threads`"),
+        (tuned(nodes().cache_nodes([0]).io_nodes([0])), "a list of I/O nodes", "`Tuning::drive_threads`"),
+        (tuned(nodes().cache_nodes([1])).cache_bytes(0), "a list of cache nodes", "give it a cache"),
+        (tuned(Tuning::new().merge(false).plug(7)), "a plug of 7", "`Tuning::merge`"),
+        (ArrayOptions::new().cache_bytes(0).cache(CacheOptions::new().max_bytes(1 << 20)), "may grow", "`max_bytes`"),
+        (ArrayOptions::new().read_only(true).sync_changes(false), "`sync_changes(false)`", "for writing"),
+    ] {
+        let error = options.open(&drives[0]).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(what), "{error}");
+        assert!(error.advice().is_some_and(|told| told.contains(advice)), "{error}");
+    }
+    for options in [
+        tuned(Tuning::new().drive_threads(true).cpu_map(map)),
+        tuned(nodes().io_nodes([0])),
+        tuned(nodes().io_nodes([0]).drive_threads(true)).cache_bytes(0),
+        tuned(nodes().cache_nodes([0])),
+        tuned(Tuning::new().merge(false).plug(1)),
+        ArrayOptions::new().sync_changes(false),
+    ] {
+        options.open(&drives[0]).unwrap().close().unwrap();
+    }
 }
 
 /// What the machine does not give is an error that says what was wanted, and how much of it.

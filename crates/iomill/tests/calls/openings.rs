@@ -102,6 +102,16 @@ fn an_array_is_opened_or_made_but_not_where_a_drive_may_be_missing() {
             Array::create(&drives).unwrap().close().unwrap();
         } else {
             made.unwrap().close().unwrap();
+            let new = ["c", "d"].map(|name| dir.path().join(name));
+            new.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
+            for weights in [[3, 5], [7, 9]] {
+                // The second time there is an array, which stays as it is.
+                let options = iomill::CreateOptions::new().weights(weights);
+                let array = ArrayOptions::new().open_or_create_with(&new, &options).unwrap();
+                let found: Vec<u32> = array.info().unwrap().drives.iter().map(|drive| drive.weight).collect();
+                assert_eq!(found, [3, 5]);
+                array.close().unwrap();
+            }
         }
         let array = Array::open_or_create(&drives).unwrap();
         array.create_file("kept", &iomill::FileOptions::new()).unwrap();

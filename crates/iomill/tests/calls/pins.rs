@@ -8,11 +8,11 @@ use iomill::{Array, ArrayOptions, CacheOptions, Error, File, FileOptions, Pinned
 
 use super::PAGE;
 
-fn options(set_size: usize, pages: usize) -> ArrayOptions {
+fn options(set_pages: usize, pages: usize) -> ArrayOptions {
     let options = ArrayOptions::new()
         .tuning(Tuning::new().topology(Topology::One))
         .cache(CacheOptions::new().read_ahead_bytes(0));
-    options.with_cache(|cache| cache.set_pages(set_size)).cache_bytes((pages * PAGE) as u64)
+    options.with_cache(|cache| cache.set_pages(set_pages)).cache_bytes((pages * PAGE) as u64)
 }
 
 /// A file of `pages` clean pages, each of which holds its number.
@@ -48,9 +48,9 @@ fn ends(test: impl FnOnce() + Send + 'static) {
 /// Ranges of more pages than a set has, of more than the cache has, and of the largest length over small sets.
 #[test]
 fn a_range_is_had_whatever_fits() {
-    for (set_size, pages, range) in [(12, 12, 16), (4, 4, 16), (4, 8192, 1024)] {
+    for (set_pages, pages, range) in [(12, 12, 16), (4, 4, 16), (4, 8192, 1024)] {
         ends(move || {
-            let (_place, _array, file) = made(options(set_size, pages), 2 * range);
+            let (_place, _array, file) = made(options(set_pages, pages), 2 * range);
             for first in (0..range as u64).step_by(range / 16 * 5) {
                 file.read_with(first * PAGE as u64, range * PAGE, |pages| {
                     assert_eq!(pages.len(), range * PAGE);

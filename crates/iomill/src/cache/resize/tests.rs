@@ -12,7 +12,7 @@ const SET_BYTES: u64 = 4 * PAGE_BYTES as u64;
 /// A cache of sets of 4. It may have up to 200 sets.
 fn cache(sets: u64, policy: PolicyKind) -> Cache {
     let config =
-        CacheConfig { bytes: sets * SET_BYTES, bytes_max: 200 * SET_BYTES, set_size: 4, policy, hash_mask: u64::MAX };
+        CacheConfig { bytes: sets * SET_BYTES, max_bytes: 200 * SET_BYTES, set_pages: 4, policy, hash_mask: u64::MAX };
     Cache::new(config).unwrap()
 }
 
