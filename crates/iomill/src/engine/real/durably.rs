@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_ring_that_fails_costs_its_flushes() {
         let dir = tempfile::tempdir().unwrap();
-        let fs = RealFs::attach(dir.path(), true).unwrap();
+        let fs = RealFs::attach(dir.path(), true).unwrap().as_own_device();
         let files: Vec<File> = (0..3).map(|at| File::create(dir.path().join(at.to_string())).unwrap()).collect();
         let writes: Vec<_> = files.iter().map(|file| write_to(&fs, file, b"bytes")).collect();
         let Ok(ring) = IoUring::new(CAPACITY) else { return };
