@@ -157,7 +157,7 @@ impl Flushed {
     }
 }
 
-/// The result of a flush of sets.
+/// The result of a flush of sets, for a call that needs a frame.
 struct SetsFlushed {
     /// Whether a call that needs room should look again.
     any: bool,
