@@ -169,7 +169,8 @@ fn split_list(list: &mut Vec<Span>) -> Vec<Span> {
     before.map_or_else(Vec::new, |before| list.split_off(before + 1))
 }
 
-/// How many of some spans are put in order at a time: `LIST_SPANS`, and those of the last page that follow. Spans in order are cut between pages.
+/// The number of spans to sort at a time: `LIST_SPANS`, and the following spans of the last page. Sorted spans are cut
+/// between pages.
 fn list_len(spans: &[Span]) -> usize {
     let Some(last) = spans.get(LIST_SPANS - 1) else { return spans.len() };
     LIST_SPANS + spans[LIST_SPANS..].iter().take_while(|span| span.page == last.page).count()
