@@ -58,7 +58,7 @@ impl ArrayOptions {
     ) -> Result<Report> {
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         let part_extent = |record: &catalog::Record, len, position| {
-            // The checks of the catalog report a record whose layout does not compile.
+            // The checks of the catalog report a record with a layout that does not compile.
             let map = Map::new(record.layout, &record.weights, record.key);
             map.map_or(0, |map| map.part_bytes(position as u16, len, record.block_bytes))
         };

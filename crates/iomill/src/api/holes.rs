@@ -54,8 +54,8 @@ impl File {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call first writes dirty pages to the drives. Ranges are made of whole blocks. On a drive whose file system
-    /// reports no holes, everything is data. Writes at the same time may be seen or not.
+    /// The call first writes dirty pages to the drives. Ranges are made of whole blocks. If the file system of a drive
+    /// reports no holes, all of its bytes are data. Writes at the same time may be seen or not.
     pub fn next_data(&self, offset: u64, most: u64) -> Result<Option<Range<u64>>> {
         pools::check_may_block("next_data")?;
         let here = self.here()?;

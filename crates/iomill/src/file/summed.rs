@@ -26,7 +26,7 @@ use crate::sys::sync::Ordering;
 const BATCH_PAGES: usize = 4096;
 const BATCH_THROUGH: usize = 256;
 
-/// The failure of a page whose check failed.
+/// The failure of a page that failed its check.
 pub fn doubted(page: u64, doubt: Doubt) -> Failure {
     let fault = match doubt {
         Doubt::Wrong => Fault::Wrong,

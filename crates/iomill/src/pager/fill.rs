@@ -346,7 +346,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
     }
 
-    /// Serves the spans of a page whose bytes are in its frame. Its fill has not ended.
+    /// Serves the spans of a page once its bytes are in the frame. Its fill has not ended.
     #[inline(always)]
     fn copy(&self, cache: &Cache, fill: &Fill, span: &Span) {
         let (within, len) = (usize::from(span.within), usize::from(span.len));

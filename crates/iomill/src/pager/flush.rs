@@ -47,14 +47,14 @@ struct Run {
     ended: AtomicBool,
 }
 
-/// Pages that are being flushed. Dropping it, also by a panic, marks the pages dirty whose flush has not ended.
+/// Pages that are being flushed. Dropping it, also by a panic, marks the pages dirty that have no ended flush.
 struct Runs<'a> {
     file: &'a OpenFile,
     paged: &'a Paged,
     all: Vec<Run>,
     /// The moment before their writes.
     since: Since,
-    /// The number of pages whose flush has ended, and of those that are clean.
+    /// The number of pages with an ended flush, and the number of clean pages among them.
     flushed: AtomicU64,
     cleaned: AtomicU64,
     first: FirstFailure,

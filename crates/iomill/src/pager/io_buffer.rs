@@ -31,8 +31,8 @@ pub unsafe trait IoBuffer: IoBytes {
     fn memory(&mut self) -> *mut [u8];
 }
 
-/// A buffer whose memory an operation uses. A move of a `Box` makes pointers into its memory invalid, because the new
-/// place claims the memory. A move of a `Kept` does not.
+/// A buffer with memory that an operation uses. A move of a `Box` makes pointers into its memory invalid, because the
+/// new place claims the memory. A move of a `Kept` does not.
 pub struct Kept<B>(MaybeUninit<B>);
 
 impl<B> Kept<B> {

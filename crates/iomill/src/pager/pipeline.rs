@@ -41,7 +41,7 @@ pub(super) struct Pipeline<'a> {
 struct State<'a> {
     todo: &'a mut Todo,
     halves: [Half<'a>; 2],
-    /// The half whose pieces are being submitted.
+    /// The half that is submitting its pieces.
     now: usize,
     sorted: Sorted,
 }

@@ -12,8 +12,8 @@
 //!
 //! Rules (C55 to C61 in `docs/catalog.md`):
 //! 1. A page of zeros has no sum ([`NONE`]). So a page that was never written needs none.
-//! 2. The sum in memory is right while no operation writes to the page, or it is [`UNKNOWN`]: then a write of the page,
-//!    or a cut within it, has failed, and any bytes are accepted until the page is written again.
+//! 2. The sum in memory is right while no operation writes to the page, or it is [`UNKNOWN`]. It becomes unknown if a
+//!    write of the page, or a cut within it, fails. Then any bytes are accepted until the page is written again.
 //! 3. Sums in memory are those of a whole page of sums, which is loaded before an operation that needs it begins
 //!    (`load`). They stay until the file is closed: four bytes for each page near a used one.
 //! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of
