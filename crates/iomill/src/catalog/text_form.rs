@@ -98,7 +98,7 @@ fn unescaped(text: &str) -> Result<String, String> {
     Ok(plain)
 }
 
-/// What a text says.
+/// The content of a text.
 #[derive(Debug)]
 pub(super) struct Imported {
     pub(super) array: Id,
