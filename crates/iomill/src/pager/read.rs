@@ -63,7 +63,7 @@ impl Paged {
         found
     }
 
-    /// As `read`, for many extents: the processor's cache misses of several look-ups overlap.
+    /// As `read`, for many extents: the processor's cache misses of several lookups overlap.
     ///
     /// # Safety
     /// As for `read`.
@@ -140,7 +140,7 @@ impl Paged {
     }
 }
 
-/// A look-up of a batch.
+/// A lookup of a batch.
 #[derive(Clone, Copy)]
 struct Asking {
     key: Key,
@@ -221,7 +221,7 @@ impl<'a> OverlappingReads<'a> {
         }
     }
 
-    /// Moves the remaining look-ups through all stages.
+    /// Moves the remaining lookups through all stages.
     ///
     /// # Safety
     /// As for `push`.
