@@ -170,7 +170,7 @@ struct OverlappingReads<'a> {
     memory: &'a Memory,
     /// By their number, modulo the length: those that are not copied yet.
     asked: [Asking; 2 * OVERLAP],
-    /// Look-ups so far.
+    /// Lookups so far.
     count: usize,
 }
 
