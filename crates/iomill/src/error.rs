@@ -400,7 +400,7 @@ impl Error {
 
     /// The error of a successful flush after another flush of its drive has failed (rule 4 of `sys::flushes`).
     pub(crate) fn flush_failed(drive: impl Into<PathBuf>) -> Error {
-        let why = "a flush of this drive failed after it was written to, so it may have lost what was written";
+        let why = "a flush of this drive failed after the write, so the drive may have lost the bytes";
         Error::drive(drive, why).advise("see the kernel's log")
     }
 

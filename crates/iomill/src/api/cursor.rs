@@ -62,7 +62,7 @@ pub(super) fn sought(file: &File, position: u64, to: SeekFrom) -> Result<u64> {
         SeekFrom::End(delta) => file.len().checked_add_signed(delta),
         SeekFrom::Current(delta) => position.checked_add_signed(delta),
     };
-    sought.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "it leads out of what a file can hold"))
+    sought.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "the position is outside the range of file offsets"))
 }
 
 impl File {

@@ -396,8 +396,8 @@ impl File {
     }
 
     /// Closes this handle without a sync, for a file that is deleted next: its bytes need no write. If the handle is the last one, bytes that
-    /// are only in memory are lost. The file is then as after a crash: writes of any handle since the last sync may be missing. If handles are
-    /// discarded at the same moment, each may take another for the last one, and the bytes are written.
+    /// are only in memory are lost. The file is then as after a crash: writes of any handle since the last sync may be missing. If several
+    /// handles are discarded at the same moment, perhaps none is found to be the last one, and the bytes are written.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();

@@ -135,7 +135,7 @@ impl Profile {
                 format!(" (it was at {})", foreign.path.display().to_string().replace(char::is_control, "?"))
             };
             notices.push(format!(
-                "profile {profile}: its drive {}{was} is not of this array; what it says of that drive has no effect",
+                "profile {profile}: its drive {}{was} is not of this array; its values for that drive have no effect",
                 foreign.id
             ));
         }
@@ -172,7 +172,7 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
             .map_err(|why| (at, format!("{why}; the array's information has that of each drive")))?;
         let id = id.to_string();
         if !ids.insert(id.clone()) {
-            return Err((at, format!("drive {id} is there twice")));
+            return Err((at, format!("drive {id} occurs twice")));
         }
         let (depth, weight) = (bounded(drive.depth, "depth", DEPTH_MAX)?, bounded(drive.weight, "weight", WEIGHT_MAX)?);
         drives.push(ProfileDrive { id, path: drive.path.into(), depth, weight });

@@ -18,7 +18,7 @@ use crate::sys::process::Home;
 ///
 /// The call has begun when the future exists, and continues if the future is dropped.
 #[derive(Debug)]
-#[must_use = "the call goes on, but its errors are lost"]
+#[must_use = "the call continues, but its errors are lost"]
 pub struct Transfer<B, T = B>(State<B, T>);
 
 #[derive(Debug)]

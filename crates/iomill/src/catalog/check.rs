@@ -76,8 +76,7 @@ impl Report {
 
     /// Notes what keeps the log from being read.
     fn log_fault(&mut self, error: Error) -> Result<()> {
-        let advice =
-            "the array does not open before this is mended; bring back what a backup has of `iomill/log` of any drive";
+        let advice = "the array does not open before this is mended; restore `iomill/log` of any drive from a backup";
         self.lost(error, advice)
     }
 

@@ -310,7 +310,7 @@ impl Openings {
         let highest = self.held.iter().map(|held| held.note.begun.number.max(held.note.in_use.number)).max();
         let highest = highest.unwrap_or(0).max(end.opening.number);
         let number = highest.checked_add(1).ok_or_else(|| {
-            Error::invalid(format!("opening {highest}"), "no number comes after it")
+            Error::invalid(format!("opening {highest}"), "it is the highest possible number")
                 .advise("export the catalog and make a new array")
         })?;
         let opening = OpeningId { number, id: Id::random(platform)? };

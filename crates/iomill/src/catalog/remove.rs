@@ -45,7 +45,7 @@ impl Catalog {
             Ok(())
         };
         if let Err(error) = committed {
-            self.notice(format!("what deleted files used is freed only at the next opening: {error}"));
+            self.notice(format!("the space of deleted files is freed only at the next opening: {error}"));
         }
         // After the file was added: a thread that has made the change durable meanwhile may have looked before.
         self.remove_waiting(journal);
@@ -66,7 +66,7 @@ impl Catalog {
             if error.passes() {
                 self.wait_again(journal, &ready);
             }
-            self.notice(format!("what a deleted file used is freed only at the next opening: {error}"));
+            self.notice(format!("the space of a deleted file is freed only at the next opening: {error}"));
         }
     }
 

@@ -220,7 +220,7 @@ impl Marked<'_> {
 impl Drop for Marked<'_> {
     fn drop(&mut self) {
         if self.has_begun {
-            self.file.syncs.fail("a sync panicked, so it is not known what is durable".to_owned());
+            self.file.syncs.fail("a sync panicked, so the durable bytes are unknown".to_owned());
         }
         self.parts.iter().for_each(|(part, mark)| part.mark.put_back(*mark));
     }

@@ -84,7 +84,7 @@ impl Pager {
         let ways = self.first.directory().ways();
         if bytes == 0 {
             let help = "shrink it to one set at least, or open it without a cache";
-            return Err(Error::invalid("a cache of 0 bytes", "what is open keeps its cache").advise(help));
+            return Err(Error::invalid("a cache of 0 bytes", "an open array or runtime keeps its cache").advise(help));
         }
         check_least(ways, self.caches().count(), bytes)?;
         let set_bytes = (ways * PAGE_BYTES) as u64;

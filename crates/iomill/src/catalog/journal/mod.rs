@@ -362,7 +362,7 @@ impl Journal {
     /// The error of a change in a group that another caller led, and that failed.
     fn group_failed(&self) -> Error {
         let path = lock(&self.shared.writing).log.first().fs.location().to_owned();
-        let why = "the group of changes that it is in could not be written to any copy of the log";
+        let why = "its group of changes could not be written to any copy of the log";
         Error::drive(path, why).advise("the notices say why")
     }
 

@@ -340,7 +340,7 @@ impl Merged {
                     none.is_read = true;
                 } else {
                     let what = full_path(&*self.copies[at].voter.fs, path);
-                    let why = "its header is damaged or could not be read, and no other drive can show what it has";
+                    let why = "its header is damaged or unreadable, and no other drive has a copy of the file";
                     none.error = Some(Error::corrupt(what, why).advise("try again, then check the array"));
                 }
                 continue;
@@ -395,7 +395,7 @@ impl Merged {
                 let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
                 if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
                     let why = format!(
-                        "the log ends behind group {}, and group {durable} was durable: no copy has what is between",
+                        "the log ends behind group {}, and group {durable} was durable: no copy has the groups between them",
                         end.sequence
                     );
                     let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
@@ -468,7 +468,9 @@ fn visit(
         seen.has_end = matches!(record, LogRecord::End { .. });
         if let LogRecord::Continues(segment) = record {
             if segment != header.number + 1 {
-                return Err(LogFault::Damaged(format!("the log goes on in segment {segment}, which is not the next")));
+                return Err(LogFault::Damaged(format!(
+                    "the log continues in segment {segment}, which is not the next"
+                )));
             }
             seen.continues = Some(segment);
         }

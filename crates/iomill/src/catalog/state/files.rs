@@ -173,7 +173,7 @@ impl Files {
     fn take_layout(&mut self, layout: &LayoutRecord) -> Result<(), LogFault> {
         match self.layouts.get(&layout.number) {
             Some(known) if known != layout => {
-                Err(LogFault::Damaged(format!("layout {} is there twice and differs", layout.number)))
+                Err(LogFault::Damaged(format!("layout {} occurs twice and differs", layout.number)))
             }
             Some(_) => Ok(()),
             None => {
@@ -233,7 +233,7 @@ impl Files {
 
     fn take_gone(&mut self, number: u64, is_late: bool) -> Result<(), LogFault> {
         let Some(slot) = self.slot(number) else {
-            let damage = || LogFault::Damaged(format!("file {number} is gone and was not there"));
+            let damage = || LogFault::Damaged(format!("a record removes file {number}, but there is no such file"));
             return if is_late { Ok(()) } else { Err(damage()) };
         };
         self.leave_name(slot);
