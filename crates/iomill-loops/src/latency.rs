@@ -81,7 +81,7 @@ pub struct Costs {
     pub copy_byte_ns: f64,
     /// A `pread` of 4 KiB that hits the page cache.
     pub cached_read_ns: f64,
-    /// That `pread` without the call and the copy: the file system and the look-up.
+    /// That `pread` without the call and the copy: the file system and the lookup.
     pub page_cache_ns: f64,
 }
 

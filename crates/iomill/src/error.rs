@@ -1,4 +1,4 @@
-//! The errors of this crate. Each names what failed and where, and says what to do.
+//! The errors of this crate. Each has the failed operation, its place, and advice.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The advice after damage.
 pub(crate) const CHECK: &str = "check the array";
 
-/// An error of iomill. Its text says what failed and where, and what to do ([`Error::advice`]). A program decides by
+/// An error of iomill. Its text says what failed and where, and ends with advice ([`Error::advice`]). Programs match on
 /// [`Error::kind`].
 #[derive(Debug)]
 #[non_exhaustive]
@@ -35,8 +35,8 @@ pub enum Error {
         source: io::Error,
     },
 
-    /// A read ended before the known end of a part. Another program cut the part, or the drive is gone (a removed NVMe
-    /// drive answers so).
+    /// A read ended before the known end of a part. Another program cut the part, or the drive was removed (reads of a
+    /// removed NVMe drive end early).
     #[non_exhaustive]
     PartCut {
         /// The part.
@@ -111,13 +111,13 @@ pub enum Error {
         advice: Cow<'static, str>,
     },
 
-    /// A page of a file is not what was written to it: the drive returned other bytes. None of them were given out. The
-    /// other pages of the file can be read.
+    /// A page of a file is not what was written to it: the drive returned other bytes. No call has returned any of
+    /// them. The other pages of the file can be read.
     #[non_exhaustive]
     CorruptPage {
         /// The name of the file in the array.
         file: String,
-        /// The number of the page in the file: its offset in bytes is 4,096 times that.
+        /// The number of the page in the file. Its offset in bytes is 4,096 times the number.
         page: u64,
         /// The index of the drive.
         drive: u16,
@@ -134,7 +134,7 @@ pub enum Error {
         path: PathBuf,
         /// The number of the process that has locked it, if the kernel shows it. It may be this process.
         holder: Option<u32>,
-        /// The refused use, such as `it was to be opened for writing`.
+        /// The refused operation, such as `it was to be opened for writing`.
         wanted: &'static str,
     },
 
@@ -152,7 +152,7 @@ pub enum Error {
         name: String,
     },
 
-    /// A file was to be opened or replaced only at a certain version, and it has another one.
+    /// A call was to open or replace a certain version of a file, and the file has another version.
     #[non_exhaustive]
     Conflict {
         /// The name.
@@ -199,8 +199,7 @@ pub enum Error {
         why: String,
     },
 
-    /// A change of the catalog failed on some drives and could not be undone: the next open finds it either done or not
-    /// done.
+    /// A change of the catalog failed on some drives and could not be undone: the next open finds it done or not done.
     #[non_exhaustive]
     OutcomeUnknown {
         /// The change.
@@ -219,8 +218,8 @@ pub enum Error {
     /// The array was closed.
     Closed,
 
-    /// The parent process opened the array or plain file for writing, and this process was forked from it. Or the call
-    /// concerns the parent's array or runtime as a whole.
+    /// This process was forked, and its parent has the array or plain file open for writing. Or the call is one on the
+    /// parent's array or runtime as a whole.
     Forked,
 
     /// The machine gives no memory, or no address space.
@@ -253,7 +252,7 @@ pub enum Error {
     Thread {
         /// The thread's name.
         name: String,
-        /// The index of the drive for which it was meant, if it was for one.
+        /// The index of the drive, if the thread was to serve one.
         drive: Option<u16>,
         /// The kernel's answer.
         source: io::Error,
@@ -340,19 +339,19 @@ pub enum ErrorKind {
     InvalidInput,
     /// The array or the file takes no changes.
     ReadOnly,
-    /// What is on a drive is damaged, or was cut.
+    /// The contents of a drive are damaged, or a file was cut.
     Corrupt,
     /// A drive is missing, or cannot be used as it is.
     Drive,
     /// The kernel refused or failed an operation.
     Io,
-    /// It is not known what the drives hold: open the file or the array again.
+    /// The contents of the drives are unknown: open the file or the array again.
     Uncertain,
     /// A call that blocks was made inside a callback or a waker.
     BlockingCall,
     /// The array was closed.
     Closed,
-    /// The call was made in a forked child, on what only its parent may use.
+    /// The call was made in a forked child, on a handle that only its parent may use.
     Forked,
     /// The machine or the process lacks memory, threads, descriptors or pins.
     Resources,
@@ -376,7 +375,7 @@ impl Error {
         move |source| Error::Memory { what, len_bytes, source }
     }
 
-    /// The error of `call`, which another call of the library has made for it.
+    /// Renames an error to that of `call`, if another call of the library returned it on behalf of `call`.
     pub(crate) fn of_call(self, call: &'static str) -> Error {
         match self {
             Error::BlockingCall { .. } => Error::BlockingCall { call },
@@ -399,9 +398,9 @@ impl Error {
         Error::Drive { path: path.into(), why: why.into(), advice: "".into() }
     }
 
-    /// The error of a flush that has ended well after another one of its drive failed (rule 4 of `sys::flushes`).
+    /// The error of a successful flush after another flush of its drive has failed (rule 4 of `sys::flushes`).
     pub(crate) fn flush_failed(drive: impl Into<PathBuf>) -> Error {
-        let why = "a flush of this drive failed after it was written to, so it may have lost what was written";
+        let why = "a flush of this drive failed after the write, so the drive may have lost the bytes";
         Error::drive(drive, why).advise("see the kernel's log")
     }
 
@@ -499,7 +498,7 @@ impl StdError for Error {
     }
 }
 
-/// Errors that tools make of what they have done without the library.
+/// Errors of operations that tools do without the library.
 #[cfg(feature = "internals")]
 impl Error {
     /// An [`Error::Io`] at an offset in bytes.
@@ -523,7 +522,7 @@ impl Error {
     }
 }
 
-/// The error is inside, for `downcast` or [`Error::from`], and with it its errno ([`Error::errno`]).
+/// Wraps the error, for `downcast` or [`Error::from`], with its errno ([`Error::errno`]).
 impl From<Error> for io::Error {
     fn from(error: Error) -> io::Error {
         let kind = match &error {
@@ -544,7 +543,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Takes an error of this crate out of an [`io::Error`], or makes an [`Error::Other`] of it.
+/// Unwraps an error of this crate from an [`io::Error`], or wraps another error as [`Error::Other`].
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Error {
         error.downcast().unwrap_or_else(|source| Error::Other { source })
@@ -567,7 +566,7 @@ mod tests {
         assert!(![libc::EIO, libc::ENOSPC, libc::EROFS, libc::EINTR].into_iter().any(passes));
     }
 
-    /// What to do ends the text, and is a field of its own.
+    /// The advice is a field of its own, and ends the text.
     #[test]
     fn advice_ends_the_text() {
         let damaged = Error::corrupt("/d/label", "it is cut");
@@ -583,7 +582,7 @@ mod tests {
         assert_eq!(Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::EINTR)).advice(), None);
     }
 
-    /// An error goes into an `io::Error` and comes back as it was, with its errno.
+    /// An error that is wrapped in an `io::Error` and unwrapped is unchanged, with its errno.
     #[test]
     fn errors_pass_through_io() {
         let full = || Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::ENOSPC));

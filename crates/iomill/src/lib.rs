@@ -1,7 +1,7 @@
 //! Many commodity SSDs as one very fast file.
 //!
-//! An [`Array`] is a set of drives, each a directory on an SSD. A [`File`] in it is spread over the drives, and one call reads or
-//! writes on all of them at once.
+//! An [`Array`] is a set of drives, each a directory on an SSD. A [`File`] of the array is spread over the drives, and
+//! one call reads or writes on all of them at once.
 //!
 //! ```no_run
 //! use iomill::{Array, FileOptions};
@@ -20,7 +20,7 @@
 //! # }
 //! ```
 //!
-//! An ordinary file outside any array is read through the same cache and engines, by [`open_plain`]:
+//! [`open_plain`] reads an ordinary file outside any array, through the same cache and engines:
 //!
 //! ```no_run
 //! # fn main() -> iomill::Result<()> {
@@ -31,13 +31,14 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Everything that users call is at this level. The modules below it are rooms of the library. With the feature `internals` they
-//! are public, for tools, measurements and the simulator. They change without notice, and no version promises anything of them.
+//! The public interface is at this level. The modules below it are rooms of the library. The feature `internals` makes
+//! them public, for tools, measurements and the simulator. They change without notice, and no version makes a promise
+//! about them.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// With the feature `internals` these rooms are public. Without it they are the crate's own. Then some of their items have no user,
-// because only tools call them, so the compiler is not to warn of those. Each room has two lines and no macro, for rustfmt to follow.
+// The feature `internals` makes these rooms public. Without it they are private, and items that only tools call are
+// unused: hence `allow`. Each room has two declarations instead of a macro, so that rustfmt finds its file.
 #[cfg(feature = "internals")]
 pub mod cache;
 #[cfg(not(feature = "internals"))]

@@ -1,4 +1,5 @@
-//! [`Advice`]: what a program knows of its reads, and the cache cannot know. Non-goals: read-ahead itself (`pager::ahead`).
+//! [`Advice`]: a program's knowledge of its next reads, which the cache cannot have. Non-goals: read-ahead itself
+//! (`pager::ahead`).
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -7,29 +8,30 @@ use crate::drive::PAGE_BYTES;
 use crate::error::Result;
 use crate::pager::ahead::Pattern;
 
-/// What a program says about a range of a file, or about its next reads: [`File::advise`].
+/// Advice about a range of a file, or about the next reads of a handle: [`File::advise`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Read-ahead when reads turn out to be sequential. A new handle has this advice.
+    /// Read-ahead once reads are seen to be sequential. The advice of a new handle.
     Normal,
     /// Reads will be random: no read-ahead.
     Random,
-    /// Reads will be sequential: read-ahead from the first one that misses, in windows that are twice as large.
+    /// Reads will be sequential: read-ahead from the first miss on, in windows of twice the size.
     Sequential,
-    /// The range will be read soon: its pages come into the cache in the background.
+    /// The range will be read soon: background I/O reads its pages into the cache.
     WillNeed,
-    /// The range will not be read for long: its pages leave the cache.
+    /// The range will not be read for long: its pages are evicted.
     DontNeed,
 }
 
 impl File {
-    /// Tells the cache what comes next. The range is in bytes. Only speed depends on it. Without a cache it has no effect.
+    /// Advises the cache about the next reads. The range is in bytes. Only speed depends on the advice. Without a cache
+    /// it has no effect.
     ///
-    /// `Normal`, `Random` and `Sequential` apply to this handle and its clones, for any range. `WillNeed` returns at once. Pages come in
-    /// while the file is open, as background I/O. At most half of the cache's pages come in for one range, and of all ranges and files
-    /// together a 16th of the cache at a time. `DontNeed` removes clean pages that are completely in the range. Dirty pages stay: call
-    /// [`File::sync`] before.
+    /// `Normal`, `Random` and `Sequential` apply to this handle and its clones, for any range. `WillNeed` returns at
+    /// once. Background I/O reads the pages while the file is open: for one range at most half of the cache's pages,
+    /// and for all ranges and files together a 16th of the cache at a time. `DontNeed` evicts clean pages that are
+    /// completely in the range. Dirty pages stay: call [`File::sync`] before.
     ///
     /// An error means that the array is closed, or that the parent process opened the file for writing.
     pub fn advise(&self, range: impl RangeBounds<u64>, advice: Advice) -> Result<()> {

@@ -1,5 +1,5 @@
-//! [`Answer`]: the future of a call that owns no buffer of the caller. [`Unfilled`]: new memory for what such a call reads.
-//! Non-goals: futures with a buffer of the caller (`transfer`), and changes of names (`change`).
+//! [`Answer`]: the future of a call that owns no buffer of the caller. [`Unfilled`]: new memory for the bytes of a
+//! read. Non-goals: futures with a buffer of the caller (`transfer`), and changes of names (`change`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,12 +13,12 @@ use crate::pager::batch::with_room;
 use crate::pager::{Failed, IoBuffer, IoBytes};
 use crate::sys::events::Span;
 
-/// The future of a call. It resolves to what the call returns.
+/// The future of a call. It resolves to the result of the call.
 ///
-/// The call has begun when the future is made, and goes on if the future is dropped. Neither the call that makes the
-/// future nor a poll waits for a drive: what waits runs on threads of the array.
+/// The call has begun when the future exists, and continues if the future is dropped. Neither the call that makes the
+/// future nor a poll waits for a drive: threads of the array wait.
 #[derive(Debug)]
-#[must_use = "the call goes on, but its result and its errors are lost"]
+#[must_use = "the call continues, but its result and its errors are lost"]
 pub struct Answer<T>(State<T>);
 
 #[derive(Debug)]
@@ -26,12 +26,12 @@ enum State<T> {
     /// The result, until it is taken.
     Now(Option<Result<T>>),
     Later(Later<T>),
-    /// A read into new memory, and what makes the result of it.
+    /// A read into new memory, and the function that makes the result from the memory.
     Reading(Moving<Unfilled>, fn(Unfilled, usize) -> T),
 }
 
 impl<T> Answer<T> {
-    /// An answer that is there.
+    /// An answer with its result.
     #[inline]
     pub(super) fn now(result: Result<T>) -> Answer<T> {
         Answer(State::Now(Some(result)))
@@ -43,9 +43,9 @@ impl<T> Answer<T> {
 }
 
 impl Answer<Vec<u8>> {
-    /// Of a read into new memory.
+    /// The answer of a read into new memory.
     pub(super) fn of_read(begun: std::result::Result<Begun<Unfilled>, Failed<Unfilled>>) -> Answer<Vec<u8>> {
-        // A number that an operation gives is that of the bytes that it has written.
+        // An operation returns the number of bytes that it has written to the memory.
         let filled: fn(Unfilled, usize) -> Vec<u8> = |bytes, len| {
             // SAFETY: as above.
             unsafe { bytes.filled(len) }
@@ -73,7 +73,7 @@ impl<T> Future for Answer<T> {
 }
 
 impl<T> State<T> {
-    /// `poll` of what was not there at once.
+    /// `poll` of an answer that was made without its result.
     #[inline(never)]
     fn poll_later(&mut self, context: &mut Context<'_>) -> Poll<Result<T>> {
         match self {
@@ -89,7 +89,7 @@ impl<T> State<T> {
 /// A result that `T` never pins.
 impl<T> Unpin for Answer<T> {}
 
-/// Runs a call on a thread of a pool that may wait.
+/// Runs a call on a thread of a pool, where the call may wait.
 pub(super) fn answer_later<T: Send + 'static>(
     pool: &Pool,
     call: impl FnOnce(Promise<Result<T>>) + Send + 'static,
@@ -103,8 +103,8 @@ pub(super) fn answer_later<T: Send + 'static>(
     Answer::later(promised)
 }
 
-/// Memory for bytes that are about to be read: empty, with room for `len` of them. Nothing fills the memory before the
-/// read, which for a long gather costs as much as its hits do.
+/// Memory for `len` bytes that are about to be read. It is not zeroed: for a long gather, zeroing costs as much as the
+/// hits.
 #[derive(Debug)]
 pub(super) struct Unfilled {
     bytes: Vec<u8>,
@@ -117,7 +117,7 @@ impl Unfilled {
         Ok(Unfilled { bytes: with_room(len)?, len })
     }
 
-    /// Memory that was read into already.
+    /// Memory that a read has filled already.
     pub fn of(bytes: Vec<u8>) -> Unfilled {
         let len = bytes.len();
         Unfilled { bytes, len }
@@ -126,7 +126,7 @@ impl Unfilled {
     /// The bytes.
     ///
     /// # Safety
-    /// The first `len` bytes, at most as many as there is room for, were written.
+    /// The first `len` bytes were written, and `len` is at most the length given to `new`.
     #[inline]
     pub unsafe fn filled(mut self, len: usize) -> Vec<u8> {
         // SAFETY: the caller's promise.

@@ -1,5 +1,5 @@
-//! [`Array`]: its drives, its catalog, and what its files share. Non-goals: choosing engines and CPUs (`setup`), and calls on files
-//! (`file`), and changes of names (`names`).
+//! [`Array`]: its drives, its catalog, and the cache and engines that its files share. Non-goals: the choice of engines
+//! and CPUs (`setup`), calls on files (`file`), and changes of names (`names`).
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -27,10 +27,11 @@ use crate::sys::events;
 ///
 /// Clones share the array. Dropping the last clone and the last file closes it; [`Array::close`] also reports errors.
 ///
-/// An array that is open for writing is open in one process. In a forked child every call on it is an error ([`Error::Forked`]), and closing
-/// and dropping do nothing: the child must open the array itself. An array that is open for reading, and its files, are opened again in
-/// the child by themselves, with a cache of the parent's size divided by the number of CPUs. There `stat`, `list` and `open_file` work,
-/// and the other calls are errors. Pins from before the fork keep their bytes.
+/// An array that is open for writing is open in one process. In a forked child every call on it is an error
+/// ([`Error::Forked`]), and closing and dropping do nothing: the child must open the array itself. An array that is
+/// open for reading opens again by itself in the child, and so do its files. The child's cache has the parent's size
+/// divided by the number of CPUs. In the child `stat`, `list` and `open_file` work, and the other calls are errors.
+/// Pins from before the fork keep their bytes.
 #[derive(Clone, Debug)]
 pub struct Array {
     /// Taken out when this is dropped.
@@ -50,17 +51,17 @@ impl Drop for Array {
     }
 }
 
-/// What all handles of an array share.
+/// The state that all handles of an array share.
 pub(crate) struct ArrayInner {
     pub options: ArrayOptions,
     pub catalog: Arc<Catalog>,
-    /// Which nodes cache, and which own drives.
+    /// The nodes that cache, and the nodes that own drives.
     pub roles: Arc<NodeRoles>,
     pub exec: Arc<Exec>,
     /// The page cache, unless it is switched off.
     pub pager: Option<Arc<Pager>>,
     pub files: OpenFiles,
-    /// What a forked child uses in the place of this.
+    /// The array that a forked child opens in place of this one.
     pub(super) again: Again<Array>,
 }
 
@@ -100,7 +101,7 @@ impl Array {
         }
         check_may_block("create")?;
         setup::check(&options, &vec![options.depth_of(None); drives.len()], true)?;
-        // Before anything is on the drives: files there would make a second try fail.
+        // Prepared before the first write to the drives: files there would make a second try fail.
         let ready = |id: Id, drives: &[Drive]| Ready::new(&options, id, drives, EMPTY_FILE, true);
         let (catalog, ready) = Catalog::create_with(&options.platform, drives, &weights, new.copies, ready)?;
         Ok(Array::start(options, catalog, ready))
@@ -142,7 +143,7 @@ impl Array {
         Array { inner: ManuallyDrop::new(inner) }
     }
 
-    /// This array, or the one that a forked child has opened in its place.
+    /// This array, or in a forked child the array opened in its place.
     pub(super) fn here(&self) -> Result<&Array> {
         if self.inner.exec.home.is_here() { Ok(self) } else { self.inner.in_child() }
     }
@@ -153,14 +154,15 @@ impl Array {
         Ok(&self.inner)
     }
 
-    /// Opens a file. An error if there is none with this name.
+    /// Opens a file. [`Error::NotFound`] if no file has this name.
     pub fn open_file(&self, name: &str) -> Result<File> {
         check_may_block("open_file")?;
         self.here()?.inner.open_file(name)
     }
 
-    /// [`Array::open_file`] as a future. It is ready at once where that takes no call of the system: for a file that is open, and for a small
-    /// one if another in its shared part was open before. In a forked child the first call opens the array.
+    /// [`Array::open_file`] as a future. It is ready at once if the file is open already, or if it is small and another
+    /// file of its shared part was open before: then no system call is needed. In a forked child the first call opens
+    /// the array.
     pub fn open_file_async(&self, name: &str) -> Answer<File> {
         let here = match self.here() {
             Ok(here) => here,
@@ -176,14 +178,14 @@ impl Array {
         }
     }
 
-    /// Opens a file if the name has this version ([`FileStat`]): what a call has learned of the file by [`Array::stat`] holds for the handle.
-    /// [`Error::Conflict`] if the name has another version or none.
+    /// Opens a file if its name has this version ([`FileStat`]), so that the result of an earlier [`Array::stat`] is
+    /// true of the handle. [`Error::Conflict`] if the name has another version or no file.
     pub fn open_version(&self, name: &str, version: u64) -> Result<File> {
         check_may_block("open_version")?;
         self.here()?.inner.open_version(name, version)
     }
 
-    /// [`Array::open_version`] as a future, as [`Array::open_file_async`].
+    /// [`Array::open_version`] as a future, like [`Array::open_file_async`].
     pub fn open_version_async(&self, name: &str, version: u64) -> Answer<File> {
         let here = match self.here() {
             Ok(here) => here,
@@ -199,7 +201,7 @@ impl Array {
         }
     }
 
-    /// Whether there is a file with this name.
+    /// Whether a file has this name.
     pub fn exists(&self, name: &str) -> Result<bool> {
         match self.here()?.open_inner()?.catalog.number(name) {
             Ok(_) => Ok(true),
@@ -208,7 +210,7 @@ impl Array {
         }
     }
 
-    /// What is known of a file without opening it.
+    /// The metadata of a file, without opening it.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
         let array = self.here()?.open_inner()?;
         let record = array.catalog.record(name)?;
@@ -229,19 +231,19 @@ impl Array {
         Ok(info)
     }
 
-    /// What a user should know: fallbacks, repairs, errors of files that were dropped and not closed. Each notice is there once. The first
-    /// 100 are kept.
+    /// Messages for users: fallbacks, repairs, and errors of files that were dropped and not closed. Equal messages are
+    /// kept once, and at most the first 100.
     pub fn notices(&self) -> Vec<String> {
         if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
     }
 
-    /// What this process has done on the array since it was opened.
+    /// The counters of this process for the array, since it was opened.
     pub fn counters(&self) -> Counters {
         let exec = &self.inner.exec;
         if exec.home.is_here() { exec.board.counters() } else { Counters::default() }
     }
 
-    /// The counters as a page that Prometheus reads (text format 0.0.4). A program may serve it.
+    /// The counters as a page in the text format of Prometheus (0.0.4), for a program to serve.
     pub fn metrics(&self) -> String {
         self.counters().metrics()
     }
@@ -254,21 +256,22 @@ impl Array {
         }
     }
 
-    /// Pages of shared parts that are not free, and that no record names. Open files have them. Less than 0 if two files have a page.
+    /// The number of used pages in shared parts that no record names. Open files own them. Less than 0 if two files own
+    /// one page.
     #[cfg(feature = "internals")]
     pub fn unnamed_pages(&self) -> i64 {
         self.inner.catalog.unnamed_pages()
     }
 
-    /// Changes the size of the page cache, in bytes, while it is used, and returns when the size is reached. The size
-    /// changes in steps, and each step delays other calls for microseconds. [`Counters`](crate::Counters) show the present
-    /// size.
+    /// Changes the size of the page cache, in bytes, while it is in use. Returns when the cache has the size. The size
+    /// changes in steps, and each step delays other calls for microseconds. [`Counters`](crate::Counters) have the
+    /// present size.
     ///
-    /// The cache can grow to [`CacheOptions::max_bytes`](super::CacheOptions::max_bytes). A cache that shrinks evicts the
-    /// pages that do not fit, and first writes the dirty ones. If a write fails, the cache has a size between the old and
-    /// the new one. Memory goes back to the system in chunks of a 16th of the first size, and at least 2 MiB. A pinned page
-    /// keeps its chunk until the next resize after the pin has ended. A chunk that is registered with an io_uring is free
-    /// when that ring has been used again.
+    /// The cache can grow to [`CacheOptions::max_bytes`](super::CacheOptions::max_bytes). A cache that shrinks writes
+    /// its dirty pages and evicts the pages that do not fit. If a write fails, the size is between the old and the new
+    /// one. Memory is returned to the system in chunks of a 16th of the first size, and at least 2 MiB. A pinned page
+    /// keeps its chunk until the first resize after the end of the pin. A chunk that is registered with an io_uring is
+    /// returned when that ring is used next.
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
         check_may_block("resize_cache")?;
         let array = self.open_inner()?;
@@ -284,7 +287,8 @@ impl Array {
         self.answer_later(move |array| array.resize_cache(bytes))
     }
 
-    /// A call that runs on a thread that may wait, unless the array is closed. Before its result can be seen it has let go of the array.
+    /// Runs a call on a thread that may wait, unless the array is closed. Releases the array before the future
+    /// resolves.
     pub(super) fn answer_later<T: Send + 'static>(
         &self,
         call: impl FnOnce(&Array) -> Result<T> + Send + 'static,
@@ -292,7 +296,7 @@ impl Array {
         self.answer_on(|exec| &exec.waits, call)
     }
 
-    /// The same for a call that opens a file.
+    /// `answer_later` for a call that opens a file.
     fn open_later(&self, call: impl FnOnce(&Array) -> Result<File> + Send + 'static) -> Answer<File> {
         self.answer_on(|exec| &exec.opens, call)
     }
@@ -315,8 +319,9 @@ impl Array {
         })
     }
 
-    /// Closes the array: waits for I/O in flight and for calls of futures that were begun before, makes every open file durable and gives the
-    /// lock back. Calls on remaining handles return [`Error::Closed`]. Returns the first error, after it has tried everything.
+    /// Closes the array: waits for I/O in flight and for the calls of earlier futures, makes every open file durable,
+    /// and releases the lock. Calls on remaining handles return [`Error::Closed`]. All steps are tried, and the first
+    /// error is returned.
     pub fn close(self) -> Result<()> {
         check_may_block("close")?;
         self.inner.close()
@@ -347,7 +352,8 @@ impl Array {
     }
 }
 
-/// What an array needs besides its catalog, and what can be refused. A new array has it before its drives are an array.
+/// The parts of an array besides its catalog. Making them can fail, so a new array makes them before it writes to its
+/// drives.
 struct Ready {
     roles: Arc<NodeRoles>,
     services: Vec<Service>,
@@ -359,7 +365,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// `probed` is a file that each drive has.
+    /// `probed` is the name of a file on each drive.
     fn new(options: &ArrayOptions, array: Id, drives: &[Drive], probed: &str, writer: bool) -> Result<Ready> {
         let roles = Arc::new(setup::check(options, &setup::depths(options, drives), writer)?);
         let mut notices = Vec::new();
@@ -380,7 +386,7 @@ impl ArrayOptions {
         self.create_with(drives, &CreateOptions::new())
     }
 
-    /// [`ArrayOptions::create`] with options that only a new array has.
+    /// [`ArrayOptions::create`] with the options of a new array.
     pub fn create_with<P: AsRef<Path>>(
         self,
         drives: impl IntoIterator<Item = P>,
@@ -389,12 +395,12 @@ impl ArrayOptions {
         Array::create_with(self, drives.into_iter().map(|p| p.as_ref().to_owned()).collect(), options)
     }
 
-    /// Opens the array that these drives belong to, or makes a new one of them where none of them has an array.
+    /// Opens the array of these drives, or makes a new one if none of them belongs to an array.
     ///
-    /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is made
-    /// only if each directory is on another file system. Otherwise [`Error::NoArray`] names the directory;
-    /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives have an array and
-    /// others have none.
+    /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is
+    /// made only if no directory is on that file system. Otherwise [`Error::NoArray`] names the directory;
+    /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives belong to an
+    /// array and others do not.
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {
@@ -405,7 +411,7 @@ impl ArrayOptions {
         self.open_or_create_with(drives, &CreateOptions::new())
     }
 
-    /// [`ArrayOptions::open_or_create`] with options for the array if it is new. One that exists stays as it is.
+    /// [`ArrayOptions::open_or_create`] with the options of a new array. An existing array ignores them.
     pub fn open_or_create_with<P: AsRef<Path>>(
         self,
         drives: impl IntoIterator<Item = P>,
@@ -419,7 +425,7 @@ impl ArrayOptions {
         }
     }
 
-    /// Opens the array that a drive belongs to. The labels on the drive name the others.
+    /// Opens the array that a drive belongs to. The drive's label names the other drives.
     pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
         check_may_block("open")?;
         Array::open_with(self, vec![drive.as_ref().to_owned()])
@@ -440,7 +446,7 @@ impl Origin for Weak<ArrayInner> {
 }
 
 impl ArrayInner {
-    /// The array that a forked child has opened in the place of this one.
+    /// The array that a forked child opens in place of this one.
     fn in_child(&self) -> Result<&Array> {
         if !self.options.read_only {
             return Err(Error::Forked);
@@ -482,7 +488,7 @@ impl ArrayInner {
     fn open_version(self: &Arc<Self>, name: &str, version: u64) -> Result<File> {
         self.exec.check_open()?;
         self.check_version(name, version)?;
-        // `None` if it has lost its name since.
+        // `None` if the file has lost its name since the check.
         let file = self.try_number(version)?;
         file.ok_or_else(|| Error::Conflict { name: name.to_owned(), expected: version, found: None })
     }
@@ -494,13 +500,13 @@ impl ArrayInner {
         let opened = match self.open_at_once(name) {
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(None),
-            // It has lost its name since the check.
+            // The file has lost its name since the check.
             Err(Error::NotFound { .. }) => {
                 return Err(Error::Conflict { name: name.to_owned(), expected: version, found: None });
             }
             Err(error) => return Err(error),
         };
-        // The name may have been given to another file since the check. While this one is open, its number finds it.
+        // The name may be that of another file since the check. While this file is open, its number finds it.
         let is_it = self.find(version).is_some_and(|found| Arc::ptr_eq(&found, &opened.state));
         Ok(is_it.then_some(opened))
     }
@@ -541,7 +547,7 @@ impl ArrayInner {
 impl Drop for ArrayInner {
     fn drop(&mut self) {
         if self.exec.is_open() {
-            // No file is open any more, because each holds the array. So nothing can be lost that `close` would report.
+            // No file is open, because each open file holds the array. So `close` has no failed write to report.
             let _ = self.close();
         }
     }

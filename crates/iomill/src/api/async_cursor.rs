@@ -1,5 +1,5 @@
-//! [`AsyncCursor`]: a position in a file, for code that reads and writes by the asynchronous traits of tokio and of `futures`. Non-goals: the
-//! blocking form (`cursor`), and records at many places (`future`).
+//! [`AsyncCursor`]: a position in a file, for the asynchronous traits of tokio and of `futures`. Non-goals: the
+//! blocking form (`cursor`), and records at many offsets (`future`).
 
 use std::io::{self, SeekFrom};
 use std::ops::Range;
@@ -12,27 +12,28 @@ use super::transfer::Transfer;
 use crate::drive::PAGE_BYTES;
 use crate::pager::{Failed, Span};
 
-/// Most bytes of one operation. A larger call is answered with fewer bytes, as the traits allow.
+/// The most bytes of one operation. A larger call moves fewer bytes than it asks for, as the traits allow.
 const OPERATION_BYTES_MAX: usize = 256 * 1024;
 
 /// Reads and writes a file sequentially, by the features `tokio` (`AsyncRead`, `AsyncWrite`, `AsyncSeek` of tokio) and `futures-io` (those of
 /// `futures`).
 ///
-/// - A read copies what is in the cache at once. Otherwise it begins an operation with a buffer of its own, of at most 256 KiB. If the future
-///   of the read is dropped, the next read gets those bytes.
-/// - A write has begun, and the bytes are counted as written, when the call returns. The next call of the cursor waits for its end and
-///   reports its error, so flush before the cursor is dropped. Bytes are durable after [`AsyncCursor::sync_async`].
-/// - [`File::read_many_async`] is faster for records at many places: it has them all in flight.
+/// - A read copies cached bytes at once. Otherwise it begins an operation with a buffer of its own, of at most 256 KiB.
+///   If the future of the read is dropped, the next read returns those bytes.
+/// - A write call returns when the write has begun, and counts its bytes as written. The next call of the cursor waits
+///   for the end of the write and reports its error, so flush before you drop the cursor. Bytes are durable after
+///   [`AsyncCursor::sync_async`].
+/// - For records at many offsets [`File::read_many_async`] is faster: all of them are in flight at once.
 #[derive(Debug)]
 pub struct AsyncCursor {
     file: File,
-    /// Where the next byte is read or written.
+    /// The offset of the next read or write.
     position: u64,
     doing: Doing,
     buffer: Vec<u8>,
-    /// The part of `buffer` that was read and not given yet. Its first byte is that at `position`.
+    /// The part of `buffer` that no call has returned yet. Its first byte is the one at `position`.
     unread: Range<usize>,
-    /// Where a seek of tokio leads, until `poll_complete`.
+    /// The position after a seek of tokio, until `poll_complete`.
     #[cfg(feature = "tokio")]
     seek: Option<SeekFrom>,
 }
@@ -41,9 +42,9 @@ pub struct AsyncCursor {
 #[derive(Debug)]
 enum Doing {
     Nothing,
-    /// From the position on.
+    /// A read that begins at the position.
     Reading(Transfer<Vec<u8>, (Vec<u8>, usize)>),
-    /// Up to the position.
+    /// A write that ends at the position.
     Writing(Transfer<Vec<u8>>),
 }
 
@@ -62,7 +63,7 @@ impl File {
         }
     }
 
-    /// Reads what is in the cache from an offset on, up to the first page that is not. Returns the number of bytes.
+    /// Reads cached bytes at an offset, up to the first page that is not cached. Returns the number of bytes.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes, and nothing else uses them.
@@ -93,13 +94,13 @@ impl File {
 }
 
 impl AsyncCursor {
-    /// Makes the file durable, also what this cursor has written: [`File::sync_async`] after a flush.
+    /// Makes the file durable, with the writes of this cursor: [`File::sync_async`] after a flush.
     pub async fn sync_async(&mut self) -> io::Result<()> {
         std::future::poll_fn(|context| self.poll_written(context)).await?;
         Ok(self.file.sync_async().await?)
     }
 
-    /// Reads at the position. Returns the number of bytes, 0 only at the end of the file or for no room.
+    /// Reads at the position. Returns the number of bytes: 0 only at the end of the file, or if `len` is 0.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes, and nothing else uses them.
@@ -155,7 +156,7 @@ impl AsyncCursor {
         buffer.clear();
         buffer.extend_from_slice(bytes);
         self.doing = Doing::Writing(self.file.write_at_async(buffer, self.position));
-        // Most writes end in the cache, at once.
+        // Most writes end at once, in the cache.
         if let Poll::Ready(Err(error)) = self.poll_written(context) {
             return Poll::Ready(Err(error));
         }
@@ -183,7 +184,7 @@ impl AsyncCursor {
         Poll::Ready(Ok(position))
     }
 
-    /// The bytes are not wanted any more. A read that has begun ends without its future.
+    /// Discards the bytes that were read. A read in flight ends without its future.
     fn forget_read(&mut self) {
         self.unread = 0..0;
         if let Doing::Reading(_) = self.doing {

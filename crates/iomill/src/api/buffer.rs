@@ -13,8 +13,8 @@ use crate::pager::{IoBuffer, IoBytes};
 use crate::sys::memory::PageBuf;
 use crate::sys::process::Home;
 
-/// Page-aligned memory, registered with the engines of an array or runtime if limits allow. Calls on its files take any slice of it. Whole
-/// pages are fastest.
+/// Page-aligned memory, registered with the engines of an array or a runtime if limits allow. Calls on files of that
+/// array or runtime take any slice of the buffer. Whole pages are fastest.
 #[derive(Debug)]
 pub struct Buffer {
     memory: PageBuf,
@@ -23,14 +23,14 @@ pub struct Buffer {
 }
 
 impl Array {
-    /// Allocates a zeroed buffer of `len` bytes that starts at a page. An error if `len` is 0 or memory is lacking.
+    /// Allocates a zeroed, page-aligned buffer of `len` bytes. An error if `len` is 0 or memory is lacking.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         Buffer::new(&self.inner.exec, len)
     }
 }
 
 impl Runtime {
-    /// As [`Array::buffer`], for calls on plain files with this runtime.
+    /// [`Array::buffer`] for calls on plain files with this runtime.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
         Buffer::new(self.exec(), len)
     }
@@ -77,7 +77,7 @@ unsafe impl IoBuffer for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // In a forked child the memory is a copy that no engine knows (rule 2 of the fork, `exec`).
+        // In a forked child the memory is a copy, registered with no engine (rule 2 of the fork, `exec`).
         if self.home.is_here() {
             self.regions.remove(self.memory.as_mut_ptr());
         }

@@ -7,7 +7,7 @@ use crate::catalog;
 use crate::error::Result;
 
 impl ArrayOptions {
-    /// All that the catalog says of layouts, files and attributes, as text. It takes no lock.
+    /// The catalog's layouts, files and attributes as text. This takes no lock.
     ///
     /// An error if the array cannot be read, as for [`ArrayOptions::peek`].
     pub fn export_catalog<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<String> {
@@ -15,10 +15,11 @@ impl ArrayOptions {
         catalog::by_hand::export(&self.platform, &starts(drives))
     }
 
-    /// Replaces the catalog by what a text says, at one moment, also if the log is damaged. Returns how many files it has. No data is touched.
+    /// Replaces the catalog by the one in a text, atomically, even if the log is damaged. Returns the number of its
+    /// files. No data is touched.
     ///
-    /// [`Error::Invalid`](crate::Error::Invalid) if the text makes no sense, or is of another array; then nothing has changed. An error if a
-    /// process has the array open.
+    /// [`Error::Invalid`](crate::Error::Invalid) if the text is malformed, or is the catalog of another array; then
+    /// nothing has changed. An error if a process has the array open.
     pub fn import_catalog<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>, text: &str) -> Result<usize> {
         crate::exec::pools::check_may_block("import_catalog")?;
         catalog::by_hand::import(&self.platform, &starts(drives), text)

@@ -42,10 +42,10 @@ impl CacheOptions {
         }
     }
 
-    /// The largest size that `resize_cache` of an [`Array`](super::Array::resize_cache) or a
-    /// [`Runtime`](super::Runtime::resize_cache) may give the cache, in bytes. It is at least the first size. It takes
-    /// address space, and memory only when the cache grows. The default is four times the first size. Where the process
-    /// may not use that much memory, it is twice the first size, or the first size. It needs a cache.
+    /// The largest size of the cache after `resize_cache` of an [`Array`](super::Array::resize_cache) or a
+    /// [`Runtime`](super::Runtime::resize_cache), in bytes. It is at least the first size. It reserves address space,
+    /// and memory only when the cache grows. The default is four times the first size. If the process may not use that
+    /// much memory, it is twice the first size, or the first size. It needs a cache.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.max_bytes = Some(bytes);
         self
@@ -64,13 +64,14 @@ impl CacheOptions {
         self
     }
 
-    /// Pages of a set of the cache. A new page replaces a page of its set. A multiple of 4 from 4 to 32, 12 by default.
+    /// The number of pages in a set of the cache. A new page replaces a page of its set. A multiple of 4 from 4 to 32,
+    /// 12 by default.
     pub fn set_pages(mut self, pages: usize) -> Self {
         self.set_pages = pages;
         self
     }
 
-    /// Only these bits of the cache's hash count. For tests that need a bad hash, so that sets fill up.
+    /// A mask for the cache's hash. For tests that need a bad hash, so that sets fill up.
     #[cfg(feature = "internals")]
     pub fn hash_mask(mut self, mask: u64) -> Self {
         self.hash_mask = mask;

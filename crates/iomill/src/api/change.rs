@@ -1,7 +1,7 @@
-//! [`Change`]: a call that changes the catalog, in steps that the blocking call and the future share.
+//! [`Change`]: a call that changes the catalog, in steps. The blocking call and the future share the steps.
 //!
-//! Goals: one form of each change; futures share batches of writes and flushes (`exec::turns`). Non-goals: what changes there are (`names`,
-//! `draft`).
+//! Goals: one form of each change; futures share batches of writes and flushes (`exec::turns`). Non-goals: the changes
+//! themselves (`names`, `draft`).
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::sys::events::Span;
 
 /// A change of the catalog in steps.
 pub(super) trait Change {
-    /// What the first step makes.
+    /// The result of the first step.
     type Content;
-    /// What the second step finds.
+    /// The result of the second step.
     type Found;
-    /// What the call returns.
+    /// The result of the call.
     type Output;
 
     /// The span of the call, for the changes that write contents.
@@ -28,7 +28,7 @@ pub(super) trait Change {
         Span::none()
     }
 
-    /// Makes the content that the change needs.
+    /// The first step: makes the content.
     fn write(&mut self, array: &Array) -> Result<Self::Content>;
 
     /// Pages of the content that are written together with those of other changes.
@@ -37,19 +37,19 @@ pub(super) trait Change {
         None
     }
 
-    /// The pages are written. If not, the change writes its bytes itself.
+    /// Ends the write of the pages. If it failed, the change writes its bytes itself.
     fn end_pages(&self, content: &mut Self::Content, are_written: bool) -> Result<()> {
         let _has_none = (content, are_written);
         Ok(())
     }
 
-    /// Makes the change in memory.
+    /// The second step: makes the change in memory.
     fn queue(&self, array: &ArrayInner, content: &Self::Content) -> Result<Queued<Self::Found>>;
 
-    /// Runs when the change is durable.
+    /// The third step: runs when the change is durable.
     fn end(&self, array: &Arc<ArrayInner>, content: &Self::Content, found: Self::Found) -> Result<Self::Output>;
 
-    /// The file that the change holds, to be let go of before its caller hears of the end. All else is dropped.
+    /// Returns the open file that the change holds, which is released before the caller has the result. Drops the rest.
     fn release(self, content: Option<Self::Content>) -> Option<OpenRef>
     where
         Self: Sized,
@@ -59,7 +59,7 @@ pub(super) trait Change {
     }
 }
 
-/// Makes a change here.
+/// Makes a change on the calling thread.
 pub(super) fn make<C: Change>(mut change: C, array: &Array) -> Result<C::Output> {
     change.span().run(|| {
         let inner = array.open_inner()?;
@@ -70,7 +70,8 @@ pub(super) fn make<C: Change>(mut change: C, array: &Array) -> Result<C::Output>
     })
 }
 
-/// Makes a change for a future. With `is_long` the content is made on a thread of its own, so that other changes do not wait for it.
+/// Makes a change for a future. With `is_long` another thread makes the content, so that other changes do not wait for
+/// it.
 pub(super) fn begin<C>(change: C, array: &Array, is_long: bool) -> Answer<C::Output>
 where
     C: Change<Content: Send, Found: Send, Output: Send> + Send + 'static,
@@ -98,12 +99,12 @@ where
     Answer::later(promised)
 }
 
-/// A change that a future waits for.
+/// A change with a future that waits for it.
 struct Later<C: Change> {
     queued: QueuedCall,
     span: Span,
     change: C,
-    /// How far it is.
+    /// The step that the change has reached.
     at: At<C::Content, C::Found>,
     array: Array,
     promise: Promise<Result<C::Output>>,
@@ -113,7 +114,7 @@ enum At<A, B> {
     Begun,
     Written(A),
     Queued(A, Queued<B>),
-    /// With what there is of the content.
+    /// With the content, if it was made.
     Failed(Option<A>, Error),
 }
 
@@ -164,7 +165,7 @@ where
         drop(queued);
         let (result, content) = match at {
             At::Queued(content, queued) => {
-                // A close that has come meanwhile has made the change durable.
+                // If the array was closed meanwhile, the close has made the change durable.
                 let end = || {
                     let found = array.inner.catalog.settle(queued)?;
                     change.end(&array.inner, &content, found)
@@ -175,7 +176,7 @@ where
             // A step has panicked, and the promise is dropped without a result.
             At::Begun | At::Written(_) => return,
         };
-        // Before the promise is kept: its owner may open the file again, or close the array.
+        // Released before the promise is kept: the owner of the future may open the file again, or close the array.
         let held = change.release(content);
         drop((span, array));
         match held {

@@ -13,15 +13,15 @@ use crate::sys::events;
 pub use crate::catalog::{Problem, Report, Severity};
 
 impl Array {
-    /// Compares the array of these drives with its catalog, and reports all differences. Nothing is changed, and no data
-    /// is read. [`Array::scrub`] reads data. [`Error::Locked`](crate::Error::Locked) if another process has the array
-    /// open for writing.
+    /// Compares the array of these drives with its catalog, and reports all differences. Changes nothing, and reads no
+    /// data: [`Array::scrub`] reads data. [`Error::Locked`](crate::Error::Locked) if another process has the array open
+    /// for writing.
     pub fn check<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Report> {
         check_may_block("check")?;
         ArrayOptions::new().check_all(drives, false, &mut |_, _| ())
     }
 
-    /// [`Array::check`], and repairs all faults that can be repaired without a loss.
+    /// [`Array::check`] that also repairs all faults that can be repaired without a loss.
     /// [`Error::Locked`](crate::Error::Locked) if another process has the array open.
     pub fn repair<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Report> {
         check_may_block("repair")?;
@@ -37,7 +37,8 @@ impl ArrayOptions {
         self.check_all(drives, repair, &mut |_, _| ())
     }
 
-    /// The same. From time to time it calls `watch` with the number of checked files and the number of all files.
+    /// `check_or_repair` that calls `watch` from time to time, with the number of checked files and the number of all
+    /// files.
     #[cfg(feature = "internals")]
     pub fn check_watched<P: AsRef<Path>>(
         self,
@@ -57,7 +58,7 @@ impl ArrayOptions {
     ) -> Result<Report> {
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
         let part_extent = |record: &catalog::Record, len, position| {
-            // The catalog's own checks report a record with a layout that cannot be compiled.
+            // The checks of the catalog report a record with a layout that does not compile.
             let map = Map::new(record.layout, &record.weights, record.key);
             map.map_or(0, |map| map.part_bytes(position as u16, len, record.block_bytes))
         };

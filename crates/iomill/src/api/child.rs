@@ -1,11 +1,13 @@
-//! What a forked child needs to open in the place of its parent's handles: [`Again`], and its options. Files, arrays and
-//! runtimes do so in their methods named `here` and `in_child`.
+//! Handles of a forked child, opened in place of its parent's: [`Again`], and the options of a child. Files, arrays and
+//! runtimes open them in their methods `here` and `in_child`.
 //!
-//! Goals: what is open for reading only stays usable in a child that a fork made, as workers of a data loader are. Non-goals: anything
-//! that is open for writing, because its parent writes it. All calls on that are errors in a child ([`Error::Forked`]).
+//! Goals: a handle that is open for reading only stays usable in a forked child, such as a worker of a data loader.
+//! Non-goals: handles that are open for writing, because the parent writes. All calls on them are errors in a child
+//! ([`Error::Forked`]).
 //!
-//! The child opens files again by their paths, arrays by their drives, and makes a runtime for each of its parent's. It touches no lock of
-//! the parent's handles (rules of the fork, `exec`): what it opens is in slots that each process fills for itself.
+//! The child opens files again by their paths, arrays by their drives, and makes a runtime for each of its parent's. It
+//! takes no lock of the parent's handles (rules of the fork, `exec`): its own handles are in slots that each process
+//! fills for itself.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -19,24 +21,24 @@ use crate::sys::process::PerProcess;
 /// A child's cache is not made smaller than this.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// What each process opens for itself.
+/// A slot that each process fills for itself.
 pub(super) type Again<T> = PerProcess<OnceLock<T>>;
 
-/// The value of a slot, which `open` makes first.
+/// The value of a slot. The first call makes it by `open`.
 pub(super) fn of_process<T: Send + Sync>(slot: &Again<T>, open: impl FnOnce() -> Result<T>) -> Result<&T> {
     let slot = slot.get();
     match slot.get() {
         Some(there) => Ok(there),
         None => {
             let opened = open()?;
-            // Another thread may have been first. Then its value counts.
+            // If another thread was first, its value is kept.
             Ok(slot.get_or_init(|| opened))
         }
     }
 }
 
 impl ArrayOptions {
-    /// The options of a child: a cache of the first size, divided by the CPUs, because that many workers are usual.
+    /// The options of a child. Its cache has the first size divided by the number of CPUs, the usual number of workers.
     pub(super) fn in_child(&self) -> ArrayOptions {
         let first = self.cache_bytes.unwrap_or_else(|| {
             // If the limit is unknown, there is no cache by default.
@@ -46,7 +48,7 @@ impl ArrayOptions {
         let share = (first / cpus).max(first.min(LEAST_BYTES));
         // The parent's platform may have locks that its threads held at the fork.
         let mut cache = self.cache.clone();
-        // A share of nothing is no cache, which cannot grow.
+        // A share of 0 bytes is no cache, and no cache cannot grow.
         cache.max_bytes = cache.max_bytes.filter(|_| share > 0);
         ArrayOptions { cache_bytes: Some(share), cache, platform: ArrayOptions::new().platform, ..self.clone() }
     }

@@ -1,5 +1,5 @@
-//! Positions in files, for code that uses `std::io`: [`FileCursor`], and the position that the clones of a handle share. Also the calls of
-//! [`std::os::unix::fs::FileExt`] that end early only by an error. Non-goals: buffering.
+//! Positions in files, for code that uses `std::io`: [`FileCursor`], and the position that the clones of a handle
+//! share. Also the exact calls of [`std::os::unix::fs::FileExt`]. Non-goals: buffering.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -55,19 +55,19 @@ impl Seek for FileCursor {
     }
 }
 
-/// Where a seek from a position leads.
+/// The position after a seek.
 pub(super) fn sought(file: &File, position: u64, to: SeekFrom) -> Result<u64> {
     let sought = match to {
         SeekFrom::Start(offset) => Some(offset),
         SeekFrom::End(delta) => file.len().checked_add_signed(delta),
         SeekFrom::Current(delta) => position.checked_add_signed(delta),
     };
-    sought.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "it leads out of what a file can hold"))
+    sought.ok_or_else(|| Error::invalid(format!("seek to {to:?}"), "the position is outside the range of file offsets"))
 }
 
 impl File {
-    /// Fills `buf` from an offset in bytes on. A range past the end of the file is an error, with the kind
-    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) in [`std::io`].
+    /// Reads exactly `buf.len()` bytes at an offset in bytes. A range past the end of the file is an error of the kind
+    /// [`UnexpectedEof`](io::ErrorKind::UnexpectedEof).
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         if self.read_from("read_exact_at", buf, offset)? < buf.len() {
             let (name, file_len, len) = (self.name(), self.len(), buf.len());
@@ -77,20 +77,20 @@ impl File {
         Ok(())
     }
 
-    /// [`File::read_at`] for `call`, but past the end there is nothing to read, however far that is.
+    /// [`File::read_at`] for `call`, but at any offset past the end it reads 0 bytes.
     fn read_from(&self, call: &'static str, buf: &mut [u8], offset: u64) -> Result<usize> {
         let file = self.here()?;
         if offset >= file.len() { Ok(0) } else { file.read_at(buf, offset).map_err(|error| error.of_call(call)) }
     }
 
-    /// [`File::write_at`] by the name that [`std::os::unix::fs::FileExt`] has for it: [`File::write_at`] writes all bytes.
+    /// [`File::write_at`] under its name in [`std::os::unix::fs::FileExt`]. Both write all bytes.
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         Ok(self.write_at(bytes, offset).map_err(|error| error.of_call("write_all_at"))?)
     }
 }
 
-/// Clones of a handle share one position, as descriptors from `dup` do. It begins at 0. [`File::cursor`] gives positions of their own.
-/// Calls that move the position wait for each other.
+/// Clones of a handle share one position, like descriptors from `dup`. It begins at 0. A [`File::cursor`] has a
+/// position of its own. Calls that move the position wait for each other.
 impl Read for &File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.position()

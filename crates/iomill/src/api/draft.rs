@@ -1,5 +1,5 @@
-//! [`Draft`]: a file that gets its name when its content is complete. [`Array::put`] and [`Array::copy`] are built on it. Non-goals: what a
-//! draft is to the catalog (`catalog::draft`).
+//! [`Draft`]: a file that gets its name when its content is complete. [`Array::put`] and [`Array::copy`] are built on
+//! it. Non-goals: drafts in the catalog (`catalog::draft`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ const PIECE_BYTES: u64 = 8 << 20;
 /// The longest content that is written and flushed together with others, in bytes.
 const SMALL_MAX_BYTES: u64 = 64 << 10;
 
-/// A file without a name, from [`Array::draft`]. It is written like any file, also by several threads. [`Draft::publish`] gives it a name. So
-/// a content appears as a whole, or not at all.
+/// A file without a name, from [`Array::draft`]. It is written like any file, also by several threads.
+/// [`Draft::publish`] gives it a name. So its content appears as a whole or not at all.
 ///
 /// ```no_run
 /// # fn main() -> iomill::Result<()> {
@@ -41,8 +41,8 @@ const SMALL_MAX_BYTES: u64 = 64 << 10;
 /// # Ok(()) }
 /// ```
 ///
-/// A draft that is dropped without a name gives its space back, when the last handle of its file is gone. What a crash leaves of it is removed
-/// by the next opening of the array for writing.
+/// If a draft is dropped without a name, its space is free once the last handle of its file is dropped. After a crash,
+/// the next opening of the array for writing frees the space of drafts.
 #[derive(Debug)]
 pub struct Draft {
     /// Dropped before the array.
@@ -52,7 +52,8 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// The file. Its handles may outlive the draft. [`File::name`] is a text that says that it is a draft, until it is published.
+    /// The file. Its handles may outlive the draft. Until the draft is published, [`File::name`] is a placeholder for
+    /// drafts.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -62,16 +63,17 @@ impl Draft {
         self.draft.number()
     }
 
-    /// Sets an attribute, which the file gets with its name. `None` removes it. It costs no I/O. An error if the draft is published, or if
-    /// the attributes take more than 64 KiB.
+    /// Sets an attribute; the file has it from its publication on. `None` removes it. This costs no I/O. An error if
+    /// the draft is published, or if the attributes take more than 64 KiB.
     pub fn set_attribute(&self, key: &str, value: Option<&str>) -> Result<()> {
         self.draft.set_attribute(key, value)
     }
 
-    /// Makes all writes durable that ended before this call, and then gives the file its name, durably. A file that has the name loses it at
-    /// the same moment, and its handles keep what it holds. After a crash the name has the old content or the new one as a whole.
+    /// Makes all writes durable that ended before this call, and then gives the file its name, durably. An older file
+    /// of that name loses it at the same moment, and handles of the older file keep its content. After a crash the name
+    /// has the whole old content or the whole new one.
     ///
-    /// A small file costs two flushes: one of its pages, and one of the log.
+    /// A small file costs two flushes: that of its pages, and that of the log.
     ///
     /// [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold. Then the draft may be published under another name, or on
     /// another condition. A draft is published once.
@@ -87,13 +89,13 @@ impl Draft {
     }
 
     fn again(&self) -> Draft {
-        // The same count of errors: what a publication reports is reported.
+        // Shares the count of errors: an error that a publication reports is not reported again.
         let mut file = self.file.clone();
         file.reported = self.file.reported.share();
         Draft { file, draft: Arc::clone(&self.draft), array: self.array.clone() }
     }
 
-    /// Brings the content to the drives. A small one shares its flush later with others.
+    /// Writes the content to the drives. A small content is flushed later, together with others.
     fn prepare(&self) -> Result<()> {
         if self.file.len() > SMALL_MAX_BYTES {
             self.file.sync()
@@ -104,18 +106,18 @@ impl Draft {
 
     /// Makes the content durable, and gives the draft its name in memory.
     fn queue(&self, array: &ArrayInner, name: &str, when: When) -> Result<Queued<Option<u64>>> {
-        // From now on what is written is marked, as in a file with a name.
+        // From now on writes are marked, as in a file with a name.
         self.file.state.file.end_draft()?;
         self.file.sync()?;
         array.catalog.queue_publication(&self.draft, name, when)
     }
 
-    /// The name is durable, and has been taken from `victim`.
+    /// Runs when the name is durable. `victim` is the file that had the name.
     fn end(&self, array: &ArrayInner, name: &str, victim: Option<u64>) -> Result<FileStat> {
         victim.into_iter().for_each(|victim| array.files.remove(&array.catalog, victim));
         let missing = || Error::NotFound { name: name.to_owned() };
         let record = array.catalog.numbered(self.draft.number()).ok_or_else(missing)?;
-        // Another thread may have renamed it since.
+        // Another thread may have renamed the file since.
         let record = Record { name: name.to_owned(), ..Record::clone(&record) };
         FileStat::new(&array.catalog, &record, self.file.len())
     }
@@ -137,7 +139,7 @@ impl<N: AsRef<str>> Change for Publication<N> {
     }
 
     fn write(&mut self, array: &Array) -> Result<()> {
-        // Before the content is flushed. What counts is the look when the name is given.
+        // An early check, before the content is flushed. The check that decides is made when the name is given.
         array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.when)?;
         self.draft.prepare()
     }
@@ -164,7 +166,7 @@ struct Put<N, C> {
     shares_writes: bool,
 }
 
-/// The draft of a put, and the pages that it gets if its content is still to be written.
+/// The draft of a put, and its pages if the content is still to be written.
 struct Written {
     pages: Option<FirstPlace>,
     draft: Draft,
@@ -246,12 +248,12 @@ impl<N: AsRef<str>> Change for Copying<N> {
         let inner = array.open_inner()?;
         let (record, source) = loop {
             let record = inner.catalog.record(self.from.as_ref())?;
-            // If it has lost its name since, another file may have it.
+            // If the file has lost its name since, another file may have the name.
             if let Some(source) = inner.try_number(record.number)? {
                 break (record, source);
             }
         };
-        // After the look for the source: if that is missing, no condition matters.
+        // After the lookup of the source: if the source is missing, the condition does not matter.
         inner.catalog.check_condition(self.to.as_ref(), self.when)?;
         let options = FileOptions::new().layout(record.layout).block_bytes(record.block_bytes);
         let draft = array.draft(&options.drives(record.drives.clone()).checksums(record.sums.is_some()))?;
@@ -277,7 +279,7 @@ impl<N: AsRef<str>> Change for Copying<N> {
 }
 
 impl Array {
-    /// Makes a file without a name, of length 0. It costs no I/O before it is written to. [`Draft`] has more.
+    /// Makes a file without a name, of length 0. It costs no I/O before its first write. See [`Draft`].
     pub fn draft(&self, options: &FileOptions) -> Result<Draft> {
         check_may_block("draft")?;
         let array = self.open_inner()?;
@@ -286,8 +288,8 @@ impl Array {
         Ok(Draft { file: array.open_draft(&draft, &record)?, draft, array: self.clone() })
     }
 
-    /// Makes a file of this content, durably and as a whole: [`Draft::publish`] says what that means. Returns what is known of the file, with
-    /// its version.
+    /// Makes a file of this content, durably and as a whole, like [`Draft::publish`]. Returns the metadata of the file,
+    /// with its version.
     ///
     /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does not hold.
     pub fn put(&self, name: &str, content: &[u8], options: &PutOptions) -> Result<FileStat> {
@@ -299,17 +301,18 @@ impl Array {
     pub fn put_async(&self, name: &str, content: impl Into<Vec<u8>>, options: &PutOptions) -> Answer<FileStat> {
         let content: Vec<u8> = content.into();
         let is_small = content.len() as u64 <= SMALL_MAX_BYTES;
-        // With a cache the content is to be in it.
+        // With a cache the content is written through it, so that later reads hit.
         let shares_writes = is_small && self.inner.pager.is_none();
         let put = Put { name: name.to_owned(), content, options: options.clone(), shares_writes };
         begin(put, self, !shares_writes)
     }
 
-    /// Makes a file with the content, the layout and the attributes of another one, durably and as a whole. It moves 8 MiB at a time, through
-    /// the cache if there is one. Holes stay holes, as [`File::next_data`] finds them. The copy has the length that the file has when the call
-    /// begins. Writes to it meanwhile may be in the copy or not.
+    /// Copies a file with its layout and its attributes, durably and as a whole. The bytes are copied 8 MiB at a time,
+    /// through the cache if there is one. Holes stay holes, as [`File::next_data`] finds them. The length of the copy
+    /// is that of the source when the call begins. The copy may have or lack writes to the source during the call.
     ///
-    /// [`Error::NotFound`] if there is no file `from`, whatever the condition. [`Error::Exists`] and [`Error::Conflict`] if that does not hold for `to`.
+    /// [`Error::NotFound`] if there is no file `from`, whatever the condition. [`Error::Exists`] and
+    /// [`Error::Conflict`] if the condition for `to` does not hold.
     pub fn copy(&self, from: &str, to: &str, when: When) -> Result<FileStat> {
         check_may_block("copy")?;
         make(Copying { from, to, when }, self)
@@ -328,7 +331,7 @@ fn copy_content(source: &File, copy: &File) -> Result<()> {
     }
     let is_sparse = source.next_data(0, len)? != Some(0..len);
     if is_sparse {
-        // Holes stay holes within the length. Writes beyond it would take space for what they skip.
+        // Holes stay holes within the length. Writes past the end would allocate the bytes that they skip.
         copy.set_len(len)?;
     } else {
         copy.preallocate(len)?;
@@ -350,7 +353,7 @@ fn copy_content(source: &File, copy: &File) -> Result<()> {
         at = data.start + read as u64;
     }
     match source.len() {
-        // It was made shorter meanwhile.
+        // The source was made shorter meanwhile.
         left if is_sparse && left < len => copy.set_len(left),
         _ => Ok(()),
     }

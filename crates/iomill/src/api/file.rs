@@ -18,24 +18,24 @@ use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
 use crate::pager::{LIST_SPANS, OpenRef, Paged, Span, Want};
 use crate::sys::events;
 
-/// Only a hit at the end of a stretch of this many bytes looks whether read-ahead must continue. Other hits only compare.
+/// Only a hit that reaches a multiple of this many bytes checks whether read-ahead must continue. Other hits pay one comparison.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
-/// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the same file; all calls
-/// may be mixed from any number of threads.
+/// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the same file. All calls may
+/// be mixed, from any number of threads.
 ///
 /// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, offsets, lengths, function. Offsets and lengths are
 /// in bytes.
 ///
-/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works. Whole
-/// 4,096-byte pages at page offsets are fastest. If calls that overlap run at the same time, a page may show any of them. With a page
-/// cache it shows one of them as a whole. Without one, and with the engine `mmap`, a read may see some of both.
+/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works. Whole 4,096-byte
+/// pages at page offsets are fastest. If overlapping calls run at the same time, a page may have the bytes of any of them. With a page cache it
+/// has the bytes of one call as a whole. Without a cache, and with the engine `mmap`, a read may return bytes of both.
 ///
-/// A write that has ended is seen by later reads of this process, and is durable after the next [`File::sync`]. Before
-/// that, a crash or a kill may lose any part of it.
+/// Later reads of this process see a write that has ended. It is durable after the next [`File::sync`]. Before that sync, a crash or a kill may
+/// lose any part of it.
 ///
-/// A write past the end takes space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, it leaves a hole that takes
-/// no space, as [`File::set_len`] does. In a plain file all bytes that are skipped are a hole.
+/// A write past the end allocates space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, the skipped bytes become a
+/// hole without space, as by [`File::set_len`]. In a plain file skipped bytes are always a hole.
 ///
 /// In a forked child a handle for reading opens its file again at the first call, with a cache of its own. That cache has the parent's size
 /// divided by the number of CPUs. All calls on a handle for writing return [`Error::Forked`] there.
@@ -48,24 +48,23 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 pub struct File {
     pub(super) state: OpenRef,
     pub(super) class: Class,
-    /// Which failures of write-back this handle has reported.
+    /// The failures of write-back that this handle has reported.
     pub(super) reported: Reported,
     handle: Arc<SharedHandle>,
 }
 
-/// Where a file that is open for reading comes from.
+/// The array or the paths from which a forked child opens a file again.
 pub(super) trait Origin: std::fmt::Debug + Send + Sync {
-    /// Opens the file again, in a forked child.
     fn open(&self, name: &str) -> Result<File>;
 }
 
-/// What the clones of a handle have in common.
+/// The state that clones of a handle share.
 struct SharedHandle {
     ahead: ReadAhead,
     position: Position,
     /// `None` if it is open for writing.
     origin: Option<Box<dyn Origin>>,
-    /// What a forked child uses in the place of this.
+    /// The handle that a forked child opens in place of this one.
     again: Again<File>,
     /// `OpenFile::is_held` counts it.
     _held: Arc<()>,
@@ -80,7 +79,7 @@ impl File {
         File { state, class: Class::Foreground, reported, handle }
     }
 
-    /// This handle, or the one that a forked child has opened in its place.
+    /// This handle, or in a forked child the handle opened in its place.
     #[inline]
     pub(super) fn here(&self) -> Result<&File> {
         if self.state.exec().home.is_here() { Ok(self) } else { self.in_child() }
@@ -100,13 +99,12 @@ impl File {
         &self.handle.position
     }
 
-    /// What the handle knows of its reads.
     pub(super) fn ahead(&self) -> &ReadAhead {
         &self.handle.ahead
     }
 
-    /// A handle for background I/O. Futures and callbacks of all such handles together, and each blocking call, have at most a quarter of a drive's
-    /// slots in flight. So other I/O finds room in the drive, however much goes on behind it.
+    /// A handle for background I/O. All background futures and callbacks together use at most a quarter of a drive's slots, and so does each
+    /// background blocking call. So foreground I/O finds free slots under any background load.
     pub fn background(&self) -> File {
         File { class: Class::Background, ..self.clone() }
     }
@@ -126,7 +124,7 @@ impl File {
         self.len() == 0
     }
 
-    /// Reads at an offset in bytes. Returns how many bytes it has read: fewer than `buf` has only at the end of the file.
+    /// Reads at an offset in bytes. Returns the number of bytes read: less than `buf.len()` only at the end of the file.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         // SAFETY: `buf` is borrowed for the whole call.
@@ -161,7 +159,7 @@ impl File {
         }
     }
 
-    /// Notes a read before it is known which pages are in the cache. Its first page counts for all.
+    /// Notes a read before its pages are looked up. Its first page decides whether the whole read is a miss.
     pub(super) fn look_ahead(&self, offset: u64, len: usize) {
         match &self.state.paged {
             Some(paged) if len > 0 && !paged.is_there(offset / PAGE_BYTES as u64) => self.missed(paged, offset, len),
@@ -176,14 +174,14 @@ impl File {
         self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
-    /// Reads within one page of the file, if the cache has it. Returns the range's end. Inlined into every loop that reads, so that no call
+    /// Reads within one page of the file, if the page is cached. Returns the range's end. Inlined into every loop that reads, so that no call
     /// saves and restores registers.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes, and nothing else uses them.
     #[inline(always)]
     pub(super) unsafe fn read_page(&self, to: *mut u8, len: usize, offset: u64) -> Option<u64> {
-        // There is none in a thread's first read. `read_any` finds the page then.
+        // A thread's first read has no hit path yet: `read_any` finds the page.
         let hit_path = self.state.hit_path()?;
         let within = offset as usize % PAGE_BYTES;
         // Not empty, and within a page. So the end is 0 if the sum wraps.
@@ -225,8 +223,8 @@ impl File {
         self.scatter("write_at", std::iter::once((offset, bytes.len())), bytes)
     }
 
-    /// Reads into several buffers, one after the other, from an offset in bytes on. Returns how many bytes it has read. A page that buffers
-    /// share is read once for each of them.
+    /// Reads into several buffers, one after the other, from an offset in bytes. Returns the number of bytes read. A page that is in the ranges
+    /// of several buffers is read once for each.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         pools::check_may_block("read_vectored_at")?;
         self.here()?.read_vectored_here(bufs, offset)
@@ -256,7 +254,7 @@ impl File {
         Ok(all as usize)
     }
 
-    /// Writes several buffers, one after the other, from an offset in bytes on.
+    /// Writes several buffers, one after the other, from an offset in bytes.
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
         pools::check_may_block("write_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
@@ -269,8 +267,8 @@ impl File {
         unsafe { self.store(&entered, end, Within::SLABS, write.extents.iter().copied()) }
     }
 
-    /// Gathers rows of one length: the row at `offsets[i]` goes to `out[i * row_len..][..row_len]`. One call
-    /// keeps all drives busy. A row past the end of the file is an error.
+    /// Gathers rows of one length: reads the row at `offsets[i]` into `out[i * row_len..][..row_len]`. One call keeps all drives busy. A row
+    /// past the end of the file is an error.
     pub fn read_many(&self, out: &mut [u8], offsets: &[u64], row_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(row_len), out.len(), "out")?;
         self.here()?.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, row_len)), out)
@@ -283,8 +281,8 @@ impl File {
         self.here()?.gather_ranges("read_ranges", ranges.iter().copied(), out)
     }
 
-    /// Scatters rows of one length: `bytes[i * row_len..][..row_len]` goes to `offsets[i]`.
-    /// If rows overlap, a page may show any of them.
+    /// Scatters rows of one length: writes `bytes[i * row_len..][..row_len]` at `offsets[i]`. If rows overlap, a page may have the bytes of any
+    /// of them.
     pub fn write_many(&self, bytes: &[u8], offsets: &[u64], row_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(row_len), bytes.len(), "bytes")?;
         self.scatter("write_many", offsets.iter().map(|&offset| (offset, row_len)), bytes)
@@ -296,16 +294,16 @@ impl File {
         self.scatter("write_ranges", ranges.iter().copied(), bytes)
     }
 
-    /// Sets the length in bytes, durably. Bytes that are cut off are lost. Bytes that are added read as zero.
+    /// Sets the length in bytes, durably. Bytes past a smaller length are lost. Bytes that a larger length adds read as zero.
     pub fn set_len(&self, len: u64) -> Result<()> {
         pools::check_may_block("set_len")?;
         self.state.exec().check_open()?;
         self.state.set_len(len)
     }
 
-    /// Allocates room for `len` bytes without a change of the length. Writes of these bytes cannot fail for lack of space, and cost the
-    /// file system less. The room is lost when the file is closed or cut, and when a write past the end fails. On a plain file it is an
-    /// error ([`Error::Invalid`]).
+    /// Allocates space for `len` bytes; the length stays. Writes of these bytes cannot fail for lack of space, and cost the file system less.
+    /// The space is freed when the file is closed or cut, and when a write past the end fails. On a plain file this is an error
+    /// ([`Error::Invalid`]).
     pub fn preallocate(&self, len: u64) -> Result<()> {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
@@ -320,27 +318,27 @@ impl File {
         }
     }
 
-    /// Whether the file has no name any more, because it was deleted or replaced, or not yet, as a draft. The last handle of such a file removes
-    /// what the file holds, which waits for drives. So a thread that must not wait drops it elsewhere.
+    /// Whether the file has no name: it was deleted or replaced, or is a draft. Dropping the last handle of such a file frees its space and
+    /// waits for drives. A thread that must not wait hands that handle to another thread.
     pub fn is_nameless(&self) -> bool {
         self.here().is_ok_and(|file| file.state.is_removal())
     }
 
-    /// Makes all writes durable that ended before this call, by any handle, and the length, and bytes that an earlier writer left unsynced.
-    /// On an array or a plain file that is open for reading it does nothing.
+    /// Makes durable all writes that ended before this call, by any handle, the length, and the bytes that an earlier writer left unsynced. On
+    /// an array or a plain file that is open for reading it does nothing.
     ///
-    /// An error means that some writes may not be durable, or that a page could not be written back since this handle's last sync. Every
-    /// handle that was open reports the latter once, even if a later try succeeded. Pages that could not be written stay in the cache, and
-    /// the next sync tries again. After a failed fdatasync the file takes no more writes until it is opened again, because it is unknown
-    /// what the drives hold.
+    /// An error means that some writes may not be durable, or that a write-back has failed since this handle's last sync. Each handle that was
+    /// open reports a failed write-back once, even if a later try succeeded. Pages that could not be written stay in the cache, and the next
+    /// sync tries again. After a failed fdatasync the contents of the drives are unknown, so the file takes no more writes until it is opened
+    /// again.
     pub fn sync(&self) -> Result<()> {
         pools::check_may_block("sync")?;
         let file = self.here()?;
         sync_traced(&file.state, &file.reported)
     }
 
-    /// Syncs and closes this handle. Returns the errors of [`File::sync`]. If it was the last handle, nothing holds the file when this returns: a
-    /// file that has no name any more has given back its space, and the file system of a plain file can be unmounted.
+    /// Syncs and closes this handle. Returns the errors of [`File::sync`]. After the last handle is closed, the space of a nameless file is
+    /// free, and the file system of a plain file can be unmounted.
     pub fn close(self) -> Result<()> {
         pools::check_may_block("close")?;
         let synced = self.sync();
@@ -364,7 +362,7 @@ impl File {
 
     /// [`File::close`] as a future.
     pub fn close_async(self) -> Answer<()> {
-        // The handle itself goes: what is left of it here could be the last one, and closing the file waits.
+        // Moves the handle into the job. A clone left here could be the last handle, and closing the file waits.
         let here = if self.state.exec().home.is_here() { Ok(self) } else { self.here().cloned() };
         let File { state, reported, handle, .. } = match here {
             Ok(file) => file,
@@ -384,7 +382,7 @@ impl File {
         })
     }
 
-    /// A call that runs on a thread that may wait. Before its result can be seen it has let go of the file.
+    /// Runs a call on a thread that may wait. Releases the file before the future resolves.
     pub(super) fn answer_later(
         state: OpenRef,
         call: impl FnOnce(&OpenRef) -> Result<()> + Send + 'static,
@@ -397,9 +395,9 @@ impl File {
         })
     }
 
-    /// Closes this handle without a sync: for a file that is deleted next, so that its bytes need no write. If the handle
-    /// is the last one, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle
-    /// since the last sync may be missing. Handles discarded at the same moment may all miss that, and write the bytes.
+    /// Closes this handle without a sync, for a file that is deleted next: its bytes need no write. If the handle is the last one, bytes that
+    /// are only in memory are lost. The file is then as after a crash: writes of any handle since the last sync may be missing. If several
+    /// handles are discarded at the same moment, perhaps none is found to be the last one, and the bytes are written.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();
@@ -472,8 +470,8 @@ impl File {
         self.gather_into(call, || self.state.file.check_within(ranges.clone()), ranges.clone(), out)
     }
 
-    /// Reads ranges, (offset, length) in bytes each, into `out`, which is as long as they are together. `check` says whether they are
-    /// within the file. It runs again if the file may have shrunk.
+    /// Reads ranges, (offset, length) in bytes each, into `out`. The length of `out` is the sum of their lengths. `check` fails unless the
+    /// ranges are within the file. It runs again if the file may have shrunk.
     #[inline]
     pub(super) fn gather_into(
         &self,

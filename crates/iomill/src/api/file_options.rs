@@ -1,4 +1,4 @@
-//! [`FileOptions`]: how a file is made. [`PutOptions`]: how a whole content becomes one. Non-goals: checks of options (`setup`).
+//! [`FileOptions`]: options of a new file. [`PutOptions`]: options of a put. Non-goals: checks of options (`setup`).
 
 use crate::catalog::When;
 use crate::layout::Layout;
@@ -6,7 +6,7 @@ use crate::layout::Layout;
 /// Block size by default, in bytes: 16 pages.
 pub const DEFAULT_BLOCK_BYTES: u32 = 64 << 10;
 
-/// How a new file is made. None of it changes later.
+/// Options of a new file. They are fixed for the life of the file.
 ///
 /// ```no_run
 /// use iomill::{FileOptions, Layout};
@@ -38,7 +38,7 @@ impl FileOptions {
         FileOptions { layout: Layout::default(), block_bytes: DEFAULT_BLOCK_BYTES, drives: None, checksums: false }
     }
 
-    /// How blocks are spread over the drives.
+    /// The layout of the blocks on the drives.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
@@ -56,13 +56,14 @@ impl FileOptions {
         self
     }
 
-    /// Whether each page of the file has a checksum, which also says which page of which file it is. Off by default.
-    /// A page is compared with its sum when it comes from its drive, before a byte of it is given out. A page that is
-    /// not what was written is [`Error::CorruptPage`](crate::Error::CorruptPage). A page of zeros has no sum.
+    /// Whether each page of the file has a checksum, which also covers the identity of the file and the number of the
+    /// page. Off by default. A page that is read from its drive is verified before the call returns a byte of it. A
+    /// page that differs from its checksum is [`Error::CorruptPage`](crate::Error::CorruptPage). A page of zeros has no
+    /// checksum.
     ///
-    /// The sums take a thousandth of the file on its drives. While the file is open, they take four bytes of memory
-    /// for each page near one that was touched. After a crash the stretches of 64 MiB that were written to get new
-    /// sums, made from the bytes that are there.
+    /// Checksums take a thousandth of the file's space on its drives. While the file is open, they take four bytes of
+    /// memory for each page near a used page. After a crash, each stretch of 64 MiB that was being written gets new
+    /// checksums, computed from the bytes on its drive.
     pub fn checksums(mut self, checksums: bool) -> Self {
         self.checksums = checksums;
         self
@@ -77,7 +78,7 @@ impl FileOptions {
     }
 }
 
-/// How [`Array::put`](super::Array::put) makes a file: its options, the condition for its name, and its attributes.
+/// Options of [`Array::put`](super::Array::put): those of the file, the condition for its name, and its attributes.
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until a file is made with them"]
 pub struct PutOptions {
@@ -87,18 +88,18 @@ pub struct PutOptions {
 }
 
 impl PutOptions {
-    /// The defaults of [`FileOptions`], on no condition, without attributes.
+    /// The defaults of [`FileOptions`], without a condition and without attributes.
     pub fn new() -> PutOptions {
         PutOptions::default()
     }
 
-    /// How the file is made.
+    /// The options of the file.
     pub fn file(mut self, file: FileOptions) -> Self {
         self.file = file;
         self
     }
 
-    /// On which condition the file gets its name.
+    /// The condition on which the file gets its name.
     pub fn when(mut self, when: When) -> Self {
         self.when = when;
         self

@@ -1,5 +1,5 @@
-//! Futures of reads, writes and syncs, and callbacks. Their operations own the buffers: dropping a future frees no
-//! memory that the kernel still writes to. Non-goals: the futures themselves (`answer`, `transfer`), running operations
+//! Futures of reads, writes and syncs, and callbacks. The operations own the buffers: dropping a future frees no memory
+//! that the kernel still writes to. Non-goals: the futures themselves (`answer`, `transfer`), running operations
 //! (`exec`), and batches (`pager::batch`).
 
 use super::answer::{Answer, Unfilled};
@@ -16,11 +16,11 @@ use crate::pager::{Failed, IoBuffer, IoBytes, Kept, OpenFile, Span};
 pub use crate::pager::batch::Request;
 
 impl File {
-    /// Reads `len` bytes at an offset in bytes into new memory. The future resolves to the bytes, fewer than asked for
-    /// only at the end of the file. Bytes that are in the cache are read when this returns, and the future is ready at
-    /// its first poll. Otherwise the read begins within 5 ms, whether the future is polled or not. Until then it may
-    /// wait for others of the thread, to begin by one system call with them. It does not wait longer than until the
-    /// future's second poll, for which the first one asks.
+    /// Reads `len` bytes at an offset in bytes into new memory. The future resolves to the bytes: fewer than `len` only
+    /// at the end of the file. Cached bytes are copied before this returns, and the future is ready at its first poll.
+    /// Otherwise the request may wait for other requests of the thread, so that one system call submits them together.
+    /// It is submitted within 5 ms, polled or not, and at the latest at the future's second poll. The first poll asks
+    /// for the second.
     #[inline]
     pub fn read_async(&self, offset: u64, len: usize) -> Answer<Vec<u8>> {
         if len.wrapping_sub(1) >= PAGE_BYTES - offset as usize % PAGE_BYTES {
@@ -44,7 +44,7 @@ impl File {
     fn read_pages(&self, offset: u64, len: usize) -> Answer<Vec<u8>> {
         let begun = self.here().and_then(|file| {
             file.state.file.range_end(offset, len as u64)?;
-            // Memory for no more than there is.
+            // Memory only for bytes within the file.
             let within = file.len().saturating_sub(offset).min(len as u64) as usize;
             Ok((file, Unfilled::new(within)?, within))
         });
@@ -54,8 +54,8 @@ impl File {
         }
     }
 
-    /// Begins to read a range, within one page that its hint has not found if there is a cache. Gives the memory back if
-    /// that takes the general way.
+    /// Begins a direct read of a range. With a cache the range is within one page, and the page's hint has not found
+    /// it. Returns the memory if the read needs the general path.
     fn begin_direct<B: IoBuffer>(
         &self,
         mut bytes: B,
@@ -89,9 +89,9 @@ impl File {
         Ok(Ok(Begun::Later(Moving::Direct(reading, within))))
     }
 
-    /// [`File::read_at`] as a future, into a buffer that it owns meanwhile. The future resolves to the buffer and the
-    /// number of bytes that were read: fewer than the buffer has only at the end of the file. It starts as
-    /// [`File::read_async`] does. If the future is dropped, the read goes on, and the buffer is dropped after its end.
+    /// [`File::read_at`] as a future that owns the buffer. It resolves to the buffer and the number of bytes read: less
+    /// than the buffer's length only at the end of the file. The read starts as that of [`File::read_async`]. If the
+    /// future is dropped, the read continues, and drops the buffer at its end.
     #[inline]
     pub fn read_at_async<B: IoBuffer>(&self, mut buf: B, offset: u64) -> Transfer<B, (B, usize)> {
         let memory = buf.memory();
@@ -104,7 +104,7 @@ impl File {
         Transfer::now((buf, len))
     }
 
-    /// Begins to read as far as the file goes, for all ranges but those within one cached page. `buf` has `len` bytes.
+    /// Begins a read up to the end of the file, for all ranges but those within one cached page. `buf` has `len` bytes.
     #[inline(never)]
     fn begin_read_any<B: IoBuffer>(&self, buf: B, len: usize, offset: u64) -> std::result::Result<Begun<B>, Failed<B>> {
         let file = match self.here() {
@@ -126,14 +126,15 @@ impl File {
         }
     }
 
-    /// [`File::read_many`] as a future, into a buffer that it owns meanwhile and resolves to. What is in the cache is in the buffer when this
-    /// returns, and the rest is read from then on. `offsets` are not needed any more by then. If the future is dropped, the read goes on.
+    /// [`File::read_many`] as a future that owns the buffer and resolves to it. Cached rows are copied before this
+    /// returns, and the other rows are read from then on. `offsets` are not used after the return. If the future is
+    /// dropped, the read continues.
     pub fn read_many_async<B: IoBuffer>(&self, out: B, offsets: &[u64], row_len: usize) -> Transfer<B> {
         let needed = offsets.len().checked_mul(row_len);
         self.begin_read(out, needed, offsets.iter().map(|&offset| (offset, row_len)))
     }
 
-    /// [`File::read_ranges`] as a future, as [`File::read_many_async`].
+    /// [`File::read_ranges`] as a future, like [`File::read_many_async`].
     pub fn read_ranges_async<B: IoBuffer>(&self, out: B, ranges: &[(u64, usize)]) -> Transfer<B> {
         self.begin_read(out, sum_of_lengths(ranges), ranges.iter().copied())
     }
@@ -151,20 +152,20 @@ impl File {
         }
     }
 
-    /// [`File::write_at`] as a future, of bytes that it owns meanwhile and resolves to. The write has begun when this
-    /// returns. If the future is dropped, the write goes on.
+    /// [`File::write_at`] as a future that owns the bytes and resolves to them. The write has begun when this returns.
+    /// If the future is dropped, the write continues.
     pub fn write_at_async<B: IoBytes>(&self, bytes: B, offset: u64) -> Transfer<B> {
         let len = bytes.bytes().len();
         self.begin_write(bytes, Some(len), std::iter::once((offset, len)))
     }
 
-    /// [`File::write_many`] as a future, as [`File::write_at_async`].
+    /// [`File::write_many`] as a future, like [`File::write_at_async`].
     pub fn write_many_async<B: IoBytes>(&self, bytes: B, offsets: &[u64], row_len: usize) -> Transfer<B> {
         let needed = offsets.len().checked_mul(row_len);
         self.begin_write(bytes, needed, offsets.iter().map(|&offset| (offset, row_len)))
     }
 
-    /// [`File::write_ranges`] as a future, as [`File::write_at_async`].
+    /// [`File::write_ranges`] as a future, like [`File::write_at_async`].
     pub fn write_ranges_async<B: IoBytes>(&self, bytes: B, ranges: &[(u64, usize)]) -> Transfer<B> {
         self.begin_write(bytes, sum_of_lengths(ranges), ranges.iter().copied())
     }
@@ -206,11 +207,12 @@ impl File {
         }
     }
 
-    /// Begins a batch of requests. A callback thread calls `callback` with the outcome: for each request the bytes that it read, or the
-    /// buffer that it wrote; or the first error of the batch. If the batch cannot begin, this returns the error and drops the callback.
+    /// Begins a batch of requests. A callback thread calls `callback` with one buffer for each request, the bytes read
+    /// or written, or with the first error of the batch. If the batch cannot begin, this returns the error and drops
+    /// the callback.
     ///
-    /// Inside the callback blocking calls return [`Error::BlockingCall`](crate::Error::BlockingCall). It may submit more. The same holds for
-    /// wakers, which may run on any thread that does I/O.
+    /// Inside the callback, blocking calls return [`Error::BlockingCall`](crate::Error::BlockingCall), and `submit` is
+    /// allowed. The same is true inside wakers, which may run on any thread that does I/O.
     pub fn submit(
         &self,
         requests: Vec<Request>,
@@ -234,7 +236,7 @@ impl File {
         requester.begin(Batch::of(requests), done).map(drop)
     }
 
-    /// `submit` of one read. Gives the callback back if it takes the general way.
+    /// `submit` of one read. Returns the callback if the read needs the general path.
     fn submit_read(&self, offset: u64, len: usize, callback: Callback<Buffers>) -> Result<Option<Callback<Buffers>>> {
         let is_there = offset.checked_add(len as u64).is_some_and(|end| end <= self.len());
         let is_in_page = len <= PAGE_BYTES - offset as usize % PAGE_BYTES;
@@ -274,8 +276,8 @@ impl File {
         Ok(Some(Box::new(move |outcome| callback(outcome.map(one).map_err(|failed| failed.map(one))))))
     }
 
-    /// [`File::submit`], unless the calling thread has some thousand batches unfinished, for which `submit` would wait. Then the requests come back
-    /// (`Ok(Some(requests))`), and nothing has begun.
+    /// [`File::submit`], unless `submit` would wait because the calling thread has some thousand unfinished batches.
+    /// Then this returns the requests (`Ok(Some(requests))`) and begins nothing.
     pub fn try_submit(
         &self,
         requests: Vec<Request>,
@@ -288,8 +290,8 @@ impl File {
         file.submit(requests, callback).map(|()| None)
     }
 
-    /// Begins to read ranges, (offset, length) in bytes each, into `out`, which is as long as they are together. `check` says whether they are
-    /// within the file.
+    /// Begins to read ranges, (offset, length) in bytes each, into `out`. The length of `out` is the sum of theirs.
+    /// `check` fails unless the ranges are within the file.
     pub(super) fn begin_gather<B: IoBuffer>(
         &self,
         out: B,
@@ -325,7 +327,7 @@ impl File {
     }
 }
 
-/// The memory of a buffer, for engines that know it.
+/// The memory of a buffer, for the engines with which it is registered.
 fn within(memory: *const [u8]) -> Within {
     Within::new(memory.cast(), memory.len())
 }

@@ -5,9 +5,8 @@ use super::file::{File, sum_of_lengths};
 use crate::error::Error;
 
 impl File {
-    /// Reads ranges, each an offset and a length in bytes, into new memory: [`File::read_ranges_async`] without a buffer
-    /// of the caller. The future resolves to the bytes of all ranges, one after the other. An error if a range ends
-    /// behind the end of the file.
+    /// [`File::read_ranges_async`] into new memory. Each range is an offset and a length in bytes. The future resolves
+    /// to the bytes of all ranges, one after the other. A range past the end of the file is an error.
     pub fn gather_async(&self, ranges: &[(u64, usize)]) -> Answer<Vec<u8>> {
         let Some(len) = sum_of_lengths(ranges) else {
             let error = Error::invalid("the ranges of a gather", "together they are longer than the address space");

@@ -1,4 +1,5 @@
-//! [`File::next_data`]: what of a file needs no copy. Non-goals: making holes.
+//! [`File::next_data`]: the ranges of a file that may hold data, so that a copy can skip the others. Non-goals: making
+//! holes.
 
 use std::ops::Range;
 
@@ -8,7 +9,8 @@ use crate::exec::pools;
 use crate::file::Entered;
 use crate::file::backing::Part;
 
-/// What is known of a part: a range that may hold data, and from where on that is known, in bytes of the part. Before the range is a hole.
+/// The next data of a part: a range that may hold data, and the offset from which the part was searched for it. Between
+/// the offset and the range is a hole. All are in bytes of the part.
 #[derive(Clone, Copy, Default)]
 struct Known {
     from: u64,
@@ -21,7 +23,7 @@ impl Known {
     fn has_data(&mut self, part: &Part, range: Range<u64>) -> Result<bool> {
         if range.start < self.from || range.start >= self.end {
             let (start, end) = match &part.open {
-                // It is not there, or empty. A read tells which.
+                // The part is missing or empty. A read finds out which.
                 None => (range.start, u64::MAX),
                 Some(open) => open
                     .fs()
@@ -35,8 +37,9 @@ impl Known {
 }
 
 impl File {
-    /// The first range at or after `offset` that may hold other bytes than zeros, of at most `most` bytes. Between `offset` and the range all
-    /// bytes read as zero, and take no space on the drives. `None` if no such range follows. So a copy skips holes:
+    /// The first range at or after `offset` that may hold bytes other than zero. It has at most `most` bytes. The bytes
+    /// between `offset` and the range read as zero, and take no space on the drives. `None` if no such range follows.
+    /// So a copy skips holes:
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {
@@ -51,8 +54,8 @@ impl File {
     /// # Ok(()) }
     /// ```
     ///
-    /// It brings what the cache has to the drives first. Its steps are blocks, and drives that know no holes have only data. Of writes at the same
-    /// time it may see some or none.
+    /// The call first writes dirty pages to the drives. Ranges are made of whole blocks. If the file system of a drive
+    /// reports no holes, all of its bytes are data. Writes at the same time may be seen or not.
     pub fn next_data(&self, offset: u64, most: u64) -> Result<Option<Range<u64>>> {
         pools::check_may_block("next_data")?;
         let here = self.here()?;

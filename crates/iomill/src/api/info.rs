@@ -1,4 +1,4 @@
-//! What an array says about itself: [`ArrayInfo`], [`DriveInfo`], [`NodeInfo`], [`FileStat`]. Non-goals: counters.
+//! The description of an array: [`ArrayInfo`], [`DriveInfo`], [`NodeInfo`], [`FileStat`]. Non-goals: counters.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::sys::fs::Ground;
 pub struct ArrayInfo {
     /// The array's id.
     pub id: String,
-    /// How many times the labels were rewritten.
+    /// The number of times that the labels were rewritten.
     pub epoch: u64,
     /// Number of files.
     pub files: usize,
@@ -30,9 +30,9 @@ pub struct ArrayInfo {
     pub nodes: Vec<NodeInfo>,
     /// Whether each drive has a thread that does its I/O.
     pub drive_threads: bool,
-    /// Most asynchronous requests to a drive that wait for neighbours.
+    /// The most asynchronous requests to a drive that wait for neighbours.
     pub plug: u32,
-    /// What a user should know ([`Array::notices`](super::Array::notices)).
+    /// Messages for users ([`Array::notices`](super::Array::notices)).
     pub notices: Vec<String>,
 }
 
@@ -48,9 +48,9 @@ pub struct NodeInfo {
     pub caches: bool,
     /// The drives that it owns, by index.
     pub drives: Vec<u16>,
-    /// Pages that its cache has room for; 0 without a cache.
+    /// The size of its cache in pages; 0 without a cache.
     pub pages: u64,
-    /// Pages that calls have sent to its threads by message.
+    /// The number of pages that calls have requested from its threads by message.
     pub sent_pages: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct DriveInfo {
     pub index: u16,
     /// Its share in new files with the hash layout, relative to the other drives'.
     pub weight: u32,
-    /// Most I/Os in flight.
+    /// The most I/Os in flight.
     pub depth: u32,
     /// File system, device and space.
     pub ground: Ground,
@@ -124,13 +124,13 @@ pub(super) fn time(ns: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_nanos(ns)
 }
 
-/// A file as the catalog knows it.
+/// The metadata of a file.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FileStat {
     /// Its name.
     pub name: String,
-    /// Its id: never used again.
+    /// Its id, which no other file ever gets.
     pub id: String,
     /// Length in bytes.
     pub len_bytes: u64,
@@ -146,10 +146,12 @@ pub struct FileStat {
     pub weights: Vec<u32>,
     /// The key of the hash layout.
     pub key: u64,
-    /// Its parts, in the same order, and the least length of each for the file's length, in bytes. With the hash layout parts have
-    /// gaps, so the lengths add up to more than the file. A small file has its bytes in a part that it shares with others.
+    /// Its parts, in the order of `drives`, each with its least length in bytes for the file's length. With the hash
+    /// layout parts have gaps, so their lengths add up to more than that of the file. The bytes of a small file are in
+    /// a part that it shares with other files.
     pub parts: Vec<(PathBuf, u64)>,
-    /// The version of the name: another file that gets this name has another one. No two files of an array have the same.
+    /// The version of the name. No two files of an array have the same version, so a later file of this name has
+    /// another one.
     pub version: u64,
     /// When it was made.
     pub created: SystemTime,

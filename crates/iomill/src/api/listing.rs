@@ -1,4 +1,4 @@
-//! [`Listing`]: the files of an array one after the other, by prefix. Non-goals: what is known of a file beyond a few numbers (`stat`).
+//! [`Listing`]: an iterator over the files of an array, by prefix. Non-goals: the full metadata of a file (`stat`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,10 +10,10 @@ use crate::catalog::{Catalog, Found, Position};
 use crate::error::Result;
 use crate::layout::Layout;
 
-/// The number of names that are read each time that the lock of the catalog is taken.
+/// The number of names that are read under one hold of the catalog's lock.
 const BATCH: usize = 256;
 
-/// The files with names that begin with a prefix, in the order of their names (of their bytes in UTF-8): an iterator of
+/// The files with names that begin with a prefix, in the order of the names' bytes in UTF-8: an iterator of
 /// [`Array::list`](super::Array::list).
 ///
 /// ```no_run
@@ -31,13 +31,14 @@ const BATCH: usize = 256;
 /// # Ok(()) }
 /// ```
 ///
-/// It does no I/O. It holds 256 entries at most, and takes the lock of the catalog for 256 names at a time. A common prefix costs one
-/// search, however many names have it. A file that is made, renamed or deleted meanwhile may appear or not. No entry appears twice. The
-/// first listing of an array sorts the names, which takes up to a second for a million.
+/// A listing does no I/O. It holds at most 256 entries, and takes the lock of the catalog for 256 names at a time. A
+/// common prefix costs one search for any number of names. A file that is made, renamed or deleted meanwhile may appear
+/// or not. No entry appears twice. The first listing of an array sorts its names, which takes up to a second for a
+/// million.
 ///
 /// An item is an error if the array is closed, if an earlier change of the catalog has failed on all its drives
-/// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and in a forked child if the array is open for writing.
-/// Nothing follows an error. [`Listing::names`] has all names at once.
+/// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and in a forked child if the array is open for writing. An error ends
+/// the iteration. [`Listing::names`] collects all names.
 #[derive(Clone, Debug)]
 #[must_use = "a listing does nothing until it is read"]
 pub struct Listing {
@@ -61,7 +62,7 @@ enum Source {
 pub enum Listed {
     /// A file.
     File(ListedFile),
-    /// What several names have in common: the listing's prefix and what follows up to the delimiter, which is included.
+    /// A common prefix of names: the listing's prefix and the characters up to the next delimiter, with the delimiter.
     Prefix(String),
 }
 
@@ -98,8 +99,8 @@ impl Listed {
 }
 
 impl Array {
-    /// The files with names that begin with `prefix`, in the order of their names. [`Listing`] says what it costs and how
-    /// it fails, and has options: a delimiter, and where to begin.
+    /// The files with names that begin with `prefix`, in the order of their names. [`Listing`] describes the cost and
+    /// the errors, and has options: a delimiter, and the first name.
     pub fn list(&self, prefix: &str) -> Listing {
         Listing::new(Source::Array(self.clone()), prefix)
     }
@@ -115,7 +116,7 @@ impl Listing {
         Listing { source, prefix: prefix.to_owned(), delimiter: None, position, batch: Vec::new().into_iter() }
     }
 
-    /// Names with this character behind the prefix become one entry for each [`Listed::Prefix`].
+    /// Groups names that have this character after the prefix: each common prefix is one entry, a [`Listed::Prefix`].
     pub fn delimiter(mut self, delimiter: char) -> Listing {
         self.delimiter = Some(delimiter);
         self
@@ -126,12 +127,13 @@ impl Listing {
         self.at(name, Position::From)
     }
 
-    /// Begins with the first entry after `name`, which may be a common prefix. So a listing goes on where another one has stopped.
+    /// Begins with the first entry after `name`, which may be a common prefix. So a listing continues where another one
+    /// has stopped.
     pub fn after(self, name: &str) -> Listing {
         self.at(name, Position::After)
     }
 
-    /// All names, and with a delimiter what names have in common, in their order. The first error, if there is one.
+    /// Collects all names and common prefixes, in their order, or returns the first error.
     pub fn names(self) -> Result<Vec<String>> {
         self.map(|entry| entry.map(Listed::into_name)).collect()
     }
@@ -143,7 +145,7 @@ impl Listing {
         self
     }
 
-    /// Looks at the next names.
+    /// Reads the next names.
     fn fill(&mut self, position: Position) -> Result<()> {
         let catalog = match &self.source {
             Source::Array(array) => &array.here()?.open_inner()?.catalog,
@@ -154,7 +156,7 @@ impl Listing {
         Ok(())
     }
 
-    /// An entry as users see it. An open file has the length that `stat` tells.
+    /// The public form of an entry. The length of an open file is that of `stat`.
     fn listed(&self, found: Found) -> Result<Listed> {
         let (name, number, length, created_ns, modified_ns, layout) = match found {
             Found::Prefix(prefix) => return Ok(Listed::Prefix(prefix)),

@@ -12,10 +12,11 @@ use crate::catalog::{Queued, When};
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 
-/// Futures of these calls that wait at the same time share flushes. [`Answer`] has more.
+/// Futures of these calls that wait at the same time share flushes. See [`Answer`].
 impl Array {
-    /// Creates a file of length 0 and opens it. The creation is durable, unless [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes)
-    /// is off. An error if the name exists.
+    /// Creates a file of length 0 and opens it. The creation is durable at the return, unless
+    /// [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes) is off. [`Error::Exists`] if a file has the
+    /// name.
     pub fn create_file(&self, name: &str, options: &FileOptions) -> Result<File> {
         check_may_block("create_file")?;
         make(Creation { name, options: options.clone() }, self)
@@ -26,7 +27,7 @@ impl Array {
         begin(Creation { name: name.to_owned(), options: options.clone() }, self, false)
     }
 
-    /// Opens a file, or creates it if there is none of this name. `options` count only for a new file.
+    /// Opens a file, or creates it if no file has this name. An existing file ignores `options`.
     pub fn open_or_create_file(&self, name: &str, options: &FileOptions) -> Result<File> {
         check_may_block("open_or_create_file")?;
         // Other threads may create and delete it meanwhile.
@@ -48,8 +49,8 @@ impl Array {
         self.answer_later(move |array| array.open_or_create_file(&name, &options))
     }
 
-    /// Deletes a file. When this returns, the name is durably gone. Handles that have the file open keep what it holds, as on POSIX. Its
-    /// space is free when the last of them is closed.
+    /// Deletes a file. The deletion is durable when this returns. Open handles keep the file's content, as on POSIX.
+    /// Its space is free when the last of them is closed.
     pub fn delete(&self, name: &str) -> Result<()> {
         check_may_block("delete")?;
         make(Deletion { name }, self)
@@ -60,8 +61,8 @@ impl Array {
         begin(Deletion { name: name.to_owned() }, self, false)
     }
 
-    /// Renames a file, and replaces the one at `to` if there is one, durably. Handles keep what they have: those of the replaced file hold it
-    /// until they are closed.
+    /// Renames a file, and replaces the file named `to` if there is one, durably. Handles keep their file: those of the
+    /// replaced file keep its content until they are closed.
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
         check_may_block("rename")?;
         make(Renaming { from, to, when: When::Always }, self)
@@ -72,7 +73,8 @@ impl Array {
         self.rename_when_async(from, to, When::Always)
     }
 
-    /// [`Array::rename`] on a condition for what has the name `to`. [`Error::Exists`] and [`Error::Conflict`] if it does not hold.
+    /// [`Array::rename`] on a condition for the file named `to`. [`Error::Exists`] and [`Error::Conflict`] if the
+    /// condition does not hold.
     pub fn rename_when(&self, from: &str, to: &str, when: When) -> Result<()> {
         check_may_block("rename_when")?;
         make(Renaming { from, to, when }, self)
@@ -95,9 +97,9 @@ impl Array {
         begin(change, self, false)
     }
 
-    /// Makes all changes of names and attributes durable
-    /// ([`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes) says which wait for that). Bytes of files are made durable by
-    /// [`File::sync`]. On an array that is open for reading it does nothing.
+    /// Makes all changes of names and attributes durable.
+    /// [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes) says which changes are durable without this
+    /// call. [`File::sync`] makes the bytes of a file durable. On an array that is open for reading this does nothing.
     pub fn sync(&self) -> Result<()> {
         check_may_block("sync")?;
         let array = self.open_inner()?;
@@ -130,7 +132,7 @@ impl<N: AsRef<str>> Change for Creation<N> {
     }
 
     fn end(&self, array: &Arc<ArrayInner>, (): &(), number: u64) -> Result<File> {
-        // Another thread may have deleted it.
+        // Another thread may have deleted the file.
         array.try_number(number)?.ok_or_else(|| Error::NotFound { name: self.name.as_ref().to_owned() })
     }
 }

@@ -1,4 +1,5 @@
-//! [`ArrayOptions`]: how an array is created or opened. Non-goals: checks of options (`setup`), options of files (`file_options`).
+//! [`ArrayOptions`]: options for creating or opening an array. Non-goals: checks of options (`setup`), options of files
+//! (`file_options`).
 
 use std::sync::Arc;
 
@@ -13,15 +14,15 @@ use crate::error::Result;
 use crate::exec::roles::NodeRoles;
 use crate::pager::PagerOptions;
 
-/// Slots per drive by default: enough for the best throughput of every SSD on which the original was measured.
+/// Slots per drive by default: enough for the best throughput of every SSD in the original's measurements.
 pub const DEFAULT_DEPTH: u32 = 32;
 
-/// Slots per drive that give an adaptive depth enough room on every drive that was measured.
+/// Slots per drive for an adaptive depth: enough on every measured drive.
 #[cfg(feature = "internals")]
 pub const ADAPTIVE_DEPTH: u32 = 256;
 
-/// Options for creating or opening an array. [`CacheOptions`] has more of its cache, [`CreateOptions`] what only a new
-/// array has, and [`Tuning`] what is worth a measurement.
+/// Options for creating or opening an array. [`CacheOptions`] has those of the cache, [`CreateOptions`] those of a new
+/// array, and [`Tuning`] those that need a measurement.
 ///
 /// ```no_run
 /// # fn main() -> iomill::Result<()> {
@@ -35,7 +36,7 @@ pub struct ArrayOptions {
     pub(super) read_only: bool,
     pub(super) sync_changes: bool,
     pub(super) engine: Option<EngineKind>,
-    /// The option as it was given; `depth_of` is what counts.
+    /// The option as given; `depth_of` is the depth in force.
     pub(super) depth: Option<u32>,
     pub(super) profile: Option<Arc<Profile>>,
     pub(super) cache_bytes: Option<u64>,
@@ -71,59 +72,59 @@ impl ArrayOptions {
         self
     }
 
-    /// Whether creating, deleting, renaming, publishing and setting attributes wait until the change is durable. They do
-    /// by default. If they do not, such a change costs a few microseconds. It becomes durable in its order: with the next
-    /// [`File::sync`](super::File::sync) or [`Array::sync`](super::Array::sync), when the last handle of a file that was
-    /// written to is closed, and when the array is closed. Before that, a crash or a kill may lose it, and then it loses
-    /// all later changes too. An error of the log shows only then.
+    /// Whether creating, deleting, renaming, publishing and setting attributes wait until the change is durable. On by
+    /// default. If off, a change costs a few microseconds. Changes become durable in their order: at the next
+    /// [`File::sync`](super::File::sync) or [`Array::sync`](super::Array::sync), when the last handle of a written file
+    /// is closed, and when the array is closed. Before that, a crash or a kill may lose a change, and with it all later
+    /// changes. An error of the log is reported only at that sync or close.
     ///
-    /// The content of a file is still durable before its name, so a put flushes its content. Space of deleted files is
-    /// free when their deletions are durable.
+    /// The content of a file is still durable before its name, so a put flushes its content. The space of a deleted
+    /// file is free when the deletion is durable.
     pub fn sync_changes(mut self, sync_changes: bool) -> Self {
         self.sync_changes = sync_changes;
         self
     }
 
-    /// Demands this engine for all drives. Opening fails if a drive cannot have it.
+    /// The engine for all drives. Opening fails if a drive does not support it.
     pub fn engine(mut self, engine: EngineKind) -> Self {
         self.engine = Some(engine);
         self
     }
 
-    /// The most I/Os in flight of a calling thread on each drive: 1 to 1,024, 32 by default. With
-    /// [drive threads](Tuning::drive_threads) it is the most of all threads.
+    /// The most I/Os in flight on each drive for each calling thread: 1 to 1,024, 32 by default. With [drive
+    /// threads](Tuning::drive_threads) it is the most for all threads together.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
     }
 
-    /// Memory for cached pages in bytes; 0 for no cache. By default 512 MiB, and at most a quarter of the memory that the
-    /// process may use. The memory is taken as pages come in.
+    /// Memory for cached pages in bytes; 0 for no cache. The default is 512 MiB, and at most a quarter of the memory
+    /// that the process may use. Memory is allocated as pages are read.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = Some(bytes);
         self
     }
 
-    /// How the cache works, apart from its size.
+    /// The other options of the cache.
     pub fn cache(mut self, cache: CacheOptions) -> Self {
         self.cache = cache;
         self
     }
 
-    /// How the drives are served, for programs that measure.
+    /// The service of the drives, for programs that measure.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
     }
 
-    /// Changes the options of the cache that were given before.
+    /// Changes the present options of the cache.
     #[cfg(feature = "internals")]
     pub fn with_cache(mut self, change: impl FnOnce(CacheOptions) -> CacheOptions) -> Self {
         self.cache = change(self.cache);
         self
     }
 
-    /// Changes the tuning that was given before.
+    /// Changes the present tuning.
     #[cfg(feature = "internals")]
     pub fn with_tuning(mut self, change: impl FnOnce(Tuning) -> Tuning) -> Self {
         self.tuning = change(self.tuning);
@@ -137,12 +138,12 @@ impl ArrayOptions {
         self
     }
 
-    /// Which nodes cache, and which own drives.
+    /// The nodes that cache, and the nodes that own drives.
     pub(super) fn roles(&self) -> Result<NodeRoles> {
         NodeRoles::new(self.tuning.topology, &self.tuning.cache_nodes, &self.tuning.io_nodes, self.platform.threads())
     }
 
-    /// What the pager is made from.
+    /// The options of the pager.
     pub(super) fn pager(&self) -> PagerOptions {
         PagerOptions {
             cache_bytes: self.cache_bytes,
@@ -157,8 +158,8 @@ impl ArrayOptions {
 }
 
 impl ArrayOptions {
-    /// Measurements of the array's drives: depth and drive threads, unless an option gives them, and the weights of new
-    /// files. [`Array::notices`](super::Array::notices) report what does not fit the array.
+    /// Measurements of the array's drives: depth and drive threads, unless an option sets them, and the weights of new
+    /// files. [`Array::notices`](super::Array::notices) report entries that do not fit the array.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.profile = Some(Arc::new(profile));
         self
@@ -168,7 +169,7 @@ impl ArrayOptions {
         self.tuning.drive_threads.or_else(|| self.profile.as_ref()?.drive_threads).unwrap_or_default()
     }
 
-    /// The depth of a drive. `None` is a drive that no profile knows.
+    /// The depth of a drive. `None` is a drive without a profile.
     pub(super) fn depth_of(&self, drive: Option<&Id>) -> u32 {
         let profiled = || self.profile.as_ref()?.drive(drive?)?.depth;
         self.depth.or_else(profiled).unwrap_or(DEFAULT_DEPTH)
@@ -184,7 +185,7 @@ impl ArrayOptions {
     }
 }
 
-/// What only a new array has: [`ArrayOptions::create_with`] and [`ArrayOptions::open_or_create_with`].
+/// Options of a new array, for [`ArrayOptions::create_with`] and [`ArrayOptions::open_or_create_with`].
 ///
 /// ```no_run
 /// use iomill::{ArrayOptions, CreateOptions};
@@ -214,9 +215,9 @@ impl CreateOptions {
         self
     }
 
-    /// The number of drives that have a copy of the catalog: 1 to 3, and at most all drives. By default it is the largest
-    /// of these. Each copy costs every change a write and a flush. The array survives the loss of copies while one is
-    /// left.
+    /// The number of copies of the catalog, each on its own drive: 1 to 3, and at most one for each drive. The default
+    /// is the largest such number. Each copy costs every change a write and a flush. The array survives the loss of
+    /// copies as long as one is left.
     pub fn copies(mut self, copies: usize) -> Self {
         self.copies = Some(copies);
         self

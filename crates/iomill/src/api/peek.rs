@@ -1,4 +1,5 @@
-//! [`Peek`]: a look at an array without its lock, while other processes use it, for `info`, `ls` and `stat`. Non-goals: data.
+//! [`Peek`]: a snapshot of an array's catalog without its lock, while other processes use the array, for `info`, `ls`
+//! and `stat`. Non-goals: data.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::catalog::{Catalog, OpenMode};
 use crate::error::Result;
 use crate::exec::pools::check_may_block;
 
-/// An array as it was found at one moment. Nothing can be read or changed through it.
+/// A snapshot of an array's catalog. It gives no access to data, and changes nothing.
 #[derive(Debug)]
 pub struct Peek {
     catalog: Arc<Catalog>,
@@ -19,7 +20,7 @@ pub struct Peek {
 }
 
 impl ArrayOptions {
-    /// Looks at an array without taking its lock.
+    /// Takes a snapshot of an array's catalog, without the lock of the array.
     pub fn peek<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Peek> {
         check_may_block("peek")?;
         let starts: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
@@ -29,7 +30,8 @@ impl ArrayOptions {
 }
 
 impl Peek {
-    /// The array and its drives, and how an array opened with the same options would serve them.
+    /// The array and its drives, with the service that the drives would have if the array were opened with these
+    /// options.
     pub fn info(&self) -> Result<ArrayInfo> {
         let mut notices = self.notices();
         self.options.note_misfits(&self.catalog, &mut notices);
@@ -42,7 +44,7 @@ impl Peek {
         self.catalog.id().to_string()
     }
 
-    /// What a user should know: repairs and fallbacks.
+    /// Messages for users: repairs and fallbacks.
     pub fn notices(&self) -> Vec<String> {
         self.catalog.notices().all()
     }
@@ -52,7 +54,7 @@ impl Peek {
         Listing::of_catalog(&self.catalog, prefix)
     }
 
-    /// What is known of a file.
+    /// The metadata of a file.
     pub fn stat(&self, name: &str) -> Result<FileStat> {
         let record = self.catalog.record(name)?;
         FileStat::new(&self.catalog, &record, record.length)

@@ -1,4 +1,5 @@
-//! Calls in place: `File::pin`, `read_with` and `submit_with`. Non-goals: the pins themselves (`pager::in_place`).
+//! Calls without a copy: `File::pin`, `read_with` and `submit_with`. Non-goals: the pins themselves
+//! (`pager::in_place`).
 
 use std::sync::Arc;
 
@@ -13,10 +14,11 @@ use crate::pager::batch::zeroed;
 pub use crate::pager::{OwnedBytes, PinnedPage, PinnedRange};
 
 impl File {
-    /// Pins a page, by its number: 4,096 bytes from `page * 4096` on. The file's last page may be shorter. If the page is in the cache,
-    /// that takes as long as a short read. Else it reads the page first.
+    /// Pins a page, by its number: 4,096 bytes from `page * 4096` on. The file's last page may be shorter. For a cached
+    /// page a pin takes as long as a short read. Another page is read first.
     ///
-    /// It is an error if the array has no cache, if the page is beyond the file's end, or if too many pages are pinned.
+    /// It is an error if the array has no cache, if the page is past the end of the file, or if too many pages are
+    /// pinned.
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<PinnedPage<'_>> {
         // In parts, which stay in registers up to the end. If a pin were stored to memory, and read back at once by wider loads, these
@@ -28,7 +30,7 @@ impl File {
         Ok(PinnedPage::from_parts(parts))
     }
 
-    /// `pin` for a page that one look-up could not pin.
+    /// `pin` for a page that the first lookup could not pin.
     #[inline(never)]
     fn pin_any(&self, page: u64) -> Result<PinnedPage<'_>> {
         pools::check_may_block("pin")?;
@@ -38,7 +40,7 @@ impl File {
         }
         let paged = self.paged("pin")?;
         self.state.exec().check_open()?;
-        // The page may have come in since.
+        // Another thread may have read the page since.
         match self.state.pin_held(paged, page, true)? {
             Some(pin) => Ok(pin),
             None => {
@@ -58,7 +60,7 @@ impl File {
         Some(pin)
     }
 
-    /// The file's part of the cache; an error without one.
+    /// The file's part of the cache; an error without a cache.
     pub(super) fn paged(&self, call: &'static str) -> Result<&Arc<Paged>> {
         self.state.paged.as_ref().ok_or_else(|| {
             let help = "give the array or the runtime one (`cache_bytes` of its options)";
@@ -66,8 +68,8 @@ impl File {
         })
     }
 
-    /// Reads a range as bytes that borrow nothing: without a copy where the range is within one page and a pin is to be had, else as a
-    /// copy. `offset` and `len` are in bytes. At the end of the file the range is shorter.
+    /// Reads a range as bytes that borrow nothing. A range within one page is pinned and not copied, if a pin is
+    /// available. Otherwise it is copied. `offset` and `len` are in bytes. At the end of the file the range is shorter.
     pub fn read_owned(&self, offset: u64, len: usize) -> Result<OwnedBytes> {
         pools::check_may_block("read_owned")?;
         let file = self.here()?;
@@ -101,9 +103,10 @@ impl File {
         self.state.pin_or_not(paged, page, self.class)
     }
 
-    /// Runs a task over the cached bytes of a range, in place, without a copy. It first reads all missing pages in one batch. It copies
-    /// pages that cannot be pinned because of other pins. `offset` and `len` are in bytes. The range may be as long as an eighth of the
-    /// cache, or 16 pages if that is more. At the end of the file it is shorter. The task may read, write and pin.
+    /// Runs a task over the cached bytes of a range, in place, without a copy. It first reads all missing pages in one
+    /// batch. Pages that cannot be pinned because of other pins are copied. `offset` and `len` are in bytes. The range
+    /// may be as long as an eighth of the cache, or 16 pages if that is more. At the end of the file it is shorter. The
+    /// task may read, write and pin.
     pub fn read_with<R>(&self, offset: u64, len: usize, task: impl FnOnce(&PinnedRange<'_>) -> R) -> Result<R> {
         pools::check_may_block("read_with")?;
         let file = self.here()?;
@@ -115,8 +118,9 @@ impl File {
         Ok(task(&pages))
     }
 
-    /// As [`File::read_with`], but returns at once. The task runs on a callback thread when the bytes are there. It gets an error if they
-    /// could not be read. Inside it blocking calls return [`Error::BlockingCall`], and it may use `submit` and `submit_with`.
+    /// [`File::read_with`], but returns at once. The task runs on a callback thread when the bytes have been read, or
+    /// gets the error if they could not be read. Inside the task, blocking calls return [`Error::BlockingCall`], and
+    /// `submit` and `submit_with` are allowed.
     pub fn submit_with(
         &self,
         offset: u64,

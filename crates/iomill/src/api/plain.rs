@@ -1,4 +1,5 @@
-//! [`open_plain`] and [`PlainOptions`]: opening plain files. Non-goals: what they share (`runtime`).
+//! [`open_plain`] and [`PlainOptions`]: opening plain files. Non-goals: the cache and engines that they share
+//! (`runtime`).
 
 use std::path::{Path, PathBuf};
 
@@ -25,12 +26,12 @@ pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
     PlainOptions::new().open_paths("open_plain", vec![path.as_ref().to_owned()])
 }
 
-/// How a plain file is opened: an ordinary file outside any array, on any file system. If another program writes to a
-/// file that is open, reads may return the bytes from before. If it cuts the file, reads of the lost bytes are
+/// Options for opening a plain file: an ordinary file outside any array, on any file system. If another program writes
+/// to an open file, reads may return the old bytes. If another program cuts it, reads of the lost bytes return
 /// [`Error::FileCut`].
 ///
-/// A file is known by its device and inode, whatever its path. Opening it again shares its cached pages, if it has not changed since. In
-/// one process it is open either for reading or for writing ([`Error::Busy`]).
+/// A file is identified by its device and inode, whatever its path. A second opening shares the cached pages if the
+/// file has not changed since. In one process a file is open either for reading or for writing ([`Error::Busy`]).
 ///
 /// ```no_run
 /// # fn main() -> iomill::Result<()> {
@@ -59,7 +60,7 @@ impl PlainOptions {
         self
     }
 
-    /// Makes an empty file if there is none, durably. Only for writing.
+    /// Creates an empty file if there is none, durably. Only for writing.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
@@ -73,13 +74,14 @@ impl PlainOptions {
 
     /// Opens a file.
     ///
-    /// It is an error if there is no file and none is to be created, and if the file belongs to an array. So are directories, pipes, sockets,
-    /// devices and files that the kernel makes up (as in `/proc`). Files without a name are opened by `/proc/self/fd/NUMBER`.
+    /// It is an error if there is no file and `create` is off, and if the file belongs to an array. Directories, pipes,
+    /// sockets, devices and files that the kernel generates (as in `/proc`) are errors, too. A file without a name is
+    /// opened by `/proc/self/fd/NUMBER`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         self.open_paths("open", vec![path.as_ref().to_owned()])
     }
 
-    /// [`PlainOptions::open`] as a future. The calls of the system run on a thread of the runtime.
+    /// [`PlainOptions::open`] as a future. The system calls run on a thread of the runtime.
     pub fn open_async(&self, path: impl AsRef<Path>) -> Answer<File> {
         let (options, path) = (self.clone(), path.as_ref().to_owned());
         let runtime = match self.runtime.clone().map_or_else(Runtime::shared, Ok) {

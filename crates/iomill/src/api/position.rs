@@ -1,4 +1,4 @@
-//! [`Position`]: where the clones of a handle read and write by `std::io`. Non-goals: those calls (`cursor`).
+//! [`Position`]: the offset of the next `std::io` call of a handle and its clones. Non-goals: those calls (`cursor`).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,10 +8,11 @@ use crate::exec::pools::check_may_block;
 use crate::sys::process::PerProcess;
 use crate::sys::sync::{Mutex, lock, try_lock};
 
-/// The position that the clones of a handle share. A forked child goes on from where its parent was.
+/// The position that the clones of a handle share. A forked child begins with its parent's position.
 #[derive(Debug)]
 pub struct Position {
-    /// Held by the call that moves the position. A child has its own, because a thread of its parent may hold this.
+    /// Held by the call that moves the position. A child has its own lock, because a thread of the parent may hold this
+    /// one.
     turn: PerProcess<Mutex<()>>,
     offset: AtomicU64,
 }
@@ -23,8 +24,8 @@ impl Default for Position {
 }
 
 impl Position {
-    /// Calls `step` with the position. It returns a result, and where the position is then. Where `call` must wait for another thread's, that is an
-    /// error in callbacks and wakers.
+    /// Calls `step` with the position. `step` returns a result and the next position. In callbacks and wakers it is an
+    /// error if `call` must wait for another thread's call.
     pub fn pass<R>(&self, call: &'static str, step: impl FnOnce(u64) -> Result<(R, u64)>) -> io::Result<R> {
         let turn = self.turn.get();
         let _turn = match try_lock(turn) {

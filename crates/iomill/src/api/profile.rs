@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// The newest format that is read.
 const FORMAT: i64 = 1;
 
-/// Longer files are no profiles.
+/// The most bytes of a profile.
 const LEN_MAX: usize = 1 << 20;
 
 /// The number of foreign drives that get a notice each.
@@ -42,11 +42,12 @@ pub struct Profile {
 pub(super) struct ProfileDrive {
     /// 32 hexadecimal digits, as [`DriveInfo::id`](super::DriveInfo::id).
     pub id: String,
-    /// Where it was when it was measured, for messages.
+    /// Its directory when it was measured, for messages.
     pub path: PathBuf,
     /// Most I/Os in flight: 1 to 1,024.
     pub depth: Option<u32>,
-    /// Its share in new files with the hash layout: 1 to 1,000. It counts if every drive of the array has one.
+    /// Its share in new files with the hash layout: 1 to 1,000. Weights are used only if each drive of the array has
+    /// one.
     pub weight: Option<u32>,
 }
 
@@ -77,7 +78,7 @@ impl Profile {
         let path = path.as_ref();
         let failed = |e| Error::io("read the profile", path, e);
         let mut bytes = Vec::new();
-        // A device may have no end.
+        // The path may name a device without an end.
         File::open(path).map_err(failed)?.take(LEN_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
         Profile::parse(&bytes, path)
     }
@@ -111,7 +112,7 @@ impl Profile {
         drives.iter().map(|drive| self.drive(&drive.id)?.weight).collect()
     }
 
-    /// Notices about what does not fit the array.
+    /// Notices about entries that do not fit the array.
     pub(super) fn misfits(&self, catalog: &Catalog) -> Vec<String> {
         let profile = self.path.display();
         let drives = catalog.drives();
@@ -134,7 +135,7 @@ impl Profile {
                 format!(" (it was at {})", foreign.path.display().to_string().replace(char::is_control, "?"))
             };
             notices.push(format!(
-                "profile {profile}: its drive {}{was} is not of this array; what it says of that drive has no effect",
+                "profile {profile}: its drive {}{was} is not of this array; its values for that drive have no effect",
                 foreign.id
             ));
         }
@@ -171,7 +172,7 @@ fn parse(text: &str) -> Result<Profile, (usize, String)> {
             .map_err(|why| (at, format!("{why}; the array's information has that of each drive")))?;
         let id = id.to_string();
         if !ids.insert(id.clone()) {
-            return Err((at, format!("drive {id} is there twice")));
+            return Err((at, format!("drive {id} occurs twice")));
         }
         let (depth, weight) = (bounded(drive.depth, "depth", DEPTH_MAX)?, bounded(drive.weight, "weight", WEIGHT_MAX)?);
         drives.push(ProfileDrive { id, path: drive.path.into(), depth, weight });

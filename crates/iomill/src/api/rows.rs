@@ -1,5 +1,5 @@
-//! Rows: records of one length that are named by their numbers: `File::read_rows` and its future. [`RowId`] is what numbers may be.
-//! Non-goals: rows longer than memory, and what is in a row.
+//! Rows, which are records of one length, by their numbers: `File::read_rows` and its future. [`RowId`] is the trait of
+//! row numbers. Non-goals: rows longer than memory, and the contents of rows.
 
 use std::fmt::Display;
 
@@ -9,14 +9,14 @@ use crate::error::{Error, Result};
 use crate::pager::IoBuffer;
 
 mod sealed {
-    /// What the library knows of a row's number.
+    /// The library's view of a row number.
     pub trait Number: Copy {
-        /// The number. A negative one becomes larger than every row's.
+        /// The number. A negative number becomes larger than the number of any row.
         fn number(self) -> u64;
     }
 }
 
-/// An integer that names a row: `usize`, `u64`, `i64`, `u32` or `i32`. No other type can be one.
+/// The number of a row: `usize`, `u64`, `i64`, `u32` or `i32`. No other type can implement this.
 pub trait RowId: sealed::Number + Display + Send + Sync + 'static {}
 
 macro_rules! row_ids {
@@ -46,7 +46,7 @@ impl RowId for usize {}
 #[derive(Clone, Copy)]
 struct Rows {
     len: usize,
-    /// Where row 0 begins, in bytes.
+    /// The offset of row 0 in bytes.
     base: u64,
 }
 
@@ -58,7 +58,7 @@ impl Rows {
         Ok(Rows { len: row_len, base })
     }
 
-    /// The places of rows: offset and length in bytes. The numbers have been checked.
+    /// The ranges of rows: offset and length in bytes. The numbers have been checked.
     #[inline(always)]
     fn places<I: RowId>(self, ids: &[I]) -> impl Iterator<Item = (u64, usize)> + Clone {
         ids.iter().map(move |id| (self.base.wrapping_add(id.number().wrapping_mul(self.len as u64)), self.len))
@@ -83,12 +83,14 @@ impl Rows {
 }
 
 impl File {
-    /// Gathers rows by their numbers: row `ids[i]` goes to `out[i * row_len..][..row_len]`. Row 0 begins at the offset `base`; `base` and
-    /// `row_len` are in bytes. One call keeps all drives busy. With a cache, rows in one page, and rows that are asked for twice, are
-    /// read by one I/O, in whatever order they come: of a longer gather those among each million rows that the cache does not have.
+    /// Gathers rows by their numbers: reads row `ids[i]` into `out[i * row_len..][..row_len]`. Row 0 begins at the
+    /// offset `base`; `base` and `row_len` are in bytes. One call keeps all drives busy. With a cache, one I/O reads
+    /// all rows of a page, in any order and with repeats. In a long gather this is true within each million rows that
+    /// miss.
     ///
-    /// A number past the last whole row, or a negative one, is an error that names it and its position. Negative numbers do not count from
-    /// the end. `out` is as long as the rows. After an error any of its bytes may have changed.
+    /// A number past the last whole row, or a negative number, is an error that names the number and its position in
+    /// `ids`. Negative numbers do not count from the end. `out` must be as long as the rows together. After an error
+    /// any byte of `out` may have changed.
     pub fn read_rows<I: RowId>(&self, out: &mut [u8], ids: &[I], row_len: usize, base: u64) -> Result<()> {
         let rows = Rows::new(row_len, base)?;
         check_sizes(ids.len().checked_mul(row_len), out.len(), "out")?;
@@ -97,7 +99,7 @@ impl File {
         file.gather_into("read_rows", check, rows.places(ids), out)
     }
 
-    /// [`File::read_rows`] as a future, as [`File::read_many_async`].
+    /// [`File::read_rows`] as a future, like [`File::read_many_async`].
     pub fn read_rows_async<I: RowId, B: IoBuffer>(
         &self,
         mut out: B,

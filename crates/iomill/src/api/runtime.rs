@@ -1,4 +1,5 @@
-//! [`Runtime`] and [`RuntimeOptions`]: what plain files share. Non-goals: calls on files (`file`), and how one is opened (`plain`).
+//! [`Runtime`] and [`RuntimeOptions`]: the cache, engines and queues that plain files share. Non-goals: calls on files
+//! (`file`), and opening files (`plain`).
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -32,35 +33,36 @@ use crate::sys::notices::Notices;
 use crate::sys::process::{Home, PerProcess};
 use crate::sys::sync::{Mutex, lock};
 
-/// Most block devices of one runtime. An engine has slots for all of them.
+/// The most block devices of one runtime. An engine reserves slots for all of them.
 const DRIVES_MAX: usize = 64;
 
-/// The number of block devices that keep their drives and counters while none of their files is open. Beyond it, a new
-/// device takes the drive of a device without open files.
+/// The number of block devices that keep their drive and counters while none of their files is open. Past this number,
+/// a new device takes the drive of a device without open files.
 const DRIVES_KEPT: usize = 8;
 
-/// The default depth where the kernel's queue has room for twice as many. A disk of a virtual machine served 1.2 times as many random reads
-/// as with [`DEFAULT_DEPTH`].
+/// The default depth if the kernel's queue has twice as many entries. A disk of a virtual machine served 1.2 times as
+/// many random reads as with [`DEFAULT_DEPTH`].
 const DEPTH: u32 = 128;
 
-/// The runtime that plain files use without another, once it is needed.
+/// The shared runtime, made when it is first needed.
 static SHARED: PerProcess<Mutex<Option<Runtime>>> = PerProcess::empty();
 
-/// The options of the first shared runtime of this process or of those that it was forked from, and its process.
+/// The options of the first shared runtime in this process or in an ancestor of it, with the process that set them.
 static FIRST: OnceLock<(Home, ArrayOptions)> = OnceLock::new();
 
-/// What plain files share: one cache, the engines, and one queue for each block device.
+/// A cache, engines, and one queue for each block device, which plain files share.
 ///
-/// A process has one that plain files use unless told otherwise: [`Runtime::shared`]. It lasts as long as the process. Any other lives
-/// until its last clone and its last file are dropped. A forked child has a shared runtime of its own. Its cache has the parent's size
-/// divided by the number of CPUs. Files that the parent has open for reading are opened again there.
+/// [`Runtime::shared`] is the default runtime of a process, and lasts as long as the process. Any other runtime lasts
+/// until its last clone and its last file are dropped. A forked child has a shared runtime of its own, with a cache of
+/// the parent's size divided by the number of CPUs. Files that the parent has open for reading are opened again in the
+/// child.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     /// Taken out when this is dropped.
     inner: ManuallyDrop<Arc<RuntimeInner>>,
 }
 
-/// How a [`Runtime`] is made.
+/// Options of a new [`Runtime`].
 ///
 /// ```no_run
 /// # fn main() -> iomill::Result<()> {
@@ -86,15 +88,14 @@ impl RuntimeOptions {
         RuntimeOptions(ArrayOptions::new().tuning(Tuning::new().one_node(true)))
     }
 
-    /// The options of an array, as far as a runtime has them. The CPU map, the nodes and the profile are left out: they name
-    /// an array's drives.
+    /// The options of an array without its CPU map, nodes and profile, which name an array's drives.
     #[cfg(feature = "internals")]
     pub fn like(options: ArrayOptions) -> RuntimeOptions {
         let tuning = Tuning { cpu_map: None, cache_nodes: None, io_nodes: None, ..options.tuning }.one_node(true);
         RuntimeOptions(ArrayOptions { tuning, profile: None, ..options })
     }
 
-    /// The defaults of this process. A child that was forked from one with a shared runtime has a share of that one's cache.
+    /// The defaults of this process. After a fork the cache is a share of that of the parent's shared runtime.
     fn of_process() -> RuntimeOptions {
         match FIRST.get() {
             Some((home, options)) if !home.is_here() => RuntimeOptions(options.in_child()),
@@ -102,28 +103,29 @@ impl RuntimeOptions {
         }
     }
 
-    /// As [`ArrayOptions::cache_bytes`].
+    /// Like [`ArrayOptions::cache_bytes`].
     pub fn cache_bytes(self, bytes: u64) -> Self {
         RuntimeOptions(self.0.cache_bytes(bytes))
     }
 
-    /// As [`ArrayOptions::cache`].
+    /// Like [`ArrayOptions::cache`].
     pub fn cache(self, cache: CacheOptions) -> Self {
         RuntimeOptions(self.0.cache(cache))
     }
 
-    /// Demands this engine for all devices. Opening a file fails if its device cannot have it.
+    /// The engine for all devices. Opening a file fails if its device does not support the engine.
     pub fn engine(self, engine: EngineKind) -> Self {
         RuntimeOptions(self.0.engine(engine))
     }
 
-    /// As [`Tuning::drive_threads`].
+    /// Like [`Tuning::drive_threads`].
     pub fn drive_threads(self, drive_threads: bool) -> Self {
         let tuning = self.0.tuning.clone().drive_threads(drive_threads);
         RuntimeOptions(self.0.tuning(tuning))
     }
 
-    /// As [`ArrayOptions::depth`], for each block device. By default it is half of the kernel's queue for the device, from 32 to 128.
+    /// Like [`ArrayOptions::depth`], for each block device. The default is half of the kernel's queue for the device,
+    /// from 32 to 128.
     pub fn depth(self, depth: u32) -> Self {
         RuntimeOptions(self.0.depth(depth))
     }
@@ -134,22 +136,22 @@ impl RuntimeOptions {
         RuntimeOptions(self.0.platform(platform))
     }
 
-    /// Makes a runtime. Its memory, threads and rings are taken as they are needed.
+    /// Makes a runtime. It allocates memory, threads and rings when they are first needed.
     pub fn start(self) -> Result<Runtime> {
         self.start_as(false)
     }
 
     fn start_as(self, is_shared: bool) -> Result<Runtime> {
         if is_shared {
-            // Only the first one counts.
+            // Only the first call has an effect.
             let _earlier = FIRST.set((Home::here(), self.0.clone()));
         }
         let inner = Arc::new(RuntimeInner::new(self.0, is_shared)?);
         Ok(Runtime { inner: ManuallyDrop::new(inner) })
     }
 
-    /// Makes the runtime that plain files use without another. An error if the process has it already: call this before the first plain
-    /// file is opened, or [`Runtime::resize_cache`].
+    /// Makes the shared runtime with these options. An error if the process has one already: call this before the first
+    /// plain file is opened, or resize its cache by [`Runtime::resize_cache`].
     pub fn start_shared(self) -> Result<Runtime> {
         let mut shared = lock(SHARED.get());
         if shared.is_some() {
@@ -160,7 +162,7 @@ impl RuntimeOptions {
     }
 }
 
-/// A drive as the files on it see it.
+/// A drive, by the device of its files.
 #[derive(Debug)]
 struct Known {
     /// Number of the file system's device.
@@ -185,7 +187,7 @@ pub(super) struct RuntimeInner {
     /// The CPUs near each drive, by index; empty means any.
     cpus: Arc<Mutex<Vec<Vec<usize>>>>,
     is_shared: bool,
-    /// What a forked child uses in the place of this.
+    /// The runtime that a forked child makes in place of this one.
     again: Again<Runtime>,
 }
 
@@ -196,7 +198,7 @@ impl std::fmt::Debug for RuntimeInner {
 }
 
 impl Drop for Runtime {
-    /// Runs on any thread. In a callback another thread ends the runtime, because that waits for callbacks.
+    /// Runs on any thread. In a callback another thread ends the runtime, because ending it waits for callbacks.
     fn drop(&mut self) {
         if !self.inner.exec.home.is_here() {
             // Rule 3 of the fork (`exec`).
@@ -209,7 +211,7 @@ impl Drop for Runtime {
 }
 
 impl Runtime {
-    /// The runtime of this process that plain files use without another. It is made now if it is not there yet.
+    /// The shared runtime of this process, the default of plain files. The first call makes it.
     pub fn shared() -> Result<Runtime> {
         let mut shared = lock(SHARED.get());
         match &*shared {
@@ -218,13 +220,13 @@ impl Runtime {
         }
     }
 
-    /// What a user should know: fallbacks, file systems without direct I/O, errors of files that were dropped and not closed. Each notice
-    /// is there once. The first 100 are kept.
+    /// Messages for users: fallbacks, file systems without direct I/O, and errors of files that were dropped and not
+    /// closed. Equal messages are kept once, and at most the first 100.
     pub fn notices(&self) -> Vec<String> {
         if self.inner.exec.home.is_here() { self.inner.exec.notices.all() } else { Vec::new() }
     }
 
-    /// What has been done on plain files with this runtime. Drives are those of [`Runtime::drives`].
+    /// The counters of plain files with this runtime. Its drives have the order of [`Runtime::drives`].
     pub fn counters(&self) -> Counters {
         let exec = &self.inner.exec;
         if !exec.home.is_here() {
@@ -235,14 +237,14 @@ impl Runtime {
         counters
     }
 
-    /// The counters as a page that Prometheus reads (text format 0.0.4). A program may serve it.
+    /// The counters as a page in the text format of Prometheus (0.0.4), for a program to serve.
     pub fn metrics(&self) -> String {
         self.counters().metrics()
     }
 
-    /// The names of the block devices of the files so far, by index. A device without a name has the type of its file
-    /// system. A device has several entries if its file systems take different I/O. From the ninth device on, a new one
-    /// may replace a device without open files.
+    /// The names of the block devices of all files opened so far, by index. For a device without a name, it is the type
+    /// of its file system. A device has several entries if its file systems need different I/O. From the ninth device
+    /// on, a new one may replace a device without open files.
     pub fn drives(&self) -> Vec<String> {
         if !self.inner.exec.home.is_here() {
             return Vec::new();
@@ -254,7 +256,7 @@ impl Runtime {
         drives.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// As [`Array::resize_cache`](super::Array::resize_cache), up to [`CacheOptions::max_bytes`].
+    /// Like [`Array::resize_cache`](super::Array::resize_cache), up to [`CacheOptions::max_bytes`].
     pub fn resize_cache(&self, bytes: u64) -> Result<()> {
         check_may_block("resize_cache")?;
         self.inner.exec.check_open()?;
@@ -277,7 +279,7 @@ impl Runtime {
         &self.inner.exec
     }
 
-    /// Whether files are asked for direct I/O. Copies from mapped files are not aligned.
+    /// Whether files are opened for direct I/O. Not with the engine `mmap`: copies from mapped files are not aligned.
     pub(super) fn is_direct(&self) -> bool {
         self.inner.options.engine != Some(EngineKind::Mmap)
     }
@@ -287,7 +289,7 @@ impl Runtime {
         self.open_found(paths, access).map(|(file, _)| file)
     }
 
-    /// The same, and which files were found.
+    /// Opens files, and returns also which files were found.
     fn open_found(&self, paths: &[PathBuf], access: Access) -> Result<(File, Places)> {
         let inner: &Arc<RuntimeInner> = &self.inner;
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(inner) as _;
@@ -305,7 +307,7 @@ impl Runtime {
 
 /// Futures.
 impl Runtime {
-    /// A call that opens a file, on a thread that may wait. Before its result can be seen it has let go of the runtime.
+    /// Runs a call that opens a file on a thread that may wait. Releases the runtime before the future resolves.
     pub(super) fn open_later<T: Send + 'static>(&self, call: impl FnOnce() -> Result<T> + Send + 'static) -> Answer<T> {
         if let Err(error) = self.inner.exec.check_open() {
             return Answer::now(Err(error));
@@ -320,7 +322,7 @@ impl Runtime {
     }
 }
 
-/// Where plain files are that a runtime reads as one.
+/// The paths of plain files that a runtime reads as one.
 #[derive(Debug)]
 struct PlainOrigin {
     runtime: Weak<RuntimeInner>,
@@ -345,7 +347,7 @@ impl Origin for PlainOrigin {
 }
 
 impl RuntimeInner {
-    /// The runtime that a forked child uses in the place of this one.
+    /// The runtime that a forked child makes in place of this one.
     fn in_child(&self) -> Result<&Runtime> {
         let start = || if self.is_shared { Runtime::shared() } else { RuntimeOptions(self.options.in_child()).start() };
         of_process(&self.again, start)
@@ -354,7 +356,7 @@ impl RuntimeInner {
     fn new(options: ArrayOptions, is_shared: bool) -> Result<RuntimeInner> {
         let roles = setup::check(&options, &[options.depth_of(None)], true)?;
         let mut notices = Vec::new();
-        // Names of drives are not known yet, so no other process is shown the counters.
+        // Names of drives are not known yet, so the counters are not shown to other processes.
         let subject = Subject { array: [0; 16], drives: vec![String::new(); DRIVES_MAX] };
         let board = Board::new(&subject, &[], 0, &mut notices).map_err(Error::memory("counters", ROWS_BYTES))?;
         let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
@@ -381,7 +383,7 @@ impl RuntimeInner {
         Ok(RuntimeInner { options, exec, pager, files, known, users, cpus, is_shared, again })
     }
 
-    /// The drive of a file. It is added if no file of its device was open before, or takes the place of one without files.
+    /// The drive of a file. For a new device a drive is added, or reused from a device without open files.
     fn drive_of(&self, file: &PlainFile) -> Result<DriveHold> {
         let mut known = lock(&self.known);
         let (device, align) = (file.stamp.identity.device, file.align);
@@ -405,14 +407,15 @@ impl RuntimeInner {
         Ok(self.users.hold(drive))
     }
 
-    /// The depth of a block device. Where the kernel's queue is shorter, a second thread of readers must still find room in it.
+    /// The depth of a block device. If the kernel's queue is short, a second reading thread must still find free
+    /// entries in it.
     fn depth_of(&self, ground: &Ground) -> u32 {
         let by_device = || Some((devices::requests(&Tree::machine(), &ground.device)? / 2).clamp(DEFAULT_DEPTH, DEPTH));
         self.options.depth.or_else(by_device).unwrap_or(DEFAULT_DEPTH)
     }
 
-    /// A drive for a device that has none: a new one, or that of a device without open files. With `DRIVES_MAX` devices in use a device shares
-    /// the drive of another.
+    /// A drive for a device that has none: a new one, or that of a device without open files. With `DRIVES_MAX` devices
+    /// in use, the device shares another device's drive.
     fn new_drive(&self, file: &PlainFile, ground: &Ground, known: &mut Vec<Known>) -> Result<u16> {
         let mut notices = Vec::new();
         let name = format!("{} under {}", name_of(ground), file.open.fs().location().display());
@@ -434,7 +437,7 @@ impl RuntimeInner {
                 if count < DRIVES_MAX {
                     service.meter = Some(Meter::new(&self.exec.board, drive, &self.exec.clock));
                 }
-                // Before the drive is there, so that its thread finds them.
+                // Stored before the drive is added, so that its thread finds the CPUs.
                 lock(&self.cpus).push(setup::near(ground.cpus.clone(), &cpu::allowed().unwrap_or_default()));
                 let why = format!(
                     "a runtime has files on {DRIVES_MAX} block devices at most, and none of them is used like this one"
@@ -448,7 +451,7 @@ impl RuntimeInner {
     }
 }
 
-/// The name of a block device; where it has none, the type of the file system.
+/// The name of a block device, or without one the type of the file system.
 fn name_of(ground: &Ground) -> &str {
     if ground.device.is_empty() { &ground.file_system } else { &ground.device }
 }
@@ -456,7 +459,7 @@ fn name_of(ground: &Ground) -> &str {
 impl Drop for RuntimeInner {
     fn drop(&mut self) {
         if self.exec.is_open() {
-            // No file is open any more, because each holds the runtime. So nothing can be lost that this would report.
+            // No file is open, because each open file holds the runtime. So there is no failed write to report.
             let _ = self.files.close(self.pager.as_ref(), || Ok(()));
         }
     }

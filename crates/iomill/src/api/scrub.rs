@@ -1,7 +1,8 @@
-//! [`Scrub`]: reads the files of an array from their drives, one after the other. Non-goals: repair, and the catalog
+//! [`Scrub`]: an iterator that reads the files of an array from their drives. Non-goals: repair, and the catalog
 //! (`check`).
 //!
-//! A page that no caller reads for a year may be damaged for a year. A scrub finds it while another copy is still there.
+//! A page that is not read for a year may be damaged for a year. A scrub finds the damage while another copy still
+//! exists.
 
 use super::array::Array;
 use super::buffer::Buffer;
@@ -24,7 +25,7 @@ const ERRORS_MAX: usize = 16;
 pub struct Scrubbed {
     /// The name of the file.
     pub name: String,
-    /// Where the range begins, in bytes.
+    /// The offset of the range in bytes.
     pub offset: u64,
     /// The length of the range in bytes. 0 for an empty file, and for one that cannot be opened.
     pub len: u64,
@@ -32,8 +33,8 @@ pub struct Scrubbed {
     pub is_proved: bool,
     /// Whether the file ends with this range.
     pub is_end: bool,
-    /// An error for each page that is not what was written, or that its drive does not return; at most 16, and none that
-    /// says the same as the one before.
+    /// An error for each page that is not what was written, or that its drive does not return. At most 16. An error
+    /// with the text of the one before it is left out.
     pub damage: Vec<Error>,
 }
 
@@ -43,7 +44,7 @@ pub struct Scrubbed {
 pub struct Scrub {
     array: Array,
     files: Listing,
-    /// The file that is being read, and where to go on.
+    /// The file that is being read, and the next offset.
     file: Option<(File, u64)>,
     buffer: Option<Buffer>,
     /// Set by an error.
@@ -51,10 +52,10 @@ pub struct Scrub {
 }
 
 impl Array {
-    /// Reads each file from its drives, past the cache, in the order of the names, beginning after the name `after` (all
-    /// files if it is empty). Pages of files with [checksums](super::FileOptions::checksums) are compared with them. It is
-    /// I/O of the background class, of one file at a time, so other I/O finds room. Each step reads 4 MiB at most; a
-    /// program that stops goes on later after the last file that was read to its end:
+    /// Reads each file from its drives, past the cache, in the order of the names. Begins after the name `after`, or
+    /// with the first file if it is empty. Pages of files with [checksums](super::FileOptions::checksums) are verified.
+    /// The reads are background I/O, of one file at a time, so other I/O finds free slots. Each step reads at most 4
+    /// MiB. To resume a stopped scrub, pass the name of the last file that was read to its end:
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {
@@ -66,15 +67,15 @@ impl Array {
     /// # Ok(()) }
     /// ```
     ///
-    /// A file that is deleted meanwhile is left out. An item is an error if the array is closed, or if the process lacks
-    /// memory or descriptors. Nothing follows an error.
+    /// A file that is deleted meanwhile is skipped. An item is an error if the array is closed, or if the process lacks
+    /// memory or descriptors. An error ends the iteration.
     pub fn scrub(&self, after: &str) -> Scrub {
         let files = self.list("").after(after);
         Scrub { array: self.clone(), files, file: None, buffer: None, has_ended: false }
     }
 }
 
-/// Whether an error says that bytes of a file are lost, and not that the array is closed or the like.
+/// Whether an error means that bytes of a file are lost. Others mean, for example, that the array is closed.
 fn is_damage(error: &Error) -> bool {
     let is_lost = matches!(
         error,
@@ -88,7 +89,7 @@ fn is_damage(error: &Error) -> bool {
 }
 
 impl Scrub {
-    /// Opens the next file. `None` at the end, or for a file that cannot be opened what is to be told of it.
+    /// Opens the next file. `None` at the end. A file that cannot be opened becomes an item with its error.
     fn open_next(&mut self) -> Result<Option<Result<File, Scrubbed>>> {
         while let Some(listed) = self.files.next().transpose()? {
             let Listed::File(listed) = listed else { continue };
@@ -163,8 +164,8 @@ impl File {
         Ok(len)
     }
 
-    /// Reads each page of a range by itself, after a read of the whole range has failed with `whole`. Returns the errors
-    /// of the pages, or that of the whole.
+    /// Reads each page of a range by itself, after a read of the whole range has failed with `whole`. Returns the
+    /// errors of the pages, or `whole` if no page fails.
     fn damaged_pages(&self, bytes: &mut [u8], offset: u64, whole: Error) -> Result<Vec<Error>> {
         let mut damage: Vec<Error> = Vec::new();
         for (page, bytes) in (0..).zip(bytes.chunks_mut(PAGE_BYTES)) {

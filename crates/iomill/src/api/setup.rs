@@ -19,16 +19,17 @@ use crate::layout::Layout;
 use crate::sys::cpu;
 use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, Handle};
 
-/// Most slots of one thread over all drives: an io_uring takes no more.
+/// The most slots of one thread over all drives: an io_uring has no more.
 const IN_FLIGHT_MAX: usize = 65_000;
 
-/// The number of consecutive new files that begin on the same drive. Files that are made at the same time share its flush.
+/// The number of consecutive new files that begin on the same drive. Files that are made at the same time share the
+/// flush of that drive.
 const FILES_TO_A_DRIVE: u64 = 64;
 
-/// The file of a drive that the choice of its engine looks at.
+/// The file of a drive that is probed to choose the drive's engine.
 pub const PROBED: &str = "label";
 
-/// Largest block in bytes.
+/// The largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
 /// The roles of the nodes, or an error if options are invalid alone or together, for an array of drives with these depths.
@@ -61,7 +62,7 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
     Ok(roles)
 }
 
-/// An error if an option has no effect beside the others. The program expects an effect.
+/// An error if an option has no effect in this combination: the program expects an effect.
 fn check_for_use(options: &ArrayOptions, roles: &NodeRoles) -> Result<()> {
     let has_cache = options.cache_bytes != Some(0);
     let has_drive_threads = options.drive_threads_in_force() || (has_cache && roles.are_apart());
@@ -102,7 +103,7 @@ fn check_for_use(options: &ArrayOptions, roles: &NodeRoles) -> Result<()> {
     Ok(())
 }
 
-/// An error unless a block is a number of whole pages, within the bound.
+/// An error unless the block size is a multiple of a page, within the bound.
 fn check_block_bytes(block_bytes: u32) -> Result<()> {
     if !(block_bytes as usize).is_multiple_of(PAGE_BYTES)
         || !(PAGE_BYTES as u32..=BLOCK_BYTES_MAX).contains(&block_bytes)
@@ -118,7 +119,7 @@ pub fn depths(options: &ArrayOptions, drives: &[Drive]) -> Vec<u32> {
     drives.iter().map(|drive| options.depth_of(Some(&drive.id))).collect()
 }
 
-/// What the catalog stores about a new file.
+/// The catalog's description of a new file.
 pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, file: &FileOptions) -> Result<FileSpec> {
     check_block_bytes(file.block_bytes)?;
     let drives = match &file.drives {
@@ -138,8 +139,8 @@ pub fn file_spec(options: &ArrayOptions, catalog: &Catalog, file: &FileOptions) 
     })
 }
 
-/// All drives. A file that is striped begins with the first of them, where a small file has all of its bytes. So files begin with the drives in
-/// turn. The hash layout begins anywhere.
+/// All drives, rotated. A striped file begins with the first drive of the list, and a small file has all of its bytes
+/// there. So new files begin on the drives in turn. The hash layout has no first drive.
 fn drives_in_turn(catalog: &Catalog, layout: Layout) -> Vec<u16> {
     let mut drives: Vec<u16> = (0..catalog.drives().len() as u16).collect();
     if layout != Layout::Hash {
@@ -167,7 +168,7 @@ fn check_drives(drives: &[u16], catalog: &Catalog) -> Result<Vec<u16>> {
     Ok(drives.to_vec())
 }
 
-/// Chooses how each drive is served, by probing a file that it has: [`PROBED`], where the drives are an array.
+/// Chooses the service of each drive by probing a file on it: [`PROBED`] if the drives are an array.
 pub fn services(
     options: &ArrayOptions,
     drives: &[Drive],
@@ -187,18 +188,18 @@ pub fn services(
     Ok(services)
 }
 
-/// What the choice for a drive looks at.
+/// The input of the choice for a drive.
 pub struct Place<'a> {
     pub fs: &'a dyn DriveFs,
     /// An open file on it.
     pub probe: Handle,
-    /// What direct I/O on that file demands.
+    /// The alignment that direct I/O on that file needs.
     pub align: Alignment,
     /// The drive, for notices.
     pub name: &'a str,
 }
 
-/// Chooses how a drive is served.
+/// Chooses the service of a drive.
 pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &mut Vec<String>) -> Result<Service> {
     let Place { fs, probe, align, name } = place;
     let choice = options.platform.choose(fs, probe, options.engine);
@@ -206,7 +207,7 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
     if let Some(why) = &choice.why {
         notices.push(format!("drive {name}: {why}"));
     }
-    // System calls beside a mapping must see its bytes, which are in the kernel's page cache.
+    // System calls on a mapped file must see the bytes of the mapping, which are in the kernel's page cache.
     let is_mapped = choice.kind == EngineKind::Mmap;
     let align = if is_mapped { Alignment::NONE } else { align };
     if !align.is_direct() && !is_mapped {
@@ -235,7 +236,7 @@ pub fn service(options: &ArrayOptions, place: Place<'_>, depth: u32, notices: &m
     Ok(Service { kind: choice.kind, align, depth, batching, poll, meter: None })
 }
 
-/// The counters of an array in this process. Other processes can read their memory if the platform has a directory for that.
+/// The counters of an array in this process. Other processes can read them if the platform has a directory for them.
 pub fn board(options: &ArrayOptions, array: Id, drives: &[Drive], notices: &mut Vec<String>) -> Result<Arc<Board>> {
     let platform = &*options.platform;
     let directories = platform.counter_directories();
@@ -250,14 +251,14 @@ pub fn board(options: &ArrayOptions, array: Id, drives: &[Drive], notices: &mut 
     board.map_err(Error::memory("counters", crate::counters::ROWS_BYTES))
 }
 
-/// [`cpus`], asked for when the drive threads start.
+/// [`cpus`], evaluated when the drive threads start.
 pub fn cpus_later(options: &ArrayOptions, catalog: &Arc<Catalog>, roles: &Arc<NodeRoles>) -> CpusOfDrives {
     let (cpu_map, catalog, roles) = (options.tuning.cpu_map.clone(), Arc::clone(catalog), Arc::clone(roles));
     Box::new(move || cpus(cpu_map.as_ref(), &catalog, &roles))
 }
 
-/// The CPUs of each drive's thread: as the option says, or those of its node. With one node they are those near the drive, as far as this
-/// process may use them. Empty if nothing is known, or if all are near.
+/// The CPUs of each drive's thread: those of the option, or those of its node. With one node they are the CPUs near the
+/// drive that this process may use. Empty if they are unknown, or if all CPUs are near.
 fn cpus(cpu_map: Option<&Vec<Vec<usize>>>, catalog: &Catalog, roles: &NodeRoles) -> Result<Vec<Vec<usize>>> {
     if let Some(map) = cpu_map {
         return Ok(map.clone());
@@ -272,7 +273,7 @@ fn cpus(cpu_map: Option<&Vec<Vec<usize>>>, catalog: &Catalog, roles: &NodeRoles)
     catalog.drives().iter().map(|drive| Ok(near(ground(drive)?.cpus, &allowed))).collect()
 }
 
-/// Those of a drive's CPUs that this process may use. Empty if these are all that it may use.
+/// The CPUs near a drive that this process may use. Empty if they are all the CPUs that it may use.
 pub fn near(mut cpus: Vec<usize>, allowed: &[usize]) -> Vec<usize> {
     cpus.retain(|cpu| allowed.contains(cpu));
     if cpus.len() == allowed.len() { Vec::new() } else { cpus }

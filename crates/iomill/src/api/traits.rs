@@ -1,5 +1,5 @@
-//! What the compiler checks of the public types: which of them may go to other threads, and which may move after a poll. A type that
-//! loses one of these traits does not compile. Also what a [`File`] shows in a log. It has no types of its own.
+//! Compile-time checks that the public types are `Send`, `Sync` and `Unpin`. If a type loses one of these traits, the
+//! crate does not compile. Also the `Debug` form of a [`File`]. It has no types of its own.
 
 use super::*;
 use crate::{Counters, DriveCounters, EngineKind, Error, Latency};

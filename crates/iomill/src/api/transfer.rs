@@ -1,6 +1,6 @@
-//! [`Transfer`]: the future of a call that owns a buffer. [`Moving`]: an operation under way that has one. [`Later`]: a
-//! result that another thread or a poll brings. Non-goals: futures without a buffer (`answer`), and what begins
-//! operations (`future`).
+//! [`Transfer`]: the future of a call, which owns the caller's buffer. [`Moving`]: an operation in flight that owns a
+//! buffer. [`Later`]: a result that another thread or a poll delivers. Non-goals: futures without a buffer (`answer`),
+//! and beginning operations (`future`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,19 +13,19 @@ use crate::exec::cell::SharedCell;
 use crate::pager::{DirectReading, Failed, Outcome};
 use crate::sys::process::Home;
 
-/// The future of a call that reads into a buffer, or writes from one, that it owns meanwhile. It resolves to `T`: the
-/// buffer, or the buffer and a number of bytes. An error gives the buffer back, too ([`Failed`]).
+/// The future of a read into a buffer or a write from one. It owns the buffer until it resolves to `T`: the buffer, or
+/// the buffer and a number of bytes. An error returns the buffer, too ([`Failed`]).
 ///
-/// The call has begun when the future is made, and goes on if the future is dropped.
+/// The call has begun when the future exists, and continues if the future is dropped.
 #[derive(Debug)]
-#[must_use = "the call goes on, but its errors are lost"]
+#[must_use = "the call continues, but its errors are lost"]
 pub struct Transfer<B, T = B>(State<B, T>);
 
 #[derive(Debug)]
 enum State<B, T> {
     /// The result, until it is taken.
     Now(Option<T>),
-    /// Why it could not begin, until that is taken.
+    /// The error with which the call failed to begin, until it is taken.
     Failed(Option<Failed<B>>),
     Later(Moving<B>),
 }
@@ -48,7 +48,7 @@ impl<B, T> Transfer<B, T> {
         Transfer(State::Later(moving))
     }
 
-    /// `poll` of what was not there at once. `end` makes the result of what an operation gives.
+    /// `poll` of a future that was made without its result. `end` makes the result from that of the operation.
     #[inline(never)]
     fn poll_later(
         &mut self,
@@ -84,7 +84,7 @@ impl<B> Transfer<B, (B, usize)> {
 }
 
 impl<B> Transfer<B> {
-    /// What it has come to, or the operation. Only for a future that was not polled.
+    /// The result, or the operation in flight. Only for a future that was not polled.
     pub(super) fn into_begun(self, len: usize) -> std::result::Result<Begun<B>, Failed<B>> {
         match self.0 {
             State::Now(Some(buffer)) => Ok(Begun::Now(buffer, len)),
@@ -95,7 +95,7 @@ impl<B> Transfer<B> {
     }
 }
 
-/// Of the buffer.
+/// Resolves to the buffer.
 impl<B> Future for Transfer<B> {
     type Output = std::result::Result<B, Failed<B>>;
 
@@ -107,7 +107,7 @@ impl<B> Future for Transfer<B> {
     }
 }
 
-/// Of the buffer and the number of bytes that were read.
+/// Resolves to the buffer and the number of bytes read.
 impl<B> Future for Transfer<B, (B, usize)> {
     type Output = std::result::Result<(B, usize), Failed<B>>;
 
@@ -120,24 +120,24 @@ impl<B> Future for Transfer<B, (B, usize)> {
     }
 }
 
-/// The buffer is not pinned: the memory that operations use is where it leads to.
+/// The buffer is not pinned: operations use the memory that it points to.
 impl<B, T> Unpin for Transfer<B, T> {}
 
-/// What a call with a buffer has come to when its future is made.
+/// The state of a call with a buffer when its future is made.
 pub(super) enum Begun<B> {
-    /// The result is there, with a number of bytes.
+    /// The call has ended, with a number of bytes.
     Now(B, usize),
     Later(Moving<B>),
 }
 
-/// An operation under way that has a buffer. It resolves to the buffer and the number of bytes that were moved.
+/// An operation in flight that owns a buffer. It resolves to the buffer and the number of bytes that were moved.
 #[derive(Debug)]
 pub(super) enum Moving<B> {
-    /// A read that needs nothing but its pieces, with its length in bytes.
+    /// A direct read, with its length in bytes.
     Direct(DirectReading<B>, usize),
-    /// A read as far as the file goes.
+    /// A read up to the end of the file.
     UpToEnd(Later<Outcome<(B, usize)>>),
-    /// It moves as many bytes as this says, or fails.
+    /// A transfer that moves this number of bytes, or fails.
     Whole(Later<Outcome<B>>, usize),
 }
 
@@ -157,7 +157,7 @@ impl<B> Moving<B> {
     }
 }
 
-/// The outcome of an operation, if it has one. Otherwise what has become of its future.
+/// The outcome of an operation. If it has none, the error of its future.
 fn outcome<K>(ended: Result<Outcome<K>>) -> Outcome<K> {
     ended.unwrap_or_else(|error| Err(Failed::new(error, None)))
 }
@@ -167,12 +167,12 @@ pub(super) fn polled_again() -> Error {
     Error::invalid("a future", "polled again after it resolved")
 }
 
-/// A result that comes later.
+/// A result that is delivered later.
 #[derive(Debug)]
 pub(super) struct Later<T> {
     /// `None` in a forked child after a poll.
     promised: Option<Promised<Result<T>>>,
-    /// The shared context where it began, if it is in one.
+    /// The shared context in which the operation began, if it is in one.
     cell: Option<Arc<SharedCell>>,
     is_polled: bool,
     /// The process that began it.
@@ -180,7 +180,8 @@ pub(super) struct Later<T> {
 }
 
 impl<T> Later<T> {
-    /// Of an operation that the calling thread has just begun in `cell`, if it has. Then polls bring its I/O on.
+    /// The result of an operation. `cell` is the shared context in which the calling thread has begun it, if it has:
+    /// then polls drive its I/O.
     pub fn new(promised: Promised<Result<T>>, cell: Option<Arc<SharedCell>>) -> Later<T> {
         Later { promised: Some(promised), cell, is_polled: false, home: Home::here() }
     }
@@ -202,7 +203,7 @@ impl<T> Later<T> {
 }
 
 impl<T> Drop for Later<T> {
-    /// The operation goes on without its future. No poll brings it on any more.
+    /// The operation continues without its future. No poll drives it any more.
     fn drop(&mut self) {
         if let (Some(cell), Some(promised)) = (&self.cell, &self.promised)
             && self.home.is_here()

@@ -1,12 +1,12 @@
-//! [`Tuning`]: how the drives of an array are served, for programs that measure. Non-goals: their depth
+//! [`Tuning`]: the service of an array's drives, for programs that measure. Non-goals: their depth
 //! ([`ArrayOptions::depth`](super::ArrayOptions::depth)) and profiles (`profile`).
 
 use crate::drive::Batching;
 use crate::pager::nodes::Remote;
 use crate::sys::topology::Topology;
 
-/// How an array serves its drives: threads, queues and NUMA nodes. The defaults suit most machines. Measure before you
-/// change one.
+/// Options of the service of an array's drives: threads, queues and NUMA nodes. The defaults suit most machines.
+/// Measure before you change one.
 ///
 /// ```no_run
 /// use iomill::{ArrayOptions, Tuning};
@@ -19,7 +19,7 @@ use crate::sys::topology::Topology;
 #[derive(Clone, Debug, Default)]
 #[must_use = "options do nothing until an array has them"]
 pub struct Tuning {
-    /// The option as it was given; `ArrayOptions::drive_threads_in_force` is what counts.
+    /// The option as given; `ArrayOptions::drive_threads_in_force` has the value in force.
     pub(super) drive_threads: Option<bool>,
     pub(super) batching: Batching,
     pub(super) poll: bool,
@@ -37,22 +37,22 @@ impl Tuning {
     }
 
     /// Whether each drive has a thread that does all its I/O, with the engine of the drive, on the CPUs near the drive.
-    /// Calling threads send it their requests, in batches. So the depth of a drive bounds the I/Os in flight of all
-    /// threads, and the drive sees one thread. By default each calling thread has engines of its own. That was as fast
-    /// or faster on every drive that was measured, and takes less CPU time.
+    /// Calling threads send their requests to it in batches. So the depth of a drive bounds the I/Os in flight of all
+    /// threads together, and the drive has one submitter. By default each calling thread has engines of its own. That
+    /// was as fast or faster on every measured drive, and takes less CPU time.
     pub fn drive_threads(mut self, drive_threads: bool) -> Self {
         self.drive_threads = Some(drive_threads);
         self
     }
 
-    /// Whether each drive's queue uses only as many of its slots as its throughput needs, instead of all of them. It
-    /// needs room: 256 is a good [depth](super::ArrayOptions::depth) for it. Off by default.
+    /// Whether each drive's queue finds the fewest slots that give the full throughput, and uses only those. It needs
+    /// many slots to choose from: 256 is a good [depth](super::ArrayOptions::depth). Off by default.
     pub fn adaptive_depth(mut self, adaptive: bool) -> Self {
         self.batching.adaptive = adaptive;
         self
     }
 
-    /// Whether each drive's queue orders waiting requests by offset when it has seen neighbours. On by default.
+    /// Whether each drive's queue sorts waiting requests by offset once it has seen neighbours. On by default.
     pub fn sort(mut self, sort: bool) -> Self {
         self.batching.sort = sort;
         self
@@ -64,31 +64,31 @@ impl Tuning {
         self
     }
 
-    /// The most requests to a drive that wait for others of their call, so that neighbours can be merged: 1 to 1,024,
-    /// 32 by default. With 1 no request waits. Requests wait only if the queue has seen neighbours and the call has
-    /// more. They are sent when as many wait as are in flight, or when `requests` I/Os have ended. Another number than
-    /// these two needs [`Tuning::merge`].
+    /// The most requests to a drive that wait for further requests of their call, so that neighbours can be merged: 1
+    /// to 1,024, 32 by default. With 1 no request waits. Requests wait only if the queue has seen neighbours and the
+    /// call has more requests. They are sent when as many wait as are in flight, or when `requests` I/Os have ended.
+    /// Numbers other than 1 and 32 need [`Tuning::merge`].
     pub fn plug(mut self, requests: u32) -> Self {
         self.batching.plug = requests;
         self
     }
 
-    /// Polls for completions instead of taking interrupts, if engine and device can: io_uring, on devices with polling
-    /// queues. Other drives are served as without this, and [`Array::notices`](crate::Array::notices) gives the reason.
-    /// Off by default.
+    /// Polls for completions instead of taking interrupts, on drives that support it: io_uring, on devices with polling
+    /// queues. The others use interrupts, and [`Array::notices`](crate::Array::notices) gives the reason. Off by
+    /// default.
     pub fn poll(mut self, poll: bool) -> Self {
         self.poll = poll;
         self
     }
 
-    /// The CPUs of each drive's thread, instead of those near the drive: an entry for each drive, by index. It needs
+    /// The CPUs of each drive's thread, instead of those near the drive: one entry for each drive, by index. It needs
     /// [drive threads](Tuning::drive_threads).
     pub fn cpu_map(mut self, cpus: impl Into<Vec<Vec<usize>>>) -> Self {
         self.cpu_map = Some(cpus.into());
         self
     }
 
-    /// Whether the machine is taken as one NUMA node. By default an array uses all nodes of the machine. Then each node
+    /// Whether to treat the machine as one NUMA node. By default an array uses all nodes of the machine. Then each node
     /// that caches has a cache in its own memory, with an even share of the pages.
     pub fn one_node(mut self, one_node: bool) -> Self {
         self.topology = if one_node { Topology::One } else { Topology::Machine };
@@ -110,8 +110,8 @@ impl Tuning {
     }
 
     /// The nodes that own drives, by their numbers; all by default. A drive's thread runs on the node near the drive if
-    /// that node is in the list. Else it runs on one of the list in turn. Fewer than all nodes need
-    /// [drive threads](Tuning::drive_threads), asked for or caused by [`Tuning::cache_nodes`].
+    /// that node is in the list. The nodes of the list take the other drives in turn. Fewer than all nodes need [drive
+    /// threads](Tuning::drive_threads), by that option or because of [`Tuning::cache_nodes`].
     pub fn io_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.io_nodes = Some(nodes.into());
         self

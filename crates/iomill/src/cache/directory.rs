@@ -1,5 +1,5 @@
 //! The directory of the cache: which page is in which frame. It owns the sets and their policy. The number of sets may
-//! change during look-ups.
+//! change during lookups.
 //!
 //! The directory knows nothing of memory or I/O, so a simulation of policies runs the same code ([`Directory::touch`]).
 

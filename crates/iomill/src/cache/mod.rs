@@ -42,7 +42,7 @@
 //!    end those that are left).
 //! 7. A blocking call from inside a callback or a waker is an error, not a deadlock (`exec::pools`).
 //!
-//! # A look-up
+//! # A lookup
 //!
 //! A hit reads the page's hint, the frame's occupant before and after the copy, and the bytes: a cache line each, if
 //! the bytes are few. The hint names the frame in which the page probably is. The occupant is the key of the frame's
@@ -615,7 +615,7 @@ fn with_spare(pages: u64) -> u32 {
 
 /// Prefetching.
 impl Cache {
-    /// Prefetches the line with the tags and frames, which the look-up of the page reads first.
+    /// Prefetches the line with the tags and frames, which the lookup of the page reads first.
     #[inline(always)]
     pub fn prefetch(&self, hash: KeyHash) {
         prefetch(self.directory.set_of(hash).line(0));

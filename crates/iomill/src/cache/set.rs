@@ -1,9 +1,9 @@
 //! One page set: a header in memory, which readers search without a lock, and which changes under a lock.
 //!
-//! A header is an array of words. A look-up begins with its first cache line. A set of 12 ways has four lines:
+//! A header is an array of words. A lookup begins with its first cache line. A set of 12 ways has four lines:
 //!
 //! ```text
-//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      a look-up reads this line
+//! line 0    version (32 bits), 12 tags (8 bits each), 12 frames (32 bits each)      a lookup reads this line
 //! line 1-2  12 keys (64 bits each)                                                  and one key
 //! line 2-3  masks: filling, dirty, flushing, marked; clock, hand, waiters, transit;
 //!           metadata of the policy, 2 bytes a way; ghosts
@@ -17,7 +17,7 @@
 //!    compare-and-exchange without the lock, and the holder's stores may overwrite hits. It is advice, and no
 //!    correctness depends on it.
 //! 3. A way is free (no tag, not filling), filling (no tag, its key set and its bit in `filling`) or present (tag and
-//!    key set). Look-ups go by tags, so they find only present ways.
+//!    key set). Lookups go by tags, so they find only present ways.
 //! 4. Dirty, flushing and marked ways are present.
 
 use crate::cache::key::{Key, KeyHash};
@@ -36,7 +36,7 @@ pub const FRAMES_MAX: u64 = 1 << 31;
 /// The mask of the version in word 0. Its lowest bit is [`LOCKED`], so an increment unlocks.
 const VERSION: u64 = 0xFFFF_FFFF;
 
-/// What a look-up without the lock has found. It is a proposal: the frame's occupant proves it (rule 5 of
+/// What a lookup without the lock has found. It is a proposal: the frame's occupant proves it (rule 5 of
 /// `occupants`).
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {

@@ -4,10 +4,11 @@
 //! too. Non-goals: the bytes of files.
 //!
 //! Rules of the import:
-//! 1. One voter is left, by labels of the next epoch. If the log can be read from all voters together only, that voter has all of it before. Other
-//!    copies are made anew by the next writer (C15).
-//! 2. On that voter the new segment and the new checkpoint have higher numbers than all that are there. The checkpoint gets its name last.
-//!    From that moment on it is the newest one, and what was before it means nothing (C31). Until then nothing has changed.
+//! 1. Labels of the next epoch leave one voter. If only all voters together have the whole log, it is first copied to
+//!    that voter. The next writer makes the other copies anew (C15).
+//! 2. On that voter the new segment and the new checkpoint have higher numbers than all existing ones. The checkpoint
+//!    gets its name last. From then on it is the newest one, and earlier files of the log have no effect (C31). Before
+//!    that nothing has changed.
 //! 3. No number is given twice (C24): new files have numbers above those of the text, of the old catalog, and of all parts that lie on the drives.
 
 use std::path::PathBuf;
@@ -39,7 +40,8 @@ pub fn export(platform: &Arc<dyn Platform>, starts: &[PathBuf]) -> Result<String
     })
 }
 
-/// Replaces the catalog by what a text says, and returns how many files it has. The array must not be open elsewhere.
+/// Replaces the catalog by the one in a text, and returns the number of its files. The array must not be open
+/// elsewhere.
 pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> Result<usize> {
     let (array, locks) = lock_array(&**platform, starts, OpenMode::Writer, Signature::Required)?;
     let mut opening = Opening::new(platform, OpenMode::Writer, array, locks, Signature::Required)?;
@@ -82,7 +84,7 @@ fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
     Ok(keeps)
 }
 
-/// What is known of the catalog that a text replaces.
+/// The numbers of the catalog that a text replaces.
 struct Known {
     /// The epoch of the labels, and the opening in use. The new log has them.
     writer: (u64, OpeningId),

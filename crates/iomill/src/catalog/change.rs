@@ -71,8 +71,8 @@ impl Catalog {
         Ok(queued)
     }
 
-    /// Gives a file another name. It replaces a file that has that name already, if the condition holds for that one. Returns its number, as
-    /// [`Catalog::queue_delete`] does.
+    /// Gives a file another name. Replaces an existing file of that name, if the condition holds for it. Returns the
+    /// number of the replaced file, as [`Catalog::queue_delete`] does.
     pub fn queue_rename(&self, from: &str, to: &str, when: When) -> Result<Queued<Option<u64>>> {
         check_name(to)?;
         let queued = self.queue_names(true, |files, change| {
@@ -105,7 +105,7 @@ impl Catalog {
         })
     }
 
-    /// Makes the length of a file durable if there is a new one, where its bytes are, and their field of sums.
+    /// Makes durable the length of a file, if it has changed, the place of its bytes, and its field of sums.
     pub(super) fn record_place(
         &self,
         number: u64,
@@ -117,7 +117,7 @@ impl Catalog {
             return Err(Error::invalid(format!("length {length}"), format!("the most is {LENGTH_MAX}")));
         }
         let modified_ns = self.platform.unix_ns();
-        // The bytes have their space, and the record takes the place of one that is as long: a full drive can sync what it holds.
+        // The bytes have their space, and the record replaces one of the same length: so a sync works on a full drive.
         self.change(false, |files, change| {
             let file = numbered(files, number)?;
             let (length, modified_ns) = length.map_or((file.length, file.modified_ns), |length| (length, modified_ns));
@@ -183,8 +183,8 @@ impl Catalog {
         })
     }
 
-    /// Makes a change of names or attributes, and notes it for [`Catalog::sync_changes`]. Others see it before it is noted. So a sync is told
-    /// that such a change is under way.
+    /// Makes a change of names or attributes, and notes it for [`Catalog::sync_changes`]. Other calls can see it before
+    /// it is noted, so a counter tells a sync that such a change is in progress.
     pub(super) fn naming<R>(&self, make: impl FnOnce() -> Result<Queued<R>>) -> Result<Queued<R>> {
         let under_way = UnderWay::begin(&self.naming);
         let queued = make()?;
@@ -215,7 +215,7 @@ impl Catalog {
     /// be durable yet.
     pub fn sync_changes(&self) -> Result<()> {
         let Store::Journal(journal) = &self.store else { return Ok(()) };
-        // Before the ticket: a change that can be seen is under way, or noted.
+        // Read before the ticket: a visible change is in progress, or noted.
         let is_naming = self.naming.load(Ordering::SeqCst) > 0;
         let ticket = if is_naming { journal.last() } else { *lock(&self.named) };
         if journal.is_durable(ticket) {
@@ -273,7 +273,7 @@ impl Catalog {
     }
 }
 
-/// Counts a change of names that is under way.
+/// Counts a change of names in progress.
 struct UnderWay<'a>(&'a AtomicUsize);
 
 impl<'a> UnderWay<'a> {

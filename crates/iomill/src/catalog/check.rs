@@ -29,21 +29,21 @@ use crate::sys::fs::{Access, DriveFile, DriveFs, Lock, sync_dir};
 /// Advice for a problem that a writer corrects.
 const REPAIR_ADVICE: &str = "repair the array; opening it for writing puts it right too";
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
-    /// Everything that is wrong, as far as the check saw it.
+    /// The problems that the check found.
     pub problems: Vec<Problem>,
-    /// How many drives were checked; 0 if the array could not be put together.
+    /// The number of checked drives; 0 if the array could not be assembled.
     pub drives: usize,
-    /// How many files were checked.
+    /// The number of checked files.
     pub files: usize,
     /// Their lengths added up, in bytes.
     pub bytes: u64,
     /// Bytes of deleted small files that a repair has given back to the drives.
     pub given_back_bytes: u64,
-    /// What is worth knowing and no problem, such as drives that have moved.
+    /// Findings that are not problems, such as drives that have moved.
     pub notices: Vec<String>,
 }
 
@@ -76,12 +76,11 @@ impl Report {
 
     /// Notes what keeps the log from being read.
     fn log_fault(&mut self, error: Error) -> Result<()> {
-        let advice =
-            "the array does not open before this is mended; bring back what a backup has of `iomill/log` of any drive";
+        let advice = "the array does not open before this is mended; restore `iomill/log` of any drive from a backup";
         self.lost(error, advice)
     }
 
-    /// Notes damage that concerns one file. An error of the check itself goes on as an error.
+    /// Notes damage of one file. An error of the check itself stays an error.
     fn lost(&mut self, error: Error, advice: &str) -> Result<()> {
         let (path, what, own) = match error {
             Error::Corrupt { path, why, advice: own, .. } => (path, why, own),
@@ -104,14 +103,14 @@ fn joined(advice: &str, own: &str) -> String {
 /// How long the part of a file on the drive at a position of its `drives` must be at least, given the file's length.
 pub type PartExtent<'a> = &'a dyn Fn(&Record, u64, usize) -> u64;
 
-/// The files after which the caller of a check is told how far it has come.
+/// The number of files between two reports of progress.
 const FILES_PER_STEP: u32 = 1024;
 
-/// Told how many files are checked, and how many there are.
+/// Receives the number of checked files, and the number of all files.
 pub type Watch<'a> = &'a mut dyn FnMut(usize, usize);
 
-/// Checks the array that the drives in `starts` belong to. With `repair` it corrects everything that it can without loss. It
-/// takes the reader's lock, or for a repair the writer's. An error means that the check itself could not go on.
+/// Checks the array that the drives in `starts` belong to. With `repair` it corrects all problems that it can correct
+/// without loss. It takes the reader's lock, or for a repair the writer's. An error means that the check itself failed.
 pub fn check(
     platform: &Arc<dyn Platform>,
     starts: &[PathBuf],
@@ -222,7 +221,7 @@ fn check_files(catalog: &Catalog, part_extent: PartExtent<'_>, watch: Watch<'_>,
 /// The lengths of shared parts in bytes, by drive and number. Many files have their bytes in one part.
 type SharedLens = BTreeMap<(u16, u16), u64>;
 
-/// Compares each copy of the log with what all copies together say.
+/// Compares each copy of the log with the merge of all copies.
 fn check_copies(opening: &Opening, end: &LogEnd, report: &mut Report) -> Result<()> {
     let body = opening.body();
     for index in (0..body.copies).filter(|index| !body.voters.contains(index)) {
@@ -237,7 +236,7 @@ fn check_copies(opening: &Opening, end: &LogEnd, report: &mut Report) -> Result<
     Ok(())
 }
 
-/// What is wrong with one copy of the log, read alone.
+/// The problems of one copy of the log, read alone.
 fn fault_of_copy(voter: &Voter, array: &super::Id, end: &LogEnd) -> Result<Option<String>> {
     match read_files(std::slice::from_ref(voter), *array) {
         Ok((_, own)) if own.sequence == end.sequence && own.checkpoint == end.checkpoint => Ok(None),
@@ -316,7 +315,7 @@ fn repairable(drives: &[Drive], drive: usize, path: &str, what: &str, severity: 
     Problem { advice: REPAIR_ADVICE.to_owned(), ..problem(drives, drive, path, what, severity) }
 }
 
-/// What is wrong with the labels of an array, by drive. Places that have changed are no fault: they are only hints.
+/// The problems of the labels of an array, by drive. Changed places are no problem: they are only hints.
 fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
     let fault = |(drive, found): (usize, &FoundDrive)| {
         let what = if !found.signed {
@@ -343,8 +342,8 @@ impl Drop for Held {
     }
 }
 
-/// Looks for files and directories that another user than that of the directory `iomill` has. A repair gives them back. Returns how many
-/// are still another's.
+/// Finds files and directories with another owner than the directory `iomill`. A repair changes their owner. Returns
+/// the number that still have another owner.
 fn check_owners(platform: &dyn Platform, starts: &[PathBuf], repair: bool, report: &mut Report) -> usize {
     let found = discovery::find(platform, starts, Signature::Waived);
     // If a label cannot be read, its owner may be wrong.
@@ -366,7 +365,7 @@ fn check_owners(platform: &dyn Platform, starts: &[PathBuf], repair: bool, repor
     report.problems[before..].iter().filter(|problem| !problem.repaired).count()
 }
 
-/// The files and directories of a drive, as far as they can be listed.
+/// The files and directories of a drive that can be listed.
 fn paths_of(fs: &dyn DriveFs) -> Vec<String> {
     let mut paths = fs.list("").unwrap_or_default();
     for dir in [LOG, PARTS, SHARED] {

@@ -26,7 +26,7 @@ pub(super) struct FoundDrive {
     pub(super) label: Label,
     /// False if a person mended the label and no repair has signed it yet.
     pub(super) signed: bool,
-    /// Whether it is elsewhere than the newest label says. Another path to the same directory is not elsewhere.
+    /// Whether its place differs from that in the newest label. Another path to the same directory is the same place.
     pub(super) moved: bool,
 }
 
@@ -124,7 +124,7 @@ pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<boo
     Ok(true)
 }
 
-/// Reads a drive's label; `None` where it has none.
+/// Reads a drive's label; `None` if it has none.
 pub(super) fn read_label(fs: &Arc<dyn DriveFs>, signature: Signature) -> Result<Option<(Label, bool)>> {
     let path = full_path(&**fs, LABEL);
     let read = read_whole(fs, LABEL, LABEL_MAX_BYTES).map_err(|error| Error::io("read", &path, error))?;
@@ -193,7 +193,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Searches until every drive of the newest label is there, and returns that label. A found drive may bring a newer
+    /// Searches until every drive of the newest label is found, and returns that label. A found drive may have a newer
     /// label, so this repeats until nothing changes.
     fn complete(&mut self, array: Id) -> Result<Label> {
         loop {

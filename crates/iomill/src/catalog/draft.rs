@@ -1,13 +1,16 @@
-//! [`Draft`]: a file without a name, and its publication, which gives it one. Non-goals: its bytes, which lie where those of any file lie.
+//! [`Draft`]: a file without a name, and its publication, which gives it one. Non-goals: its bytes, which are stored
+//! like those of any file.
 //!
 //! Rules (C40):
-//! 1. A draft has a number, which is reserved in memory. No record says so: after a crash numbers go on much higher (C24).
-//! 2. Before it has parts, a record says durably that the file is dying and may have parts (C22, C23). So what a draft leaves behind is
-//!    removed by the next writer.
-//! 3. Where its bytes are, and how many are durable, is noted in memory. Pages of a draft are in no record, so they are free after a crash.
-//! 4. One group gives it the name, with its length, its pages and its attributes. The same group takes the name from the file that had it.
-//!    What the group says of the content is durable before (C20).
-//! 5. Whether a draft is published is decided under its lock. So a move of its bytes goes either into the note or into the log.
+//! 1. A draft has a number, which is reserved in memory and in no record: after a crash numbers continue much higher
+//!    (C24).
+//! 2. Before it has parts, a record says durably that the file is dying and may have parts (C22, C23). So the next
+//!    writer removes the parts of a draft.
+//! 3. The place of its bytes, and its durable length, are noted in memory. Pages of a draft are in no record, so they
+//!    are free after a crash.
+//! 4. One group gives it the name, with its length, its pages and its attributes. The same group takes the name from
+//!    the file that had it. The content is durable before the group (C20).
+//! 5. A draft becomes published under its lock. So a move of its bytes is recorded either in the note or in the log.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -34,7 +37,7 @@ pub struct Draft {
     note: Mutex<Note>,
 }
 
-/// What is known of a draft (rule 3). Once it is published, what was known then.
+/// The note of a draft (rule 3). After the publication it does not change.
 #[derive(Debug, Default)]
 struct Note {
     is_published: bool,
@@ -53,7 +56,7 @@ impl Draft {
         self.number
     }
 
-    /// The name that it got.
+    /// Its name, once it is published.
     pub fn name(&self) -> Option<&str> {
         self.name.get().map(String::as_str)
     }
@@ -78,7 +81,8 @@ impl Draft {
         !note.is_published
     }
 
-    /// Notes the durable length, and where the bytes are. `false` if the draft is published: then the log must say so.
+    /// Notes the durable length, and the place of the bytes. `false` if the draft is published: then the log must
+    /// record them.
     pub fn note_length(&self, length: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> bool {
         let mut note = lock(&self.note);
         if !note.is_published {
@@ -128,7 +132,8 @@ fn check_unpublished(note: &Note) -> Result<()> {
 }
 
 impl Catalog {
-    /// Reserves the number of a file that has no name (rule 1). Returns what is known of it, with a text as its name that tells so.
+    /// Reserves the number of a file without a name (rule 1). Returns its note and its record, with a placeholder as
+    /// its name.
     pub fn new_draft(&self, spec: &FileSpec) -> Result<(Arc<Draft>, Arc<Record>)> {
         let layout = self.layout_record(spec, || "a draft".to_owned())?;
         let (_open, journal) = self.begin()?;
@@ -181,8 +186,8 @@ impl Catalog {
         self.with_files(|files| check_condition(files, name, when).map(drop))
     }
 
-    /// Gives a draft a name, with what is noted of it (rule 4). Returns the number of the file that had the name, as
-    /// [`Catalog::queue_delete`] does. The name is not durable yet.
+    /// Gives a draft a name, with the content of its note (rule 4). Returns the number of the file that had the name,
+    /// as [`Catalog::queue_delete`] does. The name is not durable yet.
     pub fn queue_publication(&self, draft: &Draft, name: &str, when: When) -> Result<Queued<Option<u64>>> {
         check_name(name)?;
         let mut note = lock(&draft.note);

@@ -1,13 +1,15 @@
-//! Space of deleted small files: given back to the drives, and taken again (C50).
+//! Space of deleted small files: returned to the drives, and taken again (C50).
 //!
-//! Goals: pages that stay free do not keep other files from their drive, and no call hears of a full drive while such pages would do. Non-goals:
-//! which pages are free (`journal::space`), and the parts of large files (`remove`).
+//! Goals: pages that stay free leave their space to other files of the drive, and no call fails because of a full drive
+//! while such pages would help. Non-goals: which pages are free (`journal::space`), and the parts of large files
+//! (`remove`).
 //!
 //! Rules:
-//! 1. Pages are *ready* or *cold*. Ready ones have space and are given out. Cold ones are holes. They are filled with zeros, durably, before they
-//!    are ready again, as a part is that grows. So a write to pages that were given out never finds the drive full.
-//! 2. The thread that frees pages makes some of them cold if more are ready than a share of those in use. It stops at half as many, so that files
-//!    that come and go do not pay for it.
+//! 1. Pages are *ready* or *cold*. Ready pages have space and can be allocated. Cold pages are holes. They are filled
+//!    with zeros, durably, before they are ready again, like a growing part. So a write to allocated pages never finds
+//!    the drive full.
+//! 2. The thread that frees pages makes some of them cold if more are ready than a share of those in use. It stops at
+//!    half as many, so that short-lived files do not pay for it.
 //! 3. While a run becomes cold it is in neither map. So no file gets it meanwhile.
 //! 4. No part gets shorter, so no record says what is cold. After an opening the free pages of a part with holes all count as cold.
 
@@ -22,7 +24,7 @@ use super::{Catalog, lock};
 use crate::error::Result;
 use crate::sys::fs::{Access, DriveFile};
 
-/// How many runs one call makes cold at most, unless it needs the space.
+/// The most runs that one call makes cold, unless it needs the space.
 const RUNS_AT_ONCE: usize = 64;
 /// Shorter runs stay ready, unless a call needs the space.
 const RUN_LEAST_PAGES: u32 = 16;
@@ -32,13 +34,13 @@ const RUN_LEAST_PAGES: u32 = 16;
 pub struct SmallSpace {
     /// What small files have.
     pub used_bytes: u64,
-    /// What their shared parts take beside that: it is ready for more of them.
+    /// The free space of their shared parts, ready for more small files.
     pub ready_bytes: u64,
     /// What shared parts have given back to the drive.
     pub given_back_bytes: u64,
 }
 
-/// How many pages stay ready beside `used` pages in use (rule 2).
+/// The number of pages that stay ready beside `used` pages in use (rule 2).
 fn ready_least(used: u64) -> u64 {
     (used / 8).max(u64::from(GROWTH_MIN_PAGES))
 }
@@ -64,7 +66,8 @@ impl FreePages {
         runs
     }
 
-    /// How many pages of a drive are to stay ready, if it has enough more that some should be made cold (rule 2).
+    /// The number of pages of a drive that should stay ready, if so many more are ready that some should become cold
+    /// (rule 2).
     fn keep_if_many(&self, drive: u16) -> Option<u64> {
         let all: u64 = self.space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
         let ready = self.space.free_pages(drive);
@@ -75,7 +78,7 @@ impl FreePages {
 }
 
 impl Catalog {
-    /// Makes pages cold where many are free (rule 2). What fails is tried again with the next pages that become free.
+    /// Makes pages cold if many are free (rule 2). A failure is tried again with the next pages that become free.
     pub(super) fn give_back_excess(&self) {
         for drive in 0..self.drives().len() as u16 {
             let runs = {
@@ -88,7 +91,8 @@ impl Catalog {
         }
     }
 
-    /// Gives all free pages of a drive back to it. Returns how many bytes that were. After an opening cold pages may have space (rule 4).
+    /// Returns all free pages of a drive to its file system. Returns the number of bytes. After an opening cold pages
+    /// may have space (rule 4).
     pub(super) fn give_all_back(&self, journal: &Journal, drive: u16) -> Result<u64> {
         let before = self.allocated_on(drive)?;
         let runs = {
@@ -110,7 +114,7 @@ impl Catalog {
         of_drive.map(|(_, shared)| allocated(fs, &shared_path(shared))).sum()
     }
 
-    /// Gives all free pages back, as far as that goes. Returns how many bytes that were.
+    /// Returns all free pages to the drives, and continues after failures. Returns the number of bytes.
     pub(super) fn give_everything_back(&self) -> u64 {
         let Ok((_open, journal)) = self.begin() else { return 0 };
         let drives = 0..self.drives().len() as u16;
@@ -161,7 +165,7 @@ impl Catalog {
         waits || given > 0
     }
 
-    /// The same, for a caller that has found a drive full.
+    /// `give_back` for a caller that has found a drive full.
     pub fn make_space(&self, drive: u16) -> bool {
         self.begin().is_ok_and(|(_open, journal)| self.find_space(journal, drive))
     }

@@ -1,7 +1,7 @@
 //! [`Labels`]: the labels of an open array, as its writer keeps them (C10, C13).
 //!
-//! Goals: which voters there are is durable on all of them before the log relies on it. Non-goals: finding drives (`discovery`), and when the
-//! voters change (`log::writer`).
+//! Goals: the list of voters is durable on all of them before the log relies on it. Non-goals: finding drives
+//! (`discovery`), and the decision to change the voters (`log::writer`).
 
 use std::sync::{Arc, Mutex};
 
@@ -23,9 +23,9 @@ pub(super) struct Labels {
     pub(super) platform: Arc<dyn Platform>,
     /// By index.
     pub(super) drives: Arc<[Drive]>,
-    /// What the labels say, or are to say.
+    /// The content of the labels, or the content to write.
     pub(super) body: Arc<Mutex<LabelBody>>,
-    /// What the drives say of openings. `None` if a person has removed that from all drives, and a repair makes it anew.
+    /// The notes of openings. `None` if a person has removed them from all drives, and a repair makes new ones.
     pub(super) openings: Arc<Mutex<Option<Openings>>>,
     pub(super) notices: Arc<Notices>,
     /// Why the last announcement failed, if that passes.

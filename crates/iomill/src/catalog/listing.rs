@@ -1,9 +1,11 @@
-//! Listing names: [`Position`] in their order, and what is found from there on ([`Found`]). Non-goals: lengths of open files.
+//! Listing names: a [`Position`] in their order, and the entries from there on ([`Found`]). Non-goals: lengths of open
+//! files.
 //!
 //! Rules:
-//! 1. A look takes the lock of the files for a bounded number of names, and goes on behind the last one that it has seen. So a listing
-//!    shows no entry twice, whatever changes meanwhile.
-//! 2. The entries are in order, common prefixes among the names. A common prefix is skipped by one search for what is behind it.
+//! 1. Each step takes the lock of the files for a bounded number of names, and continues after the last one that it has
+//!    seen. So no change makes a listing show an entry twice.
+//! 2. The entries are in order, common prefixes among the names. A common prefix is skipped by one search for the name
+//!    after it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use super::state::files::Files;
 use crate::error::Result;
 use crate::layout::Layout;
 
-/// Where a listing goes on.
+/// The position at which a listing continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Position {
     /// With the first entry that is not before this.
@@ -95,7 +97,8 @@ impl Layouts {
 }
 
 impl Catalog {
-    /// The next entries among the names that begin with `prefix`, and where to go on. Looks at `most` names at most. `None` at the end.
+    /// The next entries among the names that begin with `prefix`, and the next position. Reads at most `most` names.
+    /// `None` at the end.
     pub fn entries(
         &self,
         prefix: &str,

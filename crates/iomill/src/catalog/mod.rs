@@ -1,8 +1,8 @@
-//! The catalog: which drives make up an array, which files it has, and how long each is.
+//! The catalog: the drives of an array, its files, and their lengths.
 //!
 //! Goals: every change is all or nothing over a crash at any point, and durable on all copies of the log when it is
-//! acknowledged. An error about a drive names that drive. Non-goals: the data of files; which files are open (the
-//! caller knows that). `docs/format.md` describes the bytes on the drives, and `docs/catalog.md` the log, with the
+//! acknowledged. An error about a drive names that drive. Non-goals: the data of files, and the set of open files,
+//! which the caller has. `docs/format.md` describes the bytes on the drives, and `docs/catalog.md` the log, with the
 //! rules C1 and up.
 //!
 //! All I/O goes through [`DriveFs`](crate::sys::fs::DriveFs) and [`Platform`]. The only clock is [`Platform::unix_ns`],
@@ -17,7 +17,7 @@
 //!   to the drives.
 //! - `draft.rs`: files without a name, and their publication.
 //! - `listing.rs`: names by prefix, a few at a time.
-//! - `record.rs`, `name.rs`, `id.rs`: what is known of a file, and its name.
+//! - `record.rs`, `name.rs`, `id.rs`: the record of a file, and its name.
 //! - `store.rs`: small files on drives, replaced as a whole; locks.
 //! - `check.rs`, `problem.rs`: `iomill check`.
 //! - `by_hand.rs`, `text_form.rs`: the catalog as text, and a text as the catalog.
@@ -31,16 +31,16 @@
 //!   changes of other callers.
 //! - A writer has a `Journal`, and a reader the `Files` as they were when it opened the array. So has a look at the
 //!   array without its lock (`Peek`).
-//! - A file is identified by its number. When a file is deleted or replaced, its name is gone at once, and handles keep
-//!   the file. The last handle calls `remove_if_dying`.
+//! - A file is identified by its number. A deleted or replaced file loses its name at once, and handles keep the file.
+//!   The last handle calls `remove_if_dying`.
 //! - `init` writes labels twice, with epoch 0 and then 1. So the remains of an unfinished `init` differ from a drive in
 //!   use. A refused `init` removes the directories that it has made. Engines are chosen and the cache is made before
 //!   the first label: if a drive refuses its engine, `init` is refused, too.
 //! - Each missing thing has an error of its own: a directory, an array, a drive of an array. `open_or_create` makes an
 //!   array only if no drive of the list has one. A directory on the file system of `/` is refused, because it may be
 //!   the empty mount point of a drive.
-//! - If drives are in other places than their labels say, that is no problem for `check`: paths are only hints, and in
-//!   a container they always differ.
+//! - Moved drives are no problem for `check`: the paths in labels are only hints, and in a container they always
+//!   differ.
 //! - One process writes at a time. Engines hold the lock on each drive, too, so that it lasts as long as their I/O.
 //!
 //! # Rules
@@ -152,13 +152,14 @@ pub struct Catalog {
     syncs_changes: bool,
     /// The last change of names or attributes.
     named: Mutex<Ticket>,
-    /// How many of them are being made.
+    /// The number of such changes in progress.
     naming: AtomicUsize,
-    /// Files that have lost their names to changes of this process, each with that change. An entry goes with the last
-    /// handle.
+    /// Files that have lost their names to changes of this process, each with that change. An entry is removed with the
+    /// last handle.
     buried: Mutex<BTreeMap<u64, Ticket>>,
-    /// Dying files without a handle, each with a change that is not before its own. They wait until that is durable (C21). Then a thread
-    /// takes the ticket and removes the file. The number stays until a record says that the file is gone. So no other thread removes it, too.
+    /// Dying files without a handle, each with the ticket of its own change or of a later one. They wait until that
+    /// change is durable (C21). Then a thread takes the ticket and removes the file. The entry stays until the record
+    /// `gone`, so that no other thread removes the file, too.
     waiting: Mutex<BTreeMap<u64, Option<Ticket>>>,
     /// Dying files with parts that are unlinked, but not yet durably (rule 7), each with the moment before that.
     removed: Mutex<BTreeMap<u64, Since>>,
@@ -245,7 +246,7 @@ impl Catalog {
         })
     }
 
-    /// How many files have a name.
+    /// The number of files with a name.
     pub fn count(&self) -> usize {
         self.with_files(|files| files.len() - files.dying().count())
     }
@@ -297,7 +298,7 @@ impl Catalog {
         Arc::new(Record::of(self.id, files, file))
     }
 
-    /// An error if a change has failed on all copies of the log. What is in memory may be wrong then.
+    /// An error if a change has failed on all copies of the log: then the state in memory may be wrong.
     fn check_known(&self) -> Result<()> {
         match &self.store {
             Store::Journal(journal) => journal.check(),
@@ -311,7 +312,7 @@ impl Catalog {
         lock(&self.locks).files().iter().map(|file| file.handle()).collect()
     }
 
-    /// Makes all changes durable, and gives the lock back. Later changes fail. A second close does nothing.
+    /// Makes all changes durable, and releases the lock. Later changes fail. A second close does nothing.
     pub fn close(&self) -> Result<()> {
         let mut is_closed = self.is_closed.write().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *is_closed, true) {

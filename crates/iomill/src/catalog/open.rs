@@ -31,7 +31,7 @@ pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SE
 /// Numbers of files stay below this.
 const NUMBERS_END: u64 = 1 << 63;
 
-/// How often to start again when another process changes the array between two looks.
+/// The number of retries if another process changes the array between two reads.
 const TRIES: usize = 5;
 
 /// An array with its drives found and locked. Its files are still unknown.
@@ -255,7 +255,8 @@ impl Opening {
         ))
     }
 
-    /// Renames of a killed process may be in memory only. They must not vanish under what is built on them (rule 6).
+    /// Renames of a killed process may be in memory only. They must be durable before changes that build on them (rule
+    /// 6).
     fn settle_directories(&self) -> Result<()> {
         for drive in self.drives() {
             let (fs, since) = (&*drive.fs, Since::now());
@@ -308,7 +309,7 @@ impl Opening {
         Ok(())
     }
 
-    /// Gives the locks back without reading the log.
+    /// Releases the locks without reading the log.
     pub(super) fn close(mut self) -> Result<()> {
         self.locks.release()
     }

@@ -1,7 +1,8 @@
-//! [`Openings`]: what each drive says of the openings for writing that it took part in (C41 to C45, C53).
+//! [`Openings`]: the note of each drive of the openings for writing that it took part in (C41 to C45, C53).
 //!
-//! Goals: a drive that was restored, cloned or used apart is known as what it is before anything of it is believed. A crash in the middle of an
-//! opening is told apart from that. Non-goals: the bytes of parts, which carry no marks; copies of the log that differ (`log::compare`).
+//! Goals: a drive that was restored, cloned or used apart is recognised before its content is used. A crash in the
+//! middle of an opening is distinguished from that. Non-goals: the bytes of parts, which carry no marks; copies of the
+//! log that differ (`log::compare`).
 //!
 //! The states of notes, where `n` is the newest opening that any note or the log has in use (C43):
 //!
@@ -41,7 +42,7 @@ pub(super) struct Proof {
     pub(super) checksum: u64,
 }
 
-/// What a note says. It has two blocks, which are written in turn. The one with the higher version counts.
+/// The content of a note. It has two blocks, which are written in turn. The one with the higher version is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Note {
     /// Counts the writes of the note.
@@ -309,7 +310,7 @@ impl Openings {
         let highest = self.held.iter().map(|held| held.note.begun.number.max(held.note.in_use.number)).max();
         let highest = highest.unwrap_or(0).max(end.opening.number);
         let number = highest.checked_add(1).ok_or_else(|| {
-            Error::invalid(format!("opening {highest}"), "no number comes after it")
+            Error::invalid(format!("opening {highest}"), "it is the highest possible number")
                 .advise("export the catalog and make a new array")
         })?;
         let opening = OpeningId { number, id: Id::random(platform)? };
@@ -358,7 +359,7 @@ impl Openings {
     }
 }
 
-/// What an owner of drives that do not belong together can do.
+/// The advice for drives that do not belong together.
 const ADVICE: &str = "nothing was changed. Put the drives together that belong together: bring back the newest copy of the one that is \
                       older, or all drives from one backup. To accept them as they are, and lose what they disagree about, \
                       remove `iomill/opening` on all of them, and check and repair the array";

@@ -1,4 +1,5 @@
-//! [`Record`]: all that the catalog knows of a file, as its users see it. Non-goals: how the log says it (`log::record`).
+//! [`Record`]: the catalog's entry of a file, in the form of the rooms above. Non-goals: its form in the log
+//! (`log::record`).
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,10 +12,10 @@ use crate::layout::Layout;
 /// Longest file in bytes: offsets are signed in the kernel.
 pub(super) const LENGTH_MAX: u64 = i64::MAX as u64;
 
-/// What the name of a file with sums has behind that of its part.
+/// The suffix of the name of a file of sums, after the name of its part.
 const SUMS_SUFFIX: &str = ".sums";
 
-/// What the catalog knows of a file.
+/// The catalog's entry of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Names the file in this process: a part of the array's id, and the number.

@@ -1,4 +1,4 @@
-//! Removing what deleted files leave (rule 7, C23). Non-goals: which files are open, which the caller knows.
+//! Removing the parts and pages of deleted files (rule 7, C23). Non-goals: the set of open files, which the caller has.
 
 use super::journal::Journal;
 use super::journal::commits::Ticket;
@@ -45,7 +45,7 @@ impl Catalog {
             Ok(())
         };
         if let Err(error) = committed {
-            self.notice(format!("what deleted files used is freed only at the next opening: {error}"));
+            self.notice(format!("the space of deleted files is freed only at the next opening: {error}"));
         }
         // After the file was added: a thread that has made the change durable meanwhile may have looked before.
         self.remove_waiting(journal);
@@ -66,7 +66,7 @@ impl Catalog {
             if error.passes() {
                 self.wait_again(journal, &ready);
             }
-            self.notice(format!("what a deleted file used is freed only at the next opening: {error}"));
+            self.notice(format!("the space of a deleted file is freed only at the next opening: {error}"));
         }
     }
 
@@ -131,7 +131,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Syncs the directories of parts, and says that the removed files are gone. The caller keeps the catalog open.
+    /// Syncs the directories of parts, and records the removed files as gone. The caller keeps the catalog open.
     pub(super) fn settle_removed(&self, journal: &Journal) {
         let mut removed = std::mem::take(&mut *lock(&self.removed));
         let Some(since) = removed.values().min().copied() else { return };
@@ -146,7 +146,7 @@ impl Catalog {
         }
     }
 
-    /// Removes what the dying files have, after the opening.
+    /// Removes the parts and pages of dying files, after the opening.
     pub(super) fn remove_all_dying(&self) {
         let dying: Vec<u64> = self.with_files(|files| files.dying().collect());
         for number in dying {

@@ -1,13 +1,14 @@
-//! [`SharedPart`]: an open file in which many small files have their pages (C34, C35).
+//! [`SharedPart`]: an open file with the pages of many small files (C34, C35).
 //!
-//! Goals: one flush for all that wait, and all hear of its failure; no growth over bytes that are lost. Non-goals: which file has which page
-//! (`small`).
+//! Goals: one flush for all waiting callers, which all get its failure; no growth over lost bytes. Non-goals: the owner
+//! of each page (`small`).
 //!
 //! Rules:
-//! 1. One descriptor writes, and [`SharedPart::flush`] alone flushes: also the zeros by which the part grows. So no flush fails unheard.
+//! 1. One descriptor writes, and [`SharedPart::flush`] alone flushes, also the zeros by which the part grows. So no
+//!    failure of a flush is lost.
 //! 2. After a flush that failed no flush of that part is tried (C12): each file with bytes in it takes no more writes.
-//! 3. A part that is shorter than the log says was cut, or it is lost. It is measured before it grows, before pages of it are given out, and
-//!    before each flush. A write beyond its end would make what was lost read as zeros.
+//! 3. A part that is shorter than the log says was cut, or it is lost. It is measured before it grows, before pages of
+//!    it are allocated, and before each flush. A write past its end would make lost bytes read as zeros.
 
 use std::sync::{Arc, OnceLock};
 
@@ -39,9 +40,9 @@ pub struct SharedPart {
     /// A leader flushes for all that wait.
     turns: Commits<Wish>,
     flushes: Arc<Flushes>,
-    /// Bytes that the log says that it has (rule 3).
+    /// Its length in bytes by the log (rule 3).
     named: AtomicU64,
-    /// Bytes that it had when it was last measured.
+    /// Its length in bytes at the last measurement.
     measured: AtomicU64,
 }
 
@@ -165,7 +166,7 @@ impl SharedPart {
         let (fs, first) = (&**self.open.fs(), bytes_of(before));
         self.fill(before, after - before).inspect_err(|error| {
             if is_full(error) && self.measure().is_ok_and(|bytes| bytes > first) {
-                // What was taken goes back. If that fails, the next growth uses it.
+                // Frees the space that was taken. If that fails, the next growth uses it.
                 let _ = fs.set_len(self.open.handle(), first);
             }
         })?;

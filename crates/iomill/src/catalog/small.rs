@@ -1,15 +1,16 @@
-//! Small files in shared parts (C34 to C39): which pages a file gets.
+//! Small files in shared parts (C34 to C39): the allocation of their pages.
 //!
-//! Goals: a new small file makes no inode, and needs no descriptor. Non-goals: the bytes and where in a page they lie (`file::parts`); the
-//! files that have the pages (`shared`).
+//! Goals: a new small file makes no inode, and needs no descriptor. Non-goals: the bytes and their place in a page
+//! (`file::parts`); the files that hold the pages (`shared`).
 //!
 //! Rules:
-//! 1. A page is given out to one file at a time (`journal::space`). Pages that no record names go back when their file is closed.
+//! 1. A page belongs to one file at a time (`journal::space`). Pages that no record names are freed when their file is
+//!    closed.
 //! 2. Pages of a file are free when the change that took them away is durable, and no handle is left (C21, C37). Before that change they are
 //!    noted as `leaving`. A thread that looks for the free pages meanwhile may or may not find a record of them, and leaves them out. So
 //!    they become free once.
-//! 3. A shared part grows by zeros that are synced (C35). So pages that were never given out read as zero. Others may hold bytes of an earlier
-//!    file, and their new user clears them.
+//! 3. A shared part grows by zeros that are synced (C35). So pages that were never allocated read as zero. Others may
+//!    hold bytes of an earlier file, and their new owner clears them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -59,12 +60,12 @@ pub(super) struct Pages {
     pub(super) free: Option<FreePages>,
     /// Pages that a change takes from their file at this moment (rule 2).
     leaving: Vec<Extent>,
-    /// How many pages became free while it was not known which are free.
+    /// The number of pages that became free before the free map was known.
     freed_unknown: u64,
 }
 
 impl SmallFiles {
-    /// Closes the shared parts, as far as no file has them.
+    /// Closes the shared parts that no file uses.
     pub(super) fn close(&self) {
         lock(&self.parts).clear();
     }
@@ -82,7 +83,7 @@ pub(super) struct FreePages {
 }
 
 impl Catalog {
-    /// A shared part, which is opened when it is first asked for. `align` is what I/O on the drive assumes.
+    /// A shared part. The first call opens it. `align` is the alignment of I/O on the drive.
     pub fn shared_part(&self, drive: u16, shared: u16, align: Alignment) -> Result<Arc<SharedPart>> {
         let mut parts = lock(&self.small.parts);
         if let Some(part) = parts.get(&(drive, shared)) {
@@ -106,7 +107,7 @@ impl Catalog {
         parts.is_ok_and(|parts| parts.contains_key(&(extent.drive, extent.shared)))
     }
 
-    /// Gives pages on a drive out. A shared part grows if none is free. `align` is what I/O on the drive assumes.
+    /// Allocates pages on a drive. A shared part grows if none is free. `align` is the alignment of I/O on the drive.
     pub fn give_pages(&self, drive: u16, pages: u16, align: Alignment) -> Result<Given> {
         let (_open, journal) = self.begin()?;
         match self.try_give(journal, drive, pages, align) {
@@ -242,7 +243,7 @@ impl Catalog {
         all - named - ready - cold
     }
 
-    /// Makes a shared part of a drive longer, and queues the record that says so. Records that need it come later (C16).
+    /// Makes a shared part of a drive longer, and queues its record. Records that need it are later in the log (C16).
     fn grow(&self, journal: &Journal, free: &mut FreePages, drive: u16, align: Alignment) -> Result<()> {
         let growth = Growth::of(&free.space, drive).ok_or_else(|| self.no_more_parts(drive))?;
         let Growth { shared, before, after } = growth;
@@ -267,20 +268,20 @@ impl Catalog {
         self.set_place(number, None, extent, sums)
     }
 
-    /// Makes a length durable, and where a small file's bytes lie. Before the call, they are durable there (C20). The pages that the file had
-    /// before are free afterwards.
+    /// Makes a length durable, and the place of a small file's bytes. The bytes are durable there before the call
+    /// (C20). The earlier pages of the file are free afterwards.
     pub fn publish(&self, number: u64, length: u64, extent: Option<Extent>, sums: Option<&[u8]>) -> Result<()> {
         self.set_place(number, Some(length), extent, sums)
     }
 
-    /// Gives a file another place. Only the holder of the file does so.
+    /// Gives a file another place. Only the owner of the file calls this.
     fn set_place(&self, number: u64, length: Option<u64>, extent: Option<Extent>, sums: Option<&[u8]>) -> Result<()> {
         let before = self.with_files(|files| files.numbered(number)?.extent).filter(|before| extent != Some(*before));
         self.leave_pages(before.as_slice(), || self.record_place(number, length, extent, sums))
     }
 }
 
-/// What the extents of all files leave (C36). An error means damage.
+/// The pages that no file's extent has (C36). An error means damage.
 pub(super) fn free_pages(files: &Files) -> Result<Space, LogFault> {
     let extent_of = |file: FileRecord<'_>| Some((file.number, file.extent?));
     let extents = (0..files.slots()).filter_map(|slot| files.in_slot(slot)).filter_map(extent_of);
@@ -317,7 +318,7 @@ impl FreePages {
     }
 }
 
-/// By how many pages the shared parts of a drive grow.
+/// The number of pages by which the shared parts of a drive grow.
 fn growth_of(space: &Space, drive: u16) -> u32 {
     let all: u64 = space.parts(drive).map(|(_, pages)| u64::from(pages)).sum();
     (all / 8).clamp(u64::from(GROWTH_MIN_PAGES), u64::from(PART_MAX_PAGES)) as u32

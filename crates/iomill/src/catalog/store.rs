@@ -128,8 +128,8 @@ fn directory_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(directory, _)| directory)
 }
 
-/// A new version of a file on one or more drives: durable beside its place, but not yet in its place (rule 2). A drop removes it.
-/// The next writer removes what a crash leaves.
+/// A new version of a file on one or more drives: durable beside its place, but not yet in its place (rule 2). Dropping
+/// it removes the file. After a crash the next writer removes it.
 #[derive(Debug)]
 pub(super) struct Staged {
     /// Files from index `in_place` on still have their temporary name.
@@ -145,8 +145,8 @@ struct StagedFile {
 }
 
 impl Staged {
-    /// Writes each of `files` (drive, path, bytes) beside its place. Everything that a lack of space can stop fails here, where
-    /// nothing has changed yet.
+    /// Writes each of `files` (drive, path, bytes) beside its place. A lack of space fails here, before anything has
+    /// changed.
     pub(super) fn write<'a>(
         platform: &dyn Platform,
         files: impl IntoIterator<Item = (&'a Arc<dyn DriveFs>, String, &'a [u8])>,
@@ -231,7 +231,7 @@ impl Locks {
         &self.files
     }
 
-    /// Gives all locks back, and reports the first failure.
+    /// Releases all locks, and returns the first failure.
     pub(super) fn release(&mut self) -> Result<()> {
         let mut result = Ok(());
         for fs in self.directories.drain(..) {
@@ -245,14 +245,14 @@ impl Locks {
     }
 }
 
-/// Takes a lock. What holds it comes back, if that does not end.
+/// Takes a lock. Returns its holder, if the holder does not release it.
 fn take_lock(platform: &dyn Platform, file: &DriveFile, lock: Lock) -> Result<Option<Holder>> {
     let fs = &**file.fs();
     let take = || fs.lock(file.handle(), lock).map_err(failed("lock", fs, LOCK));
     take_from_ending(platform, take, || fs.lock_holder(file.handle()))
 }
 
-/// The same for the lock of a drive's directory.
+/// `take` for the lock of a drive's directory.
 pub(super) fn take_directory(platform: &dyn Platform, fs: &dyn DriveFs, lock: Lock) -> Result<Option<Holder>> {
     let take = || fs.lock_directory(lock).map_err(failed("lock", fs, ""));
     take_from_ending(platform, take, || fs.directory_holder())

@@ -98,7 +98,7 @@ fn unescaped(text: &str) -> Result<String, String> {
     Ok(plain)
 }
 
-/// What a text says.
+/// The content of a text.
 #[derive(Debug)]
 pub(super) struct Imported {
     pub(super) array: Id,
@@ -180,7 +180,7 @@ impl Reader {
             return Ok(());
         }
         if self.end.is_some() {
-            return Err("comes behind the end".to_owned());
+            return Err("follows the end".to_owned());
         }
         let mut rest = line;
         match word(&mut rest, "kind")? {

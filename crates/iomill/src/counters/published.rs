@@ -182,7 +182,7 @@ impl Published {
         for row in rows.chunks_exact(ROW_BYTES) {
             let words: RowWords = std::array::from_fn::<_, ROW_WORDS, _>(|index| word(row, index));
             if !counters.add_row(&words) {
-                return Err(damaged("it counts for a drive that its header does not have"));
+                return Err(damaged("it has counters of a drive that is not in its header"));
             }
         }
         Ok(Some(counters))

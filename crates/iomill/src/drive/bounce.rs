@@ -1,19 +1,19 @@
 //! Bounce memory: a place of `BOUNCE_BYTES` for each slot of a queue. Only places that are used take memory.
 //!
-//! Goals: all queues of the process together take a bounded amount of memory, however many threads call. A thread that calls
-//! again finds what it has used registered. Non-goals: many bounces at a time. Aligned I/O needs none, and all pages of the cache
-//! are aligned.
+//! Goals: all queues of the process together take a bounded amount of memory, for any number of threads. A thread that
+//! calls again finds its memory registered. Non-goals: many bounces at a time. Aligned I/O needs none, and all pages of
+//! the cache are aligned.
 //!
 //! Rules:
-//! 1. Memory is lent to a queue in chunks of places, when a piece first needs one of them, and counted for the process. At most
-//!    `BOUNCE_MAX_BYTES` are lent. A piece that finds no memory left waits, like a piece at a locked block.
-//! 2. While more than half of the bound is lent, a queue that has dispatched gives back the chunks that no piece in flight uses.
-//!    It does so also with other I/O in flight, and where its next pieces wait for a block's lock. So at most half of the bound
-//!    lies unused.
-//! 3. Beyond half of the bound, a queue gets a chunk only if it has none. A queue that has a chunk needs no other to go on: a
-//!    piece that bounces takes a free slot with a lent place, where there is one. So 512 queues go on at a time, however much
-//!    the others bounce.
-//! 4. A chunk is registered with the queue's engine if it is lent within the first half, which mostly stays.
+//! 1. Memory is lent to a queue in chunks of places, when a piece first needs one of them, and counted for the process.
+//!    At most `BOUNCE_MAX_BYTES` are lent. If no memory is left, a piece waits, like a piece at a locked block.
+//! 2. While more than half of the bound is lent, a queue returns, after a dispatch, the chunks that no piece in flight
+//!    uses. It does so also with other I/O in flight, and if its next pieces wait for a block's lock. So at most half
+//!    of the bound is unused.
+//! 3. Beyond half of the bound, a queue gets a chunk only if it has none. A queue with a chunk needs no other to make
+//!    progress: a piece that bounces takes a free slot with a lent place, if there is one. So 512 queues make progress
+//!    at a time, whatever the others bounce.
+//! 4. A chunk is registered with the queue's engine if it is lent within the first half: such chunks mostly stay lent.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -71,7 +71,7 @@ pub struct Bounce {
     /// Address space for all places.
     memory: Slab,
     chunks: Box<[Chunk]>,
-    /// How many chunks are lent.
+    /// The number of lent chunks.
     lent: usize,
     purse: &'static Purse,
 }
@@ -80,7 +80,7 @@ pub struct Bounce {
 struct Chunk {
     /// The engine's number for it, if it is lent.
     lent: Option<u16>,
-    /// How many slots have a piece in flight that uses its place here. A chunk that is not lent has none.
+    /// The number of slots with a piece in flight that uses its place here. A chunk that is not lent has none.
     used: u32,
 }
 
@@ -90,7 +90,7 @@ impl Bounce {
         Bounce::of(&LENT, slots)
     }
 
-    /// The same, with memory counted elsewhere.
+    /// `new` with another count of memory.
     pub fn of(purse: &'static Purse, slots: u32) -> std::io::Result<Bounce> {
         let chunks = (slots as usize).div_ceil(CHUNK_SLOTS).max(1);
         let memory = Slab::new(chunks * CHUNK_BYTES)?;
@@ -99,7 +99,7 @@ impl Bounce {
         Ok(Bounce { memory, chunks: vec![Chunk::default(); chunks].into_boxed_slice(), lent: 0, purse })
     }
 
-    /// Whether a slot's place has memory; takes some where it has none and some is left.
+    /// Takes memory for a slot's place, unless it has some or none is left. Returns whether the place has memory.
     pub fn get_ready(&mut self, slot: u32, engine: &mut dyn Engine) -> bool {
         self.is_ready(slot) || self.borrow(slot as usize / CHUNK_SLOTS, engine)
     }
@@ -137,7 +137,7 @@ impl Bounce {
         (self.memory.base().wrapping_add(slot as usize * BOUNCE_BYTES), region)
     }
 
-    /// Gives back memory that is not used, where others may need it (rule 2).
+    /// Returns unused memory that other queues may need (rule 2).
     #[inline]
     pub fn settle(&mut self, engine: &mut dyn Engine) {
         if self.lent > 0 && self.purse.is_pressed() {

@@ -1,12 +1,13 @@
 //! The hand-off from senders to a thread: one message per batch, with a wake only when the thread sleeps.
 //!
 //! Rules:
-//! 1. The thread sets `asleep`, under the lock, only when it has found the inbox empty. The sender that then wakes the thread clears it. So
-//!    between two sleeps at most one wake is paid, however many batches come.
-//! 2. The thread waits elsewhere, and a wake that came before that wait is not lost there. So the thread sees a message that is pushed after it
-//!    looked: the push found `asleep` set and woke it.
-//! 3. The weight of what `hand_over` lets in is bounded. A sender that finds the inbox full holds nothing while it waits for space. An empty
-//!    inbox takes any message, however heavy. `push` lets in what is bounded elsewhere, and never waits.
+//! 1. The thread sets `asleep`, under the lock, only when it has found the inbox empty. The sender that then wakes the
+//!    thread clears it. So between two sleeps at most one wake is paid, for any number of batches.
+//! 2. The thread waits outside, where a wake before the wait is not lost. So the thread sees a message that is pushed
+//!    after its check: the push found `asleep` set and woke the thread.
+//! 3. The weight of messages from `hand_over` is bounded. A sender holds nothing while it waits for space in a full
+//!    inbox. An empty inbox takes a message of any weight. `push` is for messages with a bound elsewhere, and never
+//!    waits.
 
 use crate::sys::sync::{Condvar, Mutex, lock, wait};
 
@@ -39,12 +40,12 @@ impl<T> InboxState<T> {
     }
 }
 
-/// What the thread found.
+/// The result of a check of the inbox.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Messages were appended.
     pub some: bool,
-    /// No more will ever come.
+    /// The inbox is closed: there will be no more messages.
     pub closed: bool,
 }
 
@@ -55,8 +56,8 @@ impl<T> Inbox<T> {
         Inbox { state: Mutex::new(state), space: Condvar::new(), limit }
     }
 
-    /// Hands over a message, and wakes the thread if it sleeps. Waits where there is no space (rule 3). The message comes back when the inbox is
-    /// closed.
+    /// Hands over a message, and wakes the thread if it sleeps. Waits for space (rule 3). Returns the message if the
+    /// inbox is closed.
     pub fn hand_over(&self, message: T, weight: usize, wake: impl FnOnce()) -> Result<(), T> {
         let mut state = lock(&self.state);
         while state.weight > 0 && state.weight + weight > self.limit && !state.closed {
@@ -75,7 +76,8 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Hands over a message whether there is space or not, and wakes the thread if it sleeps. The message comes back when the inbox is closed.
+    /// Hands over a message even without space, and wakes the thread if it sleeps. Returns the message if the inbox is
+    /// closed.
     pub fn push(&self, message: T, wake: impl FnOnce()) -> Result<(), T> {
         let mut state = lock(&self.state);
         if state.closed {
@@ -96,7 +98,7 @@ impl<T> Inbox<T> {
         if some {
             into.append(&mut state.messages);
             state.weight = 0;
-            // A notification is a system call, also where no thread sleeps.
+            // A notification is a system call, even if no thread sleeps.
             if state.sleepers > 0 {
                 self.space.notify_all();
             }

@@ -1,6 +1,7 @@
-//! The inline way: a blocking call drives its own thread's engine over all drives. No hand-off, no context switch.
+//! The inline context: a blocking call drives its own thread's engine over all drives, without a hand-off or a context
+//! switch.
 //!
-//! Rule: `run` returns only when nothing that it started is in flight, also when a piece fails and when it unwinds. Until then
+//! Rule: `run` returns only when none of its I/O is in flight, also when a piece fails and when it unwinds. Until then
 //! the kernel may write to the caller's memory.
 
 use std::io;
@@ -10,23 +11,24 @@ use super::regions::Regions;
 use super::service::{Service, give_up_after};
 use super::{Done, Piece};
 
-/// The most parked pieces, as a multiple of the slots' number. Random requests come to the drives unevenly. With little parked, the drives
-/// that are ahead hold all of it. The others then run dry: a quarter of the time at 2, one in twenty at 16.
+/// The most parked pieces, as a multiple of the slots' number. Random requests are uneven over the drives. With few
+/// parked pieces, all of them are for the busiest drives, and the others are idle: a quarter of the time at 2, one in
+/// twenty at 16.
 const LOOK_AHEAD: usize = 16;
 
-/// What a source of pieces has next.
+/// The next item of a source of pieces.
 pub enum Supply {
     /// A piece for a drive.
     Piece(u16, Piece),
-    /// Nothing before one of its pieces has ended. At least one has not.
+    /// No piece before one of its pieces has ended. At least one is in flight.
     Later,
-    /// Nothing any more.
+    /// The end of the source.
     Nothing,
 }
 
-/// Where the pieces of a call come from. They are taken as the drives go on.
+/// The source of a call's pieces. They are taken as the drives make progress.
 pub trait Source {
-    /// What comes next.
+    /// The next item.
     fn supply(&mut self) -> Supply;
 }
 
@@ -50,12 +52,12 @@ impl InlineContext {
         Ok(InlineContext { lanes, places })
     }
 
-    /// How many drives it serves.
+    /// The number of drives that it serves.
     pub fn drives(&self) -> usize {
         self.places.len()
     }
 
-    /// Lets go of a file that is being closed.
+    /// Forgets a file that is being closed.
     pub fn forget(&mut self, key: u64) {
         for lane in &mut self.lanes {
             lane.engine.forget(key);
@@ -64,8 +66,9 @@ impl InlineContext {
 
     /// Runs all pieces to their ends and reports each end once.
     ///
-    /// `span` is memory that holds all pieces' memory but what lies in slabs. It is looked up among the registered regions once.
-    /// `idle` is called when all that is left waits for block locks or bounce memory that others hold. It brings those on, and lets time pass.
+    /// `span` contains the memory of all pieces that is not in slabs. It is looked up among the registered regions
+    /// once. `idle` is called when all remaining pieces wait for block locks or bounce memory of others. It drives the
+    /// others' I/O, and lets time pass.
     ///
     /// # Safety
     /// The memory and the files of all pieces are valid until this returns. Nothing else touches memory that is read into.
@@ -109,15 +112,15 @@ impl InlineContext {
         }
     }
 
-    /// Moves pieces from the source to the queues, a bounded number ahead of what the drives take. `parked` pieces are there. Returns whether there
-    /// may be more.
+    /// Moves pieces from the source to the queues, with a bounded number parked. `parked` is their present number.
+    /// Returns whether the source may have more.
     fn take(&mut self, regions: &Regions, parked: usize, pieces: &mut impl Source) -> bool {
         let room = self.lanes.iter().map(|l| LOOK_AHEAD * l.owner.len()).sum::<usize>();
         for _ in parked..room {
             let (drive, mut piece) = match pieces.supply() {
                 Supply::Piece(drive, piece) => (drive, piece),
                 end => {
-                    // No piece waits for neighbours that do not come now.
+                    // No piece waits for neighbours that the source cannot supply now.
                     self.lanes.iter_mut().for_each(Lane::flush);
                     return matches!(end, Supply::Later);
                 }

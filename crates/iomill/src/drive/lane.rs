@@ -28,7 +28,7 @@ pub struct Engines<'a> {
     pub locks: &'a Arc<BlockLocks>,
     /// Handles that engines keep open, so that locks last as long as I/O.
     pub hold: &'a [Handle],
-    /// Where engines say what a user should know.
+    /// The messages of engines for users.
     pub notices: Option<&'a Arc<Notices>>,
     /// The threads of all drives. Empty: the contexts have the drives' engines themselves.
     pub threads: Vec<Arc<DriveThread>>,
@@ -129,12 +129,13 @@ impl Lane {
         Ok(())
     }
 
-    /// No more pieces come for now.
+    /// Tells the queues that no more pieces follow for now.
     pub fn flush(&mut self) {
         self.queues.iter_mut().for_each(Queue::flush);
     }
 
-    /// Runs everything that is parked or in flight to its end. Calls `unblock` while pieces wait for what others hold.
+    /// Runs all parked pieces and those in flight to their end. Calls `unblock` while pieces wait for locks or memory
+    /// of others.
     pub fn drain(&mut self, unblock: &dyn Fn(), done: &mut impl FnMut(Done)) {
         if self.in_flight() + self.parked() == 0 {
             // Every call ends with this, and mostly nothing is left.

@@ -3,17 +3,18 @@
 //! Rules:
 //! 1. A write of whole pages holds its block's lock shared while it is in flight. A read-modify-write holds it exclusively from
 //!    before its read until after its write.
-//! 2. A piece never waits while it holds a lock: it takes exactly one, by `try_`, and gives it back when it ends. So there is no
-//!    deadlock, whatever the order.
+//! 2. A piece never waits while it holds a lock: it takes exactly one, by `try_`, and releases it when it ends. So no
+//!    order of locks can deadlock.
 //! 3. An exclusive taker that fails leaves a mark (`WAITING`) that keeps new sharers out, so that it cannot starve. The next
 //!    exclusive taker clears the mark.
-//! 4. A sharer that fails leaves a mark too (`KEPT_OUT`), which the next sharer clears. Where an exclusive hold ends with that
-//!    mark, the sharers have their turn (`TURN`): no exclusive taker gets the lock before one of them. So exclusive takers cannot
-//!    starve them.
-//! 5. Every taker that leaves a mark keeps trying until it has the lock (pieces are never given up). A mark stands only while one
-//!    of the takers that left it has not had the lock since. So no mark stays behind.
+//! 4. A sharer that fails leaves a mark, too (`KEPT_OUT`), which the next sharer clears. If an exclusive hold ends with
+//!    that mark, the sharers have their turn (`TURN`): no exclusive taker gets the lock before one of them. So
+//!    exclusive takers cannot starve them.
+//! 5. Every taker that leaves a mark keeps trying until it has the lock (pieces are never given up). A mark is set only
+//!    while one of the takers that left it has not had the lock since. So every mark is cleared.
 //!
-//! Blocks share a fixed number of locks by hash. Two blocks on one lock only wait for each other more than they must.
+//! Blocks share a fixed number of locks by hash. Two blocks with the same lock only wait for each other more often than
+//! necessary.
 
 use crate::sys::sync::{AtomicU32, Ordering};
 
@@ -89,14 +90,14 @@ impl BlockLocks {
         }
     }
 
-    /// Gives a shared hold back. Release: pairs with the Acquire in `change`.
+    /// Releases a shared hold. Release: pairs with the Acquire in `change`.
     pub fn release_shared(&self, index: u32) {
         let before = self.states[index as usize].fetch_sub(1, Ordering::Release);
         debug_assert!(before & SHARERS > 0 && before & EXCLUSIVE == 0);
     }
 
-    /// Gives an exclusive hold back. Sharers that were kept out have their turn (rule 4). An exclusive taker that waits then
-    /// leaves its mark again. Release: pairs with the Acquire in `change`.
+    /// Releases an exclusive hold. Sharers that were kept out have their turn (rule 4). An exclusive taker that waits
+    /// then leaves its mark again. Release: pairs with the Acquire in `change`.
     pub fn release_exclusive(&self, index: u32) {
         let state = &self.states[index as usize];
         let mut seen = state.load(Ordering::Relaxed);

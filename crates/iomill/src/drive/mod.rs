@@ -14,9 +14,9 @@
 //!
 //! Each context has engines of its own, or one engine that hands requests to a thread per drive ([`threads`]).
 //!
-//! - `queue.rs`, `queue/slot.rs`: the queue, and what a completion means for its slot.
+//! - `queue.rs`, `queue/slot.rs`: the queue, and its slots with their completions.
 //! - `queue/waiting.rs`, `queue/merge.rs`, `queue/pace.rs`: order, merging, adaptive depth.
-//! - `lane.rs`, `service.rs`: one engine with the queues of its drives; how a drive is served.
+//! - `lane.rs`, `service.rs`: one engine with the queues of its drives; the service of a drive.
 //! - `inline.rs`, `shared.rs`: the two kinds of contexts.
 //! - `threads.rs`, `inbox.rs`: drive threads: an engine that hands requests over.
 //! - `shares.rs`: batches of pieces and their owners.
@@ -40,8 +40,8 @@
 //! whole, on every drive. A range that is not whole pages, and memory that the device cannot address, are copied
 //! through the slot's bounce buffer of 16 KiB.
 //!
-//! - The process has at most 128 MiB of bounce memory, for all threads and arrays. At most half of it lies unused, and
-//!   no queue takes all that the others need (`bounce.rs`, rules 1 to 4).
+//! - The process has at most 128 MiB of bounce memory, for all threads and arrays. At most half of it is unused, and no
+//!   queue takes all of it (`bounce.rs`, rules 1 to 4).
 //! - Kernels before 6.1 do not say which memory a device can address. On these, memory must be aligned to the device's
 //!   logical block, or to a page.
 //! - A write within a page reads the page, changes it and writes it back, and holds the block's lock exclusively.
@@ -114,7 +114,7 @@ pub mod threads;
 
 use crate::engine::{FileRef, MAX_SEGMENTS, Memory, Op};
 
-/// The unit of direct I/O and of what is old or new as a whole, in bytes.
+/// The unit of direct I/O, in bytes. After a crash each such unit is old or new as a whole.
 pub const PAGE_BYTES: usize = 4096;
 
 /// The longest piece that does not need a bounce buffer, in bytes. Longer transfers gain nothing on any drive we
@@ -148,10 +148,10 @@ pub const DEPTH_MAX: u32 = 1024;
 /// The largest number of pieces that a batch waits for.
 pub const PLUG_MAX: u32 = 1024;
 
-/// What a drive's queue does with the pieces that wait.
+/// The options of a drive's queue for waiting pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Order them by offset where neighbours are in sight.
+    /// Sort them by offset if they seem to have neighbours.
     pub sort: bool,
     /// Merge neighbours into one I/O.
     pub merge: bool,
@@ -163,7 +163,7 @@ pub struct Batching {
 }
 
 impl Batching {
-    /// Pieces are served as they come.
+    /// Pieces are served in the order of their arrival.
     pub const NONE: Batching = Batching { sort: false, merge: false, plug: 1, adaptive: false };
 }
 
@@ -173,10 +173,10 @@ impl Default for Batching {
     }
 }
 
-/// One contiguous I/O on one part, as the layout cut it.
+/// One contiguous I/O on one part.
 ///
-/// A read needs no alignment. Where the read or its memory is not aligned as the drive demands, it is at most [`BOUNCE_BYTES`]
-/// with its page edges. A write is either whole pages or lies within one page.
+/// A read needs no alignment. If the read or its memory is not aligned for the drive, it is at most [`BOUNCE_BYTES`]
+/// with its page edges. A write is whole pages, or is within one page.
 ///
 /// A piece with scattered memory is whole pages at a page's edge, at most [`PIECE_BYTES`]. Each of its segments is whole pages at
 /// a page's edge too, so that the drive takes the piece as it is.
@@ -194,7 +194,7 @@ pub struct Piece {
     pub len: u32,
     /// A shared context's own: which share the piece belongs to.
     pub token: u32,
-    /// The owner's own: comes back with the piece's end.
+    /// The owner's number, reported with the piece's end.
     pub tag: u32,
     /// Offset in the part in bytes.
     pub offset: u64,

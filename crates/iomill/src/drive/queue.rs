@@ -1,10 +1,10 @@
 //! The queue of one drive: plain state, advanced by `dispatch` and `complete` over the engine of its owner.
 //!
-//! Goals: at most `depth` slots in flight, and the rest parked. Neighbours meet in the order of parked pieces, and travel as one.
-//! Every result is checked. Short transfers are continued. Unaligned ends go through bounce pages. The background never delays
-//! the foreground.
+//! Goals: at most `depth` slots in flight, and the rest parked. Adjacent parked pieces become one I/O. Every result is
+//! checked. Short transfers are continued. Unaligned ends go through bounce pages. The background never delays the
+//! foreground.
 //!
-//! Non-goals: the owner of a piece, which the queue's owner knows by token and tag; the choice of an engine.
+//! Non-goals: the owner of a piece, which token and tag identify; the choice of an engine.
 //!
 //! A slot's life:
 //!
@@ -59,8 +59,8 @@ use waiting::Waiting;
 /// At least one of this many turns serves a background piece, as long as the background has a slot left.
 const BACKGROUND_TURN: u32 = 8;
 
-/// The background holds at most 1/`BACKGROUND_SHARE` of the slots, but always one. The bound also holds while the foreground is idle, because a
-/// slot that the background holds cannot be taken back when a foreground piece comes.
+/// The background holds at most 1/`BACKGROUND_SHARE` of the slots, but always one. The bound also holds while the
+/// foreground is idle, because a slot of the background cannot be taken back for a foreground piece.
 const BACKGROUND_SHARE: usize = 4;
 
 /// The queue of one drive.
@@ -86,7 +86,7 @@ pub struct Queue {
     passed: u32,
     /// Slots that background pieces hold; at most `background_share()`.
     background_slots: usize,
-    /// Pieces in flight by class: more than slots where they are merged.
+    /// Pieces in flight by class: more than slots if pieces are merged.
     pieces_in_flight: [usize; 2],
     /// Which slots may be used, if that is not all of them.
     pace: Option<Pace>,
@@ -153,7 +153,7 @@ impl Queue {
         self.pace = batching.adaptive.then(|| Pace::new(clock, self.slots.len() as u32));
     }
 
-    /// No more pieces come for now: what waits does not wait for neighbours (rule 3).
+    /// Tells the queue that no more pieces follow for now: parked pieces do not wait for neighbours (rule 3).
     pub fn flush(&mut self) {
         self.foreground.send_on();
         self.background.send_on();
@@ -284,7 +284,7 @@ impl Queue {
         self.put_back_tried();
     }
 
-    /// Starts what has had its turn before and was blocked, or failed with others (rule 6).
+    /// Starts pieces that have had their turn and were blocked, or that failed together with others (rule 6).
     fn dispatch_again(&mut self, engine: &mut dyn Engine) {
         while self.has_room() {
             match self.alone.pop_front().or_else(|| self.blocked.pop_front()) {
@@ -295,7 +295,7 @@ impl Queue {
         }
     }
 
-    /// Blocked pieces that were tried without success go before those that were not tried.
+    /// Blocked pieces that were tried without success precede those that were not tried.
     fn put_back_tried(&mut self) {
         if self.blocked.is_empty() {
             return std::mem::swap(&mut self.blocked, &mut self.tried);
@@ -347,7 +347,8 @@ impl Queue {
                 && memory & (self.align.memory as usize - 1) == 0)
     }
 
-    /// Gives a piece a slot, and with `merge` its neighbours too. A piece that finds no lock or no bounce memory goes to `tried`.
+    /// Gives a piece a slot, with `merge` together with its neighbours. A piece without its lock or bounce memory is
+    /// added to `tried`.
     fn start(&mut self, piece: Piece, merge: bool, engine: &mut dyn Engine) {
         let direct = self.is_direct(&piece);
         if !direct && !self.bounce_is_ready(engine) {
@@ -419,7 +420,7 @@ impl Queue {
         unsafe { copy_bytes(self.bounce(index).add(within), whole(piece), piece.len as usize) };
     }
 
-    /// Queues the request for what the slot's phase has still to transfer.
+    /// Queues the request for the remaining transfer of the slot's phase.
     fn request(&mut self, index: u32) {
         let slot = &self.slots[index as usize];
         let (piece, moved) = (&slot.piece, slot.moved);

@@ -1,10 +1,10 @@
-//! Memory that callers have registered with an array, and the numbers by which one engine knows it.
+//! Memory that callers have registered with an array, and its numbers in one engine.
 //!
 //! Goals: a batch looks its own memory up once. A piece in a slab is found by arithmetic, without a lock. An array without slabs
 //! pays a branch. Non-goals: keeping memory mapped, which is its owner's.
 //!
 //! Rules:
-//! 1. Memory is added before the first piece that lies in it is queued, and removed after the last has ended.
+//! 1. Memory is added before the first piece in it is queued, and removed after the last has ended.
 //! 2. Every change raises `version`. For each piece an engine looks at it first, and unregisters what was removed. So a number
 //!    never stands for memory that was mapped anew: a piece in the new memory comes after the removal of the old. The piece's
 //!    batch may have begun before that removal.
@@ -26,7 +26,7 @@ pub struct Regions {
     version: AtomicU64,
 }
 
-/// Memory in which many small buffers lie: an engine registers those chunks of it that are used.
+/// A slab of many small buffers: an engine registers the used chunks of it.
 #[derive(Clone, Debug)]
 struct RegisteredSlab {
     /// An id as in `Regions::ranges`.
@@ -56,8 +56,8 @@ impl Regions {
         ranges.remove(&(start as usize));
     }
 
-    /// Adds a slab. Each engine registers a chunk of it when as many bytes of pieces have lain in that chunk as it has. Then its pages have
-    /// real memory: to register memory that nothing has touched takes the kernel several times as long as to touch it. A buffer that lies in
+    /// Adds a slab. Each engine registers a chunk once pieces in that chunk add up to its length. Then its pages have
+    /// real memory: registering untouched memory costs the kernel several times as much as touching it. A buffer across
     /// two chunks counts as not registered.
     ///
     /// # Panics
@@ -163,7 +163,7 @@ struct KnownSlab {
     chunks: Vec<Chunk>,
 }
 
-/// What an engine has of a chunk.
+/// The state of a chunk in an engine.
 #[derive(Clone, Copy, Debug)]
 enum Chunk {
     /// It is not registered. So many bytes of pieces have lain in it.
@@ -270,7 +270,7 @@ impl Known {
         }
     }
 
-    /// Unregisters what was removed and learns of new slabs.
+    /// Unregisters removed memory, and takes over new slabs.
     #[cold]
     fn catch_up(&mut self, regions: &Regions, engine: &mut dyn Engine) {
         let mut unregister = |number: u16| {

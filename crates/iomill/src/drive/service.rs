@@ -1,4 +1,4 @@
-//! [`Service`]: how a drive is served. What is done where an engine cannot be made, or reports nothing any more.
+//! [`Service`]: the service of a drive, and the fallbacks if an engine cannot be made, or has failed.
 
 use std::io;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use crate::sys::fs::Alignment;
 pub struct Service {
     /// The engine.
     pub kind: EngineKind,
-    /// What its parts demand of I/O.
+    /// The alignment that I/O on its parts needs.
     pub align: Alignment,
     /// Slots in flight at most.
     pub depth: u32,
-    /// What is done with the pieces that wait.
+    /// The options for waiting pieces.
     pub batching: Batching,
     /// Poll for completions.
     pub poll: bool,
-    /// Where its queues count, if anywhere.
+    /// The counters of its queues, if any.
     pub meter: Option<Meter>,
 }
 
-/// Engines where there can be no ring, the best first.
+/// The engines without a ring, the best first.
 const INSTEAD_OF_RINGS: [EngineKind; 2] = [EngineKind::Aio, EngineKind::Posix];
 
 /// What `make` makes for services. A ring may find too little locked memory: the kernel counts that of all rings of a user

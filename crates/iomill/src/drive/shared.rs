@@ -1,8 +1,9 @@
 //! [`SharedContext`]: engines over all drives of an array that any thread may advance, one at a time. Asynchronous operations run there.
 //!
-//! A caller begins a share and gives it pieces. A turn starts what can be started, and tells the owners of pieces that have ended. Whatever
-//! thread takes the turn, it brings the ends of all shares. So an operation is not bound to the thread that began it, which may be
-//! busy, or gone. Non-goals: the lock around it, and which thread takes the next turn (`exec::shared`).
+//! A caller begins a share and gives it pieces. A turn starts pieces, and reports ended pieces to their owners. A turn
+//! by any thread collects the completions of all shares. So an operation does not depend on the thread that began it:
+//! that may be busy, or have ended. Non-goals: the lock around it, and which thread takes the next turn
+//! (`exec::shared`).
 
 use std::io;
 use std::os::fd::RawFd;
@@ -19,12 +20,13 @@ use crate::engine::EngineKind;
 /// How often a turn starts what can be started. Short transfers and long shares take several.
 const ROUNDS: usize = 4;
 
-/// What a turn leaves.
+/// The work that a turn leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     /// I/Os that the engines have not reported as ended.
     pub in_flight: usize,
-    /// Pieces that wait for what other contexts hold: the locks of blocks, or bounce memory. No completion tells when they can go on.
+    /// The number of pieces that wait for block locks or bounce memory of other contexts. No completion of this context
+    /// ends such a wait.
     pub blocked: usize,
     /// Whether another turn would start something now. A turn is bounded, because its caller may be a poll.
     pub has_more: bool,
@@ -41,7 +43,8 @@ pub struct SharedContext {
 impl SharedContext {
     /// A context over all drives.
     pub fn new(engines: &Engines<'_>, services: &[Service]) -> io::Result<SharedContext> {
-        // A turn must not wait for a drive, as `io_submit` does without direct I/O; and no descriptor tells of what must be polled for.
+        // A turn must not wait for a drive, as `io_submit` does without direct I/O. And a polled completion makes no
+        // descriptor readable.
         let kind = |service: &Service| match service.kind {
             EngineKind::Aio if !service.align.is_direct() => EngineKind::Posix,
             kind => kind,
@@ -51,7 +54,7 @@ impl SharedContext {
         Ok(SharedContext { lanes, places, shares: Shares::default(), failures: 0 })
     }
 
-    /// How many drives it serves.
+    /// The number of drives that it serves.
     pub fn drives(&self) -> usize {
         self.places.len()
     }
@@ -61,17 +64,17 @@ impl SharedContext {
         self.lanes.iter().filter_map(|lane| lane.engine.descriptor()).collect()
     }
 
-    /// Lets go of a file that is being closed.
+    /// Forgets a file that is being closed.
     pub fn forget(&mut self, key: u64) {
         self.lanes.iter_mut().for_each(|lane| lane.engine.forget(key));
     }
 
-    /// Takes the pieces of a share, and returns their number. The next turn starts them. `span` is memory that holds all
-    /// pieces' memory but what lies in slabs.
+    /// Takes the pieces of a share, and returns their number. The next turn starts them. `span` contains the memory of
+    /// all pieces that is not in slabs.
     ///
     /// # Safety
-    /// The pieces' memory and files are valid until `owner` has heard of the end of the share. Nothing else touches memory that is
-    /// read into. There is at least one piece, and the context serves their drives.
+    /// The pieces' memory and files are valid until the end of the share is reported to `owner`. Nothing else uses the
+    /// memory of reads. There is at least one piece, and the context serves their drives.
     pub unsafe fn push(
         &mut self,
         regions: &Regions,
@@ -94,13 +97,13 @@ impl SharedContext {
         count
     }
 
-    /// Starts what can be started, and adds the shares that have ended to `ends`: the caller tells them when it has left the context. Waits for
-    /// nothing.
+    /// Starts pieces, and adds the ended shares to `ends`: the caller reports them after it has left the context. Waits
+    /// for nothing.
     pub fn turn(&mut self, ends: &mut Vec<Ended>) -> Left {
         self.advance(0, Some(Duration::ZERO), ends)
     }
 
-    /// The same, but waits in the engines until something has ended: for simulations.
+    /// `turn` that waits in the engines until a piece has ended: for simulations.
     pub fn sleep(&mut self, ends: &mut Vec<Ended>) -> Left {
         self.advance(1, None, ends)
     }
@@ -124,7 +127,7 @@ impl SharedContext {
                     Ok(()) => self.failures = 0,
                     Err(error) => {
                         give_up_after(&mut self.failures, &error);
-                        // No descriptor tells of what a broken engine has.
+                        // A failed engine makes no descriptor readable.
                         left.blocked += 1;
                     }
                 }

@@ -11,8 +11,8 @@ thread_local! {
     static SERVING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is telling an owner of an end, or is in a call that makes a future. The caller must not wait for I/O then, or for the lock
-/// of a block: the thread may have to bring what it waits for.
+/// Whether this thread is reporting an end to an owner, or is in a call that makes a future. Then the caller must not
+/// wait for I/O or for a block's lock: the thread itself may have to end that wait.
 pub fn is_serving() -> bool {
     SERVING.with(Cell::get)
 }
@@ -22,7 +22,7 @@ pub fn begin_serving() -> Raised {
     Raised::new(&SERVING)
 }
 
-/// Learns that its share of a batch has ended on one drive.
+/// Receives the ends of a share and of its pieces.
 pub trait Owner: Send + Sync {
     /// The piece with this tag has ended. Called once per piece, before `share_done`, on the thread that reaps: it must not block.
     fn piece_done(&self, _tag: u32, _result: Result<(), Failure>) {}
@@ -46,7 +46,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// Tells the owner.
+    /// Reports the end to the owner.
     pub fn tell(self) {
         let Ended { owner, failure } = self;
         tell_owner(|| owner.share_done(failure));
@@ -96,7 +96,8 @@ impl Shares {
     }
 }
 
-/// Tells an owner. If the owner panics, the others are still told; the panic's message is already printed.
+/// Reports to an owner. If the owner panics, the others still get their reports; the panic's message is already
+/// printed.
 fn tell_owner(tell: impl FnOnce()) {
     let _ = catch_unwind(AssertUnwindSafe(tell));
 }

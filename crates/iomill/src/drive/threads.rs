@@ -1,14 +1,16 @@
 //! Drive threads: an engine that hands its requests to one thread per drive ([`RemoteEngine`]). Each thread ([`DriveThread`]) has the drive's own
 //! engine, and serves the requests of all contexts.
 //!
-//! These are the I/O threads of "Toward Millions of File System IOPS on Low-Cost, Commodity Hardware" (SC'13, section 3.2): each is bound to
-//! the CPUs near its drive, and requests go there in messages, one for a batch. Goals: no context above knows that there are threads; the
-//! depth of a drive bounds what all contexts together have in flight there. Non-goals: order and merging, which the context's queue does.
+//! These are the I/O threads of "Toward Millions of File System IOPS on Low-Cost, Commodity Hardware" (SC'13, section
+//! 3.2): each is bound to the CPUs near its drive, and requests go there in messages, one for a batch. Goals: contexts
+//! are the same with and without threads; the depth of a drive bounds the I/Os in flight of all contexts together.
+//! Non-goals: order and merging, which the context's queue does.
 //!
 //! Rules, beside those of the inbox:
 //! 1. A request is in one place: in the inbox, in the backlog, in the drive's engine, or ended in its sender's outbox.
 //! 2. The event of an outbox is readable if, and only if, `is_rung` is set. Both change under the lock.
-//! 3. A drive thread rings when an outbox has as many ends as its engine waits for. An engine that does not wait is told of the first one.
+//! 3. A drive thread rings when an outbox has as many ends as its engine waits for. For an engine that does not wait,
+//!    it rings at the first one.
 //! 4. A drive thread ends after all its requests have ended. A context drops its engine when it has none in flight.
 
 use std::collections::VecDeque;
@@ -34,7 +36,7 @@ use crate::sys::fs::Handle;
 use crate::sys::notices::Notices;
 use crate::sys::sync::{Mutex, lock};
 
-/// What a drive thread is made from.
+/// The parts of a drive thread.
 pub struct DriveThreadsConfig<'a> {
     /// Makes the drives' engines.
     pub platform: &'a dyn Platform,
@@ -48,7 +50,7 @@ pub struct DriveThreadsConfig<'a> {
     pub regions: &'a Arc<Regions>,
     /// Handles that engines keep open, so that locks last as long as I/O.
     pub hold: &'a [Handle],
-    /// Where engines, and what starts the threads, say what a user should know.
+    /// The messages of engines, and of the start of threads, for users.
     pub notices: &'a Arc<Notices>,
 }
 
@@ -65,8 +67,8 @@ impl DriveThreads {
         lock(&self.all).clone()
     }
 
-    /// Starts those that are missing, and returns all. Notices say where a thread could not be bound to its CPUs, or uses another engine. After an
-    /// error the drives before that have their threads.
+    /// Starts the missing threads, and returns all. Notices name a thread that could not be bound to its CPUs, or that
+    /// uses another engine. After an error the drives before the failed one have their threads.
     pub fn start(&self, config: &DriveThreadsConfig<'_>) -> Result<Vec<Arc<DriveThread>>> {
         let mut all = lock(&self.all);
         for (drive, service) in config.services.iter().enumerate().skip(all.len()) {
@@ -75,7 +77,7 @@ impl DriveThreads {
         Ok(all.clone())
     }
 
-    /// Has the drives' engines let go of a file that is being closed.
+    /// Makes the drives' engines forget a file that is being closed.
     pub fn forget(&self, key: u64) {
         for thread in &*lock(&self.all) {
             // A thread that has ended has dropped its engine: nothing is left to forget.
@@ -107,11 +109,11 @@ pub struct DriveThread {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What goes to a drive thread.
+/// A message to a drive thread.
 enum Message {
     /// Requests of one engine.
     Batch(Arc<Outbox>, Vec<IoRequest>),
-    /// Let go of a file that is being closed, by its key.
+    /// Forget a file that is being closed, by its key.
     Forget(u64),
 }
 
@@ -171,16 +173,16 @@ impl DriveThread {
     }
 }
 
-/// Where the end of a request goes: an outbox, and the slot that the sender knows.
+/// The destination of a request's end: an outbox, and the slot of the sender.
 type Sender = (Arc<Outbox>, u32);
 
-/// What a drive thread runs.
+/// The loop of a drive thread.
 struct Server {
     engine: Box<dyn Engine>,
     inbox: Arc<Inbox<Message>>,
     regions: Arc<Regions>,
     known: Known,
-    /// Where the ends of requests go, by their slot in the engine.
+    /// The destinations of the ends of requests, by their slot in the engine.
     flights: Vec<Option<Sender>>,
     free: Vec<u32>,
     /// Requests that wait for a slot.
@@ -223,7 +225,8 @@ impl Server {
         self.inbox.take(&mut self.messages, false);
         self.accept();
         if self.backlog.is_empty() {
-            // With slots to spare it wakes for a new message. Look again: one may have come since the look above.
+            // With free slots it wakes for a new message. Checks again: a message may have arrived since the check
+            // above.
             let taken = self.inbox.take(&mut self.messages, true);
             if taken.some {
                 self.accept();
@@ -233,7 +236,7 @@ impl Server {
                 return false;
             }
         }
-        // For several ends where a backlog makes throughput matter, for the next one otherwise.
+        // Waits for several ends if a backlog makes throughput matter, otherwise for the next one.
         self.wait(if self.backlog.is_empty() { 1 } else { (self.in_flight() / 4).max(1) });
         true
     }
@@ -255,7 +258,7 @@ impl Server {
             ends.push((outbox, Completion { slot: theirs, result }));
         }
         if ends.iter().any(|(outbox, _)| !Arc::ptr_eq(outbox, &ends[0].0)) {
-            // The ends of an engine come together, so that it is rung once.
+            // The ends of an engine are grouped, so that it is rung once.
             ends.sort_by_key(|(outbox, _)| Arc::as_ptr(outbox));
         }
         for ends in ends.chunk_by(|a, b| Arc::ptr_eq(&a.0, &b.0)) {
@@ -310,7 +313,7 @@ impl Drop for Server {
     }
 }
 
-/// Where the ends of an engine's requests come in.
+/// The outbox of an engine, which receives the ends of its requests.
 #[derive(Debug)]
 struct Outbox {
     state: Mutex<OutboxState>,

@@ -154,7 +154,7 @@ impl UringEngine {
             }
             if is_readable && done.len() == before && self.in_flight() > 0 {
                 // The completions have come, but this kind of ring shows them only to a thread that enters it.
-                return Err(io::Error::other("the kernel shows no ends of I/O that it has taken"));
+                return Err(io::Error::other("the kernel reports no completions of I/O that it has accepted"));
             }
             is_readable = self.main.is_readable(self.wake.event(), left)?;
             self.wake.drain()?;

@@ -1,9 +1,9 @@
-//! Errors in words that have an errno, inside an [`io::Error`]. Non-goals: the errors of calls (`error`).
+//! Errors with a text and an errno, inside an [`io::Error`]. Non-goals: the errors of calls (`error`).
 
 use std::error::Error as StdError;
 use std::{fmt, io};
 
-/// An error in words, with the errno that the kernel has for such a case.
+/// An error with a text, and the errno that the kernel uses for such a case.
 #[derive(Debug)]
 struct Told {
     errno: i32,
@@ -18,7 +18,7 @@ impl fmt::Display for Told {
 
 impl StdError for Told {}
 
-/// Makes an error in words that also has an errno ([`Error::errno`]).
+/// Makes an error with a text and an errno ([`Error::errno`]).
 pub(crate) fn told(errno: i32, why: impl Into<String>) -> io::Error {
     io::Error::new(io::Error::from_raw_os_error(errno).kind(), Told { errno, why: why.into() })
 }

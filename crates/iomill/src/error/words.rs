@@ -8,7 +8,7 @@ use std::io;
 use super::{CHECK, Error};
 
 impl Error {
-    /// What to do about it, if there is an answer. It ends the text of the error.
+    /// Advice, if there is any. It ends the text of the error.
     pub fn advice(&self) -> Option<Cow<'_, str>> {
         let fixed = match self {
             Error::NoArray { advice, .. }
@@ -110,7 +110,7 @@ impl Error {
         }
     }
 
-    /// `write_fact` of what concerns the process and the machine, not files.
+    /// `write_fact` for errors of the process and the machine.
     fn write_fact_of_process(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Closed => f.write_str("the array is closed"),
@@ -158,7 +158,7 @@ fn at(offset: Option<u64>) -> String {
     offset.map_or_else(String::new, |o| format!(" at offset {o}"))
 }
 
-/// The user of an array, in words. A process that has just ended has no name any more.
+/// The process that uses an array, as text. A process that has just ended has no name.
 fn user(holder: &Option<u32>) -> String {
     match holder {
         None => "another process".to_owned(),
@@ -170,7 +170,7 @@ fn user(holder: &Option<u32>) -> String {
     }
 }
 
-/// What to do about an error of the kernel, where there is an answer.
+/// Advice for an error of the kernel, if there is any.
 fn advice_of(source: &io::Error) -> Option<&'static str> {
     Some(match source.raw_os_error()? {
         libc::ENOSPC => "free space on that drive, then try again",

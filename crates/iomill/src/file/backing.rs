@@ -1,6 +1,7 @@
-//! What holds a file's bytes and its length: the trait [`Backing`], the [`Part`]s of a backing, and their [`Place`]s.
+//! The storage of a file's bytes and length: the trait [`Backing`], the [`Part`]s of a backing, and their [`Place`]s.
 //!
-//! Goals: the rooms above need not know whether a file is spread over an array. Non-goals: I/O, which goes by pieces on parts.
+//! Goals: the rooms above are the same for files of an array and for plain files. Non-goals: I/O, which is done in
+//! pieces on parts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -20,9 +21,9 @@ use crate::sys::sync::{AtomicU64, Ordering};
 /// One drive's share of an open file.
 #[derive(Debug)]
 pub struct Part {
-    /// The open part. `None` if it is empty and this process only reads: nothing asks for it then.
+    /// The open part. `None` if it is empty and this process only reads: then no read reaches it.
     pub open: Option<Arc<DriveFile>>,
-    /// Its handle and key, by which engines know it.
+    /// Its handle and key, which identify it to engines.
     pub file: FileRef,
     /// Index of its drive.
     pub drive: u16,
@@ -30,7 +31,7 @@ pub struct Part {
     pub align: Alignment,
     /// Bytes that the part is known to have: a multiple of the page. Changed only under `FileState::grow`, or with nothing in flight.
     pub reserved: AtomicU64,
-    /// Whether it holds what no fdatasync has covered.
+    /// Whether it holds bytes that no fdatasync has covered.
     pub mark: Mark,
 }
 
@@ -64,8 +65,8 @@ impl Part {
     }
 }
 
-/// Pages of a shared part that are to be a file's first place. No other call can reach them before the file takes them. Dropping this gives
-/// them back.
+/// Pages of a shared part that are to be a file's first place. No other call can reach them before the file takes them.
+/// Dropping this frees them.
 #[derive(Debug)]
 pub struct FirstPlace {
     catalog: Arc<Catalog>,
@@ -86,7 +87,7 @@ pub struct Pages {
 }
 
 impl FirstPlace {
-    /// The catalog has given the pages out.
+    /// Wraps pages that the catalog has allocated.
     pub fn new(catalog: &Arc<Catalog>, pages: Pages, is_zero: bool) -> FirstPlace {
         FirstPlace { catalog: Arc::clone(catalog), pages: Some(pages), is_zero, since: Since::now() }
     }
@@ -97,7 +98,7 @@ impl FirstPlace {
         (&pages.part, u64::from(pages.extent.page) * PAGE_BYTES as u64)
     }
 
-    /// The file takes them.
+    /// Passes the pages to the file.
     pub fn take(mut self) -> Pages {
         let Some(pages) = self.pages.take() else { unreachable!("what takes them takes this") };
         pages
@@ -119,14 +120,14 @@ pub struct Place {
     pub block: u64,
     /// Offset in the part in bytes.
     pub offset: u64,
-    /// How many bytes from here on lie one after the other in the part.
+    /// The number of bytes from here on that are contiguous in the part.
     pub left: u64,
 }
 
-/// What holds a file's bytes.
+/// The kind of a file's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackingKind {
-    /// Parts of an array. They may be longer than the file, and its length is kept elsewhere.
+    /// Parts of an array. They may be longer than the file, and the catalog has its length.
     Parts,
     /// A plain file. Its length is the file's.
     Plain,
@@ -139,19 +140,19 @@ pub trait Backing: fmt::Debug + Send + Sync {
     /// What it is.
     fn kind(&self) -> BackingKind;
 
-    /// Whether a later opening can tell that the file is as it was when it was closed.
+    /// Whether a later opening can tell that the file has not changed since its close.
     fn is_known(&self) -> bool;
 
     /// The file's name when it was opened. A draft has the name that it got.
     fn name(&self) -> &str;
 
-    /// The block size in bytes, a multiple of the page. The bytes of a block lie in one part, one after the other.
+    /// The block size in bytes, a multiple of the page. The bytes of a block are contiguous in one part.
     fn block_bytes(&self) -> u64;
 
     /// Its parts. None before it has any.
     fn parts(&self) -> &[Part];
 
-    /// Whether its bytes lie in a part that other files share. Only the bytes within `Part::reserved` are its own then.
+    /// Whether its bytes are in a part that other files share. Then only the bytes within `Part::reserved` are its own.
     fn is_small(&self) -> bool {
         false
     }
@@ -168,7 +169,8 @@ pub trait Backing: fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Makes such pages its place. They were written to as a whole. Gives them back if it has a place by now. The caller holds `FileState::grow`.
+    /// Makes such pages the file's place. They were written as a whole. Frees them if the file has a place by now. The
+    /// caller holds `FileState::grow`.
     fn take_first(&self, place: FirstPlace) -> bool {
         drop(place);
         false
@@ -186,30 +188,30 @@ pub trait Backing: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Looks for space on the drive of a part that is full. Whether there is some now.
+    /// Frees space on the full drive of a part, if possible. Returns whether it has freed any.
     fn find_space(&self, part: usize) -> bool {
         let _nowhere = part;
         false
     }
 
-    /// Makes what is its own beyond `len` bytes in a shared part read as zero. Nothing is in flight.
+    /// Makes its own bytes past `len` in a shared part read as zero. Nothing is in flight.
     fn clear_beyond(&self, len: u64) -> Result<()> {
         let _none = len;
         Ok(())
     }
 
-    /// Makes what was written to a shared part up to a stamp durable (`sys::flushes`). `None` if it has none.
+    /// Makes writes to a shared part durable up to a stamp (`sys::flushes`). `None` if the file has no shared part.
     fn flush_shared(&self, _stamp: u64) -> Option<Result<()>> {
         None
     }
 
-    /// Makes a length durable, in bytes, and where the bytes are.
+    /// Makes a length in bytes durable, with the places of the bytes.
     fn publish(&self, len: u64) -> Result<()>;
 
     /// Notes that the file was modified, when its length has not changed.
     fn touch(&self) -> Result<()>;
 
-    /// Makes changes of names durable that did not wait for that.
+    /// Makes durable the changes of names that did not wait for their flush.
     fn sync_changes(&self) -> Result<()> {
         Ok(())
     }
@@ -224,12 +226,12 @@ pub trait Backing: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether nothing is left of it after a crash, because no name is given to it.
+    /// Whether a crash removes the file, because it has no name.
     fn is_unnamed(&self) -> bool {
         false
     }
 
-    /// Makes durable what records say of the sums of a small file of `len` bytes, if no write has begun since the epoch
+    /// Makes the sums of a small file of `len` bytes durable in its record, if no write has begun since the epoch
     /// (`sums`).
     fn settle_record(&self, before: u64, len: u64) -> Result<()> {
         let _none = (before, len);

@@ -1,4 +1,4 @@
-//! What of an open file is durable, and how it becomes so: [`Syncs`], and one [`SyncTurn`] for each sync.
+//! The durability of an open file: [`Syncs`], and one [`SyncTurn`] for each sync.
 //!
 //! Non-goals: flushing cached pages, which the pager does between the begin and the end of a turn.
 //!
@@ -6,14 +6,16 @@
 //! 1. A mark says that a part holds bytes that no fdatasync has covered. It is set after a write has ended, before the write is
 //!    acknowledged. A sync takes the mark before it asks for the part's fdatasync. A part that already holds bytes when it is opened
 //!    begins with a mark (`Mark`).
-//! 2. Syncs come one after the other, in the order in which they were asked for: no sync waits for ever while others come. Under the lock
-//!    each looks whether an earlier one has failed. A missing mark does not tell it: the sync that took the mark may have failed while this
-//!    one waited.
-//! 3. After a failed fdatasync, publication, cleaning of the end, or sync of a length that calls see already, no write begins and no sync
-//!    succeeds. It is unknown then what the kernel still holds of earlier writes, and a second fdatasync does not say it.
-//! 4. A sync asks every marked part for its fdatasync, even if another part fails. The marks of a sync that failed are set again.
-//! 5. A flush that fails concerns the drive (`sys::flushes`). A sync fails, too, if a flush of a drive has failed since the first write there
-//!    that this sync is to cover, whichever file that flush was of.
+//! 2. Syncs run one after the other, in the order of their calls, so that no sync starves. Under the lock each checks
+//!    whether an earlier one has failed. A missing mark does not show that: the sync that took the mark may have failed
+//!    while this one waited.
+//! 3. After a failed fdatasync, publication, cleaning of the end, or sync of a length that calls see already, no write
+//!    begins and no sync succeeds. The kernel may then have dropped earlier writes, and a second fdatasync does not
+//!    report that.
+//! 4. A sync requests the fdatasync of every marked part, even if another part fails. A failed sync sets its marks
+//!    again.
+//! 5. A failed flush concerns the whole drive (`sys::flushes`). So a sync also fails if a flush of a drive, for any
+//!    file, has failed since the first write to that drive that this sync covers.
 
 use std::sync::OnceLock;
 
@@ -33,9 +35,9 @@ use crate::sys::sync::{Mutex, lock};
 /// The syncs of a file: one at a time, and none after a failure.
 #[derive(Debug)]
 pub struct Syncs<T> {
-    /// Why there are no more syncs. Set once.
+    /// The failure after which there are no more syncs. Set once.
     failed: OnceLock<String>,
-    /// What the last sync has left for the next one.
+    /// The state that a sync leaves for the next one.
     last: Fair<T>,
 }
 
@@ -44,7 +46,7 @@ impl<T> Syncs<T> {
         Syncs { failed: OnceLock::new(), last: Fair::new(last) }
     }
 
-    /// Why there are no more syncs.
+    /// The failure after which there are no more syncs, if any.
     pub fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
@@ -54,7 +56,8 @@ impl<T> Syncs<T> {
         let _kept_if_first = self.failed.set(why);
     }
 
-    /// Waits for the sync under way, and returns the right to sync. The error says why that or an earlier sync has failed (rule 2).
+    /// Waits for the sync in progress, and returns the right to sync. The error is the failure of that sync or of an
+    /// earlier one (rule 2).
     pub fn begin(&self) -> std::result::Result<FairGuard<'_, T>, &str> {
         let last = self.last.lock();
         match self.failure() {
@@ -70,7 +73,7 @@ pub struct DurableLength {
     pub len: u64,
 }
 
-/// A sync under way. Between its begin and [`SyncTurn::finish`] the pages that it is to cover are flushed.
+/// A sync in progress. The pages that it covers are flushed between its begin and [`SyncTurn::finish`].
 #[derive(Debug)]
 pub struct SyncTurn<'a> {
     file: &'a FileState,
@@ -81,8 +84,8 @@ pub struct SyncTurn<'a> {
 }
 
 impl FileState {
-    /// The right to make durable every write that ended before this call, and the length (rule 3 of the length). `None` for a file that
-    /// is open for reading only. `is_end` says that it is the file's last sync.
+    /// Begins a sync of every write that ended before this call, and of the length (rule 3 of the length). `None` for a
+    /// file that is open for reading only. `is_end` means the last sync of the file.
     pub fn begin_sync(&self, is_end: bool) -> Result<Option<SyncTurn<'_>>> {
         if !self.is_writer {
             return Ok(None);
@@ -96,7 +99,7 @@ impl FileState {
         self.syncs.failure().map_or(Ok(()), |why| Err(self.poisoned(why)))
     }
 
-    /// How many syncs are under way or wait.
+    /// The number of syncs in progress or waiting.
     #[cfg(all(test, not(iomill_models)))]
     pub fn syncs_asked(&self) -> u64 {
         self.syncs.last.asked()
@@ -106,10 +109,10 @@ impl FileState {
         Error::Poisoned { name: self.name().to_owned(), why: why.to_owned() }
     }
 
-    /// Makes durable what was written to the parts (rule 4). Returns whether this process wrote any of it.
+    /// Makes writes to the parts durable (rule 4). Returns whether any was of this process.
     fn sync_parts(&self, is_end: bool) -> Result<bool> {
-        // Sums that were made anew are of bytes that an earlier writer may have left: these must be durable first (rule
-        // 5 of `sums`).
+        // Recomputed sums are those of bytes that an earlier writer may have left: these bytes must be durable first
+        // (rule 5 of `sums`).
         let leaves_found = is_end && !self.sums().is_some_and(|sums| sums.is_stale());
         let mut marked = Marked {
             file: self,
@@ -121,7 +124,7 @@ impl FileState {
         }
         let has_written = !is_end || marked.parts.iter().any(|(_, taken)| taken.is_written());
         if !self.is_plain() && !self.backing.is_small() {
-            // What was cut is lost, so a sync must not say that it is durable.
+            // Bytes that another program cut off are lost, so the sync must not succeed.
             let checked = marked.parts.iter().try_for_each(|(part, _)| part.check_uncut(false).map(drop));
             checked.inspect_err(|error| self.set_poison(error))?;
         }
@@ -150,8 +153,8 @@ impl FileState {
         Ok(has_written)
     }
 
-    /// Publishes a length. A full drive refuses it before anything is changed, so a later sync may try again (C29). The same holds where the
-    /// process lacks descriptors or memory.
+    /// Publishes a length. A full drive refuses it before any change, so a later sync may try again (C29). The same is
+    /// true if the process lacks descriptors or memory.
     fn publish(&self, len: u64) -> Result<()> {
         self.backing.publish(len).inspect_err(|error| {
             let is_full = |source: &std::io::Error| matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
@@ -162,7 +165,7 @@ impl FileState {
         })
     }
 
-    /// Refuses all later writes and syncs, unless the error passes: then nothing was done that a later try does not do again.
+    /// Refuses all later writes and syncs, unless the error is temporary: then a later try repeats every step.
     pub fn set_poison_for_good(&self, error: &Error) {
         if !error.passes() {
             self.set_poison(error);
@@ -179,7 +182,7 @@ impl FileState {
     }
 }
 
-/// Hears how the fdatasync of each part ends. The tag is the part's place in the list.
+/// Receives the result of the fdatasync of each part. The tag is the part's index in the list.
 struct SyncEnds<'a> {
     parts: Vec<&'a Part>,
     first: FirstFailure,
@@ -196,16 +199,17 @@ impl Sink for SyncEnds<'_> {
     }
 }
 
-/// Parts with their marks, which a sync has taken. A drop sets the marks again that are left in it (rule 4).
+/// Parts with their marks, which a sync has taken. Dropping it sets the remaining marks again (rule 4).
 struct Marked<'a> {
     file: &'a FileState,
     parts: Vec<(&'a Part, Taken)>,
-    /// If the sync panics now, it is unknown what the drives have done (rule 3).
+    /// Whether a panic of the sync leaves the state of the drives unknown (rule 3).
     has_begun: bool,
 }
 
 impl Marked<'_> {
-    /// An error if a flush of a drive may have lost what the marks are about (rule 5). All their flushes have ended well.
+    /// An error if a failed flush of a drive may have lost bytes of the marks (rule 5). The flushes of the marks
+    /// themselves have succeeded.
     fn check(&self) -> Result<()> {
         let lost = self.parts.iter().find(|(part, mark)| part.mark.may_be_lost(*mark));
         let Some(open) = lost.and_then(|(part, _)| part.open.as_ref()) else { return Ok(()) };
@@ -216,19 +220,19 @@ impl Marked<'_> {
 impl Drop for Marked<'_> {
     fn drop(&mut self) {
         if self.has_begun {
-            self.file.syncs.fail("a sync panicked, so it is not known what is durable".to_owned());
+            self.file.syncs.fail("a sync panicked, so the durable bytes are unknown".to_owned());
         }
         self.parts.iter().for_each(|(part, mark)| part.mark.put_back(*mark));
     }
 }
 
 impl SyncTurn<'_> {
-    /// The length in bytes of the last sync that went well, or of the opening.
+    /// The length in bytes of the last successful sync, or of the opening.
     pub fn durable_len(&self) -> u64 {
         self.published.len
     }
 
-    /// The file's end: it has its durable length again, if that is the shorter one. Nothing is in flight.
+    /// Resets the file to its durable length at its end, if that is shorter. Nothing is in flight.
     pub fn give_up_growth(&mut self) {
         self.len = self.len.min(self.published.len);
         self.file.shorten(self.len);

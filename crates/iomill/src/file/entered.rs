@@ -55,7 +55,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// A change of a file's length under way: its gate is closed, and nothing is in flight.
+/// A change of a file's length in progress: its gate is closed, and nothing is in flight.
 #[derive(Debug)]
 pub struct Resize<'a> {
     file: &'a FileState,
@@ -68,9 +68,9 @@ impl FileState {
         self.gate.leave();
     }
 
-    /// Closes the gate for a change of what the file holds (rule 7 of the length). The caller is not inside.
+    /// Closes the gate for a change of the file's length or place (rule 7 of the length). The caller is not inside.
     pub fn begin_resize(&self) -> Result<Resize<'_>> {
-        // An early look, so that a call that must fail does not wait.
+        // An early check, so that a call that must fail does not wait.
         self.check_writable()?;
         let closed = self.gate.close(|| self.exec.pause_for_io());
         self.exec.check_open()?;
@@ -78,8 +78,8 @@ impl FileState {
         Ok(Resize { file: self, _closed: closed })
     }
 
-    /// The same for a write that clears the bytes of failed writes. It waits for drives, which a drive thread must not do. Without threads
-    /// a callback must not do it either: it would wait for its own caller.
+    /// `begin_resize` for a write that clears the bytes of failed writes. It waits for drives, so it is forbidden on a
+    /// drive thread. Without threads it is also forbidden in a callback, which would wait for its own caller.
     pub fn begin_sweep(&self) -> Result<Resize<'_>> {
         if shares::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
             return Err(Error::BlockingCall { call: "a write that has to clear or move bytes of the file" });
@@ -99,8 +99,8 @@ impl Resize<'_> {
         self.file.is_in_stale_tail(u64::MAX)
     }
 
-    /// Before the file is made shorter: what changes with that is marked, and the page that becomes the last is proved.
-    /// An error changes nothing.
+    /// Prepares a shorter length: marks the zones that change, and verifies the page that becomes the last. An error
+    /// changes nothing.
     pub fn begin_cut(&self, len: u64) -> Result<()> {
         self.file.begin_cut(len).map(drop)
     }
@@ -110,8 +110,9 @@ impl Resize<'_> {
         self.file.shorten(len);
     }
 
-    /// Gives a small file another place if it needs one for `end` bytes (C38, C39). Another thread may have done it. If it is unknown which
-    /// place the catalog has, the file takes no more writes: they could go to the other one.
+    /// Gives a small file another place if it needs one for `end` bytes (C38, C39). Another thread may have done it. If
+    /// an error leaves the place in the catalog unknown, the file takes no more writes: they could be lost in the wrong
+    /// place.
     pub fn move_for(&self, end: u64) -> Result<()> {
         let _grow = lock(&self.file.grow);
         if !self.file.must_move(end) {
@@ -133,13 +134,14 @@ impl Resize<'_> {
         Ok(())
     }
 
-    /// Makes the bytes beyond the length read as zero. If that fails, the file must not grow over them, so it takes no more writes. Where it
-    /// cannot begin, or the machine lacks memory for it, nothing has changed, and the next growth does it first.
+    /// Makes the bytes past the length read as zero. If that fails, the file must not grow over them, so it takes no
+    /// more writes. If it cannot begin, or the machine lacks memory for it, nothing has changed, and the next growth
+    /// tries again.
     pub fn clean_tail(&self) -> Result<()> {
         let (file, len) = (self.file, self.file.len());
         file.has_stale_tail.store(true, Ordering::Relaxed);
         let cut = file.begin_cut(len)?;
-        // The last page of a small file is proved before it changes.
+        // The last page of a small file is verified before it changes.
         let has_begun = |error: &Error| !matches!(error, Error::CorruptPage { .. });
         file.end_cut(len, cut).inspect_err(|error| {
             if has_begun(error) {

@@ -1,7 +1,7 @@
 //! The first write of a small file: whole pages, in one I/O. Non-goals: all other writes (`transfer`).
 //!
-//! A write of a part of a page reads the page before, and pages that had another file are cleared before. A file that has no place yet needs
-//! neither: no other write can reach its pages before this one has ended.
+//! A write of a part of a page first reads the page, and pages of an earlier file are first cleared. A file without a
+//! place needs neither: no other write can reach its pages before this one has ended.
 
 use super::FileState;
 use super::backing::{BackingKind, FirstPlace};
@@ -23,7 +23,8 @@ impl FileState {
         Ok(self.take_first(place, bytes))
     }
 
-    /// Pages for the first bytes of a file. `None` if it has a place, or if they are many. The caller writes to all of the pages.
+    /// Pages for the first bytes of a file. `None` if the file has a place, or if the bytes are many. The caller writes
+    /// all of the pages.
     pub fn give_first(&self, bytes: usize) -> Result<Option<FirstPlace>> {
         if bytes == 0 || self.kind != BackingKind::Parts || !self.parts().is_empty() {
             return Ok(None);
@@ -32,8 +33,8 @@ impl FileState {
         self.backing.give_first(&self.exec, bytes as u64)
     }
 
-    /// The pages hold the first bytes of the file, and zeros behind them. `false` if another write has come before: then it is as if they had
-    /// not been written.
+    /// Makes written pages the file's place. They hold the first bytes of the file, and zeros after them. `false` if
+    /// another write was first: then the pages are discarded.
     pub fn take_first(&self, place: FirstPlace, bytes: &[u8]) -> bool {
         let _grow = lock(&self.grow);
         let is_taken = self.backing.take_first(place);

@@ -1,4 +1,5 @@
-//! A [`Gate`]: I/O passes it freely, and a rare change closes it, with no I/O in flight meanwhile. Non-goals: what the change is.
+//! A [`Gate`]: I/O enters it freely, and a rare change closes it, with no I/O in flight meanwhile. Non-goals: the
+//! change itself.
 //!
 //! Rules:
 //! 1. An operation that enters counts up, and then looks at the flag. A change that closes the gate sets the flag, and then looks at the
@@ -7,7 +8,7 @@
 //! 3. A call that waits outside leaves a mark (`KEPT_OUT`), which the next call that enters clears. If the gate opens with that mark, the
 //!    calls outside get a turn (`TURN`): the gate does not close again before one of them has entered. So changes in a loop cannot
 //!    starve them.
-//! 4. A call that leaves the mark keeps trying until it has entered. So no turn stands for ever.
+//! 4. A call that leaves the mark keeps trying until it has entered. So every turn is taken.
 
 use crate::sys::sync::{AtomicU64, Ordering};
 
@@ -42,7 +43,7 @@ impl Gate {
     /// Enters, unless the gate is closed.
     #[inline]
     pub fn try_enter(&self) -> bool {
-        // The first look keeps calls that wait from disturbing the closer's count.
+        // The first check keeps waiting calls from disturbing the closer's count.
         if self.state.load(Ordering::Relaxed) & CLOSED != 0 {
             return false;
         }

@@ -1,18 +1,18 @@
-//! The [`Mark`] of a part that holds bytes that no fdatasync has covered. Non-goals: the syncs that take it (`durable`).
+//! The [`Mark`] of a part: it has bytes that no fdatasync has covered. Non-goals: the syncs that take it (`durable`).
 
 use std::sync::Arc;
 
 use crate::sys::flushes::{FlushFailures, Flushes, Since};
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// Which bytes a part holds that no fdatasync has covered (rule 1 of `durable`).
+/// The bytes of a part that no fdatasync has covered (rule 1 of `durable`).
 #[derive(Debug)]
 pub struct Mark {
     /// A [`Taken`], or [`NOTHING`]. One word, so that a sync takes a write's moment with its mark, or neither.
     word: AtomicU64,
     /// The failed flushes of the drive (rule 5 of `durable`).
     failures: Arc<FlushFailures>,
-    /// What else the mark of pages in a shared part says.
+    /// The additional state of a mark of pages in a shared part.
     shared: Option<SharedMark>,
 }
 
@@ -20,15 +20,15 @@ pub struct Mark {
 #[derive(Debug)]
 struct SharedMark {
     flushes: Arc<Flushes>,
-    /// Set before the word. So the sync that takes the mark finds it.
+    /// Set before the word, so that the sync that takes the mark sees it.
     stamp: AtomicU64,
 }
 
 /// All bytes are covered.
 const NOTHING: u64 = u64::MAX;
-/// The bytes were all found: an earlier writer may have left them, because it was killed, or let go of the file without a sync. They can be
-/// read, so a sync covers them. They were never acknowledged, so only an explicit sync pays for them. Without this bit there are bytes that
-/// were written since the file was opened.
+/// All bytes of the mark were found at the opening: an earlier writer may have left them unsynced, because it was
+/// killed, or closed the file without a sync. They can be read, so a sync covers them. They were never acknowledged, so
+/// only an explicit sync pays for them. Without this bit, some bytes were written since the opening.
 const FOUND: u64 = 1;
 
 /// A mark that a sync has taken: the moment before the first write (rule 4 of `flushes`), times two, and perhaps [`FOUND`].
@@ -73,7 +73,7 @@ impl Mark {
         let word = since.0 << 1;
         if let Some(shared) = &self.shared {
             shared.stamp.fetch_max(shared.flushes.stamp(), Ordering::AcqRel);
-            // Always a change of the word: the sync that takes this mark sees the stamp.
+            // Always changes the word, so that the sync that takes this mark sees the stamp.
             return self.add(word);
         }
         // Relaxed: the word has this write's mark, and the sync that takes it comes after the write. The most frequent case.
@@ -89,8 +89,8 @@ impl Mark {
         let _ = self.word.fetch_update(set, fetch, |has| Some(Taken::merge(has, word)));
     }
 
-    /// Takes the mark away. Returns it if the part needs an fdatasync. `leaves_found` leaves bytes that were found, as the end of a file does.
-    /// Only one thread at a time takes marks.
+    /// Takes the mark. Returns it if the part needs an fdatasync. `leaves_found` leaves the mark if all bytes were
+    /// found, for the end of a file. Only one thread at a time takes marks.
     pub(super) fn take(&self, leaves_found: bool) -> Option<Taken> {
         // Acquire, and AcqRel below: pair with the AcqRel in `add`.
         if leaves_found && self.word.load(Ordering::Acquire) & FOUND != 0 {
@@ -100,13 +100,13 @@ impl Mark {
         (taken != NOTHING).then_some(Taken(taken))
     }
 
-    /// Whether a flush of the drive has failed since the first write began that a taken mark was about. The fdatasync that the mark asked for
+    /// Whether a flush of the drive has failed since the first write of a taken mark began. The fdatasync for the mark
     /// has ended.
     pub(super) fn may_be_lost(&self, taken: Taken) -> bool {
         self.failures.any_since(taken.since())
     }
 
-    /// The stamp of the last write that a taken mark was about (`sys::flushes`).
+    /// The stamp of the last write of a taken mark (`sys::flushes`).
     pub(super) fn stamp(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.stamp.load(Ordering::Acquire))
     }

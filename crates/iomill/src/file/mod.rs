@@ -1,16 +1,16 @@
 //! An open file below the cache ([`FileState`]): its parts, its length, the gate, and the rules that keep them
 //! consistent.
 //!
-//! Goals: what all handles of a file share below the cache. Non-goals: pages in memory, handles, arrays.
+//! Goals: one state for all handles of a file below the cache. Non-goals: pages in memory, handles, arrays.
 //!
 //! - `mod.rs`: `FileState`, and the rules of the length.
-//! - `backing.rs`, `parts.rs`, `plain.rs`: where the bytes lie: the trait `Backing`, the parts of an array, plain
+//! - `backing.rs`, `parts.rs`, `plain.rs`: the places of the bytes: the trait `Backing`, the parts of an array, plain
 //!   files.
 //! - `gate.rs`, `entered.rs`: the gate: I/O enters, a change of the length closes it.
 //! - `split.rs`, `transfer.rs`, `vectored.rs`: pieces from a call's ranges; reads and writes past the cache.
-//! - `first.rs`, `room.rs`, `tail.rs`: the first write of a small file; room in parts; bytes beyond the end.
-//! - `sums/`, `summed.rs`, `parts/sums.rs`: the sums of pages; what they ask of reads, writes, cuts and syncs; what
-//!   records say of them.
+//! - `first.rs`, `room.rs`, `tail.rs`: the first write of a small file; allocation in parts; bytes past the end.
+//! - `sums/`, `summed.rs`, `parts/sums.rs`: the sums of pages; reads, writes, cuts and syncs with sums; sums in
+//!   records.
 //! - `durable.rs`, `mark.rs`: syncs, and the marks of parts that no sync has covered.
 //! - `writeback_errors.rs`: failures of write-back, and which handles have reported them.
 //!
@@ -18,16 +18,17 @@
 //!
 //! 1. Before a byte is written past the end, every part is at least as long as the layout implies for the new end
 //!    (`reserve`). Parts may be too long, and are never too short. Bytes beyond the length read as zero.
-//! 2. The length in memory grows after the write that extends it has ended well (`wrote`).
+//! 2. The length in memory grows after the write that extends it has succeeded (`wrote`).
 //! 3. The durable length is published after an fdatasync of every part that was written since the last one (`durable`).
-//! 4. Shrinking first publishes the length, and then cuts the parts ([`Resize`]), with no I/O in flight. If a crash
-//!    comes between, the next opening for writing cuts them (`tail::clean`).
-//! 5. Before the length grows over bytes that a failed write has left there, they are cleared, with no I/O in flight. A
-//!    change of the length does that, or a write that begins later.
+//! 4. Shrinking first publishes the length, and then cuts the parts ([`Resize`]), with no I/O in flight. After a crash
+//!    in between, the next opening for writing cuts them (`tail::clean`).
+//! 5. Before the length grows over bytes of a failed write, these are cleared, with no I/O in flight. A change of the
+//!    length clears them, or a write that begins later.
 //! 6. A plain file has no published length: its own is the length. While it is written to, it may be longer by less
-//!    than a page (`make_room_in_plain`). With the gate closed, a sync writes all dirty pages and cuts it to the length
-//!    before the fdatasync (`cut_plain`). So no write of a whole page comes between, and no page that was cut is dirty.
-//! 7. A caller that has closed the gate checks again whether the array is open, and whether a sync has failed. Both may
+//!    than a page (`make_room_in_plain`). With the gate closed, a sync writes all dirty pages and cuts the file to the
+//!    length before the fdatasync (`cut_plain`). So no write of a whole page can lengthen it in between, and no cut
+//!    page is dirty.
+//! 7. A caller that has closed the gate checks again that the array is open, and that no sync has failed. Either may
 //!    have changed while it waited.
 //!
 //! So a crash leaves parts too long, never too short. The next opening for writing cuts off the bytes beyond the
@@ -41,28 +42,28 @@
 //!
 //! A file of an array has no place until it is first made longer. Up to one block, and at most 64 KiB, its bytes are in
 //! pages of a shared part. The catalog allocates these pages. A longer file moves, with the gate closed, to more pages
-//! or to parts of its own. Opening a small file needs no system call: the bytes that an earlier writer may have left
-//! behind its end are cleared when it grows. The rules are at the top of `parts.rs`.
+//! or to parts of its own. Opening a small file needs no system call: bytes of an earlier writer past its end are
+//! cleared when it grows. The rules are at the top of `parts.rs`.
 //!
 //! # Plain files
 //!
 //! - A plain file is its one part, and the part's length is the file's (rule 6). Direct I/O writes whole pages, so a
-//!   write to the last page makes the file longer first. A sync that finds it too long closes the gate, flushes, cuts,
-//!   and syncs. With an open gate it would cut what another thread is writing.
-//! - No room is allocated ahead, because other programs would see it. A write allocates its own room before it begins,
-//!   so a full disk is an error of the write.
+//!   write to the last page makes the file longer first. A sync of an overlong file closes the gate, flushes, cuts, and
+//!   syncs. With an open gate it could cut bytes that another thread is writing.
+//! - No space is allocated ahead, because other programs would see it. A write allocates its space before it begins, so
+//!   a full disk is an error of the write.
 //! - Without direct I/O a file is written to by bytes, and is never too long.
-//! - The state of a reader is identified by device, inode, length, times and mount. So an opening that finds other
-//!   times gets another state, and other pages. If a file may change without a change of its times, each opening gets
+//! - The state of a reader is identified by device, inode, length, times and mount. So after a change of the times, an
+//!   opening gets another state, and other pages. If a file may change without a change of its times, each opening gets
 //!   another state. A writer changes the times itself, so its state is identified by device and inode, and is not
 //!   remembered.
-//! - The opening reads these once more when it has the entry of the state, and the claims. Before that a thread that
+//! - The opening reads these values again under the entry of the state and the claims. Before that, a thread that
 //!   closes the file may cut it.
 //! - A process has a file open for reading or for writing (`Claim`). Two states of one file could not see each other's
 //!   writes.
 //! - The places of a list are those of its files, one after the other. A page of the list may begin within a page of a
-//!   file, or lie in two files (`Lies::Across`). It gets pieces of its own, which are bounced. Moving the later files
-//!   to page edges in the list's own numbering would save that, but every call would have to translate offsets.
+//!   file, or be in two files (`Lies::Across`). Such a page has pieces of its own, which are bounced. Numbering with
+//!   each file at a page edge would avoid that, but every call would have to translate offsets.
 //!
 //! # The gate
 //!
@@ -71,12 +72,12 @@
 //! waits outside and holds nothing. If calls waited, the gate closes again only after one of them has entered. The
 //! rules are at the top of `gate.rs`.
 //!
-//! Three values stand for unfinished work: `SyncTurn`, `WriteTurn` and `Resize`. If a `WriteTurn` is dropped before its
-//! end, by an error or a panic, it records that the write was done in part.
+//! Three values are guards of unfinished work: `SyncTurn`, `WriteTurn` and `Resize`. If an error or a panic drops a
+//! `WriteTurn` before its end, it records a partial write.
 //!
 //! # Durability
 //!
-//! - A sync holds the lock of the published length, which syncs get in the order in which they asked. The pager flushes
+//! - A sync holds the lock of the published length; syncs take it in the order of their calls. The pager flushes
 //!   between `begin_sync` and `SyncTurn::finish`. `finish` syncs the marked parts and publishes the length that
 //!   `begin_sync` read.
 //! - After a failed fdatasync a file accepts no more writes until it is opened again. The kernel may have dropped the
@@ -86,8 +87,8 @@
 //! # Pieces
 //!
 //! `Splitter` cuts a range at block boundaries, because the next block is on another drive. It also cuts at page edges,
-//! because direct I/O needs whole pages. A piece is at most one block, and at most 256 KiB. The room `drive` says what
-//! happens to it.
+//! because direct I/O needs whole pages. A piece is at most one block, and at most 256 KiB. The room `drive` describes
+//! its execution.
 //!
 //! `docs/durability.md` has the promises, each with the test that fails when it is broken.
 
@@ -150,12 +151,13 @@ pub struct FileState {
     grow: Mutex<()>,
     /// The syncs, with the published length. Only a writer syncs.
     syncs: Syncs<DurableLength>,
-    /// A failed write may have left bytes beyond the length (rule 5). Set inside the gate, cleared with the gate closed.
+    /// Whether a failed write may have left bytes past the length (rule 5). Set inside the gate, cleared with the gate
+    /// closed.
     has_stale_tail: AtomicBool,
-    /// At the end of a file with sums they have been cleared.
+    /// Whether these bytes have been cleared at the end of a file with sums.
     is_tail_cut: AtomicBool,
-    /// The pages of a small file may hold bytes of an earlier writer beyond the length. They are cleared as those of failed writes are, so that
-    /// opening the file takes no call of the system.
+    /// Whether the pages of a small file may hold bytes of an earlier writer past the length. They are cleared like
+    /// those of failed writes, so that opening the file needs no system call.
     is_tail_unknown: AtomicBool,
 }
 
@@ -302,8 +304,8 @@ impl FileState {
         Ok(())
     }
 
-    /// Notes a write up to `end` that failed, and began at the moment `since`. A sync also covers the bytes that it has left within the file. The bytes beyond must be
-    /// cleared before the file grows over them.
+    /// Notes a failed write up to `end` that began at the moment `since`. A sync also covers the bytes that it has
+    /// written within the file. The bytes past the length must be cleared before the file grows over them.
     pub fn wrote_in_part(&self, end: u64, since: Since) {
         if end > self.len() {
             self.has_stale_tail.store(true, Ordering::Relaxed);
@@ -325,7 +327,7 @@ impl FileState {
         }
     }
 
-    /// Marks all parts: they hold bytes that no fdatasync has covered, of writes that began at the moment `since` or later.
+    /// Marks all parts: they hold uncovered bytes of writes that began at the moment `since` or later.
     pub fn mark_parts(&self, since: Since) {
         self.parts().iter().for_each(|part| part.mark.set(since));
     }
@@ -335,7 +337,7 @@ impl FileState {
         self.locate(offset).0.mark.set(since);
     }
 
-    /// Whether a write up to `end` would make bytes of a failed write part of the file (rule 5).
+    /// Whether a write up to `end` would extend the file over bytes of a failed write (rule 5).
     #[inline]
     pub fn is_in_stale_tail(&self, end: u64) -> bool {
         end > self.len()

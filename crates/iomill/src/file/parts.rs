@@ -1,15 +1,18 @@
-//! [`ArrayParts`]: where the bytes of a file of an array lie, as a [`Backing`]. Non-goals: changes of the size of parts (`room`, `tail`).
+//! [`ArrayParts`]: the places of the bytes of an array's file, as a [`Backing`]. Non-goals: changes of the size of
+//! parts (`room`, `tail`).
 //!
-//! A file has nothing until it is first made longer. Up to one block, and at most 64 KiB, its bytes lie in pages of a shared part (C34). A longer
-//! file has parts. Its record says so durably before they are made (C22), and a part that is missing is an empty one.
+//! A new file has no place until it first grows. Up to one block, and at most 64 KiB, its bytes are in pages of a
+//! shared part (C34). A longer file has parts. Its record says so durably before the parts are made (C22), and a
+//! missing part is an empty one.
 //!
 //! Rules:
-//! 1. A file has up to three places: as many pages as it first needs, as many as a small file can have, and parts. It never goes back.
-//! 2. It gets its first place while it is empty. The next sync that publishes a length publishes that place, too. Pages that no record names go back
-//!    when the file is closed.
-//! 3. It goes to the next place with the gate closed, and its bytes go with it. They are durable there, and then the record, before anything is
-//!    written there. So writes that have ended survive the end of the process.
-//! 4. Bytes beyond the length read as zero in every place, as in parts. The first write fills its pages, if it goes to the drive at once (`first`).
+//! 1. A file has up to three places, one after the other: the pages that it first needs, the most pages of a small
+//!    file, and parts. It never returns to an earlier place.
+//! 2. It gets its first place while it is empty. The next sync that publishes a length publishes that place, too. Pages
+//!    that no record names are freed when the file is closed.
+//! 3. It moves to the next place with the gate closed: its bytes are copied. The copy is durable, and then the record,
+//!    before the first write to the new place. So writes that have ended survive the end of the process.
+//! 4. Bytes past the length read as zero in every place. A first write without the cache fills its pages (`first`).
 
 mod sums;
 
@@ -41,22 +44,22 @@ pub struct ArrayParts {
     catalog: Arc<Catalog>,
     record: Arc<Record>,
     sums: Option<Arc<Sums>>,
-    /// What a file that was opened without a name has in place of records, until it has a name (C40).
+    /// The draft of a nameless file, in place of records until the file has a name (C40).
     draft: Option<Arc<Draft>>,
     map: Map,
     block_bytes: u64,
     /// Set under `FileState::grow`, or before the file is shared.
     places: [OnceLock<Held>; PLACES_MAX],
-    /// How many places it has had. The last one holds its bytes.
+    /// The number of places that it has had. The last one holds its bytes.
     count: AtomicUsize,
     /// Whether the record names the first of them (rule 2).
     is_published: AtomicBool,
-    /// The moment before parts got names that may not be durable: they were made, or no durable length needs them, so an earlier opening may
-    /// have ended before it synced them.
+    /// The moment before parts got names that may not be durable. Such parts were made by this opening, or no durable
+    /// length needs them, so an earlier opening may have ended before it synced them.
     new_names: Earliest,
 }
 
-/// What holds the bytes of a file.
+/// A place of a file.
 #[derive(Debug)]
 struct Held {
     parts: Box<[Part]>,
@@ -86,7 +89,7 @@ fn bytes_of(extent: Extent) -> u64 {
 }
 
 impl ArrayParts {
-    /// Opens what the file has.
+    /// Opens the place of the file.
     pub fn open(
         exec: &Exec,
         catalog: &Arc<Catalog>,
@@ -109,13 +112,13 @@ impl ArrayParts {
         match record.extent {
             Some(extent) => {
                 let pages = parts.open_pages(exec, extent, record.length > 0)?;
-                // A write into pages that are lost would show zeros in place of other files that are lost, too.
+                // A write into lost pages would make other lost files of the part read as zeros.
                 let bytes = if catalog.is_writer() { bytes_of(extent) } else { record.length };
                 pages.shared.check_has(start_of(extent) + bytes)?;
                 parts.hold(Held::in_pages(pages));
                 parts.remake_small(record.length)?;
             }
-            // After a crash the parts of a file that was to move may be there. They hold nothing (C22).
+            // After a crash, the parts of a file that was about to move may exist. They are empty (C22).
             None if record.has_parts => parts.hold(parts.open_parts(exec, record.length)?),
             None => {}
         }
@@ -132,7 +135,7 @@ impl ArrayParts {
         self.places.get(self.count().wrapping_sub(1))?.get()
     }
 
-    /// From now on the file is there. The caller lets no other thread do this.
+    /// Makes this the place of the file. The caller lets no other thread do this.
     fn hold(&self, mut held: Held) {
         let count = self.count();
         if let (Some(own), Some(sums)) = (&self.sums, held.sums.take()) {
@@ -177,7 +180,7 @@ impl ArrayParts {
         Ok(FirstPlace::new(&self.catalog, pages, given.is_zero))
     }
 
-    /// The same, as a place. They read as zero.
+    /// `give_pages` as a place. The pages read as zero.
     fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<Held> {
         let place = self.give_pages(exec, bytes)?;
         if !place.is_zero {
@@ -187,7 +190,7 @@ impl ArrayParts {
         Ok(Held::in_pages(place.take()))
     }
 
-    /// Says durably that the file has parts, and makes them. All are empty.
+    /// Records durably that the file has parts, and makes them. All are empty.
     fn new_parts(&self, exec: &Exec) -> Result<Held> {
         if !self.catalog.has_announced(self.record.number) {
             self.refuse_other_parts()?;
@@ -197,7 +200,7 @@ impl ArrayParts {
             None => self.catalog.announce_parts(self.record.number)?,
         }
         let held = self.open_parts(exec, 0)?;
-        // An earlier writer may have died before the record named them.
+        // An earlier writer may have died before its record named these parts.
         for part in held.parts.iter().filter(|part| part.has() > 0) {
             let open = part.open()?;
             open.fs().set_len(open.handle(), 0).map_err(|e| Error::io("cut", part.path(), e))?;
@@ -207,7 +210,7 @@ impl ArrayParts {
         Ok(held)
     }
 
-    /// A part that is there before it was announced is of a file that the catalog does not know any more (C24). It is kept.
+    /// A part that exists before its record belongs to a file that is not in the catalog any more (C24). It is kept.
     fn refuse_other_parts(&self) -> Result<()> {
         let path = part_path(self.record.number);
         for &drive in &self.record.drives {
@@ -326,7 +329,7 @@ impl ArrayParts {
         let Some(since) = self.new_names.take() else { return Ok(()) };
         let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
         let synced = open.try_for_each(|open| sync_dir(&**open.fs(), PARTS, since));
-        // Where no descriptor was left, the next sync tries again.
+        // If descriptors were lacking, the next sync tries again.
         if synced.as_ref().is_err_and(Error::passes) {
             self.new_names.note(since);
         }
@@ -343,7 +346,7 @@ fn read_pages(held: &Held, bytes: u64) -> Result<PageBuf> {
 }
 
 impl ArrayParts {
-    /// The pages that it has and that no record names.
+    /// The file's pages, if no record names them.
     fn unpublished(&self) -> Option<Extent> {
         let extent = self.now().and_then(Held::extent)?;
         let is_named = self.is_published.load(Ordering::Relaxed)
@@ -449,7 +452,7 @@ impl Backing for ArrayParts {
                 return Ok(());
             }
             left = self.unpublished();
-            // After an error it may not be known which pages the record names, so none go back.
+            // After an error the pages in the record may be unknown, so none are freed.
             self.catalog.publish_move(self.record.number, to.extent(), sums)?;
             self.is_published.store(true, Ordering::Relaxed);
             Ok(())
@@ -473,7 +476,7 @@ impl Backing for ArrayParts {
     }
 
     fn sync_changes(&self) -> Result<()> {
-        // A publication that syncs its content must not wait for the names that were given before.
+        // A publication that syncs its content must not wait for earlier changes of names.
         if self.draft.as_ref().is_some_and(|draft| draft.is_unpublished()) {
             return Ok(());
         }
@@ -530,7 +533,7 @@ impl Backing for ArrayParts {
         }
         let (index, block_bytes) = (part as u16, self.block_bytes);
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        // Only the last group of blocks can be used in part: all before it is full.
+        // Only the last group of blocks can be partly used: all earlier groups are full.
         let group = self.map.group_blocks();
         let first = self.map.part_blocks(index, len / block_bytes / group * group);
         for rank in first..part_end.div_ceil(block_bytes) {

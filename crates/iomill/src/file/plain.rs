@@ -1,8 +1,8 @@
 //! Plain files: [`PlainFile`] is one that was found and opened, [`PlainParts`] is one or a list of them as a [`Backing`]. [`Claim`] keeps
 //! a file from being open for reading and for writing at the same time in this process.
 //!
-//! Goals: a file is known by device and inode, and for reading also by its version; a list reads as one file. Non-goals: which queue
-//! serves a device (`api::runtime`), and the length (rule 6 in `file`).
+//! Goals: a file is identified by device and inode, and for reading also by its version; a list reads as one file.
+//! Non-goals: which queue serves a device (`api::runtime`), and the length (rule 6 in `file`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 /// A block of a plain file: as long as the longest piece, because all blocks are on one drive.
 const BLOCK_BYTES: u64 = PIECE_BYTES as u64;
 
-/// A plain file that is open, and not yet part of a file state.
+/// An open plain file that is not yet part of a file state.
 #[derive(Debug)]
 pub struct PlainFile {
     /// The open file.
     pub open: DriveFile,
-    /// What tells it apart.
+    /// Its identity and version.
     pub stamp: Stamp,
-    /// What direct I/O on it demands.
+    /// The alignment that direct I/O on it needs.
     pub align: Alignment,
 }
 
@@ -63,7 +63,7 @@ impl PlainFile {
         Ok(PlainFile { open, stamp, align })
     }
 
-    /// Asks the file again what it is like.
+    /// Reads the stamp of the file again.
     fn look(&mut self) -> Result<()> {
         let stamp = self.open.fs().stamp(self.open.handle());
         self.stamp = stamp.map_err(|source| Error::io("examine", self.open.full_path(), source))?;
@@ -90,13 +90,14 @@ impl PlainList {
         Ok(PlainList { files, write: access.write, opening: OPENINGS.fetch_add(1, Ordering::Relaxed) })
     }
 
-    /// Asks all files again what they are like.
+    /// Reads the stamps of all files again.
     pub fn look(&mut self) -> Result<()> {
         self.files.iter_mut().try_for_each(PlainFile::look)
     }
 
-    /// The id under which the files are open as one. Files that are open for reading are known by their version, too: a file that has changed
-    /// is another one, and finds no pages of before. If a file may change without another version, the opening has an id of its own.
+    /// The id under which the files are open as one. For files that are open for reading it includes their versions: a
+    /// changed file is another file, and finds no earlier pages. If a file may change without a new version, each
+    /// opening has an id of its own.
     pub fn id(&self) -> Id {
         let mut bytes = vec![u8::from(self.write)];
         for Stamp { identity, len, modified_ns, changed_ns, mount, .. } in self.files.iter().map(|file| file.stamp) {
@@ -123,7 +124,7 @@ impl PlainList {
     }
 }
 
-/// How this process has a plain file open.
+/// The use of a plain file by this process.
 #[derive(Debug, PartialEq, Eq)]
 enum Use {
     /// For reading, in this number of file states.
@@ -131,7 +132,7 @@ enum Use {
     Write,
 }
 
-/// A file, and the world that it is in: 0 for the machine, else the instance of its simulation.
+/// A file, with 0 for the machine or the instance of its simulation.
 type Claimed = (u64, Identity);
 
 static USES: PerProcess<Mutex<BTreeMap<Claimed, Use>>> = PerProcess::empty();
@@ -163,7 +164,7 @@ impl Drop for Claim {
     }
 }
 
-/// How many open files each drive has, by index.
+/// The number of open files of each drive, by index.
 #[derive(Debug)]
 pub struct DriveUsers(Box<[AtomicU64]>);
 
@@ -179,7 +180,7 @@ impl DriveUsers {
         DriveHold { drive, users: Arc::clone(self) }
     }
 
-    /// How many files a drive has.
+    /// The number of open files of a drive.
     pub fn count(&self, drive: u16) -> u64 {
         // Acquire: pairs with the Release in the drop of `DriveHold`, after which no I/O of that file is in flight.
         self.0[usize::from(drive)].load(Ordering::Acquire)
@@ -219,7 +220,8 @@ pub struct PlainParts {
 }
 
 impl PlainParts {
-    /// `files` with the drive of each. There is at least one. They were looked at after they were claimed.
+    /// Makes the backing of `files`, each with its drive. There is at least one. Their stamps were read after the
+    /// claims.
     fn new(exec: &Exec, files: Vec<(PlainFile, DriveHold)>, claims: Claims, write: bool) -> Result<PlainParts> {
         let is_known = !write && files.iter().all(|(file, _)| file.stamp.is_settled && file.stamp.drops.is_none());
         let first = files[0].0.open.full_path();
@@ -281,7 +283,8 @@ impl Backing for PlainParts {
         if !self.is_list() {
             return Place { part: 0, block: offset / BLOCK_BYTES, offset, left: to_edge(offset) };
         }
-        // The last file that begins there or before; empty files have no bytes there. What lies beyond the end is the last file's.
+        // The last file that begins at the offset or before; empty files have no bytes there. Offsets past the end
+        // belong to the last file.
         let part = self.starts[..self.parts.len()].partition_point(|&start| start <= offset) - 1;
         let within = offset - self.starts[part];
         let left = to_edge(within).min(self.starts[part + 1].saturating_sub(offset)).max(1);

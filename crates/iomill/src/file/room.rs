@@ -1,7 +1,7 @@
-//! Room in parts: methods of [`FileState`] and [`Part`] that make parts longer, and how far ahead of the writes.
+//! Allocation in parts: methods of [`FileState`] and [`Part`] that make parts longer, ahead of the writes.
 //!
-//! Goals: appends do not pay for the file system each time; a batch takes as much room as its writes take one after the other in rising
-//! order. Non-goals: making parts shorter, which `tail` does.
+//! Goals: appends do not pay for the file system each time; a batch allocates as much as its writes would one after the
+//! other in rising order. Non-goals: making parts shorter (`tail`).
 
 use std::ops::Range;
 
@@ -24,8 +24,9 @@ impl Part {
         self.mark.set(since);
     }
 
-    /// Measures the part before its size changes. Returns its bytes. An error if it is shorter than it is known to be: then another program has
-    /// cut it, and a new size would show zeros in place of what it held. `is_plain` says that it is a plain file.
+    /// Measures the part before its size changes. Returns its size in bytes. An error if it is shorter than its known
+    /// size: then another program has cut it, and a new size would replace the lost bytes by zeros. `is_plain` says
+    /// that it is a plain file.
     pub(super) fn check_uncut(&self, is_plain: bool) -> Result<u64> {
         let (open, has) = (self.open()?, self.has());
         let offset = open.fs().len(open.handle()).map_err(|e| Error::io("measure", self.path(), e))?;
@@ -36,7 +37,8 @@ impl Part {
         }
     }
 
-    /// Makes a part of an array at least `needs` bytes long, for a range that begins at `start`. Far before that it leaves a hole.
+    /// Makes a part of an array at least `needs` bytes long, for a range that begins at `start`. If `start` is far past
+    /// the end, it leaves a hole before it.
     fn reserve(&self, start: u64, needs: u64, is_ahead: bool) -> Result<()> {
         let mut has = self.has();
         if needs <= has {
@@ -57,8 +59,8 @@ impl Part {
         Ok(())
     }
 
-    /// Gives a part more room than it needs now. If the drive lacks space for that, it gives only what the part needs. Returns the new size
-    /// in bytes.
+    /// Allocates more than a part needs now. If the drive lacks space for that, it allocates only what the part needs.
+    /// Returns the new size in bytes.
     fn allocate_ahead(&self, has: u64, needs: u64) -> Result<u64> {
         let extra = (has / 8).clamp(GROW_LEAST_BYTES, GROW_MOST_BYTES);
         let target = needs.max((has + extra).next_multiple_of(PAGE_BYTES as u64));
@@ -78,13 +80,15 @@ impl Part {
         Ok(())
     }
 
-    /// Gives a plain file space from `start` up to `needs`, as far as it lies beyond its end, which is `needs` then. It was just `measured`.
+    /// Allocates space for a plain file from its end, or from `start` if that is later, up to `needs`, which becomes
+    /// its end. `measured` is its present size.
     fn allocate_plain(&self, start: u64, needs: u64, measured: u64) -> Result<()> {
         let open = self.open()?;
         let (fs, handle, from) = (open.fs(), open.handle(), start.max(self.has()));
         let since = Since::now();
         fs.allocate(handle, from, needs - from).map_err(|source| {
-            // As in `allocate`. If this fails, the file's end cuts it. Another program may have made it longer: what it has written stays.
+            // As in `allocate`. If this fails, the end of the file cuts it. If another program has made it longer, the
+            // bytes of that program stay.
             if fs.len(handle).is_ok_and(|len| len > measured) {
                 let _ = fs.set_len(handle, measured);
             }
@@ -98,8 +102,8 @@ impl Part {
         let open = self.open()?;
         let (fs, handle) = (open.fs(), open.handle());
         fs.allocate(handle, from, to - from).map_err(|source| {
-            // Some file systems keep the space that they took before they ran out: all that the drive had. If giving it back fails here,
-            // the next opening does it.
+            // Some file systems keep the space that they took before they ran out: all free space of the drive. If
+            // freeing it fails here, the next opening frees it.
             if fs.len(handle).is_ok_and(|len| len > from) {
                 let _ = fs.set_len(handle, from);
             }
@@ -109,8 +113,9 @@ impl Part {
 }
 
 impl FileState {
-    /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of the length). `false` if
-    /// the file must move before: another thread may just have given it a place that is too small.
+    /// Makes the parts long enough for writes of `ranges`, in bytes and in any order. The last ends at `end` (rule 1 of
+    /// the length). `false` if the file must move first: another thread may just have given it a place that is too
+    /// small.
     pub fn reserve(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<bool> {
         self.check_writable()?;
         if self.is_plain() {
@@ -140,7 +145,7 @@ impl FileState {
         Ok(true)
     }
 
-    /// Makes room in a part. If its drive is full, space of deleted files may do.
+    /// Allocates in a part. If its drive is full, frees the space of deleted files first.
     fn with_space(&self, part: usize, make: impl Fn() -> Result<()>) -> Result<()> {
         match make() {
             Err(error) if error.errno() == Some(libc::ENOSPC) && self.backing.find_space(part) => make(),
@@ -148,7 +153,7 @@ impl FileState {
         }
     }
 
-    /// An error if another program has cut a part. Pages in a shared part are looked at where they are flushed.
+    /// An error if another program has cut a part. Pages in a shared part are checked when they are flushed.
     pub fn check_uncut(&self) -> Result<()> {
         if self.backing.is_small() {
             return Ok(());
@@ -156,8 +161,9 @@ impl FileState {
         self.parts().iter().try_for_each(|part| part.check_uncut(self.is_plain()).map(drop))
     }
 
-    /// Makes a plain file long enough for writes of `ranges` (rule 6 of the length), and gives them space: a disk that is full is an error of
-    /// the write, and not of a later sync. Room ahead would show in the length. What is skipped is a hole.
+    /// Makes a plain file long enough for writes of `ranges` (rule 6 of the length), and allocates their space: a full
+    /// disk is an error of the write, and not of a later sync. Space ahead would show in the length. Skipped bytes are
+    /// a hole.
     fn make_room_in_plain(&self, end: u64, ranges: impl Iterator<Item = Range<u64>>) -> Result<()> {
         if self.has_room_for(end) {
             return Ok(());
@@ -183,13 +189,13 @@ impl FileState {
 
     /// Whether the parts are long enough for a file of `end` bytes.
     pub fn has_room_for(&self, end: u64) -> bool {
-        // The last page of a plain file may be there in part.
+        // The last page of a plain file may be partial.
         (end <= whole_pages(self.len()) && !self.is_plain())
             || (!self.parts().is_empty()
                 && self.parts().iter().enumerate().all(|(index, part)| self.needs(index, end) <= part.has()))
     }
 
-    /// Allocates the parts of a file of `end` bytes, without room ahead. `false` if the file must move before.
+    /// Allocates the parts of a file of `end` bytes, without space ahead. `false` if the file must move first.
     pub fn preallocate(&self, end: u64) -> Result<bool> {
         self.check_writable()?;
         if self.is_plain() {

@@ -1,5 +1,6 @@
-//! [`Splitter`] cuts the [`Extent`]s of a call into pieces: at block boundaries, because the next block is on another drive, and at
-//! page edges, as the drive's direct I/O demands. [`Lies`] says which pages one piece can move. Non-goals: the order and merging of pieces (`drive::queue`).
+//! [`Splitter`] cuts the [`Extent`]s of a call into pieces: at block boundaries, because the next block is on another
+//! drive, and at page edges, for the drive's direct I/O. [`Lies`] says which pages one piece can move. Non-goals: the
+//! order and merging of pieces (`drive::queue`).
 
 use super::FileState;
 use crate::drive::locks::BlockLocks;
@@ -79,19 +80,20 @@ impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
     }
 }
 
-/// How a page lies in its parts.
+/// The position of a page relative to the page before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lies {
-    /// Behind the page before it: one piece can move both.
+    /// Directly after it in the same part: one piece can move both.
     Behind,
-    /// Elsewhere than the page before it.
+    /// Elsewhere.
     Apart,
     /// Across pages of its part, or in several parts. It takes pieces of its own.
     Across,
 }
 
 impl FileState {
-    /// How many bytes of a page its part holds: a whole page, except at the end of a part that is open for reading only, and of a plain file.
+    /// The number of bytes of a page in its part: a whole page, except at the end of a part that is open for reading
+    /// only, and of a plain file.
     pub fn page_bytes(&self, page: u64) -> usize {
         // Bytes below the length are in the parts (rule 1 of the length).
         // The pages of a small file are whole.
@@ -105,7 +107,8 @@ impl FileState {
         part.has().saturating_sub(place.offset).clamp(1, PAGE_BYTES as u64) as usize
     }
 
-    /// How many bytes of pages in one block go to their part. The last page of a plain file without direct I/O is there in part.
+    /// The number of bytes to write for pages of one block. The last page of a plain file without direct I/O is
+    /// partial.
     pub fn written_bytes(&self, page: u64, pages: usize) -> usize {
         let whole = pages * PAGE_BYTES;
         if !self.is_plain() {
@@ -113,13 +116,13 @@ impl FileState {
         }
         let (part, place) = self.locate(page * PAGE_BYTES as u64);
         match part.has().checked_sub(place.offset) {
-            // A write that is under way has made the file long enough before it changed the page.
+            // A write in progress has made the file long enough before it changed the page.
             Some(has) if has > 0 && !part.align.is_direct() => whole.min(has as usize),
             _ => whole,
         }
     }
 
-    /// How a page lies with respect to the page before it, for a file that is a list.
+    /// The position of a page of a list relative to the page before it.
     pub fn lies(&self, page: u64) -> Lies {
         let (_, place) = self.locate(page * PAGE_BYTES as u64);
         if !place.offset.is_multiple_of(PAGE_BYTES as u64) || place.left < self.page_bytes(page) as u64 {
@@ -138,7 +141,7 @@ impl FileState {
     }
 }
 
-/// How many bytes of a range within one block go into the next piece (`drive::Piece` says what a piece may be).
+/// The length in bytes of the next piece of a range within one block, by the bounds of `drive::Piece`.
 #[inline]
 fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) -> usize {
     if !align.is_direct() {

@@ -1,9 +1,9 @@
-//! What the sums of pages ask of an open file: reads and writes past the cache, flushes, cuts, and syncs. Non-goals:
-//! the sums themselves (`sums`), and pages in memory.
+//! Operations of an open file with sums: reads and writes past the cache, flushes, cuts, and syncs. Non-goals: the sums
+//! themselves (`sums`), and pages in memory.
 //!
-//! Past the cache a page that is read or written in part is read as a whole, because its sum is that of all its bytes.
-//! Such pages go through memory of this room. No byte is left in the caller's memory that was not proved: a page that
-//! was not is zeroed there.
+//! Past the cache, a partly read or written page is read as a whole, because its sum is that of all its bytes. Memory
+//! of this room holds such pages. No unverified byte stays in the caller's memory: a page that fails its check is
+//! zeroed there.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,11 +22,11 @@ use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::Ordering;
 
-/// Most pages that one batch moves, and most of them that go through memory of this room.
+/// The most pages of one batch, and the most of them in memory of this room.
 const BATCH_PAGES: usize = 4096;
 const BATCH_THROUGH: usize = 256;
 
-/// The failure of a page that was not proved.
+/// The failure of a page that failed its check.
 pub fn doubted(page: u64, doubt: Doubt) -> Failure {
     let fault = match doubt {
         Doubt::Wrong => Fault::Wrong,
@@ -119,7 +119,7 @@ unsafe fn page_at<'a>(buf: *const u8) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(buf, PAGE_BYTES) }
 }
 
-/// What a batch writes to a page.
+/// The source of a page that a batch writes.
 #[derive(Clone, Copy)]
 enum Source {
     /// A page of the caller's memory.
@@ -142,10 +142,10 @@ impl WriteBatch {
         self.pages.len() >= BATCH_PAGES || self.through >= BATCH_THROUGH
     }
 
-    /// Adds what the call writes next.
+    /// Adds the next part of the write.
     fn add(&mut self, bit: Bit) {
         if bit.is_whole() {
-            // Patches of memory that nothing uses any more do no harm.
+            // Patches of memory that is not used any more are harmless.
             self.pages.insert(bit.page, Source::Whole(bit.extent));
             return;
         }
@@ -201,7 +201,7 @@ impl FileState {
         }
     }
 
-    /// Before cached pages are flushed: `pages` are those, with their sums.
+    /// Prepares a flush of cached pages: `pages` are these pages with their sums.
     pub async fn begin_flush<'a>(
         &self,
         io: &Io<'_>,
@@ -213,7 +213,7 @@ impl FileState {
         Ok((holding, Writing::begin(sums, pages)?))
     }
 
-    /// Reads extents past the cache, and proves each page.
+    /// Reads extents past the cache, and verifies each page.
     ///
     /// # Safety
     /// As for `transfer`.
@@ -370,7 +370,7 @@ impl FileState {
         }
     }
 
-    /// Brings what lies under parts of pages to memory.
+    /// Reads the old bytes of partly written pages.
     ///
     /// # Safety
     /// As for `transfer`, and `pages` lives until this has ended or is dropped.
@@ -389,7 +389,7 @@ impl FileState {
             match under {
                 // SAFETY: the caller's memory has a whole page there, and the page of `pages` is this call's.
                 Some(whole) => unsafe { copy_bytes(whole.buf, pages.at(*at), PAGE_BYTES) },
-                // Where nothing was written the memory is zeros, as it is new.
+                // A page that was never written is zeros, like new memory.
                 None if sums.is_none(*page) => {}
                 None => unread.push(Extent { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf: pages.at(*at) }),
             }
@@ -426,7 +426,7 @@ impl FileState {
         Error::corrupt(part.path(), why).advise("see the kernel's log, then check the array")
     }
 
-    /// For each part the pages that a file of `len` bytes does not use, in rising order. The last range goes on to the
+    /// For each part the pages that a file of `len` bytes does not use, in rising order. The last range extends to the
     /// end of the part.
     fn unused_pages(&self, len: u64) -> Vec<Vec<Range<u64>>> {
         let page = PAGE_BYTES as u64;
@@ -443,9 +443,9 @@ impl FileState {
         self.parts().iter().enumerate().map(of_part).collect()
     }
 
-    /// Before pages beyond `len` are cut off, and before that length is durable: the zones of all that changes are
-    /// marked, and the page that becomes the last one is proved. Nothing is in flight. Returns the sum that page will
-    /// have, if it is cut within.
+    /// Prepares a cut to `len`, before that length is durable: marks the zones of all pages that change, and verifies
+    /// the page that becomes the last one. Nothing is in flight. Returns the number and the new sum of that page, if
+    /// the cut is within it.
     pub(super) fn begin_cut(&self, len: u64) -> Result<Option<(u64, u32)>> {
         let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else { return Ok(None) };
         let mut unused = self.unused_pages(len);
@@ -477,16 +477,16 @@ impl FileState {
             return tail::clean(self, len);
         };
         let unused = self.unused_pages(len);
-        // If this fails it is not known how much of the page is zeros (rule 2 of `sums`).
+        // If this fails, an unknown part of the page is zeros (rule 2 of `sums`).
         cut.iter().for_each(|(page, _)| sums.set(*page, UNKNOWN));
         tail::clean(self, len)?;
         cut.iter().for_each(|(page, sum)| sums.set(*page, *sum));
         unused.iter().enumerate().try_for_each(|(part, unused)| sums.end_cut(part, unused))
     }
 
-    /// At the file's end: what failed writes have left beyond the length goes, so that no sum of it stays. Where that
-    /// cannot begin, its sums become unknown instead, so that the other pages of its zone keep theirs. Nothing is in
-    /// flight, and pages that are dirty are lost.
+    /// Clears, at the end of the file, the bytes that failed writes have left past the length, so that no sum of them
+    /// stays. If that cannot begin, their sums become unknown instead, so that the other pages of the zone keep theirs.
+    /// Nothing is in flight, and dirty pages are lost.
     pub fn cut_stale_tail(&self) -> Result<()> {
         let Some(sums) = self.sums.as_ref().filter(|_| self.has_stale_tail() && self.syncs.failure().is_none()) else {
             return Ok(());
@@ -506,8 +506,8 @@ impl FileState {
         cut
     }
 
-    /// The sums of a tail that could not be cut become unknown. A last page that is wrong stays so, with any bytes
-    /// behind the length.
+    /// Makes the sums of a tail unknown that could not be cut. A wrong last page stays wrong, with any bytes past the
+    /// length.
     fn forget_tail(&self, sums: &Sums, len: u64, error: &Error) {
         let unused = self.unused_pages(len);
         sums.parts().iter().zip(&unused).for_each(|(part, unused)| part.forget(unused));
@@ -516,8 +516,8 @@ impl FileState {
         }
     }
 
-    /// A sync begins. Returns its epoch (rule 5 of `sums`), if the file has sums. `names` says that it will say durably
-    /// where the bytes are.
+    /// Begins a sync. Returns its epoch (rule 5 of `sums`), if the file has sums. `names` means that the sync will
+    /// publish the place of the bytes.
     pub(super) fn begin_sums(&self, names: bool) -> Option<u64> {
         let sums = self.sums.as_ref()?;
         if names && let Some(small) = sums.small() {
@@ -526,12 +526,12 @@ impl FileState {
         Some(sums.begin_sync())
     }
 
-    /// What a sync of this epoch covers is durable, and so is the length `len`. Makes zones clean where nothing was
-    /// written since: at the end of the file and before a draft gets its name all of them, else those that were idle
-    /// for a while.
+    /// Ends a sync of this epoch: the bytes that it covers are durable, and so is the length `len`. Makes zones clean
+    /// that were not written to since: all of them at the end of the file and before a draft gets its name, otherwise
+    /// those that were idle for a while.
     pub(super) fn settle_sums(&self, epoch: u64, len: u64, is_end: bool) -> Result<()> {
         let Some(sums) = &self.sums else { return Ok(()) };
-        // Beyond the length there may be sums of a write that failed.
+        // Sums of a failed write may exist past the length.
         if self.has_stale_tail() && !self.is_tail_cut.load(Ordering::Relaxed) {
             return Ok(());
         }

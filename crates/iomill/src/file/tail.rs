@@ -2,9 +2,9 @@
 //! them off. Non-goals: `room`, which
 //! makes parts longer.
 //!
-//! Stale bytes get there when a process dies between a write past the end and the publication of the new length. They also stay when
-//! it dies between the publication of a shorter length and the cutting of the parts. With the hash layout the last, partial
-//! group of blocks leaves unused blocks *inside* a part, so cutting is not enough.
+//! A process leaves stale bytes there if it dies between a write past the end and the publication of the new length, or
+//! between the publication of a shorter length and the cut of the parts. With the hash layout the last, partial group
+//! of blocks leaves unused blocks *inside* a part, so cutting is not enough.
 
 use super::FileState;
 use crate::engine::EngineKind;
@@ -35,7 +35,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         if has > end {
             // The file system zeroes the rest of the last page when it cuts within it.
             fs.set_len(handle, end).map_err(failed("cut"))?;
-            // If it cannot be extended to whole pages, reads ask for no more than this.
+            // If the part cannot be extended to whole pages, reads end here.
             part.reserved.store(end, Ordering::Relaxed);
         }
         if has != end || whole != end {
@@ -46,10 +46,10 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
         let ranges = file.backing.unused_ranges(index, len, whole);
         for &(offset, len) in &ranges {
             fs.zero(handle, offset, len).map_err(failed("zero"))?;
-            // The zeroes are durable before a longer length is, which would show the old bytes.
+            // The zeroes must be durable before a longer length, which would otherwise show the old bytes.
             part.mark.set(since);
         }
-        // The engine `mmap` does not know of these zeroes, and would leave them out of a sync.
+        // The engine `mmap` does not track these zeroes, and would leave them out of a sync.
         if !ranges.is_empty() && file.exec.services[usize::from(part.drive)].kind == EngineKind::Mmap {
             fs.sync_data(handle).map_err(failed("sync"))?;
         }

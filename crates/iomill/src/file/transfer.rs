@@ -8,13 +8,13 @@ use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Landing, Within};
 use crate::sys::flushes::Since;
 
-/// A write under way. If an error or a panic drops it before `finish`, it counts as a write that failed.
+/// A write in progress. If an error or a panic drops it before `finish`, it counts as a failed write.
 #[derive(Debug)]
 pub struct WriteTurn<'a> {
     file: &'a FileState,
     /// The end of the last byte, as an offset in bytes; 0 if nothing is written.
     end: u64,
-    /// Whether it goes to the drives now. A write to the cache marks the parts when its pages are flushed.
+    /// Whether it writes to the drives now. A write to the cache marks the parts when its pages are flushed.
     is_direct: bool,
     /// The moment before the write.
     since: Since,
@@ -48,7 +48,8 @@ impl Drop for WriteTurn<'_> {
 }
 
 impl FileState {
-    /// Reads `reads` and writes `writes`. The caller is inside the gate, and has made room. After a failure no more pieces begin.
+    /// Reads `reads` and writes `writes`. The caller is inside the gate, and has allocated space. After a failure no
+    /// more pieces begin.
     ///
     /// # Safety
     /// The extents' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing else.

@@ -1,14 +1,15 @@
-//! [`WritebackErrors`]: errors that come after the call that caused them. A write to a cached page succeeded, and later the page could not
-//! be written back. The next sync of each handle that was open reports that once. Linux keeps such errors alike (`errseq_t`).
+//! [`WritebackErrors`]: failures of write-back. A write to a cached page succeeded, and later the page could not be
+//! written back. The next sync of each handle that was open reports the failure once. Linux does the same (`errseq_t`).
 //!
 //! Non-goals: errors of the calls themselves, and failures after which the file takes no more writes (`durable`).
 //!
 //! Rules:
-//! 1. Every flush that was begun and fails adds one to the count and stores its failure, for whatever call it ran. Its pages stay dirty.
-//! 2. Each handle has the count of the failures that were reported to it. A new handle begins with the present count, a clone with the
-//!    count of its original.
-//! 3. A sync does all its work, then looks at the count. It reports its own failure if it has one, else the last other failure. Both
-//!    count as reported to the handle then.
+//! 1. Every flush that begins and fails, for any call, adds one to the count and stores its failure. Its pages stay
+//!    dirty.
+//! 2. Each handle has a count of the failures reported to it. A new handle begins with the present count, a clone with
+//!    the count of its original.
+//! 3. A sync does all its work, then compares the counts. It reports its own failure if it has one, otherwise the last
+//!    other failure. Then both count as reported to the handle.
 //! 4. The end of the file reports the last failure if no handle has reported it.
 
 use std::sync::Arc;

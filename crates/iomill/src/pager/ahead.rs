@@ -1,16 +1,18 @@
-//! Bringing pages in before a call asks for them: read-ahead of a handle ([`ReadAhead`]), and ranges that advice asks for ([`Wanted`]).
+//! Reading pages into the cache before a call needs them: read-ahead of a handle ([`ReadAhead`]), and ranges of the
+//! advice `WillNeed` ([`Wanted`]).
 //!
-//! Goals: a sequential reader finds its pages in the cache; random reads cost nothing extra that can be measured. Non-goals: guessing
-//! strides, and reading backwards.
+//! Goals: a sequential reader finds its pages in the cache; random reads have no measurable extra cost. Non-goals:
+//! guessing strides, and reading backwards.
 //!
-//! A handle keeps a few streams: positions from which a thread seems to read one page after the other. A read looks at them when it
-//! misses a page. A hit looks at them only if it comes to the end of a chunk of the file, and only while a stream has a window. All other
-//! hits cost the same as without read-ahead.
+//! A handle keeps a few streams: positions from which a thread seems to read one page after the other. A read checks
+//! them when it misses a page. A hit checks them only if it reaches the end of a chunk of the file, and only while a
+//! stream has a window. All other hits cost the same as without read-ahead.
 //!
 //! Rules:
-//! 1. Pages in flight that no call has asked for are at most an eighth of the cache (`AheadQuota`), so that they do not push each other out.
-//! 2. No thread waits to begin read-ahead: if a lock is taken, the gate is closed or the quota is used up, it is left out. Advice is put
-//!    back while the quota is used up. The end of a quota continues with it.
+//! 1. Pages in flight that no call has asked for are at most an eighth of the cache (`AheadQuota`), so that they do not
+//!    evict each other.
+//! 2. No thread waits to begin read-ahead: if a lock is taken, the gate is closed or the quota is used up, read-ahead
+//!    is skipped. Advice is queued again while the quota is used up, and the end of a quota resumes it.
 //! 3. A read-ahead is a spawned operation: it owns itself, and holds the file inside its gate until it has ended.
 
 use std::collections::VecDeque;
@@ -26,16 +28,16 @@ use crate::exec::pools::Pool;
 use crate::exec::task::spawn;
 use crate::sys::sync::{AtomicU32, Mutex, Ordering, lock};
 
-/// Pages of a stream's first window.
+/// The number of pages in a stream's first window.
 const FIRST_PAGES: u64 = 4;
 
-/// The same for a handle with the advice `Sequential`.
+/// `FIRST_PAGES` for a handle with the advice `Sequential`.
 const SEQUENTIAL_FIRST_PAGES: u64 = 32;
 
-/// How many times larger the windows of such a handle get.
+/// The factor by which the windows of such a handle are larger.
 const SEQUENTIAL_TIMES: u64 = 2;
 
-/// Pages of the largest window.
+/// The number of pages in the largest window.
 const WINDOW_MAX_PAGES: u64 = 1024;
 
 /// The largest window has 1/`WINDOW_SHARE` of the cache.
@@ -47,13 +49,13 @@ const ON_ITS_WAY_SHARE: u64 = 8;
 /// A range with the advice `WillNeed` brings in at most 1/`NEEDED_SHARE` of the cache.
 const NEEDED_SHARE: u64 = 2;
 
-/// Most ranges that advice asks for and that have not begun.
+/// The most ranges of advice that wait to begin.
 const WANTED_MAX: usize = 4096;
 
 /// Streams of a handle.
 const STREAMS: usize = 8;
 
-/// Only a hit at the end of a stretch of this many pages looks whether its stream needs the next window.
+/// Only a hit that reaches a multiple of this many pages checks whether its stream needs the next window.
 pub const CHUNK_PAGES: u64 = 16;
 
 /// The advice for a handle's reads.
@@ -67,7 +69,7 @@ pub enum Pattern {
     Sequential,
 }
 
-/// What a handle knows of its reads.
+/// The read-ahead of a handle.
 #[derive(Debug)]
 pub struct ReadAhead {
     /// Pages of the largest window; 0 for no read-ahead.
@@ -84,7 +86,7 @@ struct Streams {
     clock: u64,
 }
 
-/// A position from which a thread reads one page after the other, or may do so.
+/// A position from which a thread reads, or may read, one page after the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     /// The last page that is known to have been read.
@@ -93,9 +95,9 @@ struct Stream {
     end: u64,
     /// Pages of the last window; 0 before the first.
     window: u64,
-    /// The next window begins when a read comes to this page.
+    /// The next window begins when a read reaches this page.
     mark: u64,
-    /// The clock's value when a read last found it; 0 for never.
+    /// The clock's value at the last read that continued the stream; 0 for none.
     used: u64,
 }
 
@@ -104,7 +106,7 @@ struct Stream {
 struct Windows {
     first: u64,
     most: u64,
-    /// Whether the first window begins before two reads have followed each other.
+    /// Whether the first window begins at the first miss, without a second read that follows it.
     at_once: bool,
 }
 
@@ -114,7 +116,7 @@ impl Stream {
         self.used > 0 && page >= self.last && page <= self.end.max(self.last + 1)
     }
 
-    /// Notes that a read has come to `last`. Returns what to read ahead now.
+    /// Notes that a read has reached `last`. Returns the pages to read ahead now.
     fn come_to(&mut self, last: u64, windows: Windows) -> Option<Range<u64>> {
         self.last = last;
         if self.window > 0 && last < self.mark {
@@ -128,7 +130,7 @@ impl Stream {
 }
 
 impl Streams {
-    /// Notes a read of these pages that has missed. Returns what to read ahead.
+    /// Notes a read of these pages that has missed. Returns the pages to read ahead.
     fn missed(&mut self, pages: Range<u64>, windows: Windows) -> Option<Range<u64>> {
         self.clock += 1;
         let (clock, last) = (self.clock, pages.end.saturating_sub(1).max(pages.start));
@@ -141,7 +143,7 @@ impl Streams {
         if windows.at_once { stream.come_to(last, windows) } else { None }
     }
 
-    /// Notes a hit that has come to the end of this page. Returns what to read ahead.
+    /// Notes a hit that has reached the end of this page. Returns the pages to read ahead.
     fn passed(&mut self, page: u64, windows: Windows) -> Option<Range<u64>> {
         self.clock += 1;
         let clock = self.clock;
@@ -182,7 +184,7 @@ impl ReadAhead {
         }
     }
 
-    /// Expects what another handle expects. It takes no lock of that one.
+    /// Takes over the advice of another handle, without its lock.
     pub fn expect_as(&self, other: &ReadAhead) {
         self.pattern.store(other.pattern.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -206,7 +208,7 @@ impl ReadAhead {
         self.look(file, paged, |streams| streams.missed(pages, windows));
     }
 
-    /// Notes a read that has found all its pages, and comes to the end of a chunk at this page.
+    /// Notes a read that has found all its pages, and reaches the end of a chunk at this page.
     pub fn passed(&self, file: &Arc<OpenFile>, paged: &Arc<Paged>, page: u64) {
         if self.active.load(Ordering::Relaxed) == 0 {
             return;
@@ -216,7 +218,7 @@ impl ReadAhead {
     }
 
     fn look(&self, file: &Arc<OpenFile>, paged: &Arc<Paged>, next: impl FnOnce(&mut Streams) -> Option<Range<u64>>) {
-        // Another thread that reads by this handle has the lock: this look is left out (rule 2).
+        // If another thread that reads by this handle has the lock, this check is skipped (rule 2).
         let Ok(mut streams) = self.streams.try_lock() else { return };
         let range = next(&mut streams);
         if let Some(range) = &range
@@ -228,7 +230,7 @@ impl ReadAhead {
         if self.active.load(Ordering::Relaxed) != active {
             self.active.store(active, Ordering::Relaxed);
         }
-        // Begun without the lock, because in the inline mode the whole read happens here.
+        // Begun without the lock, because in the inline mode this call does the whole read.
         drop(streams);
         let Some(range) = range else { return };
         match file.start_ahead(paged, range.clone(), None) {
@@ -242,7 +244,7 @@ impl ReadAhead {
     }
 }
 
-/// A number of pages in flight that no call has asked for (rule 1).
+/// A count of pages in flight that no call has asked for (rule 1).
 #[derive(Debug)]
 pub struct AheadQuota {
     pager: Arc<Pager>,
@@ -256,7 +258,7 @@ impl AheadQuota {
         Some(AheadQuota { pager: Arc::clone(pager), pages })
     }
 
-    /// Most pages of all quotas together.
+    /// The most pages of all quotas together.
     fn most(pager: &Pager) -> u64 {
         pager.pages() / ON_ITS_WAY_SHARE
     }
@@ -282,10 +284,10 @@ enum Start {
     NotNow,
 }
 
-/// Runs at the end of a read-ahead, on any thread. It only hands work to a pool.
+/// A function that runs at the end of a read-ahead, on any thread. It only hands work to a pool.
 type Then = Box<dyn FnOnce() + Send>;
 
-/// Tells of the end of a read-ahead when it is dropped, by a panic too.
+/// Runs `Then` when it is dropped, also by a panic.
 struct AtEnd(Option<Then>);
 
 impl Drop for AtEnd {
@@ -295,8 +297,8 @@ impl Drop for AtEnd {
 }
 
 impl OpenFile {
-    /// Begins to bring pages in that a call may ask for soon, if that takes no wait (rule 2). The thread that brings the end calls `then`.
-    /// If the read-ahead has not begun, `then` is not called.
+    /// Begins to read pages into the cache that a call may need soon, if that takes no wait (rule 2). The thread that
+    /// completes the read-ahead calls `then`. If the read-ahead has not begun, `then` is not called.
     fn start_ahead(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>, then: Option<Then>) -> Result<Start> {
         let cell = self.exec().cell_for(Class::Background)?;
         let Some(entered) = EnteredFile::try_enter(self) else { return Ok(Start::NotNow) };
@@ -315,7 +317,7 @@ impl OpenFile {
             let io = entered.exec().spawned(&its_cell);
             // SAFETY: the spans have no memory but frames, which are their fills' until these have ended.
             let ran = unsafe { entered.complete(&io, &paged, Want::Ahead, spans, Class::Background).await };
-            // No call has asked for these pages, so an error is dropped. A call that asks for them reads them itself.
+            // No call has asked for these pages, so an error is dropped. A call that needs them reads them itself.
             drop(ran);
             drop(quota);
             entered.leave(move || drop(at_end));
@@ -328,7 +330,7 @@ impl OpenFile {
         self.file.len().div_ceil(PAGE_BYTES as u64)
     }
 
-    /// Brings pages in on advice, one wave after the other, after the ranges of earlier advice.
+    /// Reads pages into the cache on advice, one wave after the other, after the ranges of earlier advice.
     pub fn will_need(self: &Arc<Self>, paged: &Arc<Paged>, pages: Range<u64>) {
         let most = paged.pager.pages() / NEEDED_SHARE;
         let end = pages.end.min(self.end_page()).min(pages.start.saturating_add(most));
@@ -338,7 +340,7 @@ impl OpenFile {
     }
 }
 
-/// Ranges that advice asks for.
+/// Ranges of the advice `WillNeed`.
 #[derive(Debug, Default)]
 pub struct Wanted {
     state: Mutex<WantedState>,
@@ -347,9 +349,9 @@ pub struct Wanted {
 #[derive(Default)]
 struct WantedState {
     ranges: VecDeque<(Weak<OpenFile>, Range<u64>)>,
-    /// Whether a thread or an operation is bringing them in, one wave after the other.
+    /// Whether a thread or an operation is reading them, one wave after the other.
     running: bool,
-    /// Continues when a quota has ended.
+    /// Resumes the ranges when a quota ends.
     resume: Option<Then>,
 }
 
@@ -360,7 +362,7 @@ impl std::fmt::Debug for WantedState {
 }
 
 impl Wanted {
-    /// Adds a range, unless there are too many. Returns whether the caller must start to bring ranges in.
+    /// Adds a range, unless there are too many. Returns whether the caller must start to read the ranges.
     fn push(&self, file: Weak<OpenFile>, pages: Range<u64>) -> bool {
         let mut queue = lock(&self.state);
         if queue.ranges.len() < WANTED_MAX {
@@ -384,7 +386,7 @@ impl Wanted {
         Some(wave)
     }
 
-    /// Puts a wave back. `resume` continues with it when a quota has ended.
+    /// Queues a wave again. `resume` continues with it when a quota ends.
     fn put_back(&self, file: Weak<OpenFile>, pages: Range<u64>, resume: Then) {
         let mut queue = lock(&self.state);
         match queue.ranges.front_mut() {
@@ -399,8 +401,8 @@ impl Wanted {
     }
 }
 
-/// Continues with the wanted ranges on a thread of `resumes`. The thread that brings an end may be a drive's, which must not wait for room
-/// in queues, and must not close files.
+/// Continues with the wanted ranges on a thread of `resumes`. The completing thread may be a drive's, which must not
+/// wait for free slots in queues, and must not close files.
 fn go_on_later(resumes: &Arc<Pool>, pager: &Arc<Pager>) -> Then {
     let (resumes, pager) = (Arc::clone(resumes), Arc::downgrade(pager));
     Box::new(move || {
@@ -412,7 +414,7 @@ fn go_on_later(resumes: &Arc<Pool>, pager: &Arc<Pager>) -> Then {
 fn go_on(pager: &Arc<Pager>) {
     let most = (pager.pages() / WINDOW_SHARE).clamp(1, WINDOW_MAX_PAGES);
     while let Some((file, pages)) = pager.wanted.next(most) {
-        // No user has the file open any more: read-ahead must not keep it from being deleted.
+        // If no user has the file open any more, it is skipped: read-ahead must not delay its deletion.
         let Some(file) = file.upgrade().map(OpenRef::new).filter(|file| file.is_held()) else { continue };
         let Some(paged) = file.paged.clone() else { continue };
         let resumes = &file.exec().resumes;
@@ -426,7 +428,7 @@ fn go_on(pager: &Arc<Pager>) {
                     return;
                 }
             }
-            // The cache is tiny, or the file is busy with something else: this wave is left out.
+            // The cache is tiny, or the file is being resized or closed: this wave is skipped.
             Ok(_) => {}
             Err(error) => file.exec().notice(format!("reading {:?} as advised: {error}", file.file.name())),
         }
@@ -439,7 +441,7 @@ mod tests {
 
     const WINDOWS: Windows = Windows { first: 4, most: 64, at_once: false };
 
-    /// Reads one page after the other. Pages that were read ahead are hits, which look at the ends of chunks.
+    /// Reads one page after the other. Pages that were read ahead are hits, which check at the ends of chunks.
     fn read_on(streams: &mut Streams, pages: Range<u64>) -> (u64, Vec<Range<u64>>) {
         let (mut there, mut misses, mut ranges) = (0, 0, Vec::new());
         for page in pages {
@@ -488,7 +490,7 @@ mod tests {
                 assert_eq!(streams.missed(start..start + 1, WINDOWS).is_some(), page == 1);
             }
         }
-        // One more takes the place of the one that was used longest ago.
+        // One more stream replaces the least recently used one.
         assert_eq!(streams.missed(99_999..100_000, WINDOWS), None);
         assert_eq!(streams.missed(6..7, WINDOWS), None);
     }

@@ -1,5 +1,5 @@
-//! Batches of reads and writes that no call waits for: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a [`BatchReceiver`] for its
-//! outcome. Non-goals: the I/O itself (`complete`, `file::transfer`).
+//! Batches of asynchronous reads and writes: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a
+//! [`BatchReceiver`] for its outcome. Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
 //! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
 
@@ -18,17 +18,17 @@ use crate::file::Entered;
 use crate::file::split::Extent;
 use crate::file::transfer::WriteTurn;
 
-/// The buffers of a batch: what it read, or what it wrote.
+/// The buffers of a batch: the bytes read or written.
 pub type Buffers = Vec<Vec<u8>>;
 
-/// What is called with the outcome of an operation.
+/// The function that is called with the outcome of an operation.
 pub type Callback<K> = Box<dyn FnOnce(Outcome<K>) + Send>;
 
 /// One request of a batch for `File::submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request {
-    /// Read a range that lies within the file.
+    /// Read a range within the file.
     Read {
         /// Offset in bytes.
         offset: u64,
@@ -39,7 +39,7 @@ pub enum Request {
     Write {
         /// Offset in bytes.
         offset: u64,
-        /// What to write.
+        /// The bytes to write.
         bytes: Vec<u8>,
     },
 }
@@ -99,7 +99,7 @@ impl<K: Send + 'static> BatchReceiver<K> {
         Ok(BatchReceiver(Some(ReceiverKind::Callback(Arc::clone(callbacks), callback))))
     }
 
-    /// Whether a future waits for the outcome. Its polls bring the I/O on.
+    /// Whether a future waits for the outcome. Its polls drive the I/O.
     fn is_polled(&self) -> bool {
         matches!(self.0, Some(ReceiverKind::Promise(_)))
     }
@@ -112,7 +112,7 @@ impl<K: Send + 'static> BatchReceiver<K> {
         }
     }
 
-    /// The receiver, which is not here any more.
+    /// Takes the receiver out.
     fn take(&mut self) -> BatchReceiver<K> {
         BatchReceiver(self.0.take())
     }
@@ -131,10 +131,11 @@ impl<K: Send + 'static> Drop for BatchReceiver<K> {
     }
 }
 
-/// The shared context of an operation, by which polls of its future bring it on. `None`: other threads do, or it has ended.
+/// The shared context of an operation, in which polls of its future drive its I/O. `None` if other threads drive it, or
+/// if it has ended.
 pub type Begun = Option<Arc<SharedCell>>;
 
-/// Begins batches on a file. It is no handle of the file.
+/// Begins batches on a file. It is not a handle of the file.
 pub struct Requester {
     file: OpenRef,
     class: Class,
@@ -145,13 +146,13 @@ impl Requester {
         Requester { file, class }
     }
 
-    /// Begins a batch. Its outcome goes to `done`. An error means that nothing has begun, and `done` gets no outcome. Returns the shared context where
-    /// the calling thread has begun it, if it has.
+    /// Begins a batch; `done` receives its outcome. An error means that nothing has begun, and `done` receives no
+    /// outcome. Returns the shared context in which the calling thread has begun the batch, if it has.
     pub fn begin(self, batch: Batch, done: BatchReceiver<Buffers>) -> Result<Begun> {
         self.begin_with(batch, done).map_err(Error::from)
     }
 
-    /// Begins to move bytes between a file and a buffer of the caller, as `begin`.
+    /// `begin` for a transfer between a file and a buffer of the caller.
     pub fn begin_owned<K: Send + 'static>(
         self,
         owned: Owned<K>,
@@ -160,7 +161,7 @@ impl Requester {
         self.begin_with(Some(owned), done)
     }
 
-    /// Begins to read into a buffer of the caller as far as the file goes, as `begin`. The outcome has the number of bytes.
+    /// `begin` for a read into a buffer of the caller up to the end of the file. The outcome has the number of bytes.
     pub fn begin_up_to_end<B: IoBuffer>(
         self,
         buffer: B,
@@ -170,8 +171,9 @@ impl Requester {
         self.begin_with(UpToEnd { buffer: Some(Kept::new((buffer, 0))), offset }, done)
     }
 
-    /// Starts what `work` prepares. If that is nothing, it prepares again on a callback thread, and then errors go to `done`. Lets go of the
-    /// file before anything can end: the code that hears of the end may close it.
+    /// Starts the operation that `work` prepares. If `work` prepares none, a callback thread prepares it again, and
+    /// `done` receives the errors. Releases the file before an operation can end: the code that receives its outcome
+    /// may close the file.
     fn begin_with<K: Send + 'static>(
         self,
         mut work: impl Prepare<K>,
@@ -207,7 +209,7 @@ impl Requester {
             let error = match prepared {
                 Ok(Some(prepared)) => {
                     drop(work);
-                    // Its future does not know where it has begun, so no poll brings it on.
+                    // The future does not have the context in which it has begun, so no poll drives it.
                     return prepared.start().iter().for_each(SharedCell::leave);
                 }
                 // No callback thread could take the job, so it ran in the waker.
@@ -218,7 +220,8 @@ impl Requester {
         }));
     }
 
-    /// Enters, and makes room for writes of ranges that end at `write_end`. `None` if that needs a wait that is forbidden in a waker.
+    /// Enters the file, and allocates space for writes of ranges that end at `write_end`. `None` if that needs a wait
+    /// that is forbidden in a waker.
     fn enter_for(
         &self,
         write_end: Option<u64>,
@@ -230,24 +233,24 @@ impl Requester {
             return self.file.enter_to_write(end, ranges).map(Some);
         }
         let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };
-        // Room takes calls of the file system, which may wait.
+        // Allocating space takes calls of the file system, which may wait.
         if file.is_in_stale_tail(end) || !file.has_room_for(end) || file.is_growing() {
             return Ok(None);
         }
         Ok(file.reserve(end, ranges)?.then_some(entered))
     }
 
-    /// Whether the calling thread has as much in flight as callers that wait for it should have.
+    /// Whether the calling thread has so much in flight that a caller which may wait should wait.
     pub fn is_full_here(&self) -> bool {
         let exec = self.file.exec();
         if self.class == Class::Background { exec.is_full_behind() } else { exec.is_full_here() }
     }
 }
 
-/// What an operation needs before its I/O.
+/// The preparation of an operation before its I/O.
 trait Prepare<K: Send + 'static>: Send + 'static {
-    /// Enters the file, and takes the buffers and `done`. `None` if that needs a wait that is forbidden here. Then it may be called again, as after
-    /// an error.
+    /// Enters the file, and takes the buffers and `done`. `None` if that needs a wait that is forbidden on this thread.
+    /// After `None` or an error it may be called again.
     fn prepare(&mut self, by: &Requester, done: &mut BatchReceiver<K>) -> Result<Option<Prepared<K>>>;
 
     /// The caller's buffer, unless it was taken.
@@ -261,7 +264,7 @@ impl Prepare<Buffers> for Batch {
         let ranges = self.writes().map(|(offset, len)| offset..offset + len);
         let Some(entered) = by.enter_for(self.is_write().then_some(write_end), ranges)? else { return Ok(None) };
         file.file.check_within(reads(&self.requests))?;
-        // Here the caller still sees an error of making engines.
+        // At this point an error of making engines still reaches the caller.
         let cell = file.exec().cell_for(by.class)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;
         // SAFETY: the memory is in `buffers`, on the heap, and `Prepared` has them.
@@ -271,7 +274,7 @@ impl Prepare<Buffers> for Batch {
         Ok(Some(Prepared { entered, buffers: Kept::new(buffers), moves, done: done.take() }))
     }
 
-    /// A batch gives its buffers only with its outcome.
+    /// A batch returns its buffers only with its outcome.
     fn give_back(self) -> Option<Buffers> {
         None
     }
@@ -300,9 +303,9 @@ impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
     }
 }
 
-/// A read as far as the file goes.
+/// A read up to the end of the file.
 struct UpToEnd<B> {
-    /// The buffer, and how much of it is read. `None` after it was taken.
+    /// The buffer, and the number of its bytes to read. `None` after it was taken.
     buffer: Option<Kept<(B, usize)>>,
     offset: u64,
 }
@@ -338,14 +341,14 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
 /// A batch that is inside the gate, before its I/O begins.
 struct Prepared<K: Send + 'static> {
     entered: EnteredFile,
-    /// The memory of all that `moves` moves. It stays where it is when this is moved.
+    /// The memory of all transfers of `moves`. Its address stays the same when this is moved.
     buffers: Kept<K>,
     moves: Moves,
     done: BatchReceiver<K>,
 }
 
 impl<K: Send + 'static> Prepared<K> {
-    /// Spawns what the cache alone could not do. Returns where.
+    /// Spawns the part that needs I/O. Returns its context.
     fn start(self) -> Begun {
         let Prepared { entered, buffers, moves, done } = self;
         if moves.is_empty() {
@@ -371,35 +374,36 @@ impl<K: Send + 'static> Prepared<K> {
     }
 }
 
-/// A buffer of the caller, and what moves between it and a file.
+/// A buffer of the caller, and the transfers between it and a file.
 pub struct Owned<K> {
     buffer: Kept<K>,
-    /// The buffer's memory, or a part that has all that moves.
+    /// The buffer's memory, or a part that contains all transfers.
     within: Within,
     reads: Unread,
-    /// `None` if this is no write.
+    /// `None` for a read.
     writes: Option<Vec<Extent>>,
 }
 
 impl<K> Owned<K> {
     /// # Safety
-    /// The memory of `reads` and `writes` is the buffer's, stays where it is when the buffer is moved, and is there until the buffer is dropped.
+    /// The memory of `reads` and `writes` is the buffer's. Its address stays the same when the buffer is moved, and it
+    /// is valid until the buffer is dropped.
     pub unsafe fn new(buffer: Kept<K>, within: Within, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
         Owned { buffer, within, reads, writes }
     }
 }
 
-/// What reads have not found in the cache.
+/// The parts of reads that missed the cache.
 #[derive(Default)]
 pub struct Unread {
-    /// Without a cache: all of it.
+    /// Without a cache: all extents.
     extents: Vec<Extent>,
-    /// With a cache.
+    /// With a cache: the missing spans.
     spans: Vec<Span>,
 }
 
 impl Unread {
-    /// Copies what the cache has of reads. The rest is to be read.
+    /// Copies the cached bytes of reads. The value lists the rest.
     ///
     /// # Safety
     /// The extents' memory is writable, and nothing else uses it.
@@ -416,7 +420,7 @@ impl Unread {
         Unread { extents, spans }
     }
 
-    /// Whether the cache had all of it.
+    /// Whether all bytes were cached.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty() && self.spans.is_empty()
     }
@@ -427,15 +431,15 @@ impl Unread {
     }
 }
 
-/// The transfers of a batch, when its memory is there.
+/// The transfers of a batch with their memory.
 struct Moves {
-    /// Memory that may be registered with engines, and has all that moves; or none.
+    /// Memory that may be registered with engines and contains all transfers; or none.
     within: Within,
     reads: Unread,
     writes: Vec<Extent>,
     write_end: u64,
     class: Class,
-    /// Where it does its I/O.
+    /// The context of its I/O.
     cell: Arc<SharedCell>,
 }
 
@@ -445,7 +449,7 @@ impl Moves {
     }
 
     /// # Safety
-    /// The memory of all extents is valid until this has ended or is dropped. Nothing else touches memory that is read into.
+    /// The memory of all extents is valid until this has ended or is dropped. Nothing else uses the memory of reads.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {
         let Moves { within, reads: Unread { extents, spans: missing }, writes, write_end, class, cell } = self;
         let io = file.exec().spawned(&cell);
@@ -468,7 +472,7 @@ impl Moves {
     }
 }
 
-/// The buffers of requests, and their extents to read into and to write from.
+/// The buffers of requests, with the extents of their reads and of their writes.
 fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<Extent>, Vec<Extent>)> {
     let mut buffers: Buffers = Vec::with_capacity(requests.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());

@@ -1,8 +1,9 @@
-//! The second half of a call: `OpenFile::complete` does what the cache alone cannot do. It fills missing pages in waves, waits for pages,
-//! or goes past the cache. Non-goals: the first look at pages (`wave`), and the plan of fills (`fill`).
+//! The second half of a call: `OpenFile::complete` does the part that needs I/O. It fills missing pages in waves, waits
+//! for pages of other operations, or bypasses the cache. Non-goals: the lookup of pages (`wave`), and the plan of fills
+//! (`fill`).
 //!
-//! Waves are bounded, so that a call never owns too many pages of the cache. The call waits for pages of other operations after its own
-//! fills have ended (rule 4 of the cache). Spans with a full set go past the cache.
+//! Waves are bounded, so that a call never owns too many pages of the cache. The call waits for pages of other
+//! operations after its own fills have ended (rule 4 of the cache). Spans with a full set bypass the cache.
 
 use super::Paged;
 use super::fill::Fills;
@@ -23,7 +24,8 @@ use crate::sys::copy::copy_bytes;
 use crate::sys::flushes::Since;
 use crate::sys::sync::{Mutex, lock};
 
-/// A page on its way past its full set. Dropping it, also by a panic, passes the outcome to waiting operations. `Ok` has them look again.
+/// A page that bypasses its full set. Dropping it, also by a panic, passes the outcome to waiting operations. After
+/// `Ok` they look the page up again.
 struct Transit<'a> {
     key: (Key, KeyHash, &'a Cache),
     outcome: Outcome,
@@ -36,7 +38,7 @@ impl Drop for Transit<'_> {
     }
 }
 
-/// A sink that ends fills when their pieces end.
+/// A sink of completions that ends fills when their pieces end.
 struct FillEnds<'a> {
     fills: &'a Fills<&'a Paged>,
     first: FirstFailure,
@@ -55,11 +57,11 @@ impl Sink for FillEnds<'_> {
 }
 
 impl OpenFile {
-    /// Does what the cache alone could not do: fills, waits, bypasses. The caller is inside the gate. Returns how many pages could not be
-    /// touched, or read ahead, because their set was full.
+    /// Does the part of a call that needs I/O: fills, waits, bypasses. The caller is inside the gate. Returns the
+    /// number of pages that could not be touched, or read ahead, because their set was full.
     ///
     /// # Safety
-    /// The spans' memory is valid until this has ended or is dropped. For reads nothing else uses it.
+    /// The spans' memory is valid until this has ended or is dropped. Nothing else uses the memory of reads.
     pub unsafe fn complete(
         &self,
         io: &Io<'_>,
@@ -72,7 +74,8 @@ impl OpenFile {
         unsafe { self.complete_beside(io, paged, want, todo, class, 1) }
     }
 
-    /// The same for one of `lists` that a call completes at the same time. Together their waves are as large as those of one.
+    /// `complete` for one of the lists that a call completes at the same time. Together their waves are as large as
+    /// those of one list.
     ///
     /// # Safety
     /// As for `complete`.
@@ -112,7 +115,7 @@ impl OpenFile {
                 ran?;
             }
             if sorted.is_empty() {
-                // What most waves come to.
+                // Most waves end here.
                 continue;
             }
             self.note_dirty(io, paged, if want == Want::Write { Op::Write } else { Op::Read }, &sorted.over).await;
@@ -138,7 +141,7 @@ impl OpenFile {
         Ok(untouched)
     }
 
-    /// Moves the spans of one page past its full set, and puts those into `todo` that must be looked at again.
+    /// Moves the spans of one page past its full set. Adds to `todo` the spans that must be looked up again.
     ///
     /// # Safety
     /// As for `complete`.
@@ -159,7 +162,7 @@ impl OpenFile {
         let (first, others) = join(of_page);
         // SAFETY: the caller's promise.
         let others = if unsafe { self.pass_full(io, paged, op, first, class).await? } { others } else { of_page };
-        // The page may find room in its set by now.
+        // The set of the page may have a free frame by now.
         others.iter().for_each(|span| todo.again(*span));
         Ok(())
     }
@@ -194,8 +197,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Waits for pages that other operations work on, and puts their spans back into `todo`. The call owns no unfinished fills (rule 4 of
-    /// the cache).
+    /// Waits for pages that other operations work on, and adds their spans to `todo` again. The call owns no unfinished
+    /// fills (rule 4 of the cache).
     async fn wait_for_busy(
         &self,
         io: &Io<'_>,
@@ -218,8 +221,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Moves one span past the cache. An error means that the transfer has not begun, or that a file with sums has told
-    /// all.
+    /// Moves one span past the cache. An error means that the transfer has not begun, or that a file with sums has
+    /// reported its failure.
     async unsafe fn move_span(&self, io: &Io<'_>, op: Op, class: Class, span: Span, ends: &FirstFailure) -> Result<()> {
         if self.file.sums().is_some() {
             let extent = std::iter::once(span.extent());
@@ -237,7 +240,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Writes spans. The caller is inside the gate, and has made room for them.
+    /// Writes spans. The caller is inside the gate, and has allocated space for them.
     ///
     /// # Safety
     /// The spans' memory is readable until this has ended or is dropped.
@@ -247,11 +250,11 @@ impl OpenFile {
         unsafe { self.complete(io, paged, Want::Write, spans, class).await }.map(drop)
     }
 
-    /// Reads spans that the cache does not have, and writes others at the same time. The caller is inside the gate, and has made room.
+    /// Reads missing spans, and writes others at the same time. The caller is inside the gate, and has allocated space.
     /// Returns when both have ended.
     ///
     /// # Safety
-    /// The spans' memory is valid until this has ended or is dropped. Nothing else touches memory that is read into.
+    /// The spans' memory is valid until this has ended or is dropped. Nothing else uses the memory that reads fill.
     pub async unsafe fn read_and_write(
         &self,
         io: &Io<'_>,
@@ -273,7 +276,8 @@ impl OpenFile {
         } else {
             [(Want::Read, reads), (Want::Write, writes)]
         };
-        // In boxes, because an operation has room for all that it may wait for, and most do not wait for two lists.
+        // Boxed, because an operation's future has the size of every future that it may await, and most await no two
+        // lists.
         let [first, second] = lists.map(|(want, spans)| {
             // SAFETY: the caller's promise.
             Box::pin(unsafe { self.complete_beside(io, paged, want, spans, class, 2) })
@@ -311,8 +315,8 @@ impl OpenFile {
         ends.first.take().map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
 
-    /// Makes room in sets that a write found full. Returns whether another round may find room. If not, because other pages cannot be
-    /// written back, the write goes past the cache.
+    /// Frees frames in sets that a write found full. Returns whether another round may find one. If not, because other
+    /// pages cannot be written back, the write bypasses the cache.
     async fn flush_full(&self, io: &Io<'_>, paged: &Paged, full: &[Span]) -> Result<bool> {
         if full.is_empty() {
             return Ok(false);
@@ -320,8 +324,8 @@ impl OpenFile {
         let pages: Vec<u64> = full.iter().map(|span| span.page).collect();
         let (mut any, _reported_by_their_handles) = Box::pin(self.make_room(io, paged, &pages)).await;
         if !any {
-            // A page may itself be in its set, without a free frame beside it, because pins have all others. It goes past the cache only
-            // when it is clean. If its flush fails, that is an error of this write.
+            // A page may be in its set without a free frame beside it, because pins hold all other frames. A write
+            // bypasses such a page only when the page is clean. If its flush fails, that is an error of this write.
             for page in pages {
                 any |= Box::pin(self.flush_page(io, paged, page)).await?;
             }
@@ -336,7 +340,7 @@ impl OpenFile {
     async unsafe fn pass_full(&self, io: &Io<'_>, paged: &Paged, op: Op, span: Span, class: Class) -> Result<bool> {
         let (key, hash, cache) = paged.key(span.page);
         if !cache.begin_bypass(key, hash) {
-            // The page is there now, or another operation works on it, or too many pages are in transit.
+            // The page is cached now, or another operation works on it, or too many pages are in transit.
             io.pause().await;
             return Ok(false);
         }
@@ -355,7 +359,8 @@ impl OpenFile {
         if op == Op::Write {
             self.file.mark_part_of(span.offset(), since);
         } else if let Some(failure) = failure {
-            // A reader that waits for this read would get the same failure. An operation that waits for a write looks again.
+            // A reader that waits for this read gets the same failure. An operation that waits for a write looks the
+            // page up again.
             transit.outcome = Err(failure);
         }
         drop(transit);
@@ -364,7 +369,8 @@ impl OpenFile {
     }
 }
 
-/// Joins the first span of a page with those that go on where it ends, in the page and in memory. Returns the others, too.
+/// Joins the first span of a page with the spans that continue it, in the page and in memory. Returns the other spans,
+/// too.
 fn join(of_page: &[Span]) -> (Span, &[Span]) {
     let [first, others @ ..] = of_page else { unreachable!("a page has a span") };
     let mut first = *first;

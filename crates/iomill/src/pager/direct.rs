@@ -1,13 +1,14 @@
-//! [`DirectRead`]: a read that no thread waits for, and that needs nothing but its pieces: of any range without a cache, or within one page that
-//! the cache does not have. It is what most asynchronous reads are.
+//! [`DirectRead`]: an asynchronous read that consists of its pieces alone: of any range without a cache, or within one
+//! missing page. Most asynchronous reads are direct.
 //!
-//! Goals: one allocation besides the buffer, and two locks. Non-goals: everything else. Where a page is not simply missing, or the gate is closed,
-//! the caller takes the general way (`batch`), which does the same by an operation of `exec`.
+//! Goals: one allocation besides the buffer, and two locks. Non-goals: all other cases. If the page is not simply
+//! missing, or the gate is closed, the caller takes the general path (`batch`), an operation of `exec`.
 //!
 //! Rules:
-//! 1. The fill's frame, the buffer and the file stay until all pieces have ended: the share of the pieces holds this.
-//! 2. `piece_done` is called once for each piece, then `share_done` once, by threads that have the context's lock, or had it. Nothing else reaches
-//!    `fill`, `ended`, `file` and `buffer` before the state says that the read has ended.
+//! 1. The fill's frame, the buffer and the file stay valid until all pieces have ended: the share of the pieces holds
+//!    this.
+//! 2. `piece_done` is called once for each piece, then `share_done` once, by threads that have the context's lock, or
+//!    had it. No other code uses `fill`, `ended`, `file` and `buffer` before the state says that the read has ended.
 //! 3. If no piece could begin, dropping this abandons the fill (rule 6 of the cache).
 
 use std::cell::UnsafeCell;
@@ -34,11 +35,11 @@ use crate::sys::copy::copy_bytes;
 use crate::sys::process::Home;
 use crate::sys::sync::{Mutex, Ordering, lock};
 
-/// What a read has come to.
+/// The state of a read.
 enum State<B> {
-    /// A future waits: the task, if it has been polled.
+    /// A future waits. The waker, if it has been polled.
     Open(Option<Waker>),
-    /// A callback is called with the outcome, on a thread of a pool.
+    /// A callback waits, to be called on a thread of this pool.
     Callback(Arc<Pool>, Callback<B>),
     Ended,
     /// The result was taken.
@@ -48,7 +49,7 @@ enum State<B> {
 /// See the module.
 pub struct DirectRead<B> {
     state: Mutex<State<B>>,
-    /// The fill, and the part of the page that the read wants. `None` without a cache, and after the end of the fill.
+    /// The fill, and the span of the page to copy. `None` without a cache, and after the end of the fill.
     fill: UnsafeCell<Option<(Fill, Span)>>,
     /// The first failure.
     ended: UnsafeCell<Result<()>>,
@@ -58,13 +59,13 @@ pub struct DirectRead<B> {
     buffer: UnsafeCell<Option<Kept<B>>>,
 }
 
-// SAFETY: what is in cells is reached by one thread at a time (rule 2), which hands it over by `state`. The fill and the span are descriptions
-// of memory that is theirs.
+// SAFETY: one thread at a time uses the cells (rule 2), and passes them on by `state`. The fill and the span describe
+// memory that they own.
 unsafe impl<B: Send> Sync for DirectRead<B> {}
 // SAFETY: as above.
 unsafe impl<B: Send> Send for DirectRead<B> {}
 
-/// A read under way, as its future has it.
+/// The future's side of a read in flight.
 pub struct DirectReading<B> {
     read: Arc<DirectRead<B>>,
     cell: Arc<SharedCell>,
@@ -73,7 +74,7 @@ pub struct DirectReading<B> {
 }
 
 impl OpenFile {
-    /// Reads a range within one page, if the cache has it and only its hint was wrong.
+    /// Reads a range within one page, if the page is cached and only its hint was wrong.
     ///
     /// # Safety
     /// The span's memory is writable, and nothing else uses it.
@@ -92,8 +93,9 @@ impl OpenFile {
         })
     }
 
-    /// Begins to read `len` bytes, at least one and all below the file's end, into the start of `buffer`, which is as long, if nothing is in the way:
-    /// with a cache it is one missing page. Else it gives the buffer back.
+    /// Begins a direct read of `len` bytes into the start of `buffer`, or returns the buffer if the read needs the
+    /// general path. There is at least one byte, all are within the file, and `buffer` has room for them. With a cache
+    /// the range is in one missing page.
     pub fn begin_direct<B: IoBuffer>(
         file: &OpenRef,
         class: Class,
@@ -105,7 +107,7 @@ impl OpenFile {
         Ok(DirectReading { read, cell, is_polled: false, home: Home::here() })
     }
 
-    /// The same with a callback. It gives the callback back with the buffer.
+    /// `begin_direct` with a callback, which it returns together with the buffer.
     pub fn submit_direct<B: IoBuffer>(
         file: &OpenRef,
         class: Class,
@@ -143,7 +145,7 @@ fn begin<B: IoBuffer>(
     host: Option<Arc<SharedCell>>,
 ) -> Begin<B> {
     let Some(entered) = Entered::try_enter(&file.file) else { return Err((buffer, state)) };
-    // The general way reports the error.
+    // The general path reports the error.
     let is_posted = host.is_some();
     let Ok(cell) = host.map_or_else(|| file.exec().cell_for(class), Ok) else { return Err((buffer, state)) };
     // The file may have shrunk before this call was inside.
@@ -154,7 +156,7 @@ fn begin<B: IoBuffer>(
     let memory = buffer.get().memory();
     let waits = cell.waits();
     let fill = match &file.paged {
-        // Its bytes are proved page by page.
+        // The bytes of a file with sums are verified page by page.
         None if file.file.sums().is_some() => return Err((buffer.into_inner(), state)),
         None => None,
         Some(paged) => {
@@ -197,7 +199,7 @@ fn begin<B: IoBuffer>(
         }
     };
     if let Err(error) = pushed {
-        // The array is being closed, which waits for operations inside files; so this is not expected. Dropping `read` abandons the fill.
+        // Not expected: a close of the array waits for operations inside files. Dropping `read` abandons the fill.
         // SAFETY: nothing else has `read`, because its share was not taken.
         unsafe { *read.ended.get() = Err(error) };
         read.end();
@@ -205,7 +207,7 @@ fn begin<B: IoBuffer>(
     Ok((read, cell))
 }
 
-/// Leaves pieces to the next turn of a cell.
+/// Queues pieces for the next turn of a cell.
 ///
 /// # Safety
 /// As for [`SharedCell::push`].
@@ -229,7 +231,7 @@ impl Paged {
         self.sums.as_ref().is_none_or(|sums| sums.is_loaded(page))
     }
 
-    /// Makes the caller the owner of the fill of a page, if it is missing and there is room for it.
+    /// Makes the caller the owner of a page's fill, if the page is missing and its set has a frame for it.
     fn begin_page(&self, span: Span) -> Option<Fill> {
         let (key, hash, cache) = self.key(span.page);
         self.pager.with_local(|local| {
@@ -245,10 +247,10 @@ impl Paged {
 }
 
 impl<B: Send + 'static> DirectRead<B> {
-    /// Ends the fill with a result. Returns it, which is an error if the bytes were not proved.
+    /// Ends the fill with a result. Returns the result, or an error if the bytes could not be verified.
     ///
     /// # Safety
-    /// Rule 2: the caller is the only thread at it.
+    /// Rule 2: the caller is the only thread that uses this.
     unsafe fn end_fill(&self, paged: &Paged, outcome: Outcome) -> Outcome {
         // SAFETY: the caller's promise.
         let Some((fill, span)) = (unsafe { (*self.fill.get()).take() }) else { return outcome };
@@ -267,13 +269,13 @@ impl<B: Send + 'static> DirectRead<B> {
         outcome
     }
 
-    /// Shows the end to the future, and wakes its task; or has the callback called.
+    /// Shows the end to the future and wakes its task, or queues the call of the callback.
     fn end(&self) {
         let before = std::mem::replace(&mut *lock(&self.state), State::Ended);
         match before {
             State::Open(Some(waker)) => pools::wake(waker),
             State::Callback(callbacks, callback) => {
-                // SAFETY: the read has ended, and only this takes its result: it has no future (rule 2).
+                // SAFETY: the read has ended and has no future, so only this takes its result (rule 2).
                 let outcome = match unsafe { self.take() } {
                     (Ok(()), Some(buffer)) => Ok(buffer),
                     (Ok(()), None) => Err(Failed::new(Error::Panicked, None)),
@@ -301,9 +303,9 @@ impl<B> DirectRead<B> {
 
 impl<B: Send + 'static> Owner for DirectRead<B> {
     fn piece_done(&self, _tag: u32, result: std::result::Result<(), Failure>) {
-        // SAFETY: rule 2. The file is there until `share_done`.
+        // SAFETY: rule 2. The file is held until `share_done`.
         let Some(file) = (unsafe { &*self.file.get() }) else { return };
-        // SAFETY: rule 2. A panic leaves the error, so that no bytes count as read that were not.
+        // SAFETY: rule 2. A panic leaves the error in place, so that unread bytes never count as read.
         unsafe {
             let before = std::mem::replace(&mut *self.ended.get(), Err(Error::Panicked));
             let result = file.paged.as_ref().map_or(result, |paged| self.end_fill(paged, result));
@@ -334,7 +336,7 @@ impl<B> Drop for DirectRead<B> {
 }
 
 impl<B> DirectReading<B> {
-    /// The result with the buffer, when the read has ended. Meanwhile the poll brings I/O on, and waits for nothing.
+    /// The result with the buffer, once the read has ended. Until then a poll drives I/O, and waits for nothing.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<(Result<()>, Option<B>)> {
         if !self.home.is_here() {
             return Poll::Ready((Err(Error::Forked), None));
@@ -349,7 +351,7 @@ impl<B> DirectReading<B> {
         }
     }
 
-    /// The result, if it is there. Else the task of `context` is woken when it is.
+    /// The result, if the read has ended. Otherwise its end wakes the task of `context`.
     fn look(&self, context: &mut Context<'_>) -> Option<(Result<()>, Option<B>)> {
         let mut state = lock(&self.read.state);
         match &mut *state {
@@ -373,7 +375,7 @@ impl<B> DirectReading<B> {
     }
 
     fn look_again(&self, context: &mut Context<'_>) -> Option<(Result<()>, Option<B>)> {
-        // Wakers are a user's code: none is made or dropped under the lock.
+        // Wakers are code of the user: none is cloned or dropped under the lock.
         let mut waker = Some(context.waker().clone());
         let is_open = match &mut *lock(&self.read.state) {
             State::Open(before) => {
@@ -388,7 +390,7 @@ impl<B> DirectReading<B> {
 }
 
 impl<B> Drop for DirectReading<B> {
-    /// The read goes on without its future. No poll of it sends it any more.
+    /// The read continues without its future. No poll drives it any more.
     fn drop(&mut self) {
         if self.home.is_here() && matches!(&*lock(&self.read.state), State::Open(_)) {
             self.cell.leave();

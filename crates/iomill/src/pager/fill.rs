@@ -1,4 +1,5 @@
-//! [`Fills`]: the pages of a wave that one call fills, with as few I/Os as possible. Non-goals: running the I/O (`complete`).
+//! [`Fills`]: the pages of a wave that one call fills, planned into as few I/Os as possible. Non-goals: running the I/O
+//! (`complete`).
 
 use std::ops::{Deref, Range};
 
@@ -15,29 +16,29 @@ use crate::file::sums::Sums;
 use crate::sys::copy::copy_bytes;
 use crate::sys::sync::{AtomicU32, Ordering};
 
-/// How many pages ahead the memory for filling a page is prefetched.
+/// The number of pages by which the prefetch of memory for fills is ahead.
 pub(super) const FETCH_AHEAD: usize = 4;
 
-/// Pages that one call fills, each with what the call wants of it.
+/// Pages that one call fills, each with its spans.
 ///
-/// Every fill in it ends exactly once: by [`Fills::end_run`] for each run of `pieces`, by [`Fills::abandon`], or when this is dropped, as
-/// by a panic (rule 6 of the cache). It is dropped after its pieces have ended.
+/// Every fill ends exactly once: by [`Fills::end_run`] for each run of `pieces`, by [`Fills::abandon`], or when this is
+/// dropped, as by a panic (rule 6 of the cache). It is dropped after its pieces have ended.
 #[derive(Debug)]
 pub struct Fills<P: Deref<Target = Paged>> {
     paged: P,
-    /// What the call does with the pages when they are there.
+    /// The use that the call makes of the pages once they are filled.
     want: Want,
     lists: FillLists,
-    /// Pages that take pieces of their own, if there are any: only lists of files have them.
+    /// Pages with pieces of their own: only lists of files have them.
     across: Option<Box<Across>>,
 }
 
-/// The lists of [`Fills`]. A thread keeps those of calls that have ended for its next ones (`Local::spare_lists`).
+/// The lists of [`Fills`]. A thread reuses those of earlier calls (`Local::spare_lists`).
 #[derive(Debug, Default)]
 pub(super) struct FillLists {
     /// In the order of pages.
     entries: Vec<Entry>,
-    /// What entries want beside their first spans.
+    /// The spans of entries after their first ones.
     more: Vec<Span>,
     runs: Vec<Run>,
     /// The frames of runs with several entries, as scattered memory.
@@ -45,7 +46,7 @@ pub(super) struct FillLists {
 }
 
 impl FillLists {
-    /// Gives back the memory for spans of pages with many rows, if there were more than `most`.
+    /// Frees the memory for spans of pages with many rows, if there were more than `most`.
     pub fn shorten(&mut self, most: usize) {
         if self.more.capacity() > most {
             self.more = Vec::new();
@@ -64,13 +65,13 @@ impl FillLists {
 #[derive(Debug)]
 struct Entry {
     fill: Fill,
-    /// What the call wants of it.
+    /// The first span of the page.
     span: Span,
-    /// Where the rest of that is in `Fills::more`.
+    /// The range of its other spans in `Fills::more`.
     more: Range<usize>,
 }
 
-/// Pages of a list of files that lie across pages of their parts, or in several parts. Each is a run of its own.
+/// Pages of a list of files that straddle pages of their parts, or span several parts. Each is a run of its own.
 #[derive(Debug, Default)]
 struct Across {
     /// Each with the number of its run as its tag.
@@ -84,13 +85,13 @@ struct Across {
 struct AcrossRun {
     /// Its number.
     run: u32,
-    /// How many have not ended.
+    /// The number of pieces that have not ended.
     left: AtomicU32,
     first: FirstFailure,
 }
 
 impl AcrossRun {
-    /// Counts a piece that has ended. Returns the outcome of all when the last one has.
+    /// Counts a piece that has ended. The last piece returns the outcome of all.
     fn end(&self, outcome: Outcome) -> Option<Outcome> {
         self.first.keep(outcome);
         // AcqRel: the thread that ends the last piece sees the failures of the others, and their bytes.
@@ -108,7 +109,7 @@ struct Run {
     listed: usize,
     /// Bytes to read. The last page of a part that is open for reading only may be short.
     len: usize,
-    /// How many of its fills have ended. Relaxed: only one thread ends a run.
+    /// The number of its fills that have ended. Relaxed: only one thread ends a run.
     ended: AtomicU32,
 }
 
@@ -139,11 +140,11 @@ impl Across {
     }
 }
 
-/// How far the pieces of [`Fills`] have been given out.
+/// The progress of an iteration over the pieces of [`Fills`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PiecesAt {
     run: usize,
-    /// How many pieces of `Across`.
+    /// The number of pieces of `Across`.
     across: usize,
 }
 
@@ -153,19 +154,19 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         Fills { paged, want, lists: FillLists::default(), across: None }
     }
 
-    /// Forgets the pages, which have all ended, for others.
+    /// Removes the pages, which have all ended, so that the lists can be reused.
     pub fn clear(&mut self) {
         debug_assert!(self.lists.runs.iter().all(|run| run.ended.load(Ordering::Relaxed) as usize == run.count));
         self.lists.clear();
         self.across = None;
     }
 
-    /// What the call does with the pages.
+    /// The use that the call makes of the pages.
     pub fn want(&self) -> Want {
         self.want
     }
 
-    /// Adds a page, behind those before it in the file, and what the call wants of it.
+    /// Adds a page with its first span. Pages are added in the order of the file.
     pub fn push(&mut self, fill: Fill, span: Span) {
         if self.lists.entries.capacity() == 0 {
             self.lists = self.paged.pager.with_local(|local| local.spare_lists());
@@ -175,7 +176,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         self.lists.entries.push(Entry { fill, span, more: more..more });
     }
 
-    /// Adds what the call also wants of the page that was added last. It does that in the order of the spans.
+    /// Adds another span of the page that was added last. The spans of a page are served in this order.
     pub fn push_more(&mut self, span: Span) {
         if let Some(last) = self.lists.entries.last_mut() {
             self.lists.more.push(span);
@@ -183,12 +184,12 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// How many there are.
+    /// The number of pages.
     pub fn len(&self) -> usize {
         self.lists.entries.len()
     }
 
-    /// How many runs of pages they are, after `plan`.
+    /// The number of runs of pages, after `plan`.
     pub fn runs(&self) -> usize {
         self.lists.runs.len()
     }
@@ -218,7 +219,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// Brings the sums of the pages to memory. An error shows where a page comes in: its sum is not there.
+    /// Loads the sums of the pages. An error is not lost: it surfaces at the verification of a page, which finds no
+    /// sum.
     #[cold]
     fn load_sums(&self, sums: &Sums) {
         for entry in &self.lists.entries {
@@ -226,7 +228,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// Makes the runs. `is_behind` says whether one piece can move a page with the page before it.
+    /// Makes the runs. `is_behind` says whether one piece can move a page together with the page before it.
     #[inline(always)]
     fn plan_runs(&mut self, file: &FileState, is_behind: impl Fn(u64) -> bool) {
         let (pager, FillLists { entries, runs, .. }) = (&self.paged.pager, &mut self.lists);
@@ -250,7 +252,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// The same for a list of files.
+    /// `plan` for a list of files.
     #[cold]
     fn plan_list(&mut self, file: &FileState) {
         self.plan_runs(file, |page| file.lies(page) == Lies::Behind && file.lies(page - 1) != Lies::Across);
@@ -263,13 +265,13 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// The pieces that fill the runs, with the numbers of the runs as their tags.
+    /// The pieces of the runs, tagged with the numbers of the runs.
     pub fn pieces<'a>(&'a self, file: &'a FileState, class: Class) -> impl Iterator<Item = (u16, Piece)> + 'a {
         let mut at = PiecesAt::default();
         std::iter::from_fn(move || self.next_piece(&mut at, file, class))
     }
 
-    /// The next piece: one for each run, but for those across.
+    /// The next piece: one for each run that is not across.
     #[inline]
     pub fn next_piece(&self, at: &mut PiecesAt, file: &FileState, class: Class) -> Option<(u16, Piece)> {
         let across = self.across.as_deref();
@@ -297,9 +299,9 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         (drive, Piece { tag, ..piece })
     }
 
-    /// Ends the fills of a run when its last piece has ended: does with the pages what the call wants, and shows them to all threads.
-    /// Appends pages to `over` if their sets need a flush now. Returns the outcome, which is an error if the bytes of a
-    /// page were not proved.
+    /// Ends the fills of a run when its last piece has ended: serves the spans of the pages, and makes the pages
+    /// visible to all threads. Appends pages to `over` if their sets need a flush now. Returns the outcome, which is an
+    /// error if the bytes of a page could not be verified.
     #[must_use = "the bytes may not be proved"]
     pub fn end_run(&self, run: u32, outcome: Outcome, over: &mut Vec<u64>) -> Outcome {
         let ended = match &self.across {
@@ -314,7 +316,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             self.paged.prefetch(later.fill.key.page());
         }
         for index in ended.load(Ordering::Relaxed) as usize..*count {
-            // Counted before its end: if the end panics, dropping `self` does not end it again, but ends those after it.
+            // Counted before its end: if the end panics, dropping `self` does not end this fill again, but ends the
+            // fills after it.
             ended.store(index as u32 + 1, Ordering::Relaxed);
             let entry = &self.lists.entries[begin + index];
             let mut own = outcome;
@@ -329,8 +332,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         first
     }
 
-    /// Ends all fills that have not ended, without a result: their pieces could not begin. The caller reports the error. Waiting operations
-    /// look again.
+    /// Ends all unfinished fills without a result: their pieces could not begin. The caller reports the error. Waiting
+    /// operations look their pages up again.
     pub fn abandon(&self) {
         for run in &self.lists.runs {
             let ended = run.ended.swap(run.count as u32, Ordering::Relaxed) as usize;
@@ -343,7 +346,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         fills.for_each(|fill| self.paged.pager.cache_of(fill.key).abandon_fill(*fill));
     }
 
-    /// Does with a page that is there what the call wants of it. Its fill has not ended.
+    /// Serves the spans of a page once its bytes are in the frame. Its fill has not ended.
     #[inline(always)]
     fn copy(&self, cache: &Cache, fill: &Fill, span: &Span) {
         let (within, len) = (usize::from(span.within), usize::from(span.len));
@@ -391,7 +394,7 @@ impl<P: Deref<Target = Paged>> Drop for Fills<P> {
 }
 
 impl Paged {
-    /// Proves the bytes that have come into a frame.
+    /// Verifies the bytes that were read into a frame.
     #[cold]
     pub(super) fn prove(&self, sums: &Sums, fill: &Fill, outcome: Outcome) -> Outcome {
         outcome?;

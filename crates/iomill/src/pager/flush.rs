@@ -1,12 +1,13 @@
 //! Flushing: writing dirty pages to their drives. [`Runs`] are pages in flight, [`Flushed`] is the result. Non-goals: which bytes are
 //! durable (`file::durable`).
 //!
-//! A page is copied under its set's lock and written from the copy, so that calls may read and write it meanwhile. Dirty pages that
-//! lie side by side in a block go in one write. Three kinds of threads flush. A background thread flushes sets with too many dirty
-//! pages. A writer flushes if its set is full of dirty pages or the whole cache has too many. `sync` flushes all pages of a file.
+//! A page is copied under its set's lock and written from the copy, so that calls may read and write it meanwhile. One
+//! write takes adjacent dirty pages of a block. Three kinds of threads flush. A background thread flushes sets with too
+//! many dirty pages. A writer flushes if its set is full of dirty pages or the whole cache has too many. `sync` flushes
+//! all pages of a file.
 //!
-//! A flush that fails leaves its pages dirty, and each handle of the file reports it once (`file::writeback_errors`). A flush in the
-//! background is not tried again until a call syncs, or writes more to the pages' sets.
+//! A flush that fails leaves its pages dirty, and each handle of the file reports it once (`file::writeback_errors`). A
+//! failed background flush is repeated only when a call syncs the file, or writes more to the pages' sets.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -29,34 +30,35 @@ use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
 
-/// Most pages that one flush copies at a time.
+/// The most pages that one flush copies at a time.
 const COPY_PAGES: usize = 256;
-/// The same for a flush of some sets. Every writer may run one at the same time.
+/// `COPY_PAGES` for a flush of some sets. All writers may run such flushes at the same time.
 const SMALL_COPY_PAGES: usize = 32;
-/// Most copies, large and small, that are kept to be used again. They bound the memory to some MiB, however many threads have flushed.
+/// The most copies, large and small, that are kept for reuse. They bound this memory to some MiB for any number of
+/// threads.
 const COPIES_KEPT: [usize; 2] = [4, 32];
 
-/// Pages that go in one write.
+/// Pages of one write.
 struct Run {
     first: Key,
     count: usize,
-    /// Where they are in the copy, in bytes.
+    /// Their offset in the copy, in bytes.
     at: usize,
     ended: AtomicBool,
 }
 
-/// Pages that are being flushed. Dropping it, also by a panic, makes the pages dirty again that have not reached their end.
+/// Pages that are being flushed. Dropping it, also by a panic, marks the pages dirty that have no ended flush.
 struct Runs<'a> {
     file: &'a OpenFile,
     paged: &'a Paged,
     all: Vec<Run>,
     /// The moment before their writes.
     since: Since,
-    /// Pages with a flush that has ended, and how many of them are clean.
+    /// The number of pages with an ended flush, and the number of clean pages among them.
     flushed: AtomicU64,
     cleaned: AtomicU64,
     first: FirstFailure,
-    /// The sums that the pages will have, once they are on their way.
+    /// The sums of the pages that are being written.
     writing: OnceLock<Vec<(Holding<'a>, Writing<'a>)>>,
 }
 
@@ -81,14 +83,14 @@ impl<'a> Runs<'a> {
 impl Sink for Runs<'_> {
     fn piece_done(&self, tag: u32, outcome: Outcome) {
         let run = &self.all[tag as usize];
-        // Before the pages are clean, so that a sync that finds them clean covers them.
+        // Marked before the pages are clean, so that a sync that finds them clean covers them.
         self.file.file.mark_part_of(run.first.page() * PAGE_BYTES as u64, self.since);
         if let (Some(writing), Ok(())) = (self.writing.get(), outcome) {
-            // Before a page can leave the cache, and come back.
+            // Stored before a page can be evicted and read again.
             writing.iter().for_each(|(_, writing)| writing.written(run.first.page(), run.count));
         }
         if let Err(failure) = outcome {
-            // Before the pages' end wakes operations, which may look at it.
+            // Recorded before the end of the pages wakes operations, which may check it.
             self.file.file.errors.failed(failure);
             events::write_back_failed(self.file.file.name(), &self.file.file.error(failure));
         }
@@ -108,7 +110,7 @@ impl Drop for Runs<'_> {
     }
 }
 
-/// Memory to copy pages to. It goes back to the pager when this is dropped.
+/// Memory for copies of pages. Dropping this returns the memory to the pager.
 struct Copies<'a> {
     pager: &'a Pager,
     /// Until it is dropped.
@@ -140,7 +142,7 @@ impl Drop for Copies<'_> {
 pub struct Flushed {
     /// The pages that another thread was flushing.
     busy: Vec<Key>,
-    /// How many pages are clean now.
+    /// The number of pages that are clean now.
     pub cleaned: u64,
     /// The first error, after all were tried.
     pub result: Result<()>,
@@ -155,7 +157,7 @@ impl Flushed {
     }
 }
 
-/// The result of a flush of sets.
+/// The result of a flush of sets, for a call that needs a frame.
 struct SetsFlushed {
     /// Whether a call that needs room should look again.
     any: bool,
@@ -176,7 +178,7 @@ impl OpenFile {
         }
     }
 
-    /// The same for a call that writes.
+    /// `note_dirty` for a call that writes.
     async fn flush_over(&self, io: &Io<'_>, paged: &Paged, over: &Over) {
         // Pages that fail stay dirty, and each handle's next sync reports it (`writeback_errors`).
         if !over.pressed.is_empty() {
@@ -192,7 +194,8 @@ impl OpenFile {
         }
     }
 
-    /// The same for a call that reads, which leaves them to the flusher. Without threads the next write flushes them.
+    /// `note_dirty` for a call that reads: it leaves the sets to the flusher. Without threads the next write flushes
+    /// them.
     fn note_dirty_for_later(&self, paged: &Paged, over: &Over) {
         let pages = over.many.iter().chain(&over.pressed);
         if self.exec().has_threads() && !(over.many.is_empty() && over.pressed.is_empty()) {
@@ -201,17 +204,18 @@ impl OpenFile {
         }
     }
 
-    /// Flushes the sets of pages that need room there, and waits for the flushes of other operations. Returns whether the call should look
-    /// again, and the first error. The error belongs to the pages that it names: the handles of their files report it
-    /// (`writeback_errors`). It is no error of the call that needs room.
+    /// Flushes the sets in which pages need frames, and waits for the flushes of other operations. Returns whether the
+    /// call should look again, and the first error. The error belongs to the pages that it names: the handles of their
+    /// files report it (`writeback_errors`). It is not an error of the call that needs a frame.
     pub(super) async fn make_room(&self, io: &Io<'_>, paged: &Paged, pages: &[u64]) -> (bool, Result<()>) {
         let flushed = self.flush_sets(io, paged, pages).await;
-        // Without this the call looks again and again. On the thread that ends those flushes it would never stop.
+        // Without this wait the call would look again and again. On the thread that ends those flushes it would never
+        // stop.
         wait_for_flushes(io, &paged.pager, &flushed.busy).await;
         (flushed.any, flushed.result)
     }
 
-    /// The same for one page, which displaced a clean page.
+    /// `make_room` for one page, which displaced a clean page.
     #[cold]
     pub(super) fn note_pressed(&self, paged: &Paged, page: u64) {
         self.note_dirty_for_later(paged, &Over { many: Vec::new(), pressed: vec![page] });
@@ -250,7 +254,7 @@ impl OpenFile {
         let key = paged.zero.page_after(page);
         let mut copies = paged.pager.take_copy(1)?;
         let mut runs = Runs::new(self, paged);
-        // The last page of the copy, so that there is no room for neighbours.
+        // The last page of the copy: neighbours do not fit.
         let at = copies.memory().len() - PAGE_BYTES;
         let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
         let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
@@ -260,7 +264,7 @@ impl OpenFile {
         result.map(|()| matches!(asked, Some(Flush::Begun | Flush::Busy)))
     }
 
-    /// The same on the calling thread.
+    /// `flush_page` on the calling thread.
     pub(super) fn flush_page_now(&self, paged: &Paged, page: u64) -> Result<bool> {
         Exec::run_to_end(self.flush_page(&self.exec().blocking(), paged, page))
     }
@@ -275,8 +279,8 @@ impl OpenFile {
         let mut keys = paged.pager.dirty_of(paged.number());
         let mut first = Ok(());
         while !keys.is_empty() {
-            // A flush of another thread may have older bytes than this must cover, and may fail. So the page is looked at again,
-            // until it is clean or this thread has flushed it.
+            // Another thread's flush may write older bytes than those that this flush must cover, and may fail. So the
+            // page is checked again, until it is clean or this thread has flushed it.
             let flushed = self.flush(io, paged, &keys, Class::Foreground).await;
             keys = flushed.busy;
             first = first.and(flushed.result);
@@ -285,8 +289,8 @@ impl OpenFile {
         first
     }
 
-    /// Flushes the pages that are dirty, in rising order, and their dirty neighbours. A page that cannot be written keeps only its
-    /// neighbours of the same write from their drive.
+    /// Flushes the dirty pages in rising order, with their dirty neighbours. If a page cannot be written, only its
+    /// neighbours in the same write stay unwritten.
     async fn flush(&self, io: &Io<'_>, paged: &Paged, keys: &[Key], class: Class) -> Flushed {
         let mut flushed = Flushed::NONE;
         let mut copies = match paged.pager.take_copy(keys.len()) {
@@ -300,7 +304,8 @@ impl OpenFile {
             while let Some(&key) = keys.peek()
                 && used < copies.memory().len()
             {
-                // If a neighbour became clean meanwhile, the run may end before this page. Then the next round looks at it again.
+                // If a neighbour became clean meanwhile, the run may end before this page. Then the next round checks
+                // it again.
                 let (asked, copied) = self.copy_run(paged, key, copies.memory(), used, &mut runs.all);
                 used += copied;
                 match asked {
@@ -317,8 +322,8 @@ impl OpenFile {
         flushed
     }
 
-    /// Copies a dirty page with its dirty neighbours in its block. Returns the answer for that page, if it was reached, and how many bytes
-    /// were copied.
+    /// Copies a dirty page with its dirty neighbours in its block. Returns the result for that page, if it was reached,
+    /// and the number of bytes copied.
     fn copy_run(
         &self,
         paged: &Paged,
@@ -367,8 +372,8 @@ impl OpenFile {
         (asked, copied as usize * PAGE_BYTES)
     }
 
-    /// Before copies of pages go to the drives: their sums. Where a drive does not take what that needs, the flush of
-    /// its pages has failed.
+    /// Prepares the sums before copies of pages are written. If a drive fails at that, the flush of its pages has
+    /// failed.
     async fn begin_sums<'a>(&'a self, io: &Io<'_>, sums: &'a Sums, runs: &Runs<'a>, copy: &PageBuf) {
         let part_of = |run: &Run| self.file.locate(run.first.page() * PAGE_BYTES as u64).1.part;
         let mut of_parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -403,8 +408,8 @@ impl OpenFile {
         }
     }
 
-    /// Writes copies of pages to their drives. Returns how many succeeded, and the first error. If no write could begin at all, the pages
-    /// stay dirty, and a later flush tries again.
+    /// Writes copies of pages to their drives. Returns the number of successful pages, and the first error. If no write
+    /// could begin, the pages stay dirty, and a later flush tries again.
     async fn write_runs<'a>(
         &'a self,
         io: &Io<'_>,
@@ -435,7 +440,8 @@ impl OpenFile {
     }
 }
 
-/// Waits until other operations have flushed pages, which are then looked at again. A look before that would find the same.
+/// Waits until other operations have flushed pages, which the caller then checks again. An earlier check would find the
+/// same state.
 async fn wait_for_flushes(io: &Io<'_>, pager: &Pager, keys: &[Key]) {
     let waiter = |&key: &Key| {
         let cache = pager.cache_of(key);
@@ -451,7 +457,7 @@ impl Pager {
     /// Memory for copies of `pages` pages, or of some of them at a time.
     fn take_copy(&self, pages: usize) -> Result<Copies<'_>> {
         let most = (self.pages() as usize / 64).clamp(4, COPY_PAGES);
-        // Half, because neighbours come along.
+        // Half, because neighbours are added.
         let is_small = pages <= SMALL_COPY_PAGES / 2 || most <= SMALL_COPY_PAGES;
         if let Some(copy) = lock(&self.copies[usize::from(is_small)]).pop() {
             return Ok(Copies { pager: self, memory: Some(copy) });

@@ -12,9 +12,9 @@ use crate::exec::{Exec, pools};
 use crate::sys::retry::Retry;
 use crate::sys::sync::{self, Condvar, Mutex, lock};
 
-/// Most sets that wait for the flusher. Later ones wait for the next write to them.
+/// The most sets in the flusher's queue. Further sets are flushed by the next write to them.
 const QUEUE_SETS: usize = 4096;
-/// Sets that the flusher takes at a time.
+/// The number of sets that the flusher takes at a time.
 const BATCH_SETS: usize = 64;
 
 /// The background thread, and the sets that wait for it.
@@ -31,7 +31,7 @@ struct FlusherState {
     running: bool,
     stop: bool,
     thread: Option<JoinHandle<()>>,
-    /// When to try to start it again.
+    /// The time of the next try to start it.
     retry: Retry,
 }
 

@@ -1,8 +1,9 @@
-//! [`HitPath`]: the way of a hit, by its page's hint alone.
+//! [`HitPath`]: the path of a hit, by its page's hint alone.
 //!
-//! Goals: as few instructions as can be. The fewer there are, the more of the next reads fit into the processor's look-ahead, where their
-//! cache misses overlap. So the way is inlined into the user's loop, and each pointer is loaded once: a load of an atomic makes the compiler
-//! load it again. `cargo xtask budget` counts the instructions. Non-goals: pages that are not found (`read`, `in_place`).
+//! Goals: the fewest instructions. The fewer they are, the more of the next reads fit into the processor's look-ahead,
+//! where their cache misses overlap. So the path is inlined into the user's loop, and each pointer is loaded once:
+//! after a load of an atomic the compiler loads pointers again. `cargo xtask budget` counts the instructions.
+//! Non-goals: pages that are not found (`read`, `in_place`).
 
 use super::in_place::PinnedPage;
 use super::local::Local;
@@ -12,7 +13,7 @@ use crate::counters::Counter;
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::Ordering;
 
-/// What a call needs that finds its page by a hint.
+/// The state that a call needs to find its page by a hint.
 #[derive(Clone, Copy)]
 pub struct HitPath<'a> {
     paged: &'a Paged,
@@ -21,8 +22,8 @@ pub struct HitPath<'a> {
 }
 
 impl OpenFile {
-    /// The way of a hit for the calling thread. `None` in a thread's first call, without a cache, after the array was closed, inside a
-    /// callback, and where pages of other nodes are read by message. One comparison tells all that.
+    /// The path of a hit for the calling thread. `None` in a thread's first call, without a cache, after the array was
+    /// closed, inside a callback, and if pages of other nodes are read by message. One comparison checks all of these.
     #[inline(always)]
     pub fn hit_path(&self) -> Option<HitPath<'_>> {
         // Relaxed: the value only says whether the array is open, and a call may see it late.
@@ -33,7 +34,7 @@ impl OpenFile {
         Some(HitPath { paged, memory: &paged.memory, local })
     }
 
-    /// Pins a page that is in the cache, if its hint is enough for that.
+    /// Pins a cached page, if its hint is enough.
     #[inline(always)]
     pub fn pin_hinted(&self, page: u64) -> Option<PinnedPage<'_>> {
         const LAST_BYTE: u64 = PAGE_BYTES as u64 - 1;
@@ -49,7 +50,7 @@ impl OpenFile {
 }
 
 impl HitPath<'_> {
-    /// Copies a range within one page, if the page's hint is right.
+    /// Copies a range within one cached page, if the page's hint is right.
     ///
     /// # Safety
     /// The page is in the file. `within + len` is at most a page. `to` is writable for `len` bytes, and nothing else uses them.

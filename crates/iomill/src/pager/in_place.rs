@@ -1,4 +1,4 @@
-//! The cached bytes themselves, without a copy: a [`PinnedPage`], a [`PinnedRange`], and tasks over a range. Non-goals: the
+//! Access to cached bytes without a copy: a [`PinnedPage`], a [`PinnedRange`], and tasks over a range. Non-goals: the
 //! bookkeeping of pins (`cache::pins`, `local`).
 
 use std::ops::{Deref, Range};
@@ -17,12 +17,13 @@ use crate::exec::task::spawn;
 use crate::file::Entered;
 use crate::sys::process::Home;
 
-/// A cached page that stays where it is, and as it is, while this lives. `Deref` gives its bytes: 4,096, or fewer for the last page of the
-/// file. Later writes to the page go to another frame: later reads see them, and this pin does not.
+/// A pinned page of the cache: its address and its bytes stay the same until the pin is dropped. `Deref` gives its
+/// bytes: 4,096, or fewer for the last page of the file. Later writes to the page use another frame: later reads see
+/// them, and this pin does not.
 ///
-/// It may go to other threads and be dropped there. All threads together may pin an eighth of the cache at a time, and in a page set no
-/// more than its pages. If a set is full of pins, a call that wants one more waits a tenth of a second or more for one to be dropped.
-/// Then it returns an error. A thread without pins takes no room from the others.
+/// A pin may be sent to another thread and dropped there. All threads together may pin an eighth of the cache at a
+/// time, and in a page set no more than its pages. If a set is full of pins, a call for one more waits a tenth of a
+/// second or more until one is dropped. Then it returns an error. A thread without pins uses up no slots for pins.
 #[derive(Debug)]
 pub struct PinnedPage<'a> {
     held: Held<'a>,
@@ -36,7 +37,7 @@ impl<'a> PinnedPage<'a> {
         PinnedPage { held, len }
     }
 
-    /// For passing it on in registers.
+    /// To pass the pin in registers.
     #[inline(always)]
     pub(crate) fn into_parts(self) -> (HeldParts<'a>, usize) {
         (self.held.into_parts(), self.len)
@@ -80,20 +81,20 @@ impl PagePlace<'_> {
     }
 }
 
-/// The cached bytes of a range, page by page: what [`File::read_with`](crate::File::read_with) hands out.
+/// The cached bytes of a range, page by page, for the task of [`File::read_with`](crate::File::read_with).
 #[derive(Debug)]
 pub struct PinnedRange<'a> {
     paged: &'a Paged,
     home: Home,
     places: Vec<PagePlace<'a>>,
-    /// Where the range begins in the first page, and its length in bytes: at most to the end of the last one.
+    /// The offset of the range in its first page, and its length in bytes, at most up to the end of the last page.
     within: usize,
     len: usize,
 }
 
 impl<'a> PinnedRange<'a> {
     fn new(paged: &'a Paged, mut places: Vec<PagePlace<'a>>, within: usize, len: usize) -> PinnedRange<'a> {
-        // If the file was cut meanwhile, the range ends with the first page that is short.
+        // If the file was cut meanwhile, the range ends at the first short page.
         let whole = places.iter().take_while(|place| place.bytes().len() == PAGE_BYTES).count();
         places.truncate(whole + 1);
         let there = places.iter().map(|place| place.bytes().len()).sum::<usize>();
@@ -125,7 +126,7 @@ impl<'a> PinnedRange<'a> {
 }
 
 impl Drop for PinnedRange<'_> {
-    /// Gives the slots back, so that a thread that pins many pages once does not keep them from other threads.
+    /// Returns the slots, so that a thread that once pins many pages does not keep slots from other threads.
     fn drop(&mut self) {
         let several = self.places.len() > 1;
         self.places.clear();
@@ -139,21 +140,22 @@ impl Drop for PinnedRange<'_> {
 const RANGE_SHARE: u64 = 8;
 const RANGE_LEAST: u64 = 16;
 
-/// How often a call that wants a pin in a full set looks for room, with pauses of a twentieth of a millisecond.
+/// The number of times that a call for a pin in a full set looks for a frame, with pauses of a twentieth of a
+/// millisecond.
 const ROOM_TRIES: u32 = 2000;
 
-/// How often a task brings its pages in again without blocking, if they have left the cache.
+/// The number of times that a task reads its pages again without blocking, if they were evicted.
 const ROUNDS: u32 = 4;
 
-/// A user's code over the bytes.
+/// The user's function over the bytes.
 pub type InPlace = Box<dyn FnOnce(Result<&PinnedRange<'_>>) + Send>;
 
-/// A task in place on its way: its pages come in, and then it runs on a callback thread. It holds no handle of the file,
-/// so that code that learns of its end may close the file and delete it.
+/// A task in place while its pages are read. Then it runs on a callback thread. It holds no handle of the file, so that
+/// code that receives its result may close and delete the file.
 struct InPlaceJob {
     file: OpenRef,
     paged: Arc<Paged>,
-    /// Where it does its I/O.
+    /// The context of its I/O.
     cell: Arc<SharedCell>,
     offset: u64,
     len: usize,
@@ -190,7 +192,7 @@ impl InPlaceJob {
         });
     }
 
-    /// Runs the task when its pages have come in. They may be gone again if the cache is small and busy.
+    /// Runs the task when its pages have been read. They may be evicted again if the cache is small and busy.
     fn go_on(mut self, task: InPlace) {
         let (file, paged) = (self.file.clone(), Arc::clone(&self.paged));
         let pages = match file.held_pages(&paged, self.offset, self.len, false) {
@@ -209,7 +211,7 @@ impl InPlaceJob {
 }
 
 impl OpenRef {
-    /// Calls `task` with the bytes of a range, in place, on a callback thread. Returns errors that come before it is on its way.
+    /// Calls `task` with the bytes of a range, in place, on a callback thread. Returns the errors of its beginning.
     pub fn submit_in_place(
         &self,
         paged: &Arc<Paged>,
@@ -239,8 +241,8 @@ fn numbers(offset: u64, len: u64) -> Range<u64> {
 }
 
 impl OpenFile {
-    /// Brings all missing pages in by one batch, and waits for them. Leaves out pages beyond the file's end. Returns how many found their
-    /// set full. A page may be gone again when this returns.
+    /// Reads all missing pages by one batch, and waits for them. Skips pages past the file's end. Returns the number of
+    /// pages with a full set. A page may be evicted again when this returns.
     pub(super) fn touch(&self, paged: &Paged, pages: impl Iterator<Item = u64>, class: Class) -> Result<usize> {
         let _entered = Entered::enter(&self.file)?;
         let end = self.end_page();
@@ -275,9 +277,9 @@ impl OpenFile {
         Ok(held.map(|held| PinnedPage { held, len: left.min(PAGE_BYTES as u64) as usize }))
     }
 
-    /// Brings a page in and pins it. If the set is full, flushes it: another call that flushes the set may never come. If there is nothing
-    /// to flush, waits for other operations for some time. It does not wait for ever: pins may fill the set, and the threads with these
-    /// pins may wait here as well (rule 5 of the cache).
+    /// Reads a page and pins it. If the set is full, flushes it, because perhaps no other call ever flushes the set. If
+    /// there is nothing to flush, waits for other operations for a bounded time: pins may fill the set, and the threads
+    /// with these pins may wait here as well (rule 5 of the cache).
     #[cold]
     pub fn pin_filled<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<PinnedPage<'a>> {
         let mut tries = 0;
@@ -301,8 +303,8 @@ impl OpenFile {
         Error::PinnedSet { file, page, set_pages, source: source.map(Box::new) }
     }
 
-    /// Flushes the set of a page. Returns whether there was anything to flush. If no page could be written back, returns an error, so that
-    /// the caller does not ask the drives again and again.
+    /// Flushes the set of a page. Returns whether it had dirty pages. If none could be written back, returns an error,
+    /// so that the caller does not repeat the writes again and again.
     fn make_room_for_pin(&self, paged: &Paged, page: u64) -> Result<bool> {
         let _inside = Entered::enter(&self.file)?;
         match Exec::run_to_end(self.make_room(&self.exec().blocking(), paged, &[page])) {
@@ -323,14 +325,15 @@ impl OpenFile {
     /// cache).
     pub fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<PinnedRange<'a>> {
         let (numbers, len) = self.page_numbers(paged, offset, len)?;
-        // Only the first look counts: pages that are there as hits, the others as misses.
+        // Only the first lookup is counted: cached pages as hits, the others as misses.
         if numbers.clone().all(|page| paged.is_there(page))
             && let Some(pages) = self.held_pages(paged, offset, len, true)
         {
             return Ok(pages);
         }
         self.touch(paged, numbers.clone(), class)?;
-        // A page may have gone again, its set may be full of pins, or all slots may be taken. For each of these a copy is enough.
+        // A page may be evicted again, its set may be full of pins, or all slots may be taken. In each case it is
+        // copied.
         let pins: Vec<_> = numbers.clone().map(|page| self.pin_held(paged, page, false).ok().flatten()).collect();
         let missing = numbers.zip(&pins).filter(|(_, pin)| pin.is_none()).map(|(page, _)| page).collect();
         let mut copies = self.copy_pages(paged, missing, class)?.into_iter();

@@ -1,4 +1,5 @@
-//! Memory that an operation owns until its end ([`IoBytes`], [`IoBuffer`]), and how an operation gives it back ([`Outcome`], [`Failed`]).
+//! Memory that an operation owns until its end ([`IoBytes`], [`IoBuffer`]), and the outcomes that return it
+//! ([`Outcome`], [`Failed`]).
 //!
 //! Goals: a future that is dropped frees no memory that the kernel still uses, and the caller allocates nothing for each record. Non-goals: the
 //! operations (`batch`, `direct`).
@@ -9,29 +10,29 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 
 use crate::error::Error;
 
-/// Memory that a write owns until it has ended. If the future was dropped before, the thread that brings the end drops the buffer: any thread of
-/// the program that uses iomill. So its `drop` must wait for nothing.
+/// Memory that a write owns until it has ended. If the future was dropped before, the completing thread drops the
+/// buffer. That may be any thread of the program that uses iomill, so its `drop` must wait for nothing.
 ///
 /// # Safety
-/// `bytes` tells the same each time until the value is dropped, also after the value has been moved. The bytes there are initialised, unless the
-/// value is only read into. They do not change meanwhile.
+/// `bytes` returns the same pointer and length until the value is dropped, also after the value has been moved. The
+/// bytes are initialised, unless the value is only used for reads. They do not change until the write has ended.
 pub unsafe trait IoBytes: Send + 'static {
     /// The memory.
     fn bytes(&self) -> *const [u8];
 }
 
-/// Memory that a read owns until it has ended. It is dropped as [`IoBytes`] says.
+/// Memory that a read owns until it has ended. See [`IoBytes`] for its drop.
 ///
 /// # Safety
-/// `memory` tells the same each time until the value is dropped, also after the value has been moved. It is the memory that `bytes` tells of. The
-/// bytes there may be written to, and nothing else has them.
+/// `memory` returns the same pointer and length until the value is dropped, also after the value has been moved. They
+/// are those of `bytes`. The bytes may be written to, and nothing else uses them.
 pub unsafe trait IoBuffer: IoBytes {
     /// The memory.
     fn memory(&mut self) -> *mut [u8];
 }
 
-/// A buffer with memory in use. When a box moves, its owner claims the box's memory alone, and pointers into it are void. What moves in here
-/// claims nothing.
+/// A buffer with memory that an operation uses. A move of a `Box` makes pointers into its memory invalid, because the
+/// new place claims the memory. A move of a `Kept` does not.
 pub struct Kept<B>(MaybeUninit<B>);
 
 impl<B> Kept<B> {
@@ -39,13 +40,13 @@ impl<B> Kept<B> {
         Kept(MaybeUninit::new(buffer))
     }
 
-    /// The buffer. Pointers to its memory from before are void.
+    /// The buffer. Earlier pointers to its memory become invalid.
     pub fn get(&mut self) -> &mut B {
         // SAFETY: it is there until this is dropped.
         unsafe { self.0.assume_init_mut() }
     }
 
-    /// Gives the buffer back. Its memory is not in use any more.
+    /// Returns the buffer. No operation uses its memory any more.
     pub fn into_inner(self) -> B {
         let this = ManuallyDrop::new(self);
         // SAFETY: it is there, and `this` is neither used nor dropped any more.
@@ -97,10 +98,11 @@ buffers_on_the_heap!(bytes::BytesMut);
 #[cfg(feature = "bytes")]
 shared_bytes!(bytes::Bytes);
 
-/// What an operation gives back: its buffers, or the reason why it failed.
+/// The outcome of an operation: its buffers, or its failure.
 pub type Outcome<K> = std::result::Result<K, Failed<K>>;
 
-/// An operation with a buffer of its own has failed. [`Error`] can be made from it, so `?` works where the buffer is not wanted.
+/// The failure of an operation that owns a buffer. It converts into [`Error`], so `?` works if the buffer is not
+/// needed.
 pub struct Failed<B>(Box<(Error, Option<B>)>);
 
 impl<B> Failed<B> {
@@ -108,13 +110,13 @@ impl<B> Failed<B> {
         Failed(Box::new((error, buffer)))
     }
 
-    /// Why it has failed.
+    /// The error.
     pub fn error(&self) -> &Error {
         &self.0.0
     }
 
-    /// Why it has failed, and the buffer. After a read any bytes in the buffer may have changed. There is no buffer after a panic inside the
-    /// library, in a forked child, and if the future had resolved before.
+    /// The error, and the buffer. After a read any bytes in the buffer may have changed. There is no buffer after a
+    /// panic inside the library, in a forked child, and if the future had resolved before.
     pub fn into_parts(self) -> (Error, Option<B>) {
         *self.0
     }

@@ -1,9 +1,9 @@
 //! A thread's [`Local`] for a pager, so that its hits store nothing that is shared: counters, hits that the policy does not know yet, and
 //! slots for pins. Non-goals: what the policy does with hits (`cache::policy`).
 //!
-//! The policy may learn of hits late: it only needs them when a page must go, and a thread that needs room reports its hits first. A thread
-//! with only hits reports them when its ring is full, if other threads have taken room meanwhile. If all pages fit into the cache, no
-//! thread reports, and hits store nothing that is shared.
+//! The policy may receive hits late: it needs them only to choose a victim, and a thread that needs a frame reports its
+//! hits first. A thread with only hits reports them when its ring is full, if other threads have taken frames
+//! meanwhile. If all pages fit into the cache, no thread reports, and hits store nothing that is shared.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -24,13 +24,15 @@ use crate::sys::process::Home;
 use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
-    /// This thread's locals, by pager. A local goes when its pager is gone.
+    /// This thread's locals, by pager. A local is removed when its pager has been dropped.
     static LOCALS: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
-    /// The local that was used last, by its first field, the instance. It is in `LOCALS`. `NO_LOCAL` inside callbacks.
+    /// The address of the local that was used last, which begins with its instance. The local is in `LOCALS`.
+    /// `NO_LOCAL` inside callbacks.
     static LAST: Cell<NonNull<u64>> = const { Cell::new(NO_LOCAL) };
 }
 
-/// Where `LAST` names no local. No pager has this instance, and no file asks for it: closed ones ask for `CLOSED`.
+/// The value of `LAST` without a local. No pager has this instance, and no file compares with it: closed files compare
+/// with `CLOSED`.
 const NO_LOCAL: NonNull<u64> = {
     static NO_INSTANCE: u64 = u64::MAX;
     // SAFETY: no static has the address 0.
@@ -40,9 +42,9 @@ const NO_LOCAL: NonNull<u64> = {
 /// An instance that no local has.
 pub(super) const CLOSED: u64 = NO_READERS;
 
-/// Called when this thread begins a callback: until the end of that it finds its locals by `LOCALS`.
+/// Called when this thread begins a callback: until its end the thread finds its locals by `LOCALS`.
 pub fn forget_last() {
-    // A thread that is ending may have no `LAST` any more.
+    // In an ending thread `LAST` may be destroyed.
     let _forgot = LAST.try_with(|last| last.set(NO_LOCAL));
 }
 
@@ -58,7 +60,7 @@ pub struct Local {
     instance: u64,
     home: Home,
     pager: Weak<Pager>,
-    /// Where the thread counts.
+    /// The counters of the thread.
     pub tally: Tally,
     pins: LocalPins,
     /// Hits that the policy does not know yet. `Counter::Hits` of `tally` counts them.
@@ -68,7 +70,7 @@ pub struct Local {
     spare: Spare,
 }
 
-/// Lists of calls that have ended, for the thread's next calls: at most 1.5 MiB.
+/// Lists of ended calls, for the thread's next calls: at most 1.5 MiB.
 #[derive(Default)]
 struct Spare {
     fills: RefCell<Vec<FillLists>>,
@@ -84,7 +86,7 @@ struct LocalPins {
     blocks: RefCell<Vec<Arc<PinBlock>>>,
     /// The first of them, or `none`. Always `none` where the kernel has no barrier (`pin_hinted`).
     first: Cell<NonNull<PinBlock>>,
-    /// Which of them had an empty slot last.
+    /// The index of the block that had an empty slot last.
     last: Cell<usize>,
     /// A block without an empty slot.
     none: Arc<PinBlock>,
@@ -109,7 +111,7 @@ impl LocalPins {
         }
         if let Some((block, slot)) = pins.first().and_then(|block| Some((&**block, block.empty()?))) {
             let pinned = pin((block, slot));
-            // Other threads may need the blocks that this thread does not use any more.
+            // Returns unused blocks, which other threads may need.
             give_back_empty(memory, &mut pins);
             return Some(pinned);
         }
@@ -119,7 +121,7 @@ impl LocalPins {
             let was_empty = block.is_empty();
             let pinned = pin((&**block, slot));
             if was_empty {
-                // Then other blocks are probably empty, too.
+                // If this block is empty, others probably are, too.
                 give_back_empty(memory, &mut pins);
             }
             return Some(pinned);
@@ -144,7 +146,7 @@ impl LocalPins {
     }
 }
 
-/// Gives back the blocks without pins, except the first (rule 4 of pins).
+/// Returns the blocks without pins, except the first (rule 4 of pins).
 fn give_back_empty(memory: &Memory, pins: &mut Vec<Arc<PinBlock>>) {
     if pins.len() > 1 {
         pins.extract_if(1.., |block| block.is_empty()).for_each(|block| memory.give_pin_block(block));
@@ -173,10 +175,10 @@ impl Pager {
             return None;
         }
         let local = last.cast::<Local>();
-        // SAFETY: with an instance that a pager has, `LAST` names a local in this thread's `LOCALS`: a local that is dropped takes its name
-        // away. A local stays in `LOCALS` until its pager is gone (`find`), and by the caller's promise it is there.
-        // Or it goes when the thread ends, which is after the caller has returned: the destructor of `LOCALS` drops the locals, and
-        // calls nothing that has one.
+        // SAFETY: with the instance of a pager, `LAST` names a local in this thread's `LOCALS`: the drop of a local
+        // resets `LAST`. A local stays in `LOCALS` until its pager is dropped (`find`), and by the caller's promise the
+        // pager lives. Or the thread ends, after the caller has returned: the destructor of `LOCALS` drops the locals,
+        // and calls no code that uses one.
         Some(unsafe { local.as_ref() })
     }
 
@@ -197,7 +199,7 @@ impl Pager {
 
     #[cold]
     fn with_found_local<R>(self: &Arc<Self>, f: impl FnOnce(&Local) -> R) -> R {
-        // A thread that is ending has no table any more: each of its last calls gets a local of its own.
+        // In an ending thread the table is destroyed: each of its last calls uses a new local.
         let local =
             LOCALS.try_with(|locals| self.find(&mut locals.borrow_mut())).unwrap_or_else(|_| Rc::new(self.new_local()));
         f(&local)
@@ -212,7 +214,7 @@ impl Pager {
             local
         });
         if pools::may_block() {
-            // If `LAST` is gone, the next call finds the local by `LOCALS`.
+            // If `LAST` is destroyed, the next call finds the local by `LOCALS`.
             let _noted = LAST.try_with(|last| last.set(NonNull::from(&*local).cast()));
         }
         local
@@ -249,7 +251,7 @@ impl Local {
         }
     }
 
-    /// Adds a span that the cache does not have. The first one takes the list that is kept.
+    /// Adds a missing span. The first one takes the kept list.
     #[inline]
     pub(super) fn missed(&self, missing: &mut Vec<Span>, span: Span) {
         if missing.capacity() == 0 {
@@ -258,7 +260,7 @@ impl Local {
         missing.push(span);
     }
 
-    /// Keeps the memory of a list of spans for the next call, if it is longer than what is kept.
+    /// Keeps the memory of a list of spans for the next call, if it is longer than the kept list.
     pub(super) fn keep_spans(&self, mut spans: Vec<Span>) {
         let mut kept = self.spare.spans.borrow_mut();
         if spans.capacity() > kept.capacity() && spans.capacity() <= KEPT_SPANS {
@@ -275,7 +277,7 @@ impl Local {
         }
     }
 
-    /// The same, and adds to another counter.
+    /// `hit` that also adds to another counter.
     #[inline(always)]
     pub fn hit_and(&self, paged: &Paged, key: Key, (other, amount): (Counter, u64)) {
         if self.tally.hit_and(other, amount, |hits| self.recent.push(hits, key)) {
@@ -283,13 +285,13 @@ impl Local {
         }
     }
 
-    /// Counts a page that was missing and comes in, and the page that it displaced.
+    /// Counts a missing page that is read, and the page that it displaced.
     pub fn came(&self, came: Came) {
         self.tally.add(Counter::Misses, 1);
         self.tally.add(Counter::Evictions, u64::from(came.evicted));
     }
 
-    /// The ring is full. Reports the hits if another thread has taken room since the last report.
+    /// Runs when the ring is full. Reports the hits if another thread has taken frames since the last report.
     #[cold]
     #[inline(never)]
     fn full(&self, paged: &Paged) {
@@ -312,14 +314,14 @@ impl Local {
         });
     }
 
-    /// Reports the number of forgotten hits. Each node's pages have their share of them.
+    /// Reports the number of forgotten hits, divided among the nodes by their pages.
     #[cold]
     fn lose(&self, pager: &Pager, hits: u64) {
         let nodes = pager.caches().count() as u64;
         pager.caches().for_each(|cache| cache.directory().unseen(hits / nodes));
     }
 
-    /// Pins a page, if its hint is enough: the page is there and has been pinned before, and the first slot is empty.
+    /// Pins a page, if its hint is enough: the page is cached and was pinned before, and the first slot is empty.
     #[inline(always)]
     pub fn pin_hinted<'a>(&self, paged: &Paged, memory: &'a Memory, key: Key, page: u64) -> Option<Held<'a>> {
         // SAFETY: it is `none` or the first of `blocks`. Only `with_slot` changes the first, and it does not run here.
@@ -332,8 +334,8 @@ impl Local {
         Some(held)
     }
 
-    /// Pins a page in a slot of this thread. An error if the most pages are pinned, `Ok(None)` if the page is not there. A page that has
-    /// just come in for the pin was counted then, so it is no hit.
+    /// Pins a page in a slot of this thread. An error if the most pages are pinned, `Ok(None)` if the page is not
+    /// cached. A page that was just read for the pin is counted already, and not as a hit.
     #[inline]
     pub fn pin<'a>(
         &self,
@@ -346,7 +348,7 @@ impl Local {
         let pinned = loop {
             // SAFETY: the blocks are this thread's, from the memory of this cache.
             let pinned = self.pins.with_slot(memory, |place| unsafe { cache.pin(key, hash, place) });
-            // If another thread has taken the slots away, this one takes other slots.
+            // If another thread has taken the slots, this one takes other slots.
             if let Ok(pinned) = pinned.ok_or_else(|| too_many(memory))? {
                 break pinned;
             }
@@ -373,7 +375,8 @@ fn too_many(memory: &Memory) -> Error {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // A thread that is ending may still close files after its locals are gone. `LAST` has no destructor, so it is still there.
+        // An ending thread may still close files after its locals are destroyed. `LAST` has no destructor, so it still
+        // exists.
         let _looked = LAST.try_with(|last| {
             if std::ptr::addr_eq(last.get().as_ptr(), self) {
                 last.set(NO_LOCAL);
@@ -383,7 +386,7 @@ impl Drop for Local {
             // Rule 2 of the fork (`exec`).
             return;
         }
-        // If the pager is gone, so are its blocks.
+        // If the pager was dropped, so were its blocks.
         let Some(pager) = self.pager.upgrade() else { return };
         self.pins.blocks.take().into_iter().for_each(|block| pager.memory.give_pin_block(block));
     }

@@ -5,17 +5,17 @@
 //!
 //! - `open.rs`, `open_files.rs`, `open_plain.rs`, `table.rs`: `OpenFile`: a file's state and its pages; the open files
 //!   of an array or runtime.
-//! - `hit.rs`, `local.rs`: the path of a hit by its hint; what each thread keeps for a cache.
-//! - `read.rs`: look-ups in the sets, and many at a time that overlap.
-//! - `span.rs`, `todo.rs`, `wave.rs`, `fill.rs`, `complete.rs`: calls that the cache alone cannot answer.
-//! - `pipeline.rs`: the same for blocking calls with many pages: half a wave begins while the other half drains.
-//! - `flush.rs`, `flusher.rs`: dirty pages to the drives.
-//! - `in_place.rs`, `owned.rs`: pins and ranges in place; bytes that live as long as their owner wants.
-//! - `io_buffer.rs`: memory that an operation owns until its end, and how it is given back.
-//! - `batch.rs`, `direct.rs`: batches for futures and callbacks; asynchronous reads that need only their pieces.
+//! - `hit.rs`, `local.rs`: the path of a hit by its hint; the state of each thread for a cache.
+//! - `read.rs`: lookups in the sets, also batches of lookups that overlap.
+//! - `span.rs`, `todo.rs`, `wave.rs`, `fill.rs`, `complete.rs`: calls that need I/O.
+//! - `pipeline.rs`: blocking calls with many missing pages: half a wave begins while the other half drains.
+//! - `flush.rs`, `flusher.rs`: writing dirty pages to the drives.
+//! - `in_place.rs`, `owned.rs`: pins and ranges in place; owned bytes.
+//! - `io_buffer.rs`: memory that an operation owns until its end, and the outcomes that return it.
+//! - `batch.rs`, `direct.rs`: batches for futures and callbacks; asynchronous reads that consist of their pieces alone.
 //! - `ahead.rs`: read-ahead and advice.
 //! - `nodes.rs`, `node_request.rs`, `node_threads.rs`: NUMA nodes.
-//! - `resize.rs`, `numbers.rs`: the size of the cache; the numbers by which the cache knows files, also closed ones.
+//! - `resize.rs`, `numbers.rs`: the size of the cache; the numbers of files in the cache, also of closed files.
 //!
 //! # One call
 //!
@@ -34,26 +34,26 @@
 //! flush   under the set's lock: copy out, flushing -> drives -> clean, or dirty again
 //! ```
 //!
-//! - A wave has at most 1,024 pages and a quarter of the smallest cache. So a call never owns more of a set than there
-//!   is. A blocking call has two halves of a wave at a time (`pipeline.rs`). So has a future with more pages than a
-//!   wave, and a batch that reads and writes.
-//! - A wave has all spans of its pages, wherever they are in the call (`todo.rs`). So rows of one page are one I/O, in
-//!   any order and with any size of the cache. A page that comes in serves all its spans before it can be evicted. No
-//!   gather reads more pages than a call for each row would.
-//! - Spans are sorted by page, a million at a time. A blocking gather lists no more at once. So a gather takes time in
-//!   proportion to its rows, and a list of at most 48 MiB. A future lists all its missing spans when it is made, 24
-//!   bytes each. A page with rows in several such lists may be read once for each.
-//! - Spans that found their page busy, or its set full, are the next wave: the page that they waited for may soon be
-//!   evicted again.
+//! - A wave has at most 1,024 pages, and at most a quarter of the smallest cache. So a call never needs more frames of
+//!   a set than the set has. A blocking call has two halves of a wave at a time (`pipeline.rs`), and so has a future
+//!   with more pages than a wave, and a batch that reads and writes.
+//! - A wave has all spans of its pages, from anywhere in the call (`todo.rs`). So rows of one page are one I/O, in any
+//!   order and with any size of the cache. A page serves all its spans before it can be evicted. No gather reads more
+//!   pages than a call for each row would.
+//! - Spans are sorted by page, a million at a time, and a blocking gather lists at most a million. So its time is
+//!   proportional to its rows, and its list has at most 48 MiB. A future lists all its missing spans when it is made,
+//!   24 bytes each. A page with rows in several such lists may be read once for each.
+//! - Spans with a busy page, or with a full set, are the next wave: the page that they wait for may soon be evicted
+//!   again.
 //! - A call waits for pages of other operations only after its own fills have ended (rule 4 of the cache).
-//!   `wait_for_busy` in `complete.rs` waits, and the end of the fill tells the page's waiter.
-//! - A page that finds its set full bypasses the cache, all rows of a read by one I/O. The transit table lists it
-//!   meanwhile, so rule 3 of the cache holds.
+//!   `wait_for_busy` in `complete.rs` waits, and the end of the fill wakes the page's waiter.
+//! - A page with a full set bypasses the cache, with one I/O for all its rows in a read. The transit table lists the
+//!   page meanwhile, so rule 3 of the cache holds.
 //!
 //! # Flushing
 //!
-//! A flush copies each page and writes from the copy. The copy is cheap beside the write. In return a page may be
-//! written to during its flush, and adjacent dirty pages of a block are one write.
+//! A flush copies each page and writes from the copy. The copy is cheap compared with the write. In return calls may
+//! write to a page during its flush, and adjacent dirty pages of a block are one write.
 //!
 //! - The flusher, a thread in the background, flushes sets with more than three quarters of their pages dirty, and sets
 //!   where a read displaced a clean page instead of a dirty one.
@@ -61,45 +61,45 @@
 //!   or if all pages of the set are dirty. If three quarters of the cache are dirty, it also flushes other sets with
 //!   many dirty pages.
 //! - `sync`, and the end of a file, flush all dirty pages of the file.
-//! - A clean page is evicted before a dirty one, so a call that needs room does not wait for a drive. If the policy had
-//!   chosen a dirty page, its set is flushed soon. Otherwise unwanted dirty pages would stay for ever, and clean ones
-//!   would be evicted for them.
+//! - A clean page is evicted before a dirty one, so a call that needs a frame does not wait for a drive. If the policy
+//!   had chosen a dirty page, its set is flushed soon. Otherwise unused dirty pages would stay for ever, and clean
+//!   pages would be evicted in their place.
 //! - The flusher has engines of its own, and writes in the background class.
-//! - A flush that fails leaves its pages dirty, and records its error in the file (`file/writeback_errors.rs`). Each
-//!   handle that was open reports it once, by its next sync or close. The sync first tries again. An error that no
-//!   handle reported is returned by `Array::close`, or is a notice.
+//! - A failed flush leaves its pages dirty, and records its error in the file (`file/writeback_errors.rs`). The next
+//!   sync or close of each handle that was open first repeats the flush, and reports the error once. `Array::close`
+//!   returns an error that no handle has reported; otherwise the error becomes a notice.
 //!
 //! # Pages in place
 //!
 //! - `pin`, `read_with` and `submit_with` ask for pages by `Want::Touch`: a fill that copies nothing.
-//! - No thread waits for a pin to end: pins may fill a set, and their holders may wait for pins too. A range in place
-//!   gets copies of pages that cannot be pinned. A single pin in a set full of pins gets an error after a while.
-//! - `OwnedBytes` has a pin and the file's part of the cache, not the file. The file and the array close as if it did
-//!   not exist. The memory of the cache is freed with the last owner of such bytes.
+//! - No thread waits without bound for the end of a pin: pins may fill a set, and their holders may wait for pins, too.
+//!   A range in place copies pages that cannot be pinned. A call for a single pin in a set full of pins returns an
+//!   error after a while.
+//! - `OwnedBytes` owns a pin and the file's part of the cache, but not the file. So it delays neither the close of the
+//!   file nor that of the array. The memory of the cache is freed with the last `OwnedBytes`.
 //! - The function of `submit_with` runs on a callback thread. If its pages were evicted again four times, the callback
 //!   thread reads them.
 //!
 //! # Closed files
 //!
-//! The clean pages of a closed file stay until the policy evicts them. `numbers.rs` remembers the file's number, one
-//! file for each 64 pages of the cache. A file that is opened again with the same length finds its pages. A file gets a
-//! new number if its old one was given up, or if its last flush or sync failed. So it does not find its old pages. The
-//! file that was closed longest ago is forgotten first. A plain file has another id when it has changed. A plain file
-//! is not remembered if it was open for writing, or if a change of it might not show (`docs/plain-files.md`).
+//! The clean pages of a closed file stay until the policy evicts them. `numbers.rs` remembers the numbers of closed
+//! files: one file for each 64 pages of the cache, and the file that was closed longest ago is forgotten first. A file
+//! that is opened again with the same length finds its pages. If its number was forgotten, or if its last flush or sync
+//! failed, it gets a new number, and does not find its old pages. A plain file that has changed has another id. A plain
+//! file is not remembered if it was open for writing, or if a change of it might not show (`docs/plain-files.md`).
 //!
-//! `close` of the last handle waits until the I/O in flight has ended, so that nothing holds the file after it.
+//! `close` of the last handle waits for the I/O in flight, so that nothing holds the file after it.
 //!
 //! # Read-ahead
 //!
-//! - Read-ahead is decided at misses. A handle keeps eight streams: places where a reader takes one page after the
+//! - Misses decide on read-ahead. A handle keeps eight streams: positions from which a thread reads one page after the
 //!   other.
-//! - A hit makes one check: does its read end at the end of a 64 KiB chunk? Only then, and only while a stream is
-//!   ahead, it checks whether the next window is due.
-//! - Windows are read in the background's context, in the background class: the reader sends them, and the reaper
-//!   brings their ends.
-//! - A window that fails is no call's error. A call that wants its pages reads for itself.
-//! - No mark in a set records that a page was read ahead, so a hit clears none. Pages read ahead in vain are not
-//!   counted.
+//! - A hit makes one check: does its read end at the end of a 64 KiB chunk? Only then, and only while a stream has a
+//!   window, does it check whether the next window is due.
+//! - Windows are read in the background context and class: the reader submits them, and the reaper collects their
+//!   completions.
+//! - The failure of a window is not an error of any call. A call that needs its pages reads them itself.
+//! - Pages that were read ahead have no mark, so a hit has none to clear. Read-ahead in vain is not counted.
 //!
 //! `docs/cache.md` describes windows and advice for users.
 //!
@@ -108,22 +108,21 @@
 //! With several NUMA nodes, each node that caches has a whole cache in its own memory. With one node there is one
 //! cache, and no message.
 //!
-//! - A hash of the 64 KiB around a page decides its node, and nothing else does. So neighbours share one I/O, a small
-//!   call touches one or two nodes, and a resize moves no page to another node. A page's own hash is independent of it.
-//! - A look-up reads the other node's memory directly. It takes no lock. Frames have one numbering over all nodes, and
-//!   hints and pins are common, so a hit does not ask for the node. A message would save the transfer of some cache
-//!   lines between sockets, and cost two wakes.
+//! - A hash of the 64 KiB around a page alone decides its node. So neighbours share one I/O, a small call uses one or
+//!   two nodes, and a resize moves no page to another node. The hash of the page itself is independent of this hash.
+//! - A lookup reads the memory of another node directly, without a lock. Frames have one numbering over all nodes, and
+//!   hints and pins are common, so a hit does not need the node. A message would save the transfer of some cache lines
+//!   between sockets, and cost two wakes.
 //! - Fills and writes are sent as a message if a wave has eight pages or more for a node. `Tuning::remote`
 //!   changes that. Futures and callbacks never send messages: a wait for a node would block the thread that polls.
-//! - A node's thread waits for drives and for nothing else. It returns undone the pages that another thread works on,
-//!   and those that find their set full. So threads never wait for each other in a circle (`node_request.rs`, rules 1
-//!   to 4).
+//! - A node's thread waits for drives only. It returns undone the pages that another thread works on, and those with a
+//!   full set. So threads never wait for each other in a circle (`node_request.rs`, rules 1 to 4).
 //! - A node has one thread for each eight of its CPUs, at least one and at most four. Its inbox is that of a drive
 //!   thread, with a bound.
 //! - A node may cache and own no drives (`cache_nodes`, `io_nodes`). Then there are drive threads, and the engines of
 //!   the node threads hand them their requests.
-//! - Memory is preferred to come from the node, not bound to it. A page elsewhere is slower. A process that is killed
-//!   for lack of memory on one node is worse.
+//! - Memory is allocated on the node by preference, not by binding. A page on another node is slower, but a process
+//!   that is killed for lack of memory on one node is worse.
 //! - An emulated topology (`emulate:N`) divides the CPUs and binds no memory. A simulation has nodes and no threads:
 //!   the caller does all shares.
 
@@ -198,12 +197,12 @@ const KEPT_SHARE: u64 = 64;
 /// Most pages of one wave of fills.
 const WAVE_PAGES: usize = 1024;
 
-/// What a pager is made from.
+/// The options of a pager.
 #[derive(Clone, Debug)]
 pub struct PagerOptions {
     /// Memory for cached pages in bytes; 0 for none, `None` for the default.
     pub cache_bytes: Option<u64>,
-    /// How far it may grow, in bytes.
+    /// The largest size that it may grow to, in bytes.
     pub cache_max_bytes: Option<u64>,
     /// Pages of a set.
     pub set_pages: usize,
@@ -217,11 +216,11 @@ pub struct PagerOptions {
 /// The caches, and the thread that flushes them. A pager serves the files of any number of arrays.
 #[derive(Debug)]
 pub struct Pager {
-    /// What the caches share.
+    /// The memory that the caches share.
     memory: Arc<Memory>,
     /// The cache of the first node that has one.
     first: Cache,
-    /// The caches of the other nodes, with what only several nodes need.
+    /// The caches of the other nodes, with the state that only several nodes need.
     spread: Option<Spread>,
     /// Tells the pagers of this process apart in the threads' tables.
     instance: u64,
@@ -232,7 +231,8 @@ pub struct Pager {
     numbers: Mutex<Numbers>,
     pub flusher: Flusher,
     board: Arc<Board>,
-    /// Pages that came in, roughly. A change tells a thread that has only hits that a policy needs to know of them.
+    /// The approximate number of pages that were read. A change tells a thread with only hits that a policy needs its
+    /// hits.
     taken: AtomicU64,
     /// Pages in flight that no call has asked for yet.
     ahead: AtomicU64,
@@ -360,9 +360,9 @@ impl Pager {
         write(&self.files).insert(number, Arc::downgrade(file));
     }
 
-    /// Removes a file that is closed. Its clean pages stay until the policy chooses them, and are there if the file is opened again with
-    /// the same length. `len` is that length, or `None` if not all was flushed. Dirty pages go now: their flush has failed, and that was
-    /// reported.
+    /// Removes a closed file. Its clean pages stay until the policy evicts them, and are found if the file is opened
+    /// again with the same length. `len` is that length, or `None` if not all was flushed. Dirty pages are discarded:
+    /// their flush has failed, and the failure was reported.
     fn leave(&self, paged: &Paged, len: Option<u64>) {
         let number = paged.number();
         write(&self.files).remove(&number);
@@ -397,7 +397,7 @@ fn caches(options: &PagerOptions, bytes: u64, max_bytes: u64, nodes: usize) -> R
 #[derive(Debug)]
 pub struct Paged {
     pub pager: Arc<Pager>,
-    /// The pager's. A hit finds it here by one load less.
+    /// The pager's memory, here to save a hit one load.
     memory: Arc<Memory>,
     id: Id,
     /// The key of the file's page 0.
@@ -406,9 +406,9 @@ pub struct Paged {
     hints: HintBase,
     /// The sums of its pages, if they have some.
     sums: Option<Arc<Sums>>,
-    /// From this offset on, in bytes, the drives hold only zeroes, and no write is in flight. A page there that is not in the cache need
-    /// not be read before a write. The offset moves before a page goes to its drive (`on_its_way`). A thread that looks holds the lock of
-    /// the page's set, without which no page leaves the cache.
+    /// From this offset on, in bytes, the drives hold only zeroes, and no write is in flight. A missing page there need
+    /// not be read before a write. The offset moves before a page is written to its drive (`on_its_way`). A thread that
+    /// reads the offset holds the lock of the page's set, without which no page is evicted.
     fresh_from: AtomicU64,
 }
 
@@ -436,19 +436,20 @@ impl Paged {
         }
     }
 
-    /// Whether a page's drive holds only zeroes of it. The page's set is locked, and does not have the page.
+    /// Whether the bytes of a page on its drive are all zero. The page's set is locked, and does not have the page.
     fn is_fresh(&self, page: u64) -> bool {
         page * PAGE_BYTES as u64 >= self.fresh_from.load(Ordering::Relaxed)
     }
 
-    /// Forgets the cached pages from a length in bytes on, and the page that contains that end. No write and no fill is in flight.
+    /// Discards the cached pages past a length in bytes, and the page that contains that end. No write and no fill is
+    /// in flight.
     pub fn cut(&self, len: u64) {
         self.pager.discard(self.number(), len / PAGE_BYTES as u64);
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
     }
 
-    /// The same, but the page that contains the end stays, with zeroes beyond the end. Its drive is to zero them, too. Returns `false`, and
-    /// forgets nothing, if pins leave no frame for that page.
+    /// `cut`, but the page that contains the end stays, with zeroes past the end. The caller zeroes them on the drive,
+    /// too. Returns `false`, and discards nothing, if pins leave no frame for that page.
     pub fn cut_behind(&self, len: u64) -> bool {
         let within = (len % PAGE_BYTES as u64) as usize;
         if within > 0 {

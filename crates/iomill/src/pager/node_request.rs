@@ -1,4 +1,5 @@
-//! Requests to other nodes: a [`NodeRequest`] is a node's share of a wave, which a thread of that node does. [`Replies`] collect the ends.
+//! Requests to other nodes: a [`NodeRequest`] is a node's share of a wave, done by a thread of that node. [`Replies`]
+//! collect the ends of requests.
 //!
 //! The caller sends each node its share as one message, does its own share meanwhile, and waits until all requests have ended. A node's
 //! thread (`node_threads`) looks the pages up, fills those that are missing, and copies straight from and into the caller's memory.
@@ -6,13 +7,13 @@
 //!
 //! Rules, beside those of the cache and of the inbox:
 //! 1. A caller holds no fills when it sends, and none when it waits for the replies: its own have ended by then (rule 4 of the cache).
-//! 2. A thread that works on a request waits for drives only. A span goes back undone if another operation works on its page, or if its
-//!    set is full. The caller does such spans after all its requests have ended. So no thread that owns fills waits for a page, for
-//!    room in a node's inbox, or for replies. Every chain of waits ends at a drive: caller -> node's thread -> drive, or
-//!    caller -> page -> the thread that fills it -> drive.
+//! 2. A thread that works on a request waits for drives only. It returns a span undone if another operation works on
+//!    its page, or if its set is full. The caller does such spans after all its requests have ended. So no thread that
+//!    owns fills waits for a page, for room in a node's inbox, or for replies. Every chain of waits ends at a drive:
+//!    caller -> node's thread -> drive, or caller -> page -> the thread that fills it -> drive.
 //! 3. A caller returns only after all its requests have ended, also by an error or a panic: the nodes' threads write to its memory.
-//! 4. A request ends once: when all that it began has ended, or when it is dropped because no thread will work on it. It lets go of its
-//!    file and its array before the caller continues, because the caller may close them.
+//! 4. A request ends once: when all its I/O has ended, or when it is dropped because no thread will work on it. It
+//!    releases its file and its array before the caller continues, because the caller may close them.
 
 use std::sync::Arc;
 
@@ -113,7 +114,7 @@ impl NodeRequest {
         self.spans.len()
     }
 
-    /// What runs its I/O; `None` after the end.
+    /// The executor of its I/O; `None` after the end.
     pub fn exec(&self) -> Option<&Arc<Exec>> {
         self.file.as_ref().map(|file| file.exec())
     }
@@ -132,7 +133,7 @@ impl NodeRequest {
         }
     }
 
-    /// Does what needs no drive, and begins the rest. `None` if nothing is left.
+    /// Does the part that needs no drive, and begins the rest. `None` if nothing is left.
     pub fn begin(mut self) -> Option<PendingRequest> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;

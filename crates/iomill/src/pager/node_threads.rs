@@ -1,9 +1,10 @@
 //! The threads of the nodes that cache ([`NodeThreads`]): each takes the requests of its inbox and does them at the same time.
 //!
-//! Goals: one wake for as many requests as come while a thread sleeps or works; all their pages in flight at the same time. Non-goals:
-//! what a request does (`node_request`, with rules that hold here, too), and background work.
+//! Goals: one wake for all requests that arrive while a thread sleeps or works; all their pages in flight at the same
+//! time. Non-goals: the work of a request (`node_request`, with rules that hold here, too), and background work.
 //!
-//! A sleeping thread is parked. A token that comes before the thread parks is kept, as rule 2 of the inbox demands of an engine's wake.
+//! A sleeping thread is parked. A wake before the thread parks is kept as a token, as rule 2 of the inbox demands of an
+//! engine's wake.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
-//! The caches of all nodes as one: which node has a page, and which node is near the calling thread. The types are [`Remote`] and
-//! `Spread`. Non-goals: what a node does with a request (`node_request`, `node_threads`).
+//! The caches of all nodes as one: the node of a page, and the node near the calling thread. The types are [`Remote`]
+//! and `Spread`. Non-goals: requests to a node (`node_request`, `node_threads`).
 //!
-//! A page always belongs to the same node, by a hash of the 64 KiB that contain it. With one node there is one cache, and this file costs
-//! a call no more than a branch.
+//! A page always belongs to the same node, by a hash of the 64 KiB that contain it. With one node there is one cache,
+//! and this file costs a call one branch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::file::split::Extent;
 use crate::sys::sync::{AtomicU64, Ordering};
 use crate::sys::topology::{Finder, MEMORY_POLICY};
 
-/// The least number of another node's pages that a wave sends there as a message. Fewer are cheaper to fill from here: the drive
-/// writes to any node's memory by itself, and a message wakes two threads.
+/// The least number of pages of another node that a wave sends there as a message. The calling thread fills fewer pages
+/// itself: the drive writes to the memory of any node, and a message costs two wakes.
 const MESSAGE_PAGES: usize = 8;
 
 /// How blocking calls reach pages in the cache of another node. Futures and callbacks always reach them directly: their pieces go to the
@@ -34,7 +34,7 @@ const MESSAGE_PAGES: usize = 8;
 // Only tools and tests choose.
 #[cfg_attr(not(feature = "internals"), allow(dead_code))]
 pub enum Remote {
-    /// Reads cached pages directly. Missing pages and writes go by message if a node has several of them.
+    /// Reads cached pages directly. Sends missing pages and writes by message if a node has several of them.
     #[default]
     Auto,
     /// Always directly.
@@ -43,7 +43,7 @@ pub enum Remote {
     Message,
 }
 
-/// What several nodes need beside the first cache.
+/// The state that several nodes need besides the first cache.
 #[derive(Debug)]
 pub(super) struct Spread {
     /// The caches but the first.
@@ -53,7 +53,8 @@ pub(super) struct Spread {
     homes: Vec<Option<usize>>,
     /// The least number of pages to fill or to write to in a message.
     least_asked: usize,
-    /// The same of pages to read, before this thread has looked them up. `None`: it always looks them up itself.
+    /// The least number of pages to read in a message, before this thread has looked them up. `None`: it always looks
+    /// them up itself.
     least_read: Option<usize>,
     /// Pages sent by message, by the cache's number.
     sent: Vec<AtomicU64>,
@@ -257,7 +258,7 @@ impl OpenFile {
         let shares = spread.take_away(paged, &mut near, spread.least_asked);
         let mut away = None;
         for (node, spans) in shares.into_iter().enumerate().filter(|(_, spans)| !spans.is_empty()) {
-            // The pager does not know the file any more: it is being closed, and the caller does all itself.
+            // The file is not in the pager any more: it is being closed, and the caller does the whole wave itself.
             let Some(file) = paged.pager.file(paged.number()) else {
                 near.extend(spans);
                 continue;

@@ -1,10 +1,12 @@
-//! [`Numbers`]: the numbers by which the cache knows files. A file that is closed and opened again finds its pages. Non-goals: the pages.
+//! [`Numbers`]: the numbers of files in the cache. By its number a file that is opened again finds its pages.
+//! Non-goals: the pages.
 //!
 //! Rules:
-//! 1. Two files that may have pages in the cache never have one number. A number is in use from its draw until its file is closed and
-//!    what had to go has gone.
-//! 2. A number is kept for a closed file only if all its pages are as the drives have them. It is the file's again only if the file has the
-//!    same length as then. Otherwise the file gets a new number, and the old pages age away.
+//! 1. Two files that may have pages in the cache never have the same number. A number is in use from its draw until its
+//!    file is closed and the pages that must be discarded have been discarded.
+//! 2. A number is kept for a closed file only if all its pages equal the bytes on the drives. The next opening gets the
+//!    number only if the file still has the same length. Otherwise the file gets a new number, and the policy evicts
+//!    the old pages in time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +30,7 @@ pub struct Numbers {
     most: usize,
 }
 
-/// What is known of a closed file.
+/// The record of a closed file.
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     number: u32,
@@ -45,7 +47,7 @@ pub enum Drawn {
     Own(u32),
     /// No file had it before.
     New(u32),
-    /// Another file had it. Its pages must go first.
+    /// Another file had it. The pages of that file must be discarded first.
     Used(u32),
 }
 

@@ -1,7 +1,8 @@
-//! An open file with its part of the cache ([`OpenFile`]), and what holds it: [`OpenRef`] for handles, [`EnteredFile`] for operations.
+//! An open file with its part of the cache ([`OpenFile`]), and its owners: [`OpenRef`] for handles, [`EnteredFile`] for
+//! operations.
 //!
-//! Goals: calls that need both the file and its cached pages; the end of a file on any thread. Non-goals: what a call does with pages,
-//! which is in the other files of this room.
+//! Goals: calls that need both the file and its cached pages; the end of a file on any thread. Non-goals: the use of
+//! pages by a call, which is in the other files of this room.
 
 use std::any::Any;
 use std::mem::ManuallyDrop;
@@ -19,10 +20,11 @@ use crate::file::durable::SyncTurn;
 use crate::file::{Entered, FileState, Reported};
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// What an open file keeps alive: its array.
+/// The array of a file, which an open file keeps alive.
 pub type ArrayRef = Arc<dyn Any + Send + Sync>;
 
-/// Removes a file of an array when the last holder is gone, if the file has no name: it has lost it, or it is a draft that got none.
+/// Removes a nameless file of an array when its last owner is dropped: a file that has lost its name, or a draft that
+/// got none.
 #[derive(Debug)]
 pub struct Ending {
     catalog: Arc<Catalog>,
@@ -58,11 +60,12 @@ pub struct OpenFile {
     /// The cell `readers` of the cache's memory. Without a cache no pager's instance is in it.
     pub(super) readers: Arc<AtomicU64>,
     pub file: FileState,
-    /// Whether `finish` has run. Pages that the file still has must not be written after it, without the array's lock.
+    /// Whether `finish` has run. Remaining dirty pages must not be written after it, without the array's lock.
     finished: AtomicBool,
-    /// Whether `finish` has left all cached pages, and the length, as they are on the drives.
+    /// Whether after `finish` all cached pages and the length equal those on the drives.
     as_on_drives: AtomicBool,
-    /// Whether bytes that the drives do not hold yet may be lost. The last handle sets it, and a new handle clears it (`give_up`).
+    /// Whether bytes that are not on the drives yet may be discarded. The last handle sets it, and a new handle clears
+    /// it (`give_up`).
     given_up: AtomicBool,
     /// Its count is one for each handle, and one for this. Operations in flight hold the file without being handles.
     handles: Arc<()>,
@@ -100,8 +103,8 @@ impl OpenFile {
         }
     }
 
-    /// Closes the file, then does `after`, and only then lets go of the array. If this is its last hold, closing the array waits for
-    /// callbacks, and one of them may wait for `after`.
+    /// Closes the file, then runs `after`, and only then releases the array. If this is the last owner of the array,
+    /// closing it waits for callbacks, and one of them may wait for `after`.
     fn close_then(self, after: impl FnOnce()) {
         let owner = Arc::clone(&self._owner);
         drop(self);
@@ -141,13 +144,14 @@ impl OpenFile {
         self.ending.as_ref().is_some_and(Ending::is_removal)
     }
 
-    /// Makes every write that ended before this call durable, and the length. At the file's end pages that cannot be flushed are lost, and
-    /// all others become durable. If nothing is in flight (`is_quiet`), a plain file gets its exact length, too.
+    /// Makes durable every write that ended before this call, and the length. At the end of the file, pages that cannot
+    /// be flushed are lost, and all others become durable. If nothing is in flight (`is_quiet`), a plain file gets its
+    /// exact length, too.
     fn sync_as(&self, is_end: bool, is_quiet: bool) -> Result<()> {
         let Some(mut turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
         let mut flushed = self.flush_all();
         if is_end {
-            // Pages that could not be flushed are lost, and what their parts have of them is as it was.
+            // Pages that could not be flushed are lost: their parts keep the old bytes.
             flushed = flushed.and(self.file.cut_stale_tail());
         }
         if flushed.is_err() && !is_end {
@@ -162,8 +166,9 @@ impl OpenFile {
         flushed.and(cut).and(finished)
     }
 
-    /// At the end of a plain file with pages beyond its durable length that cannot be written: it keeps that length, and not a longer one with
-    /// zeroes in it. A file of an array has its space before, so it comes here only with pages that a drive has refused.
+    /// Runs at the end of a plain file if pages past its durable length cannot be written: the file keeps the durable
+    /// length instead of a longer one with zeroes. A file of an array has its space before, so this concerns only pages
+    /// that a drive has refused.
     fn give_up_growth<'a>(&self, mut turn: SyncTurn<'a>) -> SyncTurn<'a> {
         let first = turn.durable_len() / PAGE_BYTES as u64;
         let is_lost = |paged: &Arc<Paged>| paged.pager.dirty_of(paged.number()).iter().any(|key| key.page() >= first);
@@ -228,8 +233,8 @@ impl OpenFile {
         self.sync_as(false, true)
     }
 
-    /// Makes a length durable that all calls see already. After an error no call writes at that length, or the length is again what it was
-    /// before: all bytes up to there are on the drives.
+    /// Makes a length durable that all calls see already. After an error no call writes at the new length, or the old
+    /// length is restored: all bytes up to it are on the drives.
     fn sync_changed_len(&self, resize: &crate::file::Resize<'_>, before: u64) -> Result<()> {
         self.sync_as(false, true).inspect_err(|error| {
             if error.passes() {
@@ -239,8 +244,8 @@ impl OpenFile {
         })
     }
 
-    /// Enters for writes of `ranges`, in bytes, and makes room for them. The last one ends at `end`. First clears the bytes that failed
-    /// writes have left before that (rule 5 of the length).
+    /// Enters the file for writes of `ranges`, in bytes, and allocates space for them. The last range ends at `end`.
+    /// First clears the bytes that failed writes have left before `end` (rule 5 of the length).
     pub fn enter_to_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>> + Clone) -> Result<Entered<'_>> {
         let mut entered = Entered::enter(&self.file)?;
         while self.file.is_in_stale_tail(end) {
@@ -266,16 +271,16 @@ impl OpenFile {
         if let Some(paged) = &self.paged
             && !paged.cut_behind(len)
         {
-            // The page that contains the end leaves the cache, too, because its pins leave it no frame. So its bytes must be on its drive
-            // before. Only then may the error of that page be one of a write elsewhere.
+            // The page that contains the end is discarded, too, because pins leave it no frame. So its bytes must be on
+            // its drive before. Only in this case is the error of that page one of a write elsewhere.
             self.flush_page_now(paged, len / PAGE_BYTES as u64)?;
             paged.cut(len);
         }
         resize.clean_tail()
     }
 
-    /// Makes all writes durable and gives back the space that was allocated ahead, once. Nothing is in flight. Returns the first error,
-    /// after it has tried everything.
+    /// Makes all writes durable and frees the space that was allocated ahead, once. Nothing is in flight. All steps are
+    /// tried, and the first error is returned.
     pub fn finish(&self) -> Result<()> {
         if self.finished.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -297,9 +302,9 @@ impl OpenFile {
 }
 
 impl Drop for OpenFile {
-    /// The last holder is gone. Errors become notices; a caller that needs them calls `close`.
+    /// Runs when the last owner is dropped. Errors become notices; a caller that needs them calls `close`.
     fn drop(&mut self) {
-        // The order, also when `finish` panics: the remaining pages go, then the parts, then the entry.
+        // The order of drops, also when `finish` panics: the remaining pages, then the parts, then the entry.
         let _leaving = Leaving(self);
         if self.finished.load(Ordering::Acquire) {
             // Closing the array has finished the file.
@@ -317,13 +322,13 @@ struct Leaving<'a>(&'a OpenFile);
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         let OpenFile { paged: Some(paged), file, as_on_drives, .. } = self.0 else { return };
-        // What failed writes left behind the end is in a cached page, too.
+        // Bytes that failed writes left past the end are in a cached page, too.
         let is_kept = file.is_known() && as_on_drives.load(Ordering::Acquire) && !file.has_stale_tail();
         paged.pager.leave(paged, is_kept.then(|| file.len()));
     }
 }
 
-/// Holds an open file. Dropping the last one closes the file, on any thread.
+/// An owner of an open file. Dropping the last owner closes the file, on any thread.
 #[derive(Clone, Debug)]
 pub struct OpenRef(ManuallyDrop<Arc<OpenFile>>);
 
@@ -332,8 +337,9 @@ impl OpenRef {
         OpenRef(ManuallyDrop::new(file))
     }
 
-    /// Lets go of the file, then runs `after`. The last holder flushes the file, which waits for drives, and for locks of blocks. A piece
-    /// of this very drive thread may hold such a lock. So a thread that must not wait leaves both to another thread (rule 4 of `pools`).
+    /// Releases the file, then runs `after`. The last owner flushes the file, and so waits for drives and for locks of
+    /// blocks. A piece of the same drive thread may hold such a lock. So a thread that must not wait leaves both steps
+    /// to another thread (rule 4 of `pools`).
     pub fn let_go(self, after: impl FnOnce() + Send + 'static) {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: it is taken once, and `this` is not dropped.
@@ -353,13 +359,13 @@ impl OpenRef {
     }
 }
 
-/// Most looks of a thread that closes a file whether what was in flight has ended, with a pause after each: a second or more.
+/// The most checks of a closing thread for the end of the I/O in flight, with a pause after each: a second or more.
 const CLOSE_LOOKS: u32 = 20_000;
 
 impl OpenRef {
-    /// For a caller that has dropped its handle: lets go of the file. If no other handle is left, this returns when the file is closed. Until
-    /// then read-ahead and the operations of dropped futures hold it, and with it its space and its file system. The wait has a bound, because
-    /// an operation may wait for the caller.
+    /// Releases the file for a caller that has dropped its handle. If no other handle is left, this returns when the
+    /// file is closed. Until then read-ahead and the operations of dropped futures own the file, and with it its space
+    /// and its file system. The wait has a bound, because an operation may wait for the caller.
     pub fn let_go_and_wait(self) {
         if !self.exec().home.is_here() {
             // Rule 3 of the fork.
@@ -401,7 +407,7 @@ impl Drop for OpenRef {
     }
 }
 
-/// Is inside the gate of a file, and holds the file: for spawned operations.
+/// A guard inside the gate of a file that also owns the file: for spawned operations.
 #[derive(Debug)]
 pub struct EnteredFile(Option<OpenRef>);
 
@@ -419,7 +425,8 @@ impl EnteredFile {
         Some(EnteredFile::stay(entered, OpenRef::new(Arc::clone(file))))
     }
 
-    /// Leaves the gate, lets go of the file, and then runs `after`. The code that `after` wakes may close the file and delete it.
+    /// Leaves the gate, releases the file, and then runs `after`. Code that `after` wakes may close and delete the
+    /// file.
     pub fn leave(mut self, after: impl FnOnce() + Send + 'static) {
         if let Some(file) = self.take() {
             file.let_go(after);

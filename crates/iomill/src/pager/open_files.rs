@@ -2,8 +2,9 @@
 //!
 //! Rules:
 //! 1. A handle holds a file by its number. A name is looked up when a file is opened, and not again.
-//! 2. A file that lost its name is removed by the thread that finds it closed, or by the last holder. The entry in the table keeps it from
-//!    being opened meanwhile. A thread that opens a file takes the entry, and then looks whether the file still has a name.
+//! 2. A file that has lost its name is removed by the thread that finds it closed, or by its last owner. The entry in
+//!    the table prevents an opening meanwhile. A thread that opens a file takes the entry, and then checks whether the
+//!    file still has a name.
 
 use std::sync::Arc;
 
@@ -48,7 +49,7 @@ impl OpenFiles {
         }
     }
 
-    /// The same where it takes no call of the system, and waits for no other thread. `None` where it may.
+    /// `open` without a system call and without a wait for another thread. `None` if it needs either.
     pub fn open_at_once(
         &self,
         catalog: &Arc<Catalog>,
@@ -103,7 +104,7 @@ impl OpenFiles {
                 }
                 Found::Open(file) => return Ok(Some(OpenRef::new(file))),
             };
-            // From here on the entry keeps what the file has (rule 2).
+            // From here on the entry protects the file's parts (rule 2).
             let Some(record) = catalog.numbered(number).filter(|record| record.is_live()) else {
                 return Ok(None);
             };
@@ -111,7 +112,8 @@ impl OpenFiles {
         }
     }
 
-    /// Opens a draft, which has a number of its own. When it gets a name, it is found by that, because its entry is in the table.
+    /// Opens a draft, which has a number of its own. Once it has a name, openings find it by its number, because its
+    /// entry is in the table.
     pub fn open_draft(
         &self,
         catalog: &Arc<Catalog>,
@@ -161,8 +163,8 @@ impl OpenFiles {
         OpenRef::new(file)
     }
 
-    /// Closes the array, or what else the files belong to: waits for I/O in flight, makes every open file durable, and ends all threads.
-    /// Then does `last`. Returns the first error, after it has tried everything.
+    /// Closes the array or runtime of the files: waits for I/O in flight, makes every open file durable, and ends all
+    /// threads. Then runs `last`. All steps are tried, and the first error is returned.
     pub fn close(&self, pager: Option<&Arc<Pager>>, last: impl FnOnce() -> Result<()>) -> Result<()> {
         self.exec.check_open()?;
         self.exec.wait_for_queued_calls();

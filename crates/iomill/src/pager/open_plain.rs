@@ -14,14 +14,16 @@ use crate::file::FileState;
 use crate::file::plain::{DriveHold, PlainFile, PlainList};
 use crate::sys::fs::{Access, Identity};
 
-/// Where each of the files is that were opened as one, and which it is.
+/// The path and the identity of each file that was opened as one.
 pub type Places = Vec<(PathBuf, Identity)>;
 
 impl OpenFiles {
-    /// Opens plain files as one. If they are open already, returns that. `drive` finds the drive of each, or adds it.
+    /// Opens plain files as one, or returns them if they are open already. `drive` finds or adds the drive of each
+    /// file.
     ///
-    /// Another thread of this process may be closing a file, and cut it to its length (rule 6 of the length). So lengths and versions count only
-    /// if they were asked for with the entry and the claims in hand: until then they may change.
+    /// Another thread of this process may be closing a file, and cut it to its length (rule 6 of the length). So
+    /// lengths and versions are valid only if they were read under the entry and the claims: before that they may
+    /// change.
     pub fn open_plain(
         &self,
         platform: &dyn Platform,

@@ -1,4 +1,4 @@
-//! [`OwnedBytes`]: bytes of a file that live as long as their owner wants. Non-goals: ranges of several pages in place (`in_place`).
+//! [`OwnedBytes`]: bytes of a file that borrow nothing. Non-goals: ranges of several pages in place (`in_place`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,14 +10,16 @@ use crate::cache::Held;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::Result;
 
-/// Bytes of a file that borrow nothing: what [`File::read_owned`](crate::File::read_owned) returns. They never change. They may go to
-/// other threads and be dropped there, so `bytes::Bytes::from_owner` takes them.
+/// Bytes of a file that borrow nothing: the result of [`File::read_owned`](crate::File::read_owned). They never change.
+/// They may be sent to other threads and dropped there, so `bytes::Bytes::from_owner` takes them.
 ///
-/// Where the range is within one page and the page can be pinned, these are the cached bytes themselves. They keep the page in the
-/// cache, and take the room of one pin ([`File::pin`](crate::File::pin)): copy what should stay for long. Else they are a copy.
+/// If the range is within one page and the page can be pinned, these are the cached bytes themselves. They keep the
+/// page in the cache, and count as one pin ([`File::pin`](crate::File::pin)): copy bytes that you keep for long.
+/// Otherwise they are a copy.
 ///
-/// They do not keep the file open. The file may be closed, cut or deleted, and the array may be closed: the bytes stay. They keep the
-/// memory of the cache until the last of them is dropped, also after [`Array::close`](crate::Array::close).
+/// They do not keep the file open: they stay valid after the file is closed, cut or deleted, and after the array is
+/// closed. They keep the memory of the cache until the last of them is dropped, also after
+/// [`Array::close`](crate::Array::close).
 #[derive(Debug)]
 pub struct OwnedBytes(Storage);
 
@@ -90,7 +92,8 @@ impl AsRef<[u8]> for OwnedBytes {
 }
 
 impl OpenFile {
-    /// Pins a page, after it has come in. `None` if that takes more than bringing it in once: the caller copies then, and waits for no pins.
+    /// Reads a page if it is missing, and pins it. `None` if one read is not enough: the caller copies then, and waits
+    /// for no pins.
     pub fn pin_or_not<'a>(&self, paged: &'a Paged, page: u64, class: Class) -> Result<Option<PinnedPage<'a>>> {
         if page.saturating_mul(PAGE_BYTES as u64) >= self.file.len() {
             return Ok(None);

@@ -1,12 +1,14 @@
-//! [`Pipeline`]: the pages of a blocking call that has many. While half a wave drains, the other half begins, so no drive waits for a call that
-//! waits for the last page of a wave. Non-goals: spawned operations, which complete two lists at a time (`complete`).
+//! [`Pipeline`]: the waves of a blocking call with many missing pages. While half a wave drains, the other half begins,
+//! so no drive is idle while the call waits for the last page of a wave. Non-goals: spawned operations, which complete
+//! two lists at a time (`complete`).
 //!
 //! Rules:
-//! 1. Two halves are under way at most. So the call owns no more pages than a wave has.
-//! 2. A half begins when all pieces of the other half have gone to the queues of the drives. Its own fills of before have all ended, so its lists can be
-//!    used again.
-//! 3. No half begins after one that found busy pages or full sets. The call waits for these when all its fills have ended (rule 4 of the cache). Sets
-//!    that only need a flush wait until then, too: those of half a wave if the call reads, and none if it writes.
+//! 1. At most two halves are in flight. So the call owns no more pages than a wave has.
+//! 2. A half begins when all pieces of the other half are in the queues of the drives. Its own earlier fills have all
+//!    ended, so its lists can be reused.
+//! 3. No half begins after a half with busy pages or full sets. The call waits for these when all its fills have ended
+//!    (rule 4 of the cache). Sets that only need a flush wait until then, too: those of half a wave if the call reads,
+//!    and none if it writes.
 
 use std::cell::RefCell;
 
@@ -25,7 +27,7 @@ use crate::exec::{FirstFailure, Io};
 /// The half that a piece is of, in its tag.
 const SECOND: u32 = 1 << 31;
 
-/// See the module. It is used by one thread: the engines' ends come on the thread that waits for them.
+/// See the module. One thread uses it: completions are delivered on the thread that waits for them.
 pub(super) struct Pipeline<'a> {
     file: &'a OpenFile,
     paged: &'a Paged,
@@ -39,7 +41,7 @@ pub(super) struct Pipeline<'a> {
 struct State<'a> {
     todo: &'a mut Todo,
     halves: [Half<'a>; 2],
-    /// The half with the pieces that are being given out.
+    /// The half that is submitting its pieces.
     now: usize,
     sorted: Sorted,
 }
@@ -47,7 +49,7 @@ struct State<'a> {
 struct Half<'a> {
     fills: Fills<&'a Paged>,
     at: PiecesAt,
-    /// How many of its pieces have been given out and have not ended.
+    /// The number of its pieces in flight.
     left: usize,
 }
 
@@ -95,7 +97,7 @@ impl<'a> Pipeline<'a> {
 }
 
 impl State<'_> {
-    /// Begins a half, with what `todo` has next.
+    /// Begins a half with the next pages of `todo`.
     fn begin(&mut self, half: usize, pipeline: &Pipeline<'_>) {
         self.now = half;
         let Half { fills, at, .. } = &mut self.halves[half];

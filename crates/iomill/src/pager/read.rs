@@ -1,4 +1,4 @@
-//! Look-ups: methods of [`Paged`] that copy what the cache has of a range. Non-goals: pages that are missing (`wave`, `complete`).
+//! Lookups: methods of [`Paged`] that copy the cached bytes of a range. Non-goals: missing pages (`wave`, `complete`).
 
 use super::Paged;
 use super::local::Local;
@@ -9,11 +9,11 @@ use crate::counters::Counter;
 use crate::drive::PAGE_BYTES;
 use crate::file::split::Extent;
 
-/// How many look-ups of a batch are at one stage.
+/// The number of lookups of a batch at one stage.
 const OVERLAP: usize = 8;
 
 impl Paged {
-    /// Copies what the cache has of one extent, and appends the rest to `missing`.
+    /// Copies the cached bytes of one extent, and appends the rest to `missing`.
     ///
     /// # Safety
     /// The extent's memory is writable, and nothing else uses it.
@@ -63,7 +63,7 @@ impl Paged {
         found
     }
 
-    /// As `read`, for many extents: the processor's cache misses of several look-ups overlap.
+    /// As `read`, for many extents: the processor's cache misses of several lookups overlap.
     ///
     /// # Safety
     /// As for `read`.
@@ -108,7 +108,7 @@ impl Paged {
         });
     }
 
-    /// Looks in their sets for the spans of `missing` from `first` on, and leaves those that the cache does not have.
+    /// Looks up the spans of `missing` from `first` on in their sets, and keeps those that are not cached.
     ///
     /// # Safety
     /// As for `read`, for the memory of these spans.
@@ -140,7 +140,7 @@ impl Paged {
     }
 }
 
-/// A look-up of a batch.
+/// A lookup of a batch.
 #[derive(Clone, Copy)]
 struct Asking {
     key: Key,
@@ -160,8 +160,9 @@ impl Asking {
     }
 }
 
-/// Look-ups that overlap: each is at one of three stages. First its hint is prefetched. After [`OVERLAP`] more look-ups its bytes are
-/// prefetched where the hint says, with their proof. After as many again they are copied.
+/// Lookups that overlap: each is at one of three stages. First its hint is prefetched. After [`OVERLAP`] more lookups
+/// the bytes that the hint points to are prefetched, with their proof. After another [`OVERLAP`] lookups they are
+/// copied.
 struct OverlappingReads<'a> {
     paged: &'a Paged,
     local: &'a Local,
@@ -169,7 +170,7 @@ struct OverlappingReads<'a> {
     memory: &'a Memory,
     /// By their number, modulo the length: those that are not copied yet.
     asked: [Asking; 2 * OVERLAP],
-    /// Look-ups so far.
+    /// Lookups so far.
     count: usize,
 }
 
@@ -220,7 +221,7 @@ impl<'a> OverlappingReads<'a> {
         }
     }
 
-    /// Moves the remaining look-ups through all stages.
+    /// Moves the remaining lookups through all stages.
     ///
     /// # Safety
     /// As for `push`.

@@ -1,5 +1,5 @@
-//! The cache's [`Sizes`]: as it is opened, and as `Pager::resize` changes it while files are read and written. Non-goals: moving pages,
-//! which is the cache's (`cache::resize`).
+//! The [`Sizes`] of the cache: those of its opening, and their change by `Pager::resize` while files are read and
+//! written. Non-goals: moving pages (`cache::resize`).
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
 
-/// How many times a cache may double by default, as far as there is memory.
+/// The number of times that a cache may double by default, if there is memory.
 const DOUBLINGS: u32 = 2;
 
 /// Sets that a resize changes before it looks again whether the array is open.
@@ -24,9 +24,9 @@ const ADDRESS_SHARE: u64 = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub now: u64,
-    /// What it may be resized to.
+    /// The largest size.
     pub most: u64,
-    /// What it would be by default if address space were not limited.
+    /// The default size with unlimited address space.
     pub wanted: u64,
 }
 
@@ -78,12 +78,13 @@ fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
 }
 
 impl Pager {
-    /// Changes the size to `bytes`, step by step, and waits for pages that are in the way. An error leaves the cache at a size between.
+    /// Changes the size to `bytes`, step by step, and waits for pages that block a step. After an error the size is
+    /// between the old and the new one.
     pub fn resize(&self, exec: &Exec, bytes: u64) -> Result<()> {
         let ways = self.first.directory().ways();
         if bytes == 0 {
             let help = "shrink it to one set at least, or open it without a cache";
-            return Err(Error::invalid("a cache of 0 bytes", "what is open keeps its cache").advise(help));
+            return Err(Error::invalid("a cache of 0 bytes", "an open array or runtime keeps its cache").advise(help));
         }
         check_least(ways, self.caches().count(), bytes)?;
         let set_bytes = (ways * PAGE_BYTES) as u64;
@@ -100,7 +101,7 @@ impl Pager {
         let mut resizes: Vec<_> =
             self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
         let resized = resizes.iter_mut().try_for_each(|(cache, resize)| self.resize_one(exec, cache, resize));
-        // Before the resizes end: of two calls at a time the one that ends last leaves its sizes.
+        // Set before the resizes end: of two calls at a time, the sizes of the one that ends last remain.
         let hints = self.memory.set_pages(self.pages()).map_err(|source| Error::MemoryKept { source });
         resized.and(hints)?;
         self.board.set_cache_bytes(bytes);

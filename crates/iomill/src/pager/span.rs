@@ -1,4 +1,5 @@
-//! A call's range, cut at page edges: [`Span`]; and what the call wants of the pages: [`Want`]. Non-goals: I/O, which goes by pieces.
+//! [`Span`]: a part of a call's range, cut at page edges. [`Want`]: the purpose of the call. Non-goals: I/O, which is
+//! done in pieces.
 
 use crate::drive::PAGE_BYTES;
 use crate::file::split::Extent;
@@ -55,16 +56,16 @@ pub fn spans(extent: Extent) -> impl Iterator<Item = Span> + Clone {
     })
 }
 
-/// What a call wants of pages.
+/// The purpose for which a call needs pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// To copy from them.
     Read,
     /// To copy into them.
     Write,
-    /// To have them in the cache, because the call is about to use them there.
+    /// To cache them, because the call is about to use them in place.
     Touch,
-    /// To have them in the cache, because a call may ask for them soon. No call waits for that. So pages that another operation works
-    /// on are left alone, and pages with a full set.
+    /// To cache them, because a call may need them soon. No call waits for that. So busy pages, and pages with a full
+    /// set, are skipped.
     Ahead,
 }

@@ -1,9 +1,10 @@
 //! [`Table`]: the open things of an array, by id, each at most once. Non-goals: opening and closing them.
 //!
 //! Rules:
-//! 1. An entry with a dead `Weak` belongs to a thread that is opening or closing the thing, or keeps it closed. That thread holds the
-//!    [`Entry`], which alone removes it. Every change notifies `changed`.
-//! 2. No thread drops a possible last holder of a thing with the table locked: closing the thing takes the lock.
+//! 1. A thread that is opening or closing a thing, or keeps it closed, owns the thing's entry: the entry then has a
+//!    dead `Weak`. The thread holds the [`Entry`], and only the drop of that removes the entry. Every change notifies
+//!    `changed`.
+//! 2. No thread drops a possible last owner of a thing with the table locked: closing the thing takes the lock.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +30,7 @@ pub struct Entry<T> {
     id: Id,
 }
 
-/// What the table has under an id.
+/// The state of an id in the table.
 pub enum Found<T> {
     Open(Arc<T>),
     /// A thread is opening or closing it, or keeps it closed.
@@ -81,7 +82,7 @@ impl<T> Table<T> {
         lock(&self.open).get(id).and_then(Weak::upgrade)
     }
 
-    /// What there is under an id. If there is nothing, adds an entry; an error if the array is closed.
+    /// The state of an id. If the table has no entry, adds one; an error if the array is closed.
     pub fn look(self: &Arc<Self>, id: &Id) -> Result<Found<T>> {
         let mut open = lock(&self.open);
         self.exec.check_open()?;

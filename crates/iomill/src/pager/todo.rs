@@ -1,11 +1,12 @@
-//! [`Todo`]: the spans that a call has still to move, as waves. Non-goals: what is done with a wave (`complete`).
+//! [`Todo`]: the remaining spans of a call, as waves. Non-goals: the work on a wave (`complete`).
 //!
 //! Rules:
-//! 1. A wave has all spans of its pages, in the order of pages. So rows of one page are read by one I/O, wherever they are in a gather. Spans
-//!    of one page keep their order: of two writes to one byte the later one counts.
-//! 2. A span is moved once for each wave that has it, and put in order once. So a gather costs time in proportion to its rows.
-//! 3. At most `LIST_SPANS` spans are put in order at a time. A call that does not have its spans in memory yet lists no more at a time
-//!    (`read_long`, `write_lists`). So its list has a bounded size, however many rows a gather has. A page is then read by one I/O for each list.
+//! 1. A wave has all spans of its pages, in the order of pages. So one I/O reads all rows of a page, from anywhere in a
+//!    gather. Spans of one page keep their order: of two writes to one byte the later one wins.
+//! 2. A span is moved once for each of its waves, and sorted once. So the time of a gather is proportional to its rows.
+//! 3. At most `LIST_SPANS` spans are sorted at a time. A call that makes its spans as it goes lists no more at a time
+//!    (`read_long`, `write_lists`). So the list of a gather of any length has a bounded size. A page is then read by
+//!    one I/O for each list.
 
 use super::Paged;
 use super::open::OpenFile;
@@ -37,7 +38,8 @@ impl Todo {
         Todo { spans, at: 0, ordered: 0, again: Vec::new(), now: Vec::new() }
     }
 
-    /// Adds a span of the last wave to the next one. The page that it waited for is there now, and may be gone again later.
+    /// Adds a span of the last wave to the next one. The page that it waited for is cached now, and may be evicted
+    /// later.
     pub fn again(&mut self, span: Span) {
         self.again.push(span);
     }
@@ -159,15 +161,16 @@ impl OpenFile {
     }
 }
 
-/// Leaves a list in `list`, and returns the spans of its last page: they belong to the next one, which may have more of them. All spans of one page are
-/// a list whatever comes.
+/// Splits off and returns the spans of the last page of `list`: the next list may have more spans of that page. If all
+/// spans are of one page, the list stays whole.
 fn split_list(list: &mut Vec<Span>) -> Vec<Span> {
     let last = list.last().map(|span| span.page);
     let before = list.iter().rposition(|span| Some(span.page) != last);
     before.map_or_else(Vec::new, |before| list.split_off(before + 1))
 }
 
-/// How many of some spans are put in order at a time: `LIST_SPANS`, and those of the last page that follow. Spans in order are cut between pages.
+/// The number of spans to sort at a time: `LIST_SPANS`, and the following spans of the last page. Sorted spans are cut
+/// between pages.
 fn list_len(spans: &[Span]) -> usize {
     let Some(last) = spans.get(LIST_SPANS - 1) else { return spans.len() };
     LIST_SPANS + spans[LIST_SPANS..].iter().take_while(|span| span.page == last.page).count()

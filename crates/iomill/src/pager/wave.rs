@@ -1,5 +1,5 @@
-//! The first half of a wave: `Paged::begin_wave` looks up each page, and the call becomes the owner of fills for missing pages.
-//! [`Sorted`] has the other spans. Non-goals: I/O (`fill`, `complete`).
+//! The first half of a wave: `Paged::begin_wave` looks up each page, and makes the call the owner of the fills of
+//! missing pages. [`Sorted`] has the other spans. Non-goals: I/O (`fill`, `complete`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ enum Asked {
     Full,
 }
 
-/// Where a span goes that is not done.
+/// The destination of an unfinished span.
 #[derive(Clone, Copy)]
 enum Goes {
     Busy,
@@ -31,7 +31,7 @@ enum Goes {
     Filled,
 }
 
-/// What a page's set needs after the page was asked for.
+/// The need of a page's set after the page was looked up.
 enum Wants {
     Nothing,
     /// It has many dirty pages.
@@ -45,8 +45,8 @@ enum Wants {
 pub(super) struct Over {
     /// They have many dirty pages.
     pub many: Vec<u64>,
-    /// A clean page had to go in the place of a dirty one. A call that writes flushes these sets at once: the flusher is too slow, and the
-    /// policy cannot keep the pages that it wants.
+    /// A clean page was evicted instead of a dirty one. A call that writes flushes these sets at once: the flusher is
+    /// too slow, and the policy cannot keep the pages that it chose to keep.
     pub pressed: Vec<u64>,
 }
 
@@ -96,7 +96,8 @@ impl Paged {
     unsafe fn ask(&self, local: &Local, want: Want, span: Span, set_dirty: u32) -> (Asked, Wants) {
         let (key, hash, cache) = self.key(span.page);
         if want != Want::Write {
-            // A page to be read, or read ahead, was not found a moment ago. For a page to be touched this is the first look.
+            // A page to be read, or read ahead, was missing a moment ago. For a page to be touched this is the first
+            // lookup.
             if want == Want::Touch && cache.directory().find(key, hash).is_some() {
                 local.hit(self, key);
                 return (Asked::Done, Wants::Nothing);
@@ -112,7 +113,7 @@ impl Paged {
                     local.hit(self, key);
                     Asked::Done
                 }
-                // It has gone again: the next round looks again.
+                // The page was evicted again: the next round looks it up again.
                 Begun::Present | Begun::Busy => Asked::Busy,
                 Begun::Yours(fill) => return yours(fill),
                 // Mostly of dirty pages.

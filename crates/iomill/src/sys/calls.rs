@@ -182,7 +182,7 @@ pub fn can_be_direct(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(direct_demands(file)?.is_none_or(|(offset, _)| (1..=PAGE_BYTES).contains(&offset)))
 }
 
-/// The demands of devices on the memory of direct I/O. Each device is looked up in sysfs once: a look-up takes some ten
+/// The demands of devices on the memory of direct I/O. Each device is looked up in sysfs once: a lookup takes some ten
 /// system calls, and every part of a file needs it. The drive's directory is open, so its file system stays mounted,
 /// and no other device gets the number.
 #[derive(Debug, Default)]

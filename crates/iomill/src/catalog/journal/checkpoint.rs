@@ -14,8 +14,8 @@ use crate::catalog::log::record::{FileRecord, LogRecord};
 use crate::catalog::state::files::Files;
 use crate::error::Error;
 
-/// A checkpoint is synced each time it has grown by this many bytes. A flush of the log that comes between waits for
-/// no more than these.
+/// A checkpoint is synced each time it has grown by this many bytes. A concurrent flush of the log waits for no more
+/// than these.
 const SYNC_BYTES: u64 = 1 << 20;
 
 /// The place in the log where the replay of a checkpoint begins.
@@ -25,14 +25,14 @@ pub struct Start {
     pub sequence: u64,
     /// Its checksum.
     pub checksum: u64,
-    /// Where the next group is.
+    /// The place of the next group.
     pub position: Position,
 }
 
 /// A checkpoint that is being written on all voters.
 #[derive(Debug)]
 pub struct CheckpointWriter {
-    /// What the log was when it began.
+    /// The state of the log when the checkpoint began.
     pub start: Start,
     salt: u64,
     epoch: u64,
@@ -50,11 +50,11 @@ pub struct CheckpointWriter {
     unsynced: u64,
     /// All bytes.
     written: u64,
-    /// The highest number of a layout that was copied. 0 before the first. Numbers rise, and a layout never goes.
+    /// The highest number of a copied layout. 0 before the first. Numbers rise, and layouts are never removed.
     last_layout: u32,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Layouts, shared parts, drives.

@@ -1,7 +1,7 @@
 //! [`Commits`]: callers that make their changes durable together (C16 to C19).
 //!
-//! Goals: one flush for all that is queued at a moment, without a thread of its own. Non-goals: what is queued and how it is made durable.
-//! The queue `Q` and the leader's turn are the caller's.
+//! Goals: one flush for all queued changes, without a thread of its own. Non-goals: the changes and their flush. The
+//! caller supplies the queue `Q` and the leader's turn.
 //!
 //! Rules:
 //! 1. There is at most one leader. It takes all that is queued, and works without the lock.
@@ -61,9 +61,9 @@ struct State<Q> {
     last: Ticket,
     /// All up to this one are durable (rule 2).
     durable: Ticket,
-    /// How many changes the last turn took.
+    /// The number of changes that the last turn took.
     company: u64,
-    /// The weight of what the turn under way took.
+    /// The weight of the changes in the present turn.
     taken: u64,
     is_led: bool,
     has_failed: bool,
@@ -73,7 +73,7 @@ struct State<Q> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed;
 
-/// Where a change stands.
+/// The state of a change.
 #[derive(Debug)]
 pub enum Standing<'a, Q: CommitQueue> {
     /// It is durable.
@@ -88,7 +88,7 @@ pub enum Standing<'a, Q: CommitQueue> {
 #[derive(Debug)]
 pub struct Turn<'a, Q: CommitQueue> {
     commits: &'a Commits<Q>,
-    /// What was queued.
+    /// The queued changes.
     pub queue: Q,
     covers: Ticket,
 }
@@ -99,7 +99,7 @@ impl<Q: CommitQueue> Commits<Q> {
         self.queue_beside(|queue, _| add(queue))
     }
 
-    /// The same. `add` is also told the weight of what the turn under way took.
+    /// `queue` with an `add` that also gets the weight of the changes in the present turn.
     pub fn queue_beside<E: From<Failed>>(&self, add: impl FnOnce(&mut Q, u64) -> Result<(), E>) -> Result<Ticket, E> {
         let mut state = lock(&self.state);
         if state.has_failed {
@@ -166,7 +166,7 @@ impl<Q: CommitQueue> Commits<Q> {
         self.commit_or_put_off(ticket, lead, |_| false)
     }
 
-    /// The same. `is_put_off` tells errors after which the turn is put off.
+    /// `commit` with `is_put_off`, which says whether an error puts the turn off.
     pub fn commit_or_put_off<E>(
         &self,
         ticket: Ticket,
@@ -191,7 +191,7 @@ impl<Q: CommitQueue> Commits<Q> {
 }
 
 impl<Q: CommitQueue> Turn<'_, Q> {
-    /// Ends the turn, and tells all that wait (rule 3).
+    /// Ends the turn, and wakes all waiting callers (rule 3).
     pub fn end(mut self, end: End) {
         self.finish(end);
         std::mem::forget(self);
@@ -279,7 +279,7 @@ mod tests {
         assert!(commits.has_failed());
     }
 
-    /// What is put off is durable with the next turn, which the next caller that waits leads.
+    /// A change that was put off becomes durable with the next turn. The next waiting caller leads it.
     #[test]
     fn a_turn_that_is_put_off_is_made_good_by_the_next() {
         let commits = Commits::default();

@@ -116,7 +116,7 @@ struct Shared {
     upkeep: Upkeep,
     files: RwLock<Files>,
     commits: Commits<Queue>,
-    /// The checkpoint under way.
+    /// The checkpoint in progress.
     checkpoint: Mutex<Option<Checkpointing>>,
     /// Held by the thread that makes the next segment, or changes the space that is set aside.
     making: Mutex<()>,
@@ -136,7 +136,7 @@ struct Shared {
 struct Writing {
     log: LogWriter,
     labels: Box<dyn Announce + Send>,
-    /// Whether a checkpoint is under way.
+    /// Whether a checkpoint is in progress.
     is_checkpointing: bool,
     /// Bytes of the last checkpoint.
     last_bytes: u64,
@@ -268,7 +268,7 @@ impl Journal {
     ) -> Result<(R, Ticket)> {
         let mut is_forced = false;
         loop {
-            // Relaxed: a hint. A change that comes a moment too late finds half a segment.
+            // Relaxed: a hint. If this sees the value late, half a segment is still free.
             if needs_space && !self.shared.has_room.load(Ordering::Relaxed) {
                 return Err(self.no_room());
             }
@@ -276,7 +276,7 @@ impl Journal {
             let mut change = Change::default();
             let result = plan(&files, &mut change)?;
             if change.count == 0 {
-                // What the caller has seen may not be durable yet.
+                // The state that the caller has seen may not be durable yet.
                 return Ok((result, self.shared.commits.last()));
             }
             let (bytes, most) = (change.records.len(), self.shared.place.group_max_bytes());
@@ -343,7 +343,7 @@ impl Journal {
         };
         let is_put_off = |_: &Error| lock(&self.shared.writing).log.is_put_off();
         let committed = self.shared.commits.commit_or_put_off(ticket, lead, is_put_off);
-        // The callers of this turn have been told.
+        // The callers of this turn have their results.
         if is_due {
             self.keep_up(group_bytes);
         }
@@ -362,11 +362,11 @@ impl Journal {
     /// The error of a change in a group that another caller led, and that failed.
     fn group_failed(&self) -> Error {
         let path = lock(&self.shared.writing).log.first().fs.location().to_owned();
-        let why = "the group of changes that it is in could not be written to any copy of the log";
+        let why = "its group of changes could not be written to any copy of the log";
         Error::drive(path, why).advise("the notices say why")
     }
 
-    /// Lets the thread work, or does a part of its work where there are no threads.
+    /// Wakes the thread, or without threads does a part of its work.
     fn keep_up(&self, group_bytes: u64) {
         if self.shared.place.platform.threads() && self.has_thread() {
             return;
@@ -429,7 +429,7 @@ impl Journal {
 
     /// Tries again to make the next segment after a drive was full, or a small one if no other fits. Whether changes that need space may go on.
     pub fn make_room(&self, may_be_small: bool) -> bool {
-        // An error is one that passes, and the change hears it.
+        // Any error is temporary, and the change returns it.
         let has_made = |small| self.shared.make_place(small).is_ok() && self.shared.has_room.load(Ordering::Relaxed);
         has_made(false) || (may_be_small && has_made(true))
     }
@@ -512,7 +512,8 @@ impl CommitQueue for Queue {
 }
 
 impl Queue {
-    /// A group has at most `most` bytes of records. The log has room for `left` bytes of groups, and the group under way takes `taken` of them.
+    /// A group has at most `most` bytes of records. The log has room for `left` bytes of groups, and the group in
+    /// progress takes `taken` of them.
     fn add(&mut self, change: &Change, most: usize, left: u64, taken: u64) -> Result<(), NotQueued> {
         if self.count > 0 && self.records.len() + change.records.len() > most {
             return Err(NotQueued::Full);

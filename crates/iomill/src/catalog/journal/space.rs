@@ -1,11 +1,12 @@
-//! [`Space`]: which pages of the shared parts are free (C34 to C37).
+//! [`Space`]: the free map of the shared parts' pages (C34 to C37).
 //!
-//! Goals: the map is what the extents of all files leave, so nothing of it is stored. Small extents first fill small holes. Non-goals: making
-//! shared parts longer, and the bytes in them.
+//! Goals: the map follows from the extents of all files, so it is not stored. Small extents first fill small holes.
+//! Non-goals: making shared parts longer, and the bytes in them.
 //!
 //! Rules:
-//! 1. A page is free, or one extent has it.
-//! 2. The caller gives pages back when the change that took them from their file is durable (C21), and the last handle is closed (C37).
+//! 1. A page is free, or belongs to one extent.
+//! 2. The caller frees pages when the change that took them from their file is durable (C21), and the last handle is
+//!    closed (C37).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,7 @@ struct DriveSpace {
     parts: BTreeMap<u16, u32>,
     /// Length in pages of each free run. No two touch.
     runs: BTreeMap<Place, u32>,
-    /// The same runs by length. The last class has all that are at least as long as the largest extent.
+    /// The same runs by length. The last class has all runs that are at least as long as the largest extent.
     classes: [BTreeSet<Place>; EXTENT_MAX_PAGES as usize],
     free_pages: u64,
 }
@@ -152,14 +153,14 @@ impl Space {
         }
     }
 
-    /// Gives such a run back.
+    /// Frees such a run.
     pub fn free_run(&mut self, drive: u16, place: Place, pages: u32) {
         if let Some(space) = self.drives.get_mut(&drive) {
             space.free(place, pages);
         }
     }
 
-    /// Gives pages back that no record names: their file was never queued.
+    /// Frees pages that no record names: their file was never queued.
     pub fn give_back(&mut self, extent: Extent) {
         if let Some(space) = self.drives.get_mut(&extent.drive) {
             space.free((extent.shared, extent.page), u32::from(extent.pages));

@@ -1,10 +1,10 @@
-//! What the log needs beside its groups: the next segment, checkpoints, and space set aside (C25 to C30).
+//! The upkeep of the log: the next segment, checkpoints, and reserved space (C25 to C30).
 //!
-//! Goals: no change waits for any of it (C25), and a copy that fails here is left behind as for a failed append (C13). Non-goals: when it runs
-//! (`keeper`).
+//! Goals: no change waits for upkeep (C25), and a copy that fails here is left behind, as after a failed append (C13).
+//! Non-goals: the time of its runs (`keeper`).
 //!
-//! Locks are taken in this order: `checkpoint`, `making`, `writing`, and the files after any of them. `writing` is held for no I/O here but that
-//! of labels.
+//! Locks are taken in this order: `checkpoint`, `making`, `writing`, and the files after any of them. Here `writing` is
+//! held during no I/O except that of labels.
 
 use super::checkpoint::{CheckpointWriter, Failures, Start, checkpoint_header};
 use super::commits::Ticket;
@@ -19,7 +19,7 @@ use crate::catalog::store::unlink_if_there;
 use crate::error::{Error, Result};
 use crate::sys::sync::{lock, read};
 
-/// A checkpoint under way.
+/// A checkpoint in progress.
 pub(super) struct Checkpointing {
     writer: CheckpointWriter,
     /// The last change that it shows, once it shows all.
@@ -37,7 +37,7 @@ impl Writing {
     fn wants_checkpoint(&self, upkeep: &Upkeep) -> bool {
         let log_bytes = self.log.log_bytes();
         let is_long = log_bytes > upkeep.checkpoint_bytes.max(self.last_bytes);
-        // A full drive gets space back by a checkpoint, because the log before it goes.
+        // A checkpoint frees space on a full drive, because the log before it is removed.
         let is_wanted = is_long || self.log.has_lost() || (!self.log.has_room() && log_bytes >= self.last_bytes);
         is_wanted && log_bytes > self.not_before
     }
@@ -167,8 +167,8 @@ impl Shared {
         self.set_space_aside();
     }
 
-    /// Leaves the drives behind on which something failed (C13). Returns whether the checkpoint can go on. It cannot when a drive is full, when the
-    /// process lacks something, or when the last voter fails: its log may still be good.
+    /// Leaves the drives behind on which something failed (C13). Returns whether the checkpoint can go on. It cannot
+    /// when a drive is full, when the process lacks something, or when the last voter fails: its log may still be good.
     fn outlives(&self, failures: Failures) -> bool {
         let mut goes_on = true;
         for (drive, error) in failures {
@@ -194,7 +194,7 @@ impl Shared {
         goes_on
     }
 
-    /// Gives up the space that was set aside (C30). Returns whether it is free now.
+    /// Frees the reserved space (C30). Returns whether it is free now.
     fn cut_reserves(&self) -> bool {
         let _making = lock(&self.making);
         let voters: Vec<Voter> = lock(&self.writing).log.copies().collect();
@@ -226,7 +226,7 @@ impl Writing {
     }
 }
 
-/// Removes what was before a checkpoint.
+/// Removes the files of the log from before a checkpoint.
 fn remove_before(voter: &Voter, checkpoint: u64, start: Position) -> Result<()> {
     let fs = &*voter.fs;
     let files = LogFiles::list(fs)?;

@@ -1,6 +1,6 @@
-//! [`ActiveVoter`]: a copy of the log that groups go to.
+//! [`ActiveVoter`]: a copy of the log to which groups are appended.
 //!
-//! Non-goals: which groups go there, and what the failure of a copy means for the others (`writer`).
+//! Non-goals: the groups, and the consequences of a failure of a copy (`writer`).
 
 use super::header::FileHeader;
 use super::merged::{LogEnd, Voter};
@@ -47,7 +47,7 @@ impl ActiveVoter {
     }
 }
 
-/// What the user is told of a voter that is left behind.
+/// The notice about a voter that is left behind.
 pub fn left_behind(voter: &Voter, error: &Error) -> String {
     format!(
         "{}: this copy of the log is left behind ({error}); the next opening for writing brings it up",

@@ -1,4 +1,4 @@
-//! Reading numbers and text from bytes that may be anything. Non-goals: what they mean.
+//! Reading numbers and text from untrusted bytes. Non-goals: their meaning.
 
 /// The bytes that are still to be read. Each method takes some from the front, or returns `None` and takes nothing.
 #[derive(Clone, Copy, Debug)]

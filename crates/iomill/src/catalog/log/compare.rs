@@ -1,9 +1,9 @@
-//! [`Difference`]: how one copy of the log differs from what all copies together say (C45).
+//! [`Difference`]: the difference between one copy of the log and the merge of all copies (C45).
 //!
-//! Goals: a copy that lacks something is told apart from one that went another way, and was written to there. Non-goals: mending (`mend`).
+//! Goals: a copy that lacks groups is distinguished from one with a history of its own. Non-goals: mending (`mend`).
 //!
-//! Groups name the checksums of the groups before them. So two copies that have the same last group have the same groups. Only a copy without that
-//! one is read by itself.
+//! Groups name the checksums of the groups before them. So two copies with the same last group have the same groups.
+//! Only a copy without that group is read by itself.
 
 use super::header::{FileHeader, Position};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter, read_beside_writer};
@@ -12,7 +12,7 @@ use crate::catalog::store::{LOG, full_path, is_media_error};
 use crate::error::{Error, Result};
 use crate::sys::fs::Access;
 
-/// What is wrong with a copy of the log.
+/// The problem of a copy of the log.
 #[derive(Debug)]
 pub enum Difference {
     /// It lacks groups, a segment or a checkpoint.
@@ -37,12 +37,13 @@ impl Replay for Nothing {
     }
 }
 
-/// What an owner of copies that went apart can do.
+/// The advice for diverged copies.
 const APART: &str = "nothing was changed. Put the drives together that belong together. If only one of these logs is to count, \
                      move the directory `iomill/log` of the other drive away, and check and repair the array";
 
 impl Merged {
-    /// Refuses copies that went apart: each may have changes that were acknowledged (C45). Returns how others differ from what was read.
+    /// Refuses diverged copies: each may have acknowledged changes (C45). Returns the differences of the others from
+    /// the merge.
     pub fn refuse_apart(&self, end: &LogEnd) -> Result<Vec<(Voter, Difference)>> {
         let differences = self.differences(end)?;
         for (voter, difference) in &differences {
@@ -62,7 +63,7 @@ impl Merged {
     fn differences(&self, end: &LogEnd) -> Result<Vec<(Voter, Difference)>> {
         let mut differences = Vec::new();
         if self.files().count() < 2 {
-            // A copy that is read by itself comes here, too.
+            // This is also reached for a copy that is read by itself.
             return Ok(differences);
         }
         for (voter, _) in self.files() {
@@ -97,7 +98,8 @@ impl Merged {
         Ok(end.last_group.is_none_or(|place| self.has_group(voter, place, end.checksum)))
     }
 
-    /// The same, with all bytes of the last segment. After a clean close a copy has all then, as each flush of a group went to all copies.
+    /// The comparison with all bytes of the last segment. After a clean close each copy has all of them, because each
+    /// flush of a group was done on all copies.
     pub fn has_all(&self, end: &LogEnd, voter: &Voter) -> Result<bool> {
         Ok(self.has_end(end, voter)? && self.is_equal(voter, end.position)?)
     }

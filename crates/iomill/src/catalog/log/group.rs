@@ -1,4 +1,5 @@
-//! [`Group`]: the records that one flush makes durable, with what tells whether they count. Non-goals: what the records mean.
+//! [`Group`]: the records that one flush makes durable, with the proof that they are valid. Non-goals: the meaning of
+//! the records.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -22,7 +23,7 @@ pub struct OpeningId {
     pub id: Id,
 }
 
-/// What a group says of itself.
+/// The header of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupHeader {
     /// Salt of its file (C6).
@@ -35,7 +36,7 @@ pub struct GroupHeader {
     pub epoch: u64,
     /// Checksum of the group before.
     pub previous: u64,
-    /// How many records it has.
+    /// The number of its records.
     pub records: u32,
     /// The opening that wrote it.
     pub opening: OpeningId,
@@ -44,7 +45,7 @@ pub struct GroupHeader {
 /// A group that was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// What it says of itself.
+    /// Its header.
     pub header: GroupHeader,
     /// Its checksum.
     pub checksum: u64,
@@ -108,7 +109,7 @@ impl<'a> Group<'a> {
         header.salt == salt && header.sequence == sequence + 1 && header.previous == checksum
     }
 
-    /// How many bytes it takes in its file.
+    /// Its length in the file, in bytes.
     pub fn bytes(&self) -> u64 {
         group_bytes(self.records.len())
     }

@@ -24,7 +24,7 @@ pub struct Position {
     pub offset: u64,
 }
 
-/// What a file of the log is.
+/// The kind of a file of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A stretch of the log of this many bytes.
@@ -34,7 +34,7 @@ pub enum FileKind {
     },
     /// A state of the catalog.
     Checkpoint {
-        /// Where replay begins.
+        /// The place where replay begins.
         start: Position,
         /// Checksum of the group before that.
         previous: u64,
@@ -55,7 +55,7 @@ pub struct Features {
 /// The header of a segment or checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileHeader {
-    /// What the file is.
+    /// The kind of the file.
     pub kind: FileKind,
     /// The array.
     pub array: Id,
@@ -63,7 +63,7 @@ pub struct FileHeader {
     pub number: u64,
     /// Random bits that each group repeats (C6).
     pub salt: u64,
-    /// What it needs.
+    /// The features that it needs.
     pub features: Features,
 }
 

@@ -1,8 +1,8 @@
-//! Bringing copies of the log up to what all voters together have (C11, C15).
+//! Completing copies of the log from the merge of all voters (C11, C15).
 //!
-//! Goals: the same code completes a copy that a crash left behind, mends rot, and makes a copy on a drive that has none. A crash
-//! at any point leaves the other copies as they were, and a file that is made anew replaces the old one when it is whole (C54). Non-goals: which
-//! copies may rule (`merged`).
+//! Goals: the same code completes a copy after a crash, mends rot, and makes a copy on a drive without one. A crash at
+//! any point leaves the other copies unchanged, and a new file replaces the old one when it is whole (C54). Non-goals:
+//! the choice of the ruling copy (`merged`).
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
 
-/// Makes the copy on `voter` equal to what `merged` has up to `end`, and durable. `is_certain` says that the end of the copy shows all of it after a
-/// clean close. Returns what it found wrong, if anything.
+/// Makes the copy on `voter` equal to `merged` up to `end`, and durable. `is_certain` says that after a clean close the
+/// end of the copy proves all of it. Returns the problem that it found, if any.
 pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bool) -> Result<Option<String>> {
     let fs = &voter.fs;
     // A killed process may have left bytes of the active segment in the kernel, so all of it is flushed at the end.
@@ -26,7 +26,7 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
         sync_dir(&**fs, "", since)?;
         let mut mender = Mender { fs, target: None, found: None };
         if merged.read(&mut mender)? != *end {
-            // What is to be made anew would lack groups (C54).
+            // A new file would lack groups (C54).
             let why = "the log could not be read a second time as it was read before";
             return Err(Error::corrupt(fs.root().join(LOG), why).advise("try again, then check the array"));
         }
@@ -62,7 +62,7 @@ fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     file.into_file().sync_since(since)
 }
 
-/// Removes a copy of the log that was left behind (C15). What the kernel shows of it may not be on the drive.
+/// Removes a copy of the log that was left behind (C15). The kernel's pages of it may not be on the drive.
 pub fn remove_copy(fs: &dyn DriveFs) -> Result<()> {
     let files = LogFiles::list(fs)?;
     let segments = files.segments.iter().map(|number| segment_path(*number));
@@ -70,8 +70,8 @@ pub fn remove_copy(fs: &dyn DriveFs) -> Result<()> {
     segments.chain(checkpoints).try_for_each(|path| unlink_if_there(fs, &path))
 }
 
-/// Removes files that the log up to `end` does not have: segments that were made ahead, and what an interrupted change left. No copy is
-/// read after this, because the others still list such files.
+/// Removes files that the log up to `end` does not have: segments that were made ahead, and remains of an interrupted
+/// change. No copy is read after this, because the others still list such files.
 pub fn remove_others(fs: &dyn DriveFs, end: &LogEnd) -> Result<()> {
     let files = LogFiles::list(fs)?;
     let used = end.first_segment..=end.position.segment;
@@ -84,7 +84,7 @@ pub fn remove_others(fs: &dyn DriveFs, end: &LogEnd) -> Result<()> {
     Ok(())
 }
 
-/// Compares one copy with the groups that it is told of, and writes those that differ.
+/// Compares one copy with the visited groups, and writes those that differ.
 struct Mender<'a> {
     fs: &'a Arc<dyn DriveFs>,
     target: Option<Target>,

@@ -1,7 +1,7 @@
-//! [`Merged`]: the log as all its voters together have it.
+//! [`Merged`]: the log merged from all its voters.
 //!
-//! Goals: each group is taken from any voter that has it, so one good copy of each is enough (C5, C9). Only one voter is read as long as
-//! it is good. Non-goals: what the records mean; mending copies (`mend`).
+//! Goals: each group is taken from any voter that has it, so one good copy of each is enough (C5, C9). As long as one
+//! voter is good, only that voter is read. Non-goals: the meaning of the records; mending copies (`mend`).
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Voter {
     pub fs: Arc<dyn DriveFs>,
 }
 
-/// Where in its file a visited group lies.
+/// The place of a visited group in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Visit<'a> {
     /// The header of the file.
@@ -32,7 +32,7 @@ pub struct Visit<'a> {
     pub offset: u64,
     /// The group in whole blocks.
     pub bytes: &'a [u8],
-    /// The same, parsed.
+    /// The visited group, parsed.
     pub group: Group<'a>,
 }
 
@@ -57,7 +57,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Is told of each group of the log, in order.
+/// Visits each group of the log, in order.
 pub trait Replay {
     /// Forget everything. A checkpoint was damaged, and an older one is read.
     fn reset(&mut self);
@@ -71,8 +71,8 @@ pub trait Replay {
 pub struct LogEnd {
     /// Behind the last group.
     pub position: Position,
-    /// Where the last group begins, if one was read behind the checkpoint. If it says that the log goes on in the next segment, it is not in the
-    /// segment of `position`.
+    /// The start of the last group, if one was read after the checkpoint. If the group names the next segment, it is
+    /// not in the segment of `position`.
     pub last_group: Option<Position>,
     /// Number of the last group.
     pub sequence: u64,
@@ -138,8 +138,8 @@ impl Copy {
 /// How often a reader begins again.
 const TRIES: usize = 5;
 
-/// Reads the log beside a writer, which may remove files meanwhile (C31). What was opened can be read to its end. A reader that finds a
-/// file gone begins again with the checkpoint that replaced it.
+/// Reads the log beside a writer, which may remove files meanwhile (C31). Open files can be read to their end. If a
+/// file has been removed, the reader begins again with the checkpoint that replaced it.
 pub fn read_beside_writer(voters: &[Voter], array: Id, replay: &mut dyn Replay) -> Result<(Merged, LogEnd)> {
     let mut tries = 1;
     loop {
@@ -175,7 +175,7 @@ impl Merged {
         Ok(Merged { array, writes, copies, preferred: 0, chain: Vec::new(), checkpoint: None })
     }
 
-    /// What lies in each voter's directory.
+    /// The files in each voter's directory.
     pub fn files(&self) -> impl Iterator<Item = (&Voter, &LogFiles)> {
         self.copies.iter().map(|copy| (&copy.voter, &copy.files))
     }
@@ -287,7 +287,7 @@ impl Merged {
             log_bytes: 0,
         };
         self.read_on(&mut end, replay)?;
-        // The segment in which the log goes on was there before the log said so (C46).
+        // The next segment exists before the log names it (C46).
         self.refuse_without(end.position.segment)?;
         while let Some((durable, rot)) = self.rot_behind(&end)? {
             // Or a writer has appended groups since the end was read. Then they are there now (C33).
@@ -306,7 +306,7 @@ impl Merged {
         Ok(end)
     }
 
-    /// Reads the log from `end` on, as far as there are groups.
+    /// Reads all groups of the log from `end` on.
     fn read_on(&mut self, end: &mut LogEnd, replay: &mut dyn Replay) -> Result<()> {
         let mut last = Last { sequence: end.sequence, checksum: end.checksum };
         loop {
@@ -340,7 +340,7 @@ impl Merged {
                     none.is_read = true;
                 } else {
                     let what = full_path(&*self.copies[at].voter.fs, path);
-                    let why = "its header is damaged or could not be read, and no other drive can show what it has";
+                    let why = "its header is damaged or unreadable, and no other drive has a copy of the file";
                     none.error = Some(Error::corrupt(what, why).advise("try again, then check the array"));
                 }
                 continue;
@@ -395,7 +395,7 @@ impl Merged {
                 let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
                 if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
                     let why = format!(
-                        "the log ends behind group {}, and group {durable} was durable: no copy has what is between",
+                        "the log ends behind group {}, and group {durable} was durable: no copy has the groups between them",
                         end.sequence
                     );
                     let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
@@ -440,7 +440,7 @@ impl NoneHas {
     }
 }
 
-/// What a group has shown.
+/// The result of visiting a group.
 struct Seen {
     bytes: u64,
     epoch: u64,
@@ -450,7 +450,7 @@ struct Seen {
     continues: Option<u64>,
 }
 
-/// Hands the group at `offset` on, and goes behind it. `None` if it is not there any more.
+/// Visits the group at `offset`, and moves past it. `None` if the group has been removed.
 fn visit(
     file: &mut LogFile,
     header: &FileHeader,
@@ -468,7 +468,9 @@ fn visit(
         seen.has_end = matches!(record, LogRecord::End { .. });
         if let LogRecord::Continues(segment) = record {
             if segment != header.number + 1 {
-                return Err(LogFault::Damaged(format!("the log goes on in segment {segment}, which is not the next")));
+                return Err(LogFault::Damaged(format!(
+                    "the log continues in segment {segment}, which is not the next"
+                )));
             }
             seen.continues = Some(segment);
         }

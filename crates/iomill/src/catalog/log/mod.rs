@@ -1,7 +1,8 @@
 //! The catalog as a log on up to three drives.
 //!
-//! Goals: a change costs one flush of each copy, shared by all callers that change at that moment. Each change is there whole or not
-//! after a crash at any point. Non-goals: what a change means for handles and parts (above); directories, which the log replaces.
+//! Goals: a change costs one flush of each copy, shared by all concurrent callers. After a crash at any point each
+//! change is whole or absent. Non-goals: the consequences of a change for handles and parts (above); directories, which
+//! the log replaces.
 //!
 //! `docs/catalog.md` has the rules, C1 and up. `docs/format.md` has the bytes.
 

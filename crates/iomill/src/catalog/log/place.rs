@@ -15,7 +15,7 @@ use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
 
 /// The path of the space that is set aside for the next checkpoint and segment (C30).
 pub const RESERVE: &str = "log/reserve";
-/// How many bytes to read at a time.
+/// The number of bytes to read at a time.
 const WINDOW_BYTES: usize = 64 << 10;
 
 /// The path of a segment.
@@ -28,13 +28,13 @@ pub fn checkpoint_path(number: u64) -> String {
     format!("{LOG}/{number:016x}.checkpoint")
 }
 
-/// The path of a file that is being made. The next writer removes what a crash leaves.
+/// The path of a file that is being made. After a crash the next writer removes the file.
 fn temporary_path(path: &str) -> String {
     let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
     format!("{LOG}/{TEMPORARY}{name}")
 }
 
-/// What the directory of a log holds, each sorted.
+/// The files in the directory of a log, each list sorted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFiles {
     /// Numbers of segments.
@@ -95,7 +95,7 @@ pub fn fill_reserve(fs: &Arc<dyn DriveFs>, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Gives up the space that was set aside.
+/// Frees the reserved space.
 pub fn cut_reserve(fs: &Arc<dyn DriveFs>) -> Result<()> {
     let opened = absent_is_none(DriveFile::open(fs, RESERVE, Access::WRITE)).map_err(failed("open", &**fs, RESERVE))?;
     let Some(file) = opened else { return Ok(()) };
@@ -117,7 +117,7 @@ impl Making {
     /// Begins a file with this header at `path`.
     pub fn begin(fs: &Arc<dyn DriveFs>, path: String, header: &FileHeader) -> Result<Making> {
         let temporary = temporary_path(&path);
-        // What an earlier try has left is of no use.
+        // The file of an earlier try is useless.
         absent_is_none(fs.unlink(&temporary)).map_err(failed("remove", &**fs, &temporary))?;
         let since = Since::now();
         let file = DriveFile::open(fs, &temporary, Access::CREATE).map_err(failed("create", &**fs, &temporary))?;
@@ -144,12 +144,12 @@ impl Making {
         write_zeros(offset.saturating_sub(self.end), |zeros| self.append(zeros))
     }
 
-    /// Makes what was appended durable. The name is not.
+    /// Makes the appended bytes durable, but not the name.
     pub fn sync(&self) -> Result<()> {
         self.file().sync_since(self.since)
     }
 
-    /// Gives the file its name, durably, with all that was appended.
+    /// Gives the file its name, durably, with all appended bytes.
     pub fn finish(mut self) -> Result<DriveFile> {
         self.sync()?;
         let file = self.file();
@@ -276,7 +276,7 @@ impl LogFile {
             let read = self.file.fs().read_at(self.file.handle(), &mut self.window, offset);
             self.window.truncate(*read.as_ref().unwrap_or(&0));
             if let Err(error) = read {
-                // A window may be unreadable behind what is asked for.
+                // A window may be unreadable past the wanted bytes.
                 self.window.resize(len, 0);
                 let read = self.file.fs().read_at(self.file.handle(), &mut self.window, offset);
                 self.window.truncate(*read.as_ref().unwrap_or(&0));

@@ -1,5 +1,5 @@
-//! [`LogRecord`]: what one record of the log says, and its bytes. Non-goals: groups of records (`group`), and what the records of a file
-//! make together.
+//! [`LogRecord`]: the content of one record of the log, and its bytes. Non-goals: groups of records (`group`), and the
+//! state that the records of a file give together.
 
 use std::fmt;
 
@@ -36,10 +36,10 @@ const CONTINUES: u16 = 11;
 const FIELD_EXTENT: u8 = 1;
 const FIELD_SUMS: u8 = 2;
 const HAS_PARTS: u8 = 1;
-/// Most bytes of the field of sums: what they are, and those of the pages of a small file.
+/// The most bytes of the field of sums: its kind, and the sums of a small file's pages.
 const SUMS_MAX_BYTES: usize = 1 + 4 * 16;
 
-/// What the field of sums says: they are beside the parts, or there is no page yet (C55).
+/// The kind of a field without sums: they are beside the parts, or the file has no page yet (C55).
 pub const SUMS_IN_PARTS: u8 = 0;
 /// They follow, for the pages of a small file.
 pub const SUMS_HERE: u8 = 1;
@@ -49,7 +49,7 @@ pub const SUMS_UNKNOWN: u8 = 2;
 /// Why bytes of the log cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogFault {
-    /// They are not what a writer of this format wrote.
+    /// The bytes are not those of a writer of this format.
     Damaged(String),
     /// A later version wrote them. A newer program may read them.
     Newer(String),
@@ -64,7 +64,7 @@ impl fmt::Display for LogFault {
     }
 }
 
-/// How the blocks of files lie on the drives.
+/// The layout of files' blocks on the drives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayoutRecord {
     /// Its number, by which files name it.
@@ -86,7 +86,7 @@ pub enum FileLife {
     Dying,
 }
 
-/// Where the bytes of a small file lie (C34).
+/// The place of a small file's bytes (C34).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
     /// The drive by index.
@@ -95,7 +95,7 @@ pub struct Extent {
     pub shared: u16,
     /// Its first page there.
     pub page: u32,
-    /// How many pages, from 1.
+    /// The number of pages, from 1.
     pub pages: u16,
 }
 
@@ -127,12 +127,12 @@ pub struct FileRecord<'a> {
     pub sums: Option<&'a [u8]>,
 }
 
-/// What a drive is to the array.
+/// The state of a drive in the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriveRole {
     /// It holds parts.
     In,
-    /// It comes in, and gets parts.
+    /// It is being added, and gets parts.
     Coming,
     /// It gets no new parts.
     Leaving,
@@ -147,7 +147,7 @@ pub enum LogRecord<'a> {
     Layout(LayoutRecord),
     /// The state of a file.
     File(FileRecord<'a>),
-    /// An attribute of a file: its value, or that it is gone.
+    /// An attribute of a file: its value, or its removal.
     Attribute {
         /// The file.
         number: u64,
@@ -173,14 +173,14 @@ pub enum LogRecord<'a> {
         drive: u16,
         /// Its number on that drive.
         shared: u16,
-        /// How many pages it has.
+        /// The number of its pages.
         pages: u32,
     },
     /// All later files have numbers from this on (C24).
     Numbers(u64),
     /// The last record of a checkpoint.
     End {
-        /// How many files the checkpoint has.
+        /// The number of files in the checkpoint.
         files: u64,
         /// The number of the next file.
         next: u64,
@@ -189,7 +189,7 @@ pub enum LogRecord<'a> {
     },
     /// Numbers of files, sorted by name: a hint.
     Order(Vec<u64>),
-    /// The log goes on in the segment with this number, which is there. The last record of a segment (C46).
+    /// The log continues in the segment with this number, which exists. The last record of a segment (C46).
     Continues(u64),
 }
 

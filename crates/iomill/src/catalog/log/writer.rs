@@ -24,13 +24,13 @@ use crate::sys::sync::give_way;
 
 /// Bytes of the first segment: two groups of the largest size fit.
 pub const SEGMENT_MIN_BYTES: u64 = 256 << 10;
-/// How many times as long as the first segment the others may be.
+/// The largest ratio of the length of later segments to that of the first.
 const SEGMENT_GROWTH: u64 = 16;
-/// Bytes of the group that says where the log goes on.
+/// The length of the group that names the next segment, in bytes.
 const CONTINUES_BYTES: u64 = BLOCK_BYTES;
 /// How often a group is written again to a voter that lacks nothing but memory for it.
 const WRITE_TRIES: u32 = 8;
-/// After a try without space, how many groups to wait until the next segment is tried again.
+/// The number of groups after a try without space until the next segment is tried again.
 const GROUPS_BETWEEN_TRIES: u64 = 16;
 
 /// Makes the labels say which voters there are (C10).
@@ -56,7 +56,7 @@ pub trait Announce {
     fn notice(&mut self, text: String);
 }
 
-/// What a writer needs to know of its array.
+/// The facts of the array that a writer needs.
 #[derive(Clone, Debug)]
 pub struct LogPlace {
     /// The world of the drives.
@@ -86,17 +86,18 @@ pub struct LogWriter {
     is_full: bool,
     /// No try to make the next segment before this group.
     next_try: u64,
-    /// A group that is in `buffer` and that is not durable on all voters, because the machine lacked something. No other group comes before
-    /// it is: a voter may have it already (C2).
+    /// A group in `buffer` that is not durable on all voters, because the machine lacked something. It is written
+    /// before any other group: a voter may have it already (C2).
     pending: Option<Pending>,
-    /// Records of groups that come after it, and how many: they are put off, too.
+    /// The records of later groups, with their number: they are put off, too.
     held: VecDeque<(Vec<u8>, u32)>,
-    /// Whether the labels still name a voter that was left behind, because the process lacked something when they were to be written.
+    /// Whether the labels still name a voter that was left behind, because the process lacked something when they were
+    /// to be written.
     owes_labels: bool,
     /// The last group.
     sequence: u64,
     checksum: u64,
-    /// Where the next group goes in the active segment.
+    /// The place of the next group in the active segment.
     offset: u64,
     /// The last group that is durable on all voters.
     durable: u64,
@@ -109,12 +110,12 @@ pub struct LogWriter {
     aligned: PageBuf,
 }
 
-/// What a group that is written says of itself.
+/// The header of a group to write.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     sequence: u64,
     checksum: u64,
-    /// Whether it says that the log goes on in the next segment.
+    /// Whether it names the next segment.
     continues: bool,
 }
 
@@ -141,8 +142,8 @@ impl LogPlace {
         Ok(checksum)
     }
 
-    /// Reads the log into `replay`, brings all `voters` up, and the drives in `back` too, which then are voters again (C11, C15). A drive that fails at
-    /// this is left behind. `epoch` is that of the labels.
+    /// Reads the log into `replay`, completes the copies of all `voters`, and makes the drives in `back` voters again
+    /// (C11, C15). A drive that fails is left behind. `epoch` is that of the labels.
     pub fn open(
         &self,
         voters: &[Voter],
@@ -196,7 +197,7 @@ impl LogPlace {
         Ok((writer, end))
     }
 
-    /// A writer that goes on at the end of the log, on `active`, those of `voters` that are well.
+    /// A writer that continues at the end of the log, on `active`, the good ones of `voters`.
     fn begin(
         &self,
         active: Vec<(ActiveVoter, FileHeader)>,
@@ -266,7 +267,7 @@ impl LogWriter {
         self.voters.iter().map(|voter| voter.voter.clone())
     }
 
-    /// Where the next group goes, and the checksum of the group before it.
+    /// The place of the next group, and the checksum of the group before it.
     pub fn end(&self) -> (Position, u64) {
         (Position { segment: self.active.number, offset: self.offset }, self.checksum)
     }
@@ -286,9 +287,9 @@ impl LogWriter {
         self.pending.is_some() && !self.voters.is_empty()
     }
 
-    /// Appends a group of records, and makes it durable on all voters. A voter that fails is left behind by a durable epoch. The error
-    /// is that of the last voter: then the outcome is not known (C14). Or the machine lacks something. Then the group is put off: it is
-    /// written before the next one. Without records only such a group is written.
+    /// Appends a group of records, and makes it durable on all voters. A voter that fails is left behind by a durable
+    /// epoch. The error is that of the last voter: then the outcome is not known (C14). Or the machine lacks something.
+    /// Then the group is put off: it is written before the next one. Without records only such a group is written.
     pub fn append(&mut self, records: &[u8], count: u32, labels: &mut dyn Announce) -> Result<()> {
         if self.voters.is_empty() {
             return Err(no_voter(std::slice::from_ref(&self.first)));
@@ -317,7 +318,7 @@ impl LogWriter {
         self.append_here(records, count, false, labels)
     }
 
-    /// Whether the active segment has room for such a group, and for the one that says where the log goes on (C46).
+    /// Whether the active segment has room for such a group, and for the group that names the next segment (C46).
     fn fits(&self, records_bytes: usize) -> bool {
         self.place_of_next() + group_bytes(records_bytes) + CONTINUES_BYTES <= segment_bytes(&self.active)
     }
@@ -339,7 +340,7 @@ impl LogWriter {
         self.write_pending(labels)
     }
 
-    /// Writes what was put off: the group in `buffer`, and those after it.
+    /// Writes the groups that were put off: the group in `buffer`, and those after it.
     fn write_put_off(&mut self, labels: &mut dyn Announce) -> Result<()> {
         self.write_pending(labels)?;
         while let Some((records, count)) = self.held.pop_front() {
@@ -348,7 +349,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Where the next group goes, in bytes of the active segment, if the group in `buffer` becomes durable before.
+    /// The place of the next group, in bytes of the active segment, if the group in `buffer` becomes durable before it.
     fn place_of_next(&self) -> u64 {
         self.offset + if self.pending.is_some() { self.buffer.len() as u64 } else { 0 }
     }
@@ -364,7 +365,7 @@ impl LogWriter {
                 return Err(error);
             }
             give_way();
-            // All of them get the same bytes again. So no voter's flush covers what it has lost.
+            // All voters get the same bytes again. So no later flush acknowledges bytes that a voter has lost.
             self.write_buffer();
         }
         self.leave_failed_behind(labels)?;
@@ -449,7 +450,7 @@ impl LogWriter {
         }
     }
 
-    /// Makes the next segment now if it was not made ahead, and goes on without the voters that lack it.
+    /// Makes the next segment now if it was not made ahead, and continues without the voters that lack it.
     fn make_next(&mut self, labels: &mut dyn Announce) -> Result<()> {
         if self.voters.iter().all(|voter| voter.next.is_none()) {
             // The copies that had it are left behind.
@@ -458,7 +459,7 @@ impl LogWriter {
         if self.next.is_none() {
             let made = self.plan_next(false)?.make();
             if made.as_ref().is_err_and(is_full) {
-                // Only deletes come here (C29), and the checkpoint that follows frees more (C30).
+                // Only deletes reach this (C29), and the checkpoint that follows frees more (C30).
                 self.is_full = true;
                 self.voters.iter().try_for_each(|voter| cut_reserve(&voter.voter.fs))?;
                 let small = self.plan_next(true)?.make()?;
@@ -468,7 +469,7 @@ impl LogWriter {
                 self.take_next(made, labels)?;
             }
         }
-        // Only copies that have it may say that the log goes on there (C46).
+        // Only copies with the next segment may name it (C46).
         for voter in self.voters.iter_mut().filter(|voter| voter.next.is_none()) {
             voter.failure = voter.next_failure.take();
         }
@@ -488,7 +489,7 @@ impl LogWriter {
 
     /// Whether a group with this length of records, in bytes, fits into the segments that are made.
     pub fn has_place(&self, records_bytes: usize) -> bool {
-        // The groups that are held come before.
+        // The groups that were put off precede it.
         self.held.is_empty() && (self.next.is_some() || self.fits(records_bytes))
     }
 
@@ -507,8 +508,8 @@ impl LogWriter {
         Ok(NextSegment { header, voters: self.copies().collect() })
     }
 
-    /// Takes the next segment, or why it could not be made. Lack of space is no error: `has_room` tells. A voter that has failed for
-    /// another reason is left behind when the segment's first group is appended.
+    /// Takes the next segment, or the error of its making. Lack of space is not an error: `has_room` reports it. A
+    /// voter that has failed for another reason is left behind when the segment's first group is appended.
     pub fn take_next(&mut self, made: Result<MadeSegment>, labels: &mut dyn Announce) -> Result<()> {
         let made = match made {
             Err(error) if is_full(&error) => {
@@ -530,8 +531,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Leaves a voter behind that has failed elsewhere than at a group, as for a failed append (C13). The error comes back if it is the last
-    /// one. Then nothing has changed.
+    /// Leaves a voter behind that has failed elsewhere than at a group, as after a failed append (C13). If it is the
+    /// last voter, returns the error and changes nothing.
     pub fn give_up(&mut self, drive: usize, error: Error, labels: &mut dyn Announce) -> Result<()> {
         let is_last = self.voters.len() < 2;
         match self.voters.iter_mut().find(|voter| voter.voter.drive == drive) {
@@ -554,8 +555,8 @@ impl LogWriter {
         &self.first
     }
 
-    /// Whether a copy was left behind since the last checkpoint. What is left of the old files may be rotten, so a new checkpoint is
-    /// written from memory.
+    /// Whether a copy was left behind since the last checkpoint. The remaining old files may be rotten, so a new
+    /// checkpoint is written from memory.
     pub fn has_lost(&self) -> bool {
         self.has_lost
     }
@@ -585,7 +586,7 @@ fn segment_bytes(header: &FileHeader) -> u64 {
     }
 }
 
-// The header, the group with its own header, and the group that says where the log goes on.
+// The header, the group with its own header, and the group that names the next segment.
 const _: () = assert!(
     SEGMENT_MIN_BYTES >= BLOCK_BYTES + GROUP_MAX_BYTES as u64 + BLOCK_BYTES + CONTINUES_BYTES,
     "a group of the largest size fits into the smallest segment"

@@ -173,7 +173,7 @@ impl Files {
     fn take_layout(&mut self, layout: &LayoutRecord) -> Result<(), LogFault> {
         match self.layouts.get(&layout.number) {
             Some(known) if known != layout => {
-                Err(LogFault::Damaged(format!("layout {} is there twice and differs", layout.number)))
+                Err(LogFault::Damaged(format!("layout {} occurs twice and differs", layout.number)))
             }
             Some(_) => Ok(()),
             None => {
@@ -233,7 +233,7 @@ impl Files {
 
     fn take_gone(&mut self, number: u64, is_late: bool) -> Result<(), LogFault> {
         let Some(slot) = self.slot(number) else {
-            let damage = || LogFault::Damaged(format!("file {number} is gone and was not there"));
+            let damage = || LogFault::Damaged(format!("a record removes file {number}, but there is no such file"));
             return if is_late { Ok(()) } else { Err(damage()) };
         };
         self.leave_name(slot);
@@ -342,8 +342,8 @@ impl Files {
         self.ordered_from(&|known| known < name)
     }
 
-    /// Files in the order of their names, from the first that is not before what the caller looks for. All names that are before come
-    /// before all others.
+    /// Files in the order of their names, from the first one that `is_before` rejects. All names that it accepts
+    /// precede the others.
     pub fn ordered_from<'a>(
         &'a self,
         is_before: &dyn Fn(&str) -> bool,
@@ -405,12 +405,12 @@ impl Files {
         number
     }
 
-    /// What the drives are, as the log says.
+    /// The states of the drives by the log.
     pub fn drives(&self) -> &[(DriveRole, bool)] {
         &self.drives
     }
 
-    /// How many files there are, dying ones included.
+    /// The number of files, with the dying ones.
     pub fn len(&self) -> usize {
         self.by_number.len()
     }

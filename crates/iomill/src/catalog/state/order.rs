@@ -65,7 +65,7 @@ impl Order {
         let leaf = &mut self.leaves[rank.leaf];
         leaf.insert(rank.at, slot);
         if leaf.len() > LEAF_MAX {
-            // Names often come in order: then the full leaf stays as it is.
+            // Names are often added in order: then the full leaf stays as it is.
             let half = if rank.at + 1 == leaf.len() { LEAF_MAX } else { LEAF_MAX / 2 };
             let rest = leaf.split_off(half);
             leaf.shrink_to_fit();

@@ -98,7 +98,7 @@ impl SlotTable {
         true
     }
 
-    /// How many slots it has.
+    /// The number of slots.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.len).sum()
     }

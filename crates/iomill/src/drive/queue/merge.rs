@@ -1,13 +1,13 @@
-//! Merging: pieces that lie one after the other in a part travel as one vectored I/O, whichever calls own them.
+//! Merging: adjacent pieces of a part become one vectored I/O, also if they belong to different calls.
 //!
 //! Rules:
 //! 1. Only whole neighbours merge: the same part, the same operation, the same class, each beginning where the one before it
 //!    ends. Together they are at most `PIECE_BYTES` and `MAX_SEGMENTS`. A piece that bounces does not merge, nor does a sync.
 //! 2. A merged write holds the locks of all its pieces' blocks shared. The locks are tried, as for one piece. A piece that does
 //!    not get its lock ends the run before it, and is blocked when its turn comes.
-//! 3. A merged I/O that is cut short goes on where it stopped. When it fails, the pieces that were transferred by then have ended
-//!    well. Each of the others is tried by itself, and never merged again, so that its result is its own. It gives its lock back
-//!    and takes it again. Its owner has not heard of an end, so another write in between counts as the earlier one.
+//! 3. A short merged I/O is continued. If it fails, the pieces that were transferred by then have succeeded. Each of
+//!    the others is tried by itself, and never merged again, so that its result is its own. It releases its lock and
+//!    takes it again. Its end was not reported, so another write in between counts as the earlier one.
 
 use super::slot::{Hold, Slot};
 use super::waiting::{Waiting, follows};
@@ -31,8 +31,8 @@ fn segments(piece: &Piece) -> usize {
     }
 }
 
-/// Moves the neighbours after `first` that may travel with it to `members`, which then begins with `first`, and takes their
-/// locks. Returns the bytes of all; `None` where there is no neighbour.
+/// Moves `first`, and the neighbours after it that can be merged with it, to `members`, and takes the locks of the
+/// neighbours. Returns the bytes of all; `None` if there is no neighbour.
 fn gather(
     first: &Piece,
     waiting: &mut Waiting,

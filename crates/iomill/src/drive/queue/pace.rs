@@ -1,13 +1,14 @@
-//! How many of a drive's slots to use: as many as its throughput asks for.
+//! The number of a drive's slots to use: the least that gives its best throughput.
 //!
-//! Goals: enough in flight for (nearly) the best throughput of the drive, and not more: the excess only waits in the drive.
-//! Non-goals: sharing a drive between threads or processes.
+//! Goals: enough in flight for (nearly) the best throughput of the drive, and no more: the excess only waits in the
+//! drive. Non-goals: sharing a drive between threads or processes.
 //!
-//! The law. Let X(n) be the throughput with n in flight. By Little's law the latency is L = n / X, so that the throughput alone
-//! tells both. Let e = d ln X / d ln n. One percent more in flight brings e percent more throughput and 1 - e percent more
-//! latency. e is 1 for a drive that idles and 0 for one that is saturated. TCP Vegas looks at the same quantity as n (1 - L0 /
-//! L), the queue of the bottleneck (Brakmo, Peterson, 1995). But Vegas must know L0, which a shared drive does not tell. So the
-//! limit climbs, as the thread pool of .NET does (Hellerstein, Morrison, Eilebrecht, FeBID 2008):
+//! The law. Let X(n) be the throughput with n in flight. By Little's law the latency is L = n / X, so that the
+//! throughput alone tells both. Let e = d ln X / d ln n. One percent more in flight brings e percent more throughput
+//! and 1 - e percent more latency. e is 1 for a drive that idles and 0 for one that is saturated. TCP Vegas uses the
+//! same quantity as n (1 - L0 / L), the queue of the bottleneck (Brakmo, Peterson, 1995). But Vegas needs L0, which
+//! cannot be measured on a shared drive. So the limit climbs, as the thread pool of .NET does (Hellerstein, Morrison,
+//! Eilebrecht, FeBID 2008):
 //!
 //! 1. Throughput is measured in epochs. An epoch consists of stretches in which only the limit kept pieces waiting; other times
 //!    say nothing.
@@ -23,10 +24,10 @@ use std::sync::Arc;
 
 use crate::sys::clock::Clock;
 
-/// The least relative gain of throughput for what is put in flight in addition.
+/// The least relative gain of throughput that keeps a higher limit.
 const RISE: f64 = 0.2;
 
-/// The largest relative loss of throughput for what is taken away.
+/// The largest relative loss of throughput that keeps a lower limit.
 const FALL: f64 = 0.1;
 
 /// An epoch lasts at least so long, and at least `EPOCH_TURNS` times the limit in requests.

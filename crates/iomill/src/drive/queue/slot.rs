@@ -1,6 +1,7 @@
-//! A slot: one I/O in flight, and what a completion means for it.
+//! A slot: one I/O in flight, and the processing of its completions.
 //!
-//! Goals: every result checked, short transfers continued, passing errors tried again. Non-goals: the owner of the I/O.
+//! Goals: every result checked, short transfers continued, temporary errors tried again. Non-goals: the owner of the
+//! I/O.
 
 use super::super::{Fault, PAGE_BYTES, Piece};
 use crate::engine::{Memory, Op, Segment};
@@ -19,7 +20,7 @@ pub(super) enum Phase {
     BounceWrite,
 }
 
-/// What a piece holds of its block's lock.
+/// A piece's hold of its block's lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
     Nothing,
@@ -109,14 +110,14 @@ impl Slot {
         if moved >= enough {
             return Verdict::Whole;
         }
-        // Direct I/O goes on at a multiple of its unit; what lies beyond the last multiple is transferred again.
+        // Direct I/O continues at a multiple of its unit; bytes past the last multiple are transferred again.
         let resume = moved - moved % align.offset;
         if resume > self.moved {
             self.moved = resume;
             return Verdict::Again;
         }
-        // No progress. A read has met the end of the part, where the part is known to go on. A write that moves
-        // nothing and reports nothing is a failed device.
+        // No progress. A read has met the end of the part before its known end. A write that moves nothing and reports
+        // nothing is a failed device.
         if self.piece.op == Op::Read || self.phase == Phase::ModifyRead {
             Verdict::Failed(Fault::Cut(u64::from(self.want - moved)))
         } else {

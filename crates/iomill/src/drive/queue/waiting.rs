@@ -1,11 +1,11 @@
 //! Pieces of one class that wait for a slot, and the order in which they get one.
 //!
-//! Goals: neighbours come one after the other; nothing waits for ever; pieces that cannot gain from order are not ordered.
-//! Non-goals: joining neighbours, which happens when they get their slot.
+//! Goals: neighbours follow each other; nothing waits for ever; pieces that cannot gain from order are not sorted.
+//! Non-goals: merging neighbours, which happens when they get their slot.
 //!
 //! Rules:
-//! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next begins. So fewer than
-//!    `WINDOW` others pass a piece, whatever comes.
+//! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next begins. So
+//!    fewer than `WINDOW` others overtake a piece.
 //! 2. A sync is a window of its own: pieces that came before it start before it, pieces that came after it start after it.
 //! 3. A window that is being served does not wait for neighbours: others of the window may have passed its first piece already.
 //! 4. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`). A drive without moving parts
@@ -42,7 +42,7 @@ pub(super) struct Waiting {
     ended: usize,
     /// Syncs among the pieces.
     syncs: usize,
-    /// Neighbours are likely in the window, or in the stream where windows are of one piece.
+    /// Neighbours are likely in the window, or with windows of one piece in the stream.
     near: bool,
     /// File, operation and end of the last piece of the last window.
     last: Option<(u64, Op, u64)>,
@@ -68,8 +68,8 @@ impl Waiting {
         self.syncs += usize::from(piece.op == Op::Sync);
     }
 
-    /// Whether the first piece may wait for neighbours. It was not sent on, and the pieces that come are likely to have
-    /// neighbours. No sync waits, and fewer than `most` I/Os have ended meanwhile.
+    /// Whether the first piece may wait for neighbours: it was not sent on, the next pieces are likely to have
+    /// neighbours, no sync waits, and fewer than `most` I/Os have ended meanwhile.
     pub fn is_held(&self, most: usize) -> bool {
         !self.is_sent_on() && self.near && self.syncs == 0 && self.ended < most
     }
@@ -154,7 +154,7 @@ fn end(piece: &Piece) -> u64 {
     piece.offset + u64::from(piece.len)
 }
 
-/// Whether `after` goes on where `before` ends.
+/// Whether `after` begins where `before` ends.
 pub(super) fn follows(before: &Piece, after: &Piece) -> bool {
     end(before) == after.offset && before.file.key == after.file.key && before.op == after.op
 }
@@ -163,8 +163,8 @@ fn any_pair(window: &[Piece]) -> bool {
     window.iter().any(|before| window.iter().any(|after| follows(before, after)))
 }
 
-/// Whether enough pieces seem to begin where others end. The pieces are not ordered for it: their ends are marked in a filter,
-/// and their begins looked up there.
+/// Whether enough pieces seem to begin where others end. The pieces need not be sorted: their ends are added to a
+/// filter, and their begins looked up in it.
 fn is_near(window: &[Piece], filter: &mut [u64]) -> bool {
     let words = window.len().next_power_of_two().min(filter.len());
     let filter = &mut filter[..words];

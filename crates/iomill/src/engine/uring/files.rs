@@ -1,6 +1,6 @@
 //! The table of a ring's registered files. With it the kernel need not look up each request's descriptor.
 //!
-//! Goals: at most one cheap look-up per request, however many files there are. Non-goals: registering every file. A
+//! Goals: at most one cheap lookup per request, however many files there are. Non-goals: registering every file. A
 //! file without an entry uses its plain descriptor, which always works and is a little slower.
 
 use std::collections::HashMap;
@@ -47,7 +47,7 @@ pub(super) struct FileTable {
     free: Vec<u32>,
     /// The number of entries for `hold` handles. These entries never change.
     held: u32,
-    /// The key and index of the last look-up: most batches stay with one file.
+    /// The key and index of the last lookup: most batches stay with one file.
     last: Option<(u64, u32)>,
     /// Requests so far.
     requests: u64,

@@ -1,5 +1,5 @@
-//! What an array's files do for their sums: where they lie, and what records say of them. Non-goals: the sums
-//! themselves (`file::sums`).
+//! The sums of an array's files: their places, and their entries in records. Non-goals: the sums themselves
+//! (`file::sums`).
 
 use super::{ArrayParts, Held, bytes_of, failed_at, read_pages, start_of};
 use crate::catalog::{SUMS_IN_PARTS, sums_path};
@@ -30,7 +30,7 @@ impl ArrayParts {
         parts.iter().enumerate().map(open).collect()
     }
 
-    /// Makes the sums of a small file anew, if a crash has made them doubtful (C60).
+    /// Recomputes the sums of a small file, if a crash has made them doubtful (C60).
     pub(super) fn remake_small(&self, len: u64) -> Result<()> {
         let Some((sums, small)) = self.sums.as_ref().and_then(|sums| Some((sums, sums.small()?))) else {
             return Ok(());
@@ -50,7 +50,7 @@ impl ArrayParts {
         Error::CorruptPage { file: self.name().to_owned(), page, drive: part.drive, path: part.path(), offset }
     }
 
-    /// What a record says of the sums in the present place, when it names `len` bytes. Calls `record` with that.
+    /// Calls `record` with the sums of the present place as a record of `len` bytes has them.
     pub(super) fn with_sums<R>(&self, len: u64, record: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let Some(sums) = &self.sums else { return record(None) };
         match sums.small() {
@@ -59,8 +59,8 @@ impl ArrayParts {
         }
     }
 
-    /// The sums go with the first `len` bytes of a small file to the place `to`. Calls `record` with what a record of
-    /// that says. Nothing is in flight.
+    /// Moves the sums of the first `len` bytes of a small file to the place `to`. Calls `record` with the sums as a
+    /// record of that place has them. Nothing is in flight.
     pub(super) fn move_sums(
         &self,
         to: &Held,
@@ -95,7 +95,7 @@ impl ArrayParts {
         Ok(())
     }
 
-    /// Makes what a small file has beyond `len` bytes read as zero.
+    /// Makes the bytes of a small file past `len` read as zero.
     pub(super) fn clear_pages_beyond(&self, len: u64) -> Result<()> {
         let Some(held) = self.now() else { return Ok(()) };
         let Some(extent) = held.extent().filter(|extent| len < bytes_of(*extent)) else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! [`HeldPages`]: the pages on which operations work that go past the cache, so that a page and its sum change
-//! together. Non-goals: waiting, which the caller does.
+//! [`HeldPages`]: locks on pages for operations past the cache, so that a page and its sum change together. Non-goals:
+//! waiting, which the caller does.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct State {
     next: u64,
 }
 
-/// What one operation holds.
+/// The pages that one operation holds.
 #[derive(Debug)]
 struct Hold {
     number: u64,
@@ -39,8 +39,8 @@ pub struct Holding<'a> {
 }
 
 impl HeldPages {
-    /// Holds pages, to write to them or to read them, as ranges in rising order. If another operation holds one of them
-    /// to write, or, for a write, at all, this returns the waiter for the end of that hold.
+    /// Holds pages for a write or a read, as ranges in rising order. A write excludes all other holds of a page, and a
+    /// read excludes writes. If another operation excludes this one, returns the waiter for the end of its hold.
     pub fn try_hold(&self, pages: &[Range<u64>], writes: bool) -> Result<Holding<'_>, Arc<Waiter>> {
         let mut state = lock(&self.state);
         let excludes = |hold: &&mut Hold| (hold.writes || writes) && overlap(&hold.pages, pages);
@@ -61,7 +61,7 @@ impl Drop for Holding<'_> {
             let place = state.holds.iter().position(|hold| hold.number == self.number);
             place.and_then(|place| state.holds.swap_remove(place).waiter)
         };
-        // An operation that waits tries by itself, whatever came of this one.
+        // A waiting operation tries by itself, whatever the outcome of this one.
         waiter.inspect(|waiter| waiter.tell(Ok(())));
     }
 }

@@ -1,8 +1,7 @@
-//! The sums of a file's pages: [`Sums`]. A sum says what the bytes of a page are, and which page of which file they
-//! are.
+//! The sums of a file's pages: [`Sums`]. A sum covers the bytes of a page, the file, and the number of the page.
 //!
-//! Goals: a page that is not what was written is found before a byte of it is given out. Non-goals: I/O on pages, which
-//! the rooms above do; plain files, which have no sums.
+//! Goals: a page that is not what was written is found before a call returns a byte of it. Non-goals: I/O on pages,
+//! which the rooms above do; plain files, which have no sums.
 //!
 //! - `page.rs`: the sum of a page, and the pages of sums on the drives.
 //! - `part.rs`: the sums of one part: in memory, and in the file beside it.
@@ -12,13 +11,13 @@
 //! - `held.rs`: the pages that operations past the cache hold.
 //!
 //! Rules (C55 to C61 in `docs/catalog.md`):
-//! 1. A page of zeros has no sum ([`NONE`]). So what was never written needs none.
-//! 2. What memory says of a page is right while no operation writes to it, or it is [`UNKNOWN`]: then a write has
-//!    failed, or a cut within the page, and any bytes are taken until the page is written again.
+//! 1. A page of zeros has no sum ([`NONE`]). So a page that was never written needs none.
+//! 2. The sum in memory is right while no operation writes to the page, or it is [`UNKNOWN`]. It becomes unknown if a
+//!    write of the page, or a cut within it, fails. Then any bytes are accepted until the page is written again.
 //! 3. Sums in memory are those of a whole page of sums, which is loaded before an operation that needs it begins
-//!    (`load`). They stay until the file is closed: four bytes for each page near one that was touched.
+//!    (`load`). They stay until the file is closed: four bytes for each page near a used one.
 //! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of
-//!    marked zones are made anew from the pages. A draft marks none, because nothing of it is left after a crash.
+//!    marked zones are recomputed from the pages. A draft marks no zones, because a crash removes it.
 //! 5. A zone becomes clean when its pages are durable, also those of an earlier writer, then its sums, and no write has
 //!    begun since (`settle`).
 //! 6. Beyond the length there are no sums (`cut`).
@@ -46,7 +45,7 @@ pub use page::{Identity, NONE, UNKNOWN};
 pub use part::{Opening, PartSums, Settling};
 pub use writing::Writing;
 
-/// Why a page is not given out.
+/// The reason for which a page is not returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// It is not what was written.
@@ -66,7 +65,7 @@ pub struct Sums {
     parts: OnceLock<Box<[PartSums]>>,
     /// Counts the syncs, for rule 5.
     epoch: AtomicU64,
-    /// When idle zones were last looked for, in nanoseconds of the clock, and the epoch at that time.
+    /// The time of the last search for idle zones, in nanoseconds of the clock, and its epoch.
     swept_ns: AtomicU64,
     swept_epoch: AtomicU64,
     /// Whether it is a draft that no publication has begun to name (rule 4).
@@ -107,7 +106,7 @@ impl Sums {
         self.parts.get().map_or(&[], |parts| parts)
     }
 
-    /// The file has parts from now on. The sums of its first pages go with them.
+    /// Gives the file its parts, with the sums of its first pages.
     pub fn take_parts(&self, parts: Box<[PartSums]>) {
         let _set_once = self.parts.set(parts);
     }
@@ -138,7 +137,7 @@ impl Sums {
         self.part(parts, part)?.load(at, self.pages_of(part))
     }
 
-    /// What the pages of a part are in the file, with the identity of the file.
+    /// The function that computes the sum of a part's page, from its number in the file and the identity of the file.
     fn pages_of(&self, part: usize) -> impl Fn(u64, &[u8]) -> u32 + '_ {
         move |page, bytes| self.identity.sum(self.page_of(part, page), bytes)
     }
@@ -163,7 +162,7 @@ impl Sums {
         self.sum(page) == Some(NONE)
     }
 
-    /// Proves the bytes of a whole page that came from its drive.
+    /// Verifies the bytes of a whole page from its drive.
     pub fn check(&self, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
         match self.sum(page) {
             None => Err(Doubt::NoSum),
@@ -184,7 +183,7 @@ impl Sums {
         }
     }
 
-    /// A sync begins. What has ended before is of an older epoch than the one returned.
+    /// Begins a sync. Writes that have ended before are of an older epoch than the returned one.
     pub fn begin_sync(&self) -> u64 {
         // SeqCst: the marks of parts are taken after this, and were set before the writes ended (`Writing::end`).
         self.epoch.fetch_add(1, Ordering::SeqCst) + 1
@@ -194,7 +193,7 @@ impl Sums {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Whether some were made anew, or are to be, because an earlier opening has left them doubtful.
+    /// Whether some sums were recomputed, or must be, because an earlier opening has left them doubtful.
     pub fn is_stale(&self) -> bool {
         self.small().map_or_else(|| self.parts().iter().any(PartSums::is_stale), SmallSums::is_unknown)
     }
@@ -211,8 +210,8 @@ impl Sums {
         self.parts().iter().try_for_each(|part| part.end_draft(all))
     }
 
-    /// Makes the sums of parts durable, and then zones clean, where no write has begun since the sync of this epoch
-    /// (rule 5). `pages` has how many pages each part has.
+    /// Makes the sums of parts durable, and then makes zones clean in which no write has begun since the sync of this
+    /// epoch (rule 5). `pages` returns the number of pages of a part.
     pub fn settle(&self, which: Settling, pages: impl Fn(usize) -> u64) -> Result<()> {
         let parts = self.parts().iter().enumerate();
         parts.map(|(at, part)| part.settle(which, pages(at), self.pages_of(at))).fold(Ok(()), Result::and)
@@ -227,8 +226,8 @@ impl Sums {
         self.parts().iter().skip(part).take(1).try_for_each(|own| own.end_cut(unused))
     }
 
-    /// Which zones a sync of this epoch makes clean, at this time of the clock in nanoseconds: those that nothing was
-    /// written to for a while. `None` if it is too soon to look.
+    /// The zones that a sync of this epoch makes clean, at this time of the clock in nanoseconds: those without a write
+    /// for a while. `None` if the last search was too recent.
     pub fn idle(&self, epoch: u64, now_ns: u64) -> Option<Settling> {
         let before_ns = self.swept_ns.load(Ordering::Relaxed);
         if before_ns == 0 {
@@ -245,5 +244,5 @@ impl Sums {
     }
 }
 
-/// A zone of a file that stays open becomes clean by a sync when nothing was written to it for so long.
+/// The time without a write after which a sync makes a zone of an open file clean.
 const IDLE_NS: u64 = 10_000_000_000;

@@ -1,4 +1,4 @@
-//! The sum of a page, and a page of sums as it lies on a drive. Non-goals: where these lie.
+//! The sum of a page, and a page of sums as it is on a drive. Non-goals: the places of these.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -9,13 +9,13 @@ use crate::drive::PAGE_BYTES;
 
 /// The sum of a page of zeros.
 pub const NONE: u32 = 0;
-/// It is not known what the drive has, because a write of the page has failed, or is under way.
+/// The bytes on the drive are unknown, because a write of the page has failed, or is in progress.
 pub const UNKNOWN: u32 = 1;
 /// Sums below are none.
 const FIRST: u32 = 2;
 /// Bytes of a page of sums before the sums: its own check.
 const HEAD_BYTES: usize = 8;
-/// How many pages of a part have their sums in one page.
+/// The number of sums in a page of sums.
 pub const CHUNK_PAGES: u64 = ((PAGE_BYTES - HEAD_BYTES) / 4) as u64;
 
 /// Which file it is.
