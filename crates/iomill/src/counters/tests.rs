@@ -234,7 +234,7 @@ fn whatever_a_file_holds_is_no_trouble() {
     }
     let published = all(dir.path()).remove(0);
     for (index, value, words) in
-        [(8, u64::MAX, "too many rows"), (1024, 1 << 50, "does not have"), (1024, 4, "does not have")]
+        [(8, u64::MAX, "too many rows"), (1024, 1 << 50, "not in its header"), (1024, 4, "not in its header")]
     {
         let before = fs::read(only_file(dir.path())).unwrap()[index as usize * 8..][..8].to_owned();
         word(index, value);
