@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use iomill::{Array, ArrayOptions, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, World};
 use libfuzzer_sys::fuzz_target;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 mod seal;
 
@@ -114,12 +114,12 @@ fn believe(part: &mut Part, at: usize) {
     let start = at - at % BLOCK_BYTES;
     let Some(block) = part.bytes.get_mut(start..) else { return };
     if start == 0 && block.len() >= HEADER_BYTES + 8 {
-        let sum = xxh3_64(&block[..HEADER_BYTES]);
+        let sum = XxHash3_64::oneshot(&block[..HEADER_BYTES]);
         block[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&sum.to_le_bytes());
     } else if let Some(len) = block.get(4..8) {
         let records = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
         if let Some(covered) = block.get(16..GROUP_HEADER_BYTES.saturating_add(records)) {
-            let sum = xxh3_64(covered);
+            let sum = XxHash3_64::oneshot(covered);
             block[8..16].copy_from_slice(&sum.to_le_bytes());
         }
     }

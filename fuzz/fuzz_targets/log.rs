@@ -10,7 +10,7 @@ use iomill::catalog::log::header::FileHeader;
 use iomill::catalog::log::record::LogRecord;
 use iomill::catalog::state::files::Files;
 use libfuzzer_sys::fuzz_target;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 fuzz_target!(|data: &[u8]| {
     let _ = Group::parse(data);
@@ -23,7 +23,7 @@ fn header(data: &[u8]) {
     let _ = FileHeader::parse(data, true);
     if let Some(body) = data.get(..120) {
         let mut block = body.to_vec();
-        block.extend_from_slice(&xxh3_64(body).to_le_bytes());
+        block.extend_from_slice(&XxHash3_64::oneshot(body).to_le_bytes());
         if let Ok(header) = FileHeader::parse(&block, true) {
             assert_eq!(header.block()[..128], block);
         }

@@ -92,7 +92,8 @@ impl Context {
     /// Submits operations. Returns how many the kernel has taken.
     ///
     /// # Safety
-    /// The pointers lead to control blocks. The files and the memory that they name stay valid until the operations have ended.
+    /// The pointers lead to control blocks. The files and the memory that they name stay valid until the operations
+    /// have ended.
     #[inline(always)]
     pub unsafe fn submit(&self, blocks: &[*mut ControlBlock]) -> io::Result<usize> {
         // SAFETY: the caller's promise.
@@ -115,8 +116,8 @@ impl Context {
             return 0;
         }
         let ring = self.id as *const RingHead;
-        // SAFETY: the ring is mapped until `io_destroy`. Only this thread moves `head`, and the kernel moves `tail`. Events between
-        // the two are complete once `tail` has been read with Acquire. `head` stays below `entries`.
+        // SAFETY: the ring is mapped until `io_destroy`. Only this thread moves `head`, and the kernel moves `tail`.
+        // Events between the two are complete once `tail` has been read with Acquire. `head` stays below `entries`.
         unsafe {
             let (mut head, tail) = ((*ring).head.load(Ordering::Relaxed), (*ring).tail.load(Ordering::Acquire));
             let first = ring.add(1).cast::<Event>();
@@ -135,8 +136,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the context is this value's own. The call waits for reads in flight. It fails only for a context that does not
-        // exist.
+        // SAFETY: the context is this value's own. The call waits for reads in flight. It fails only for a context that
+        // does not exist.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
     }
 }

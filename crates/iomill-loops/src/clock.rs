@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use iomill::{Error, Result};
 use rustix::time::{ClockId, clock_gettime};
 
-/// User and system time so far, of `ThreadCPUTime` or of all threads of `ProcessCPUTime`. The kernel's workers for the process's
-/// rings are among its threads.
+/// User and system time so far, of `ThreadCPUTime` or of all threads of `ProcessCPUTime`. The kernel's workers for the
+/// process's rings are among its threads.
 pub fn cpu_time(whose: ClockId) -> Result<Duration> {
     let time = clock_gettime(whose);
     let whole = u64::try_from(time.tv_sec).ok();

@@ -1,8 +1,7 @@
 //! CPU cycles, if the processor has a counter for them and the kernel allows its use.
 //!
-//! Goals: cycles in user mode and in the kernel, of this thread and of threads that it starts. Without a counter, the reason in
-//! plain words.
-//! Non-goals: other events; counters without the kernel, where a read spends most of its time.
+//! Goals: cycles in user mode and in the kernel, of this thread and of threads that it starts. Without a counter, the
+//! reason in plain words. Non-goals: other events; counters without the kernel, where a read spends most of its time.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,7 +10,8 @@ use std::os::fd::FromRawFd;
 /// `PERF_TYPE_HARDWARE` and `PERF_COUNT_HW_CPU_CYCLES`.
 const HARDWARE: u32 = 0;
 const CPU_CYCLES: u64 = 0;
-/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `_RUNNING`. Counters may share one hardware counter in turns; these say how long each ran.
+/// `PERF_FORMAT_TOTAL_TIME_ENABLED` and `_RUNNING`. Counters may share one hardware counter in turns; these say how
+/// long each ran.
 const WITH_TIMES: u64 = 3;
 /// The flag `inherit`, the second bit: threads that are started later count too.
 const INHERIT: u64 = 1 << 1;

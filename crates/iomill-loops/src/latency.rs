@@ -1,10 +1,10 @@
 //! One read at a time: how long it takes, how much of that is the drive, and what the CPU does meanwhile.
 //!
 //! Goals: the best available split, and a word on how it was made. There are three ways, best first:
-//! 1. The kernel's tracing, if allowed, says when the driver has the read. Then the time before (system call, file system, block
-//!    layer) and after (completion, wake-up) is known too.
-//! 2. The block layer counts the time of its requests from start to end, without privileges (`stat` of the device, Linux's
-//!    Documentation/block/stat.rst).
+//! 1. The kernel's tracing, if allowed, says when the driver has the read. Then the time before (system call, file
+//!    system, block layer) and after (completion, wake-up) is known too.
+//! 2. The block layer counts the time of its requests from start to end, without privileges (`stat` of the device,
+//!    Linux's Documentation/block/stat.rst).
 //! 3. The CPU time is subtracted from the whole.
 
 use std::fs::File;
@@ -30,7 +30,8 @@ const FOREIGN_MAX: f64 = 0.2;
 /// Possible error of a split, as a share of the whole, above which the split says nothing.
 const ERROR_MAX: f64 = 0.25;
 
-/// The longest timer tick that kernels are built with, in milliseconds. Devices without requests count their time in ticks.
+/// The longest timer tick that kernels are built with, in milliseconds. Devices without requests count their time in
+/// ticks.
 const TICK_MS: f64 = 10.0;
 
 /// The most times of reads that are kept for the quantiles, to bound the memory. They take more than half a minute.
@@ -162,8 +163,8 @@ impl Times {
     }
 }
 
-/// The number of reads that the block layer has completed on a drive, and their total time in milliseconds. `None` unless there is
-/// exactly one drive that counts.
+/// The number of reads that the block layer has completed on a drive, and their total time in milliseconds. `None`
+/// unless there is exactly one drive that counts.
 fn counts(tree: &Tree, below: &[Drive]) -> Option<(u64, u64)> {
     let [drive] = below else { return None };
     parse_stat(&tree.get(&format!("{}/stat", drive.directory))?)
@@ -267,7 +268,8 @@ fn best_split(
     }
 }
 
-/// Whether the block layer counts a drive's time in nanoseconds. It does so for devices with requests, else in timer ticks.
+/// Whether the block layer counts a drive's time in nanoseconds. It does so for devices with requests, else in timer
+/// ticks.
 fn is_fine(tree: &Tree, below: &[Drive]) -> bool {
     below.iter().all(|drive| tree.exists(&format!("{}/mq", drive.directory)))
 }
@@ -289,8 +291,8 @@ fn split(
         return Err(format!("other programs read from the device too ({reads} reads, {ours} of them by this probe)"));
     }
     let (reads, time_ms) = (reads.max(1) as f64, time_ms as f64);
-    // The count is in whole milliseconds. In ticks, a read counts as one or none, depending on whether a tick comes while it lasts.
-    // The error is then twice the standard deviation of such a count.
+    // The count is in whole milliseconds. In ticks, a read counts as one or none, depending on whether a tick comes
+    // while it lasts. The error is then twice the standard deviation of such a count.
     let error_ms = if is_fine { 1.0 } else { 2.0 * TICK_MS * (time_ms / TICK_MS + 1.0).sqrt() };
     Ok(Counted { device_us: time_ms * 1e3 / reads, error_us: error_ms * 1e3 / reads })
 }
@@ -302,8 +304,8 @@ pub fn costs(path: &Path, slice: Duration, cancel: &AtomicBool) -> Result<Costs>
     let mut page = Page::new();
     read_page(&file, path, page.bytes(), 0)?;
     let system_call_ns = time(slice, cancel, || {
-        // SAFETY: the call takes no argument and touches no memory. The raw call is used because a libc wrapper may cache the
-        // answer.
+        // SAFETY: the call takes no argument and touches no memory. The raw call is used because a libc wrapper may
+        // cache the answer.
         black_box(unsafe { libc::syscall(libc::SYS_getppid) });
         Ok(())
     })?;

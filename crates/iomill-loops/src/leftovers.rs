@@ -1,10 +1,11 @@
 //! What killed measurements leave behind. The next measurement in the same place removes it.
 //!
-//! The name of everything that a measurement makes contains its process id and a word for the namespace in which that id is valid.
+//! The name of everything that a measurement makes contains its process id and a word for the namespace in which that
+//! id is valid.
 //!
 //! Goals: files of a living process are never touched, nor files that only look alike. A user may have named results
-//! `iomill-bench-2026`. A measurement in another container or on another machine may use the same directory.
-//! Non-goals: reporting the removal; files of another user, which that user's next measurement removes; files from before the last
+//! `iomill-bench-2026`. A measurement in another container or on another machine may use the same directory. Non-goals:
+//! reporting the removal; files of another user, which that user's next measurement removes; files from before the last
 //! start of the machine.
 
 use std::fs;
@@ -86,8 +87,8 @@ pub fn remove_in(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(is_abandoned) {
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            // Some directories stand for a kernel object, such as an instance of tracing. Only the directory itself can be removed
-            // there, not its files.
+            // Some directories stand for a kernel object, such as an instance of tracing. Only the directory itself can
+            // be removed there, not its files.
             let _ = match is_directory {
                 true => fs::remove_dir(entry.path()).or_else(|_| fs::remove_dir_all(entry.path())),
                 false => fs::remove_file(entry.path()),

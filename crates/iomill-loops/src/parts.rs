@@ -30,8 +30,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Makes a file that does not exist yet. A file that already has the name is not this process's: it is neither written nor
-    /// removed.
+    /// Makes a file that does not exist yet. A file that already has the name is not this process's: it is neither
+    /// written nor removed.
     pub fn make(&mut self, path: &Path) -> io::Result<File> {
         let file = File::create_new(path)?;
         self.paths.push(path.to_owned());
@@ -48,8 +48,8 @@ impl Drop for Parts {
     }
 }
 
-/// Makes a file with each of these paths, of `part_bytes` rounded down to whole pages. `progress` gets the bytes written so far and
-/// the total. `cancel` ends it with an error.
+/// Makes a file with each of these paths, of `part_bytes` rounded down to whole pages. `progress` gets the bytes
+/// written so far and the total. `cancel` ends it with an error.
 pub fn write(
     parts: &mut Parts,
     paths: &[PathBuf],
@@ -111,8 +111,8 @@ pub fn advise(file: &File, path: &Path, advice: Advice) -> Result<()> {
     rustix::fs::fadvise(file.as_fd(), 0, None, advice).map_err(|e| Error::io("advise on", path, e.into()))
 }
 
-/// Drops the parts from the page cache, unless another program holds their pages there. Direct I/O needs this too: the kernel looks
-/// up each block among the cached pages.
+/// Drops the parts from the page cache, unless another program holds their pages there. Direct I/O needs this too: the
+/// kernel looks up each block among the cached pages.
 pub fn drop_cached(parts: &[Part]) -> Result<()> {
     for part in parts {
         let file = open(&part.path, false)?;

@@ -1,9 +1,10 @@
-//! The cost of a 4 KiB read by each path to the drive: engine, direct or buffered, file or block device, with and without polling.
+//! The cost of a 4 KiB read by each path to the drive: engine, direct or buffered, file or block device, with and
+//! without polling.
 //!
-//! Goals: iomill's own engines, one thread, with as many reads in flight as a queue has slots by default. The CPU time is that of
-//! the whole process, including the kernel's threads for it; cycles are counted if possible. Each path is measured, or left out
-//! with its reason. Each page is read at most once, so that a buffered read finds nothing in the page cache.
-//! Non-goals: the mapped engine, which has its own measurement.
+//! Goals: iomill's own engines, one thread, with as many reads in flight as a queue has slots by default. The CPU time
+//! is that of the whole process, including the kernel's threads for it; cycles are counted if possible. Each path is
+//! measured, or left out with its reason. Each page is read at most once, so that a buffered read finds nothing in the
+//! page cache. Non-goals: the mapped engine, which has its own measurement.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -235,8 +236,8 @@ impl<'a> Run<'a> {
                 memory: Memory::One { buf, region: self.region },
             });
         }
-        // SAFETY: each slot has its own page, and nothing else uses that page until the slot's completion. The file stays open for
-        // as long as this run lives, or the engine is dropped before the file is closed.
+        // SAFETY: each slot has its own page, and nothing else uses that page until the slot's completion. The file
+        // stays open for as long as this run lives, or the engine is dropped before the file is closed.
         unsafe { self.engine.push(&self.requests) };
     }
 }

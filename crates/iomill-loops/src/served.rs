@@ -1,4 +1,5 @@
-//! The best settings of iomill on these drives: I/O by the caller or by a thread for each drive, and how many requests gather.
+//! The best settings of iomill on these drives: I/O by the caller or by a thread for each drive, and how many requests
+//! gather.
 //!
 //! Goals: a new array below the places, which is removed at the end. The calls that each setting affects run in turns.
 //! Non-goals: depth; it is each drive's own and is measured without iomill.
@@ -17,8 +18,8 @@ use super::leftovers::{self, By};
 
 /// Drive threads must be faster by this factor to be chosen. They cost a thread for each drive, and wakes.
 const BETTER: f64 = 1.05;
-/// Reads in one blocking call on each drive: several times as many as are in flight, so that the drives have work until its end. The
-/// memory of a call fits in the CPU's caches.
+/// Reads in one blocking call on each drive: several times as many as are in flight, so that the drives have work until
+/// its end. The memory of a call fits in the CPU's caches.
 const BATCH: usize = 512;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Maximum number of bytes written on each drive.

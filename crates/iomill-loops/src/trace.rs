@@ -1,9 +1,8 @@
-//! When the driver has a read, from the kernel's tracing: the block layer's events `block_rq_issue` and `block_rq_complete` (Linux,
-//! include/trace/events/block.h; Documentation/trace/ftrace.rst).
+//! When the driver has a read, from the kernel's tracing: the block layer's events `block_rq_issue` and
+//! `block_rq_complete` (Linux, include/trace/events/block.h; Documentation/trace/ftrace.rst).
 //!
-//! Goals: a separate instance of tracing, which disturbs no other and is removed at the end. Its times use the clock that also
-//! times the reads.
-//! Non-goals: devices without requests (zram, device-mapper), which have no such events.
+//! Goals: a separate instance of tracing, which disturbs no other and is removed at the end. Its times use the clock
+//! that also times the reads. Non-goals: devices without requests (zram, device-mapper), which have no such events.
 
 use std::fs;
 use std::io;
@@ -17,8 +16,8 @@ use super::leftovers::{self, By};
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 /// The two events, in order.
 const EVENTS: [&str; 2] = ["block_rq_issue", "block_rq_complete"];
-/// Buffer for events on each CPU: some 20,000 reads. Newer events overwrite older ones. With many CPUs each buffer is smaller:
-/// every CPU gets one, but one thread's reads appear on a few CPUs only. This limits the kernel memory in use.
+/// Buffer for events on each CPU: some 20,000 reads. Newer events overwrite older ones. With many CPUs each buffer is
+/// smaller: every CPU gets one, but one thread's reads appear on a few CPUs only. This limits the kernel memory in use.
 const BUFFER_KIB_MAX: usize = 4096;
 const BUFFERS_KIB: usize = 64 << 10;
 const BUFFER_KIB_MIN: usize = 256;
@@ -45,7 +44,8 @@ pub fn now_us() -> u64 {
 }
 
 impl Trace {
-    /// Starts to trace the reads of the device `major:minor` on a machine with `cpus` CPUs, or returns why this is not possible.
+    /// Starts to trace the reads of the device `major:minor` on a machine with `cpus` CPUs, or returns why this is not
+    /// possible.
     pub fn start(device: (u32, u32), cpus: usize) -> Result<Trace, String> {
         let Some(mount) = MOUNTS.iter().map(Path::new).find(|mount| mount.join("instances").is_dir()) else {
             return Err(match fs::read_dir(MOUNTS[0]) {
@@ -115,8 +115,8 @@ fn spans(text: &str) -> Vec<Span> {
     spans
 }
 
-/// Parses a line such as `cat-70 [001] d..1. 1234.567890: block_rq_issue: 259,0 R 4096 () 2048 + 8 none,0,0 [cat]` into event,
-/// time, and sector of a read.
+/// Parses a line such as `cat-70 [001] d..1. 1234.567890: block_rq_issue: 259,0 R 4096 () 2048 + 8 none,0,0 [cat]` into
+/// event, time, and sector of a read.
 fn event(line: &str) -> Option<(&str, u64, u64)> {
     let (name, at) = EVENTS.into_iter().find_map(|name| Some((name, line.find(&format!(": {name}: "))?)))?;
     let time = line[..at].split_whitespace().next_back()?;
@@ -143,8 +143,8 @@ pub struct Split {
     pub reads: usize,
 }
 
-/// Finds for each read the one span within it. Reads come one after the other. Only the middle fifth by duration counts, so that
-/// reads that other programs slow down do not count.
+/// Finds for each read the one span within it. Reads come one after the other. Only the middle fifth by duration
+/// counts, so that reads that other programs slow down do not count.
 pub fn split(reads: &[(u64, u64)], spans: &[Span]) -> Option<Split> {
     let mut spans = spans.to_vec();
     spans.sort_by_key(|span| span.issued_us);

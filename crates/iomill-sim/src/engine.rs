@@ -85,7 +85,7 @@ impl State {
         }
     }
 
-    /// Takes a request in.
+    /// Accepts a request.
     fn accept(&mut self, id: u64, request: IoRequest) {
         let Some(port) = self.ports.get(&id) else { return };
         let memory = match self.admit(port, &request) {
@@ -268,7 +268,7 @@ impl State {
         }
     }
 
-    /// Has a write reach its drive, although no engine reports its end any more.
+    /// Lets a write reach its drive, although no engine reports its end any more.
     pub fn take_unheeded(&mut self, id: u64) {
         let Some(flight) = self.flights.get(&id) else { return };
         let (drive, file, offset) = (flight.drive, flight.file, flight.request.offset);
@@ -481,7 +481,7 @@ impl Engine for SimEngine {
         let ended = match state.wait(self.id, self.boot, min, timeout) {
             Ok(ended) => ended,
             // The machine or the process has ended, and so have all requests. A real program would have ended, too.
-            // Here the program learns that its requests failed, so that it ends by itself.
+            // Here its requests fail, so that the program ends by itself.
             Err(_) if state.check_boot(self.boot).is_err() && !self.slots.is_empty() => {
                 self.slots.iter().map(|&slot| Completion { slot, result: -libc::EIO }).collect()
             }

@@ -54,10 +54,10 @@ pub enum Fault {
     Short,
     /// The machine crashes before the operation takes effect. An engine's write is then in flight.
     Crash,
-    /// A write ends well, and the drive keeps what it had. No effect on other operations.
+    /// A write succeeds, and the drive keeps its old bytes. No effect on other operations.
     Lost,
-    /// A write ends well, and its bytes go to another page of the same file: the one before, or behind the first one.
-    /// No effect on other operations.
+    /// A write succeeds, and its bytes go to another page of the same file: the one before, or behind the first one. No
+    /// effect on other operations.
     Misplaced,
     /// The operation succeeds, and the flush of another file of the drive fails meanwhile.
     Beside,
@@ -113,7 +113,7 @@ impl Injection {
         Injection { path: path.to_owned(), ..self }
     }
 
-    /// Hits no operations with this in their path.
+    /// Hits no operations with `path` in their path.
     pub fn except(self, path: &str) -> Injection {
         Injection { except: Some(path.to_owned()), ..self }
     }
@@ -319,7 +319,7 @@ pub(crate) enum Verdict {
     Misplaced,
 }
 
-/// Where a write goes that goes to another place: an offset in bytes.
+/// The offset of a misplaced write, in bytes.
 pub(crate) fn misplaced(offset: u64) -> u64 {
     const PAGE: u64 = 4096;
     if offset < PAGE { offset + PAGE } else { offset - PAGE }

@@ -2,13 +2,12 @@
 //! seed decides all its events. It replaces the real machine as an [`iomill::engine::platform::Platform`].
 //!
 //! Goals: the same seed gives the same run, byte for byte. No call ever hangs: an endless wait is an error. A crash
-//! leaves any state that real file systems and drives may leave, and rather less than more. Non-goals: speed figures,
-//! real threads, and file system functions beyond [`iomill::sys::fs::DriveFs`].
+//! leaves any state that real file systems and drives may leave, or a worse one. Non-goals: speed figures, real
+//! threads, and file system functions beyond [`iomill::sys::fs::DriveFs`].
 //!
 //! Everything that does I/O is a state machine, so the library runs on this platform unchanged. Files go through
-//! `DriveFs`, requests through `Engine`, time through `Clock`, and the `Platform` provides all three. This platform
-//! says that it has no threads. Then a call that waits steps the drives' servers, and the whole stack runs on one
-//! thread.
+//! `DriveFs`, requests through `Engine`, time through `Clock`, and the `Platform` provides all three. This platform has
+//! no threads. A call that waits therefore steps the drives' servers, and the whole stack runs on one thread.
 //!
 //! ```
 //! use iomill::sys::fs::Access;

@@ -1,7 +1,7 @@
 //! Runs random programs against the whole stack on simulated machines, until one shows a fault.
 //!
-//! `cargo run --release -p iomill-sim -- --seeds 10000` runs the programs of seeds from 0 on, `--from N` others. `--seed N` runs one and tells what
-//! it does, and `--steps 3,7,12` only some of its steps.
+//! `cargo run --release -p iomill-sim -- --seeds 10000` runs the programs of seeds from 0 on, `--from N` others.
+//! `--seed N` runs one program and prints its steps, and `--steps 3,7,12` leaves all other steps out.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ Usage: iomill-sim [--seeds N] [--from N] [--minutes N] [--jobs N] | --seed N [--
   --seed N     run one program, and tell what each step does
   --steps ...  only these of its steps";
 
-/// What the command line asks for.
+/// The arguments of the command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     seeds: u64,
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // A panic is a fault of a program, and is told with it.
+    // A panic is a fault of a program, and is reported with it.
     std::panic::set_hook(Box::new(|_| ()));
     match asked.seed {
         Some(seed) => one(seed, asked.steps.as_deref()),
@@ -81,7 +81,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs one program, and tells all of it.
+/// Runs one program, and prints each step.
 fn one(seed: u64, steps: Option<&[usize]>) -> ExitCode {
     match run(seed, steps, &mut Coverage::default()) {
         Ok(story) => {

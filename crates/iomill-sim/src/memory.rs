@@ -17,8 +17,8 @@ pub(crate) fn is_misaligned(alignment: Alignment, offset: u64, len: u64, address
 pub(crate) struct Stretches(Vec<(usize, usize)>);
 
 impl Stretches {
-    /// The present memory of a request, or what is wrong with its list. The request is in flight, or about to be, so
-    /// its list is readable.
+    /// The present memory of a request, or the fault of its list. The request is in flight, or about to be, so its list
+    /// is readable.
     pub fn of(request: &IoRequest) -> Result<Stretches, String> {
         let slot = request.slot;
         match request.memory {

@@ -112,7 +112,7 @@ pub(crate) enum Event {
     End(u64),
 }
 
-/// A generator for each purpose, so that one more or one less choice for one purpose does not change the others.
+/// One generator per purpose, so that a new choice for one purpose does not change the others.
 #[derive(Debug)]
 pub(crate) struct Chance {
     pub time: Rng,
@@ -209,7 +209,7 @@ impl State {
         self.events.peek().map(|Reverse((at_ns, ..))| *at_ns)
     }
 
-    /// Runs the next event, if it is due by `limit_ns`. Whether there was one.
+    /// Runs the next event, if it is due by `limit_ns`. Returns whether there was one.
     pub fn step(&mut self, limit_ns: u64) -> bool {
         if self.next_event_ns().is_none_or(|at_ns| at_ns > limit_ns) {
             return false;

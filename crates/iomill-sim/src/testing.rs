@@ -1,5 +1,5 @@
-//! What the tests and the swarm share: random drives and files, futures that are stepped to their ends, a check of an array. Non-goals: options
-//! and contents, which each draws in its own way.
+//! Code that the tests and the swarm share: random drives and files, futures that are stepped to their ends, a check of
+//! an array. Non-goals: options and contents, which both draw in their own ways.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -31,7 +31,7 @@ pub fn drive(rng: &mut Rng) -> DriveModel {
 /// Options of a file over some of an array's drives, or all.
 pub fn file_options(rng: &mut Rng, drives: usize) -> FileOptions {
     let kind = [Layout::Striping, Layout::Rotated, Layout::Hash][rng.usize(0..3)];
-    // A group of a hash layout is 64 blocks or more. With long blocks most of it is zeroes, which only take time.
+    // A group of a hash layout is 64 blocks or more. With long blocks most of a group is zeroes, which only take time.
     let longest = if kind == Layout::Hash { 16384 } else { 512 << 10 };
     let block_bytes = [4096, 4096, 8192, 12288, 65536, 512 << 10][rng.usize(0..6)].min(longest);
     // This draws nothing, so that seeds that once failed keep their meaning.
@@ -58,7 +58,7 @@ pub fn block_on<F: Future>(array: &Array, future: F) -> Result<F::Output, String
     Err(format!("a future has not ended after {STEPS_MAX} steps"))
 }
 
-/// An error with all that `iomill check` reports of a closed array, if that is anything.
+/// Fails with the report of `iomill check` on a closed array, if it has findings.
 pub fn check_clean(world: &World) -> Result<(), String> {
     let least = |record: &Record, len: u64, position: usize| {
         let map = Map::new(record.layout, &record.weights, record.key).expect("a record has a layout");

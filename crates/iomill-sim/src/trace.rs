@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+use twox_hash::XxHash3_64;
 
 /// The number of events that are kept in words.
 const KEPT: usize = 1000;
@@ -18,7 +18,7 @@ pub(crate) struct Trace {
 impl Trace {
     /// Adds an event. `event` must be the same in every run: no address, no real time.
     pub fn add(&mut self, now_ns: u64, event: &str) {
-        self.hash = xxh3_64_with_seed(event.as_bytes(), self.hash ^ now_ns);
+        self.hash = XxHash3_64::oneshot_with_seed(self.hash ^ now_ns, event.as_bytes());
         self.count += 1;
         if self.last.len() == KEPT {
             self.last.pop_front();
@@ -46,5 +46,5 @@ impl Trace {
 
 /// The digest of data, so that events with different data differ.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
-    xxh3_64(bytes)
+    XxHash3_64::oneshot(bytes)
 }

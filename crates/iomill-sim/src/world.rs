@@ -1,7 +1,7 @@
 //! A test's handle on a simulated machine.
 //!
-//! Goals: one call for each act of a test on the machine, and for each look at it. Non-goals: the view of the program
-//! under test, which is [`World::platform`].
+//! Goals: one call for each action of a test on the machine, and for each observation. Non-goals: the view of the
+//! program under test, which is [`World::platform`].
 
 use std::fmt;
 use std::io;
@@ -252,7 +252,7 @@ impl World {
         self.state().now_ns
     }
 
-    /// Lets this much time pass, and all that happens meanwhile.
+    /// Lets this much time pass, with all its events.
     pub fn pass(&self, time: Duration) {
         let mut state = self.state();
         let until_ns = state.now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));

@@ -189,7 +189,7 @@ fn compare(seed: u64, alignment: Alignment, inline: bool, rates: Rates, close: b
             if let Err(failure) = result {
                 failures += 1;
                 assert!(range.contains(&(failure.offset as usize)), "{failure:?} of {piece:?}");
-                // A failed write may leave anything, so it is repeated.
+                // A failed write may leave any bytes, so it is repeated.
                 stage.rig.world.faults(|faults| faults.rates = Rates::default());
                 assert_eq!(stage.driver.run(&stage.regions, std::slice::from_ref(piece)), [(tag, Ok(()))]);
             }

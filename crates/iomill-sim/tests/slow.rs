@@ -20,12 +20,12 @@ use iomill_sim::{DriveModel, World};
 const DRIVES: usize = 4;
 const SLOW: usize = 1;
 
-/// The mean time between requests to each drive. That rate is two thirds of what a healthy drive can serve, and six
-/// times what the slow drive can.
+/// The mean time between requests to each drive. That rate is two thirds of a healthy drive's, and six times the slow
+/// drive's.
 const EVERY_NS: u64 = 9_500;
 const SPAN_NS: u64 = 100_000_000;
 
-/// How far the clock moves between two looks.
+/// The step of the clock between two looks.
 const TICK: Duration = Duration::from_micros(2);
 
 /// Pages of each part.
@@ -131,7 +131,7 @@ impl Rig {
     }
 }
 
-/// How many requests each drive served and dropped, with or without a slow drive.
+/// The numbers of requests that each drive served and dropped, with or without a slow drive.
 fn run(slowness: u64, batching: Batching) -> Vec<(usize, usize)> {
     let mut rig = Rig::new(7, DRIVES, batching);
     rig.world.faults(|faults| faults.slow(SLOW, slowness));
@@ -166,7 +166,7 @@ fn the_others_do_not_notice_a_slow_drive() {
     }
 }
 
-/// Much of the background waits. The foreground is served as if there were none.
+/// Much of the background waits. The foreground is served as without a background.
 #[test]
 fn the_foreground_does_not_wait_behind_the_background() {
     let (mut rig, behind) = (Rig::new(8, 1, Batching::default()), Arc::<AtomicUsize>::default());

@@ -1,4 +1,5 @@
-//! A server of rows on tokio: clients send numbers of rows, and each request is one gather. The runtime waits for drives and sockets.
+//! A server of rows on tokio: clients send numbers of rows, and each request is one gather. The runtime waits for
+//! drives and sockets.
 //!
 //! `cargo run -p iomill --example serve [DIRECTORY]`
 
@@ -21,7 +22,8 @@ fn row(n: u64) -> Vec<u8> {
     n.to_le_bytes().repeat(ROW_BYTES / 8)
 }
 
-/// Answers a client until it goes. A request is a count of 4 bytes, and as many numbers of 8 bytes. The answer is the rows.
+/// Answers a client until it goes. A request is a count of 4 bytes, and as many numbers of 8 bytes. The answer is the
+/// rows.
 async fn serve(mut client: TcpStream, file: File) -> Result<()> {
     while let Ok(count) = client.read_u32_le().await {
         if count > REQUEST_ROWS {

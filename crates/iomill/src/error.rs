@@ -303,7 +303,8 @@ pub enum Error {
         source: Option<Box<Error>>,
     },
 
-    /// An error of another library's call, which `?` has made from an [`io::Error`]. No call of this library returns it.
+    /// An error of another library's call, which `?` has made from an [`io::Error`]. No call of this library returns
+    /// it.
     #[non_exhaustive]
     Other {
         /// The error.

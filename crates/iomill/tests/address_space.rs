@@ -6,7 +6,7 @@ use iomill::{ArrayOptions, FileOptions};
 
 use crate::alone;
 
-/// Tells the process with the limit where its drive is.
+/// The variable with the drive's path, for the process with the limit.
 const DRIVE: &str = "IOMILL_TEST_DRIVE";
 
 const TEST: &str = "address_space::a_default_cache_is_as_large_as_there_is_room_for";

@@ -1,5 +1,5 @@
-//! How often calls allocate, as `docs/architecture.md` says it. The test has its own process, because it counts what all threads
-//! allocate.
+//! The numbers of allocations of calls, as in the tables of `docs/architecture.md`. The test has its own process,
+//! because it counts the allocations of all threads.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::executor::block_on;
 const PAGE: usize = 4096;
 const PAGES: u64 = 4096;
 
-/// The median of what some calls allocate: other threads allocate now and then.
+/// The median number of allocations of some calls: other threads allocate now and then.
 fn allocated(mut call: impl FnMut(u64)) -> i64 {
     let count = |number| {
         let before = counting::calls();
@@ -30,7 +30,7 @@ fn calls_allocate_as_often_as_the_docs_say() {
     alone!();
     counting::start();
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    // A quarter of the file fits. Under LRU no page of a loop through all of it is there.
+    // The cache holds a quarter of the file. Under LRU a loop through the whole file never hits.
     let cache_bytes = PAGES * PAGE as u64 / 4;
     let options = ArrayOptions::new().cache(CacheOptions::new().read_ahead_bytes(0)).cache_bytes(cache_bytes);
     let options = options.with_cache(|cache| cache.policy(PolicyKind::Lru));
@@ -58,6 +58,13 @@ fn calls_allocate_as_often_as_the_docs_say() {
         ready(&mut poll_fn(|context| Pin::new(&mut future).poll(context).map(|ended| own = Some(ended.unwrap().0))));
     };
     assert_eq!(allocated(&mut read), 0, "a hit by a future into the caller's buffer");
+    let mut own = Some(vec![0; 3 * PAGE]);
+    file.read_at(own.as_mut().unwrap(), 100).unwrap();
+    let mut read = |_| {
+        let mut future = file.read_at_async(own.take().unwrap(), 100);
+        ready(&mut poll_fn(|context| Pin::new(&mut future).poll(context).map(|ended| own = Some(ended.unwrap().0))));
+    };
+    assert_eq!(allocated(&mut read), 0, "a hit of several pages by a future");
     let mut own = Some(vec![0; 32 * 128]);
     let gather = |_| {
         let mut future = file.read_many_async(own.take().unwrap(), &offsets, 128);
@@ -79,13 +86,13 @@ fn calls_allocate_as_often_as_the_docs_say() {
     assert!(rows.iter().all(|byte| *byte == 1));
 
     block_on(file.write_at_async(vec![2; PAGE], 0)).unwrap();
-    let mut buffers: Vec<Vec<u8>> = (0..101).map(|_| vec![2; PAGE]).collect();
-    // The future is ready when `write` returns.
-    let write = |_| {
-        let mut future = file.write_at_async(buffers.pop().unwrap(), 0);
+    let mut buffers: Vec<Vec<u8>> = (0..2 * 101).map(|_| vec![2; PAGE]).collect();
+    let mut write = |offset| {
+        let mut future = file.write_at_async(buffers.pop().unwrap(), offset);
         assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_ready());
     };
-    assert_eq!(allocated(write), 4, "a write by a future");
+    assert_eq!(allocated(|_| write(0)), 0, "a write to a cached page by a future");
+    assert_eq!(allocated(|_| write(next())), 4, "a write of a page that is not cached by a future");
     file.close().unwrap();
     array.close().unwrap();
 }

@@ -1,5 +1,5 @@
-//! An array in a root directory without `/proc`, `/sys`, `/dev` or a table of mounts. The test has its own process, because it
-//! changes the root directory, which takes root's rights.
+//! An array in a root directory without `/proc`, `/sys`, `/dev` or a table of mounts. The test has its own process,
+//! because it changes the root directory, which takes root's rights.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -20,7 +20,7 @@ fn within(root: &Path, test: impl FnOnce()) {
     std::os::unix::fs::chroot(".").unwrap();
 }
 
-/// Without `/proc` a file is opened by its path again, and compared with what was found there.
+/// Without `/proc` a file is opened by its path again, and compared with the file found there before.
 fn check_plain_files() {
     let path = Path::new("/ssd0/plain");
     let file = PlainOptions::new().write(true).create(true).open(path).unwrap();

@@ -1,5 +1,5 @@
-//! The memory through which unaligned I/O goes to and from the drives. The test has its own process, because it measures
-//! the memory of all its threads.
+//! The memory through which unaligned I/O goes to and from the drives. The test has its own process, because it
+//! measures the memory of all its threads.
 
 use std::sync::Barrier;
 use std::thread;
@@ -17,8 +17,8 @@ const DEPTH: u32 = 128;
 const RECORDS: usize = 1500;
 const RECORD: usize = 100;
 
-/// Memory besides bounce memory: the threads' stacks, the bytes that they read, the allocator's arenas, in huge pages too. Without a bound
-/// there would be 512 MiB.
+/// Memory besides bounce memory: the threads' stacks, the bytes that they read, the allocator's arenas, in huge pages
+/// too. Without a bound there would be 512 MiB.
 const REST_BYTES: usize = 192 << 20;
 
 fn anonymous_bytes() -> usize {
@@ -27,7 +27,7 @@ fn anonymous_bytes() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// Threads that have done unaligned I/O, and live on, keep a bounded amount of memory, however many they are.
+/// Threads that have done unaligned I/O, and live on, keep a bounded amount of memory, for any number of threads.
 #[test]
 fn threads_share_the_memory_that_bounces() {
     alone!();

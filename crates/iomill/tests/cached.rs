@@ -14,8 +14,8 @@ use crate::executor::block_on;
 const PAGE: usize = 4096;
 const THREADS: usize = 4;
 
-/// The node or nodes of a kind of cache. Several nodes are emulated. They share their drives, or do not. Pages of other nodes are
-/// read in all ways.
+/// The node or nodes of a kind of cache. Several nodes are emulated. They share their drives, or do not. Pages of other
+/// nodes are read in all ways.
 fn nodes_of(index: usize, several: bool, options: ArrayOptions) -> (usize, ArrayOptions) {
     if !several {
         return (1, options.with_tuning(|tuning| tuning.topology(Topology::One)));
@@ -185,7 +185,7 @@ fn owner(file: &File, index: usize, mut rng: Rng) -> Vec<u8> {
 /// Checks a record through a pin, up to the end of its first page.
 fn pinned(file: &File, start: u64, wanted: &[u8]) {
     let (page, within) = (start / PAGE as u64, start as usize % PAGE);
-    // Other threads may hold as many pins as there may be.
+    // Other threads may hold all available pins.
     let Ok(pin) = file.pin(page) else { return };
     let end = (within + wanted.len()).min(pin.len());
     let copy = pin.to_vec();
@@ -256,7 +256,8 @@ fn pages_never_tear() {
     });
 }
 
-/// A pin that finds its set full of dirty pages does not wait for another thread to flush them: no other thread may come.
+/// A pin that finds its set full of dirty pages does not wait for another thread to flush them: there may be no other
+/// thread.
 #[test]
 fn a_pin_makes_room_among_dirty_pages() {
     const PAGES: usize = 36;
@@ -284,8 +285,8 @@ fn a_pin_makes_room_among_dirty_pages() {
     array.close().unwrap();
 }
 
-/// A thread's own variables are destroyed in the opposite order of their first use. This file is destroyed after the thread's
-/// state for the cache.
+/// A thread's own variables are destroyed in the opposite order of their first use. This file is destroyed after the
+/// thread's state for the cache.
 #[test]
 fn a_file_may_outlive_what_its_thread_keeps() {
     thread_local! {
@@ -309,8 +310,8 @@ fn a_file_may_outlive_what_its_thread_keeps() {
     assert_eq!(bytes, [7; 3 * PAGE]);
 }
 
-/// A length changes while syncs, tasks, and operations that found their sets full are waiting. No call waits for ever. Bytes that
-/// are read are zeroes or were written.
+/// A length changes while syncs, tasks, and operations that found their sets full are waiting. No call waits for ever.
+/// Bytes that are read are zeroes or were written.
 #[test]
 fn the_length_changes_under_readers_and_writers() {
     each_kind(|rng, array| {
@@ -364,8 +365,8 @@ fn the_length_changes_under_readers_and_writers() {
     });
 }
 
-/// Pages that no handle can want are not written, however many the background has written before. Pages that another handle may
-/// want are written.
+/// Pages that no handle can read any more are not written, except those that the flusher has written before. Pages of
+/// another handle are written.
 #[test]
 fn only_the_last_handle_gives_up_what_is_in_memory() {
     const PAGES: u64 = 300;
@@ -384,7 +385,7 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
         let is_discarded = other.is_none();
         file.discard();
         drop(other);
-        // The thread in the background may have written some of them.
+        // The flusher may have written some of them.
         let now = written() - before;
         assert_eq!(now < PAGES * PAGE as u64, is_discarded, "{name}: {now} bytes");
         let file = array.open_file(name).unwrap();
@@ -395,7 +396,7 @@ fn only_the_last_handle_gives_up_what_is_in_memory() {
     array.close().unwrap();
 }
 
-/// A file that is closed and opened again finds its pages, unless it was given up, or is another file by now.
+/// A file that is closed and opened again finds its pages, unless it was discarded, or is another file by now.
 #[test]
 fn a_file_that_is_opened_again_finds_its_pages() {
     const PAGES: u64 = 200;
@@ -423,7 +424,7 @@ fn a_file_that_is_opened_again_finds_its_pages() {
         drop(file);
         assert_eq!(misses(&array), before, "its pages were in the cache");
     }
-    // What was given up is gone, also from the cache: of these bytes only the length is durable.
+    // Discarded bytes are gone, also from the cache: only the file's length is durable.
     let file = array.open_file("x").unwrap();
     write(&file, 2, PAGES);
     file.discard();

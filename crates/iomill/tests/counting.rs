@@ -1,11 +1,11 @@
-//! The allocator of this program: the system's. It counts in the process of a test that asks for it.
+//! The allocator of this program: the system's. It counts in the processes of tests that call `start`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 struct Counting;
 
-/// Set in few processes. The others only look at it, so that their threads do not meet at the counts.
+/// Set in few processes. In the others, threads only read it, and do not contend for the counts.
 static ON: AtomicBool = AtomicBool::new(false);
 static CALLS: AtomicI64 = AtomicI64::new(0);
 static BYTES: AtomicI64 = AtomicI64::new(0);
@@ -13,17 +13,17 @@ static BYTES: AtomicI64 = AtomicI64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Begins to count what all threads of the process allocate.
+/// Begins to count the allocations of all threads of the process.
 pub fn start() {
     ON.store(true, Ordering::Relaxed);
 }
 
-/// How often memory was allocated since the start.
+/// The number of allocations since the start.
 pub fn calls() -> i64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// The bytes that were allocated since the start, less those that were given back.
+/// The bytes allocated since the start, less the freed ones.
 pub fn bytes() -> i64 {
     BYTES.load(Ordering::Relaxed)
 }
@@ -35,7 +35,7 @@ fn count(calls: i64, bytes: usize, given_back: usize) {
     }
 }
 
-// SAFETY: all of it is the system's allocator, and the counts are beside it.
+// SAFETY: every call goes to the system's allocator. The counts touch none of its memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size(), 0);

@@ -1,6 +1,6 @@
 //! Every engine that this machine has, on real files. Each test runs on all of them, with and without polling.
 //!
-//! Goals: everything that the drive queue relies on: results, wakes, files, memory and lifetimes. Non-goals: speed.
+//! Goals: the contract with the drive queue: results, wakes, files, memory and lifetimes. Non-goals: speed.
 
 mod scatter;
 mod shared;
@@ -57,7 +57,7 @@ fn engines(config: &EngineConfig) -> Vec<(String, Box<dyn Engine>)> {
     engines
 }
 
-/// A file of `pages` pages for direct I/O, each full of its own number plus `seed`.
+/// A file of `pages` pages for direct I/O, each full of its number plus `seed`.
 fn paged_file(dir: &TempDir, name: &str, pages: usize, seed: u64) -> File {
     let path = dir.path().join(name);
     let bytes: Vec<u8> = (0..pages as u64).flat_map(|page| page_bytes(page + seed)).collect();
@@ -265,7 +265,7 @@ fn a_wake_ends_a_wait_for_several() {
         engine.wait(5, Some(LONG), &mut done).unwrap();
         assert!(begun.elapsed() < LONG, "{name}");
         other.join().unwrap();
-        // The wakes are used up, and no thread is left that could wake.
+        // All wakes are taken, and no waker is left.
         let begun = Instant::now();
         engine.wait(1, Some(Duration::from_millis(5)), &mut done).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(5), "{name}: a wake came twice");
@@ -306,7 +306,7 @@ fn read_many_files(dir: &TempDir, engine: &mut dyn Engine, name: &str, count: us
         let mut chosen = [0usize; 32];
         for (slot, choice) in chosen.iter_mut().enumerate() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            // Some files come often, so that they stay registered, and all come sometimes.
+            // Some files are read often, so that they stay registered, and all are read sometimes.
             *choice = if slot % 2 == 0 { (state >> 33) as usize % count } else { (state >> 60) as usize % count };
         }
         let batch: Vec<_> = (0..32)
@@ -369,7 +369,7 @@ fn a_new_file_under_an_old_descriptor_is_the_new_file() {
                 engine.forget(key);
             }
             let fd = place.into_raw_fd();
-            // SAFETY: both numbers are open files of this test; `fd` was given up just now.
+            // SAFETY: both numbers are open files of this test; the test has just released `fd`.
             assert_eq!(unsafe { libc::dup2(new.as_raw_fd(), fd) }, fd);
             let place = FileRef { handle: Handle(fd), key: key + 1 };
             assert_eq!(read(&mut *engine, place), 2, "{name}: the old file was read");
@@ -456,7 +456,7 @@ fn signals_do_not_disturb() {
     }
     for (name, mut engine) in engines(&config(4)) {
         let stop = AtomicBool::new(false);
-        // SAFETY: a question about the calling thread.
+        // SAFETY: the call only returns the thread's name.
         let waiter = unsafe { libc::pthread_self() };
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -60,10 +60,10 @@ fn a_cursor_has_the_traits_of_futures() {
 #[derive(Clone, Default)]
 struct Lines {
     events: Arc<Mutex<Vec<(Level, String)>>>,
-    /// A line for each, with the line of its parent before it. Its number is its place here and one.
+    /// One line per span, after its parent's line. A span's number is its index here plus one.
     spans: Arc<Mutex<Vec<String>>>,
     metadata: Arc<Mutex<Vec<&'static Metadata<'static>>>>,
-    /// The numbers of those that a thread is in.
+    /// The numbers of the spans that a thread is in.
     inside: Arc<Mutex<Vec<(ThreadId, u64)>>>,
 }
 
@@ -127,14 +127,15 @@ impl Subscriber for Lines {
 
 #[test]
 fn what_happens_to_an_array_is_traced() {
-    // A subscriber of one thread may miss what another thread traces first.
+    // A subscriber of one thread may miss call sites that another thread reaches first.
     alone!();
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), || {
         let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let options = || ArrayOptions::new().cache_bytes(1 << 20).engine(EngineKind::Posix);
         options().create([root.path()]).unwrap().close().unwrap();
-        // Where the engine cannot poll, a notice says so. The engine is named, so that the lines are the same where io_uring is forbidden.
+        // Where the engine cannot poll, a notice says so. The engine is named, so that the lines are the same where
+        // io_uring is forbidden.
         let array = options().with_tuning(|tuning| tuning.poll(true)).open(root.path()).unwrap();
         assert_eq!(array.notices().len(), 2, "{:?}", array.notices());
         array.close().unwrap();
@@ -147,12 +148,12 @@ fn what_happens_to_an_array_is_traced() {
     assert_eq!(lines.len(), 7, "{lines:?}");
 }
 
-/// Each call that takes long has a span. Those of futures belong to the span in which the future was made.
+/// Each call that takes long has a span. The spans of a future have the span of its creation as their parent.
 #[test]
 fn calls_that_take_long_have_spans() {
     alone!();
     let lines = Lines::default();
-    // For all threads: those of the array work for futures.
+    // For all threads, because the array's threads work for futures.
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let options = || ArrayOptions::new().cache_bytes(0).engine(EngineKind::Posix);

@@ -1,5 +1,5 @@
-//! An array where the kernel's barrier, the placement of threads and memory, and the fast engines are forbidden, as in strict
-//! sandboxes. The test has its own process, because a filter of system calls stays.
+//! An array where the kernel's barrier, the placement of threads and memory, and the fast engines are forbidden, as in
+//! strict sandboxes. The test has its own process, because a filter of system calls stays.
 
 use std::thread;
 
@@ -39,7 +39,7 @@ fn an_array_works_without_them_and_says_so() {
             let array = options.create([place.path()]).unwrap();
             let file = array.create_file("file", &FileOptions::new()).unwrap();
             let page = |number: usize| vec![number as u8; PAGE];
-            // Writes to pinned pages, and pages that make room for others: both use the heavy fence.
+            // Writes to pinned pages and evictions both use the heavy fence.
             thread::scope(|scope| {
                 for first in 0..2 {
                     let file = &file;
@@ -79,7 +79,7 @@ fn an_array_works_without_them_and_says_so() {
     }
 }
 
-/// A filter may allow to set a ring up, and forbid to register anything with it.
+/// A filter may allow a ring's setup, and forbid registration with it.
 ///
 /// Seen to fail when every refusal of the probe meant a kernel that is too old.
 #[test]
@@ -93,7 +93,7 @@ fn a_ring_that_is_refused_in_part_is_called_forbidden() {
     array.close().unwrap();
 }
 
-/// A sandbox may be closed when its files are open already. The thread has an engine by then, which it may not use.
+/// A sandbox may be closed after its files are open. The thread then has an engine that it may not use.
 #[test]
 fn an_engine_that_is_refused_later_is_replaced_by_calls() {
     alone!();

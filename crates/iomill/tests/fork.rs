@@ -23,7 +23,7 @@ const PATIENCE_SECONDS: u32 = 600;
 /// A forked process that has not been waited for.
 struct Child {
     pid: libc::pid_t,
-    /// The child writes here what is wrong. It writes nothing if all is right.
+    /// The child writes a failure here, and nothing on success.
     says: std::fs::File,
     /// The child goes on after a byte.
     go: Option<std::fs::File>,
@@ -31,7 +31,7 @@ struct Child {
 
 fn pipe() -> (std::fs::File, std::fs::File) {
     let mut ends = [0; 2];
-    // SAFETY: there is room for two descriptors, which no other code has yet.
+    // SAFETY: the array has room for two descriptors, which no other code has yet.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
         let [read, write] = ends.map(|end| std::fs::File::from(OwnedFd::from_raw_fd(end)));
@@ -43,7 +43,8 @@ fn pipe() -> (std::fs::File, std::fs::File) {
 fn fork(task: impl FnOnce() -> std::result::Result<(), String>) -> Child {
     let (says, mut tell) = pipe();
     let (mut wait, go) = pipe();
-    // SAFETY: the C library keeps its own locks consistent. The effect of a fork on iomill's locks is the subject of this test.
+    // SAFETY: the C library keeps its own locks consistent. The effect of a fork on iomill's locks is the subject of
+    // this test.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid > 0 {
@@ -78,7 +79,7 @@ impl Child {
     }
 }
 
-/// Ends threads that work until they are told to stop, also where a test fails.
+/// Stops working threads when it is dropped, also if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -96,7 +97,7 @@ fn forked<T, E: Into<Error>>(call: &str, result: std::result::Result<T, E>) -> s
     }
 }
 
-/// A read that had its bytes before the fork gives them.
+/// A read that had its bytes before the fork returns them.
 fn there_or_forked(read: &mut iomill::Answer<Vec<u8>>) -> std::result::Result<(), String> {
     poll(read).unwrap().map_or_else(|error| forked("a read", Err::<(), _>(error)), |_| Ok(()))
 }
@@ -112,13 +113,13 @@ fn options(drive_threads: bool, cache_bytes: u64) -> ArrayOptions {
     ArrayOptions::new().tuning(Tuning::new().drive_threads(drive_threads)).cache_bytes(cache_bytes)
 }
 
-/// All ways in which an array may be open.
+/// All ways to open an array.
 fn ways() -> impl Iterator<Item = ArrayOptions> {
     let modes = [false, true];
     modes.into_iter().flat_map(|drive_threads| [4 << 20, 0].map(|cache_bytes| options(drive_threads, cache_bytes)))
 }
 
-/// A child drops or closes its handles after its parent has written the dirty pages again. The parent's bytes stay, and so does
+/// A child drops or closes its handles after its parent has overwritten the dirty pages. The parent keeps its bytes and
 /// its lock.
 #[test]
 fn what_a_child_drops_is_its_parents() {
@@ -168,7 +169,7 @@ fn what_a_child_drops_is_its_parents() {
     }
 }
 
-/// Every call in a child on what its parent has opened is an error, whatever locks the parent's threads held at the fork.
+/// In a child every call on the parent's handles is an error, whatever locks the parent's threads held at the fork.
 #[test]
 fn every_call_in_a_child_is_an_error() {
     alone!();
@@ -229,7 +230,6 @@ fn calls_of_the_file(file: &File) -> std::result::Result<(), String> {
     forked("read_many", file.read_many(&mut bytes[..200], &[0, 100], 100))?;
     forked("read_ranges", file.read_ranges(&mut bytes[..200], &[(0, 200)]))?;
     forked("read_rows", file.read_rows(&mut bytes[..200], &[0u32, 1], 100, 0))?;
-    forked("read_owned", file.read_owned(0, PAGE))?;
     forked("write_at", file.write_at(&bytes, 0))?;
     forked("write_ranges", file.write_ranges(&bytes[..200], &[(0, 200)]))?;
     forked("write_many", file.write_many(&bytes[..200], &[0, 100], 100))?;
@@ -333,7 +333,7 @@ fn work_goes_on_while_children_drop() {
     }
 }
 
-/// A child opens what its parent has open for reading, and reads as an independent process.
+/// A child opens the array that its parent has open for reading, and reads as an independent process.
 #[test]
 fn a_child_may_open_the_array_anew() {
     alone!();
@@ -365,7 +365,7 @@ fn a_child_may_open_the_array_anew() {
         }
         let ended = mine.read_async(0, 10 * PAGE);
         drop(ended);
-        // The handle of the parent opens its file again. So does the child's in a child of the child.
+        // The parent's handle opens its file again. In a grandchild the child's handle does the same.
         let reads = |file: &File| match file.read_at(&mut [0; 8], 0) {
             Ok(8) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -381,7 +381,8 @@ fn a_child_may_open_the_array_anew() {
     file.read_at(&mut [0; 100], 0).unwrap();
 }
 
-/// In a child every call on plain files that the parent writes, and on runtimes, is refused. The child opens plain files for itself.
+/// In a child every call on the parent's writable plain files and on its runtimes is refused. The child opens plain
+/// files for itself.
 #[test]
 fn a_child_opens_plain_files_for_itself() {
     alone!();
@@ -410,7 +411,7 @@ fn a_child_opens_plain_files_for_itself() {
             return Err("the parent's runtime says something".into());
         }
         drop((file.take(), writer.take()));
-        // What the parent has open for writing, the child may open: no process is locked out.
+        // The child may open the files that the parent has open for writing: no lock keeps other processes out.
         for path in [&written, &path] {
             let mine = PlainOptions::new().write(true).open(path).map_err(|error| error.to_string())?;
             mine.read_at(&mut bytes, 0).map_err(|error| error.to_string())?;
@@ -465,7 +466,6 @@ fn every_read(file: &File, pages: usize) -> std::result::Result<(), String> {
     }
     worked("pin", file.pin(last as u64)).map(|pin| pin[..] == wanted[PAGE..])?;
     worked("read_with", file.read_with(0, PAGE, |_| ()))?;
-    worked("read_owned", file.read_owned(places[1], PAGE))?;
     let (sender, told) = std::sync::mpsc::channel();
     let request = vec![Request::Read { offset: 0, len: PAGE }];
     worked("submit", file.submit(request, move |result| sender.send(result.is_ok()).unwrap()))?;
@@ -482,7 +482,8 @@ fn numbered(pages: usize) -> Vec<u8> {
     (0..pages).flat_map(|page| [page as u8; PAGE]).collect()
 }
 
-/// What a parent has open for reading is read in children and in their children, whatever locks the parent's threads held at the fork.
+/// Files that a parent has open for reading can be read in children and grandchildren, whatever locks the parent's
+/// threads held at the fork.
 #[test]
 fn a_child_opens_again_what_is_open_for_reading() {
     alone!();
@@ -518,7 +519,7 @@ fn a_child_opens_again_what_is_open_for_reading() {
         let ends = Stop(&stop);
         for round in 0..4 {
             let child = fork(|| {
-                // The first child drops handles that it has not used.
+                // The first child drops a handle unused.
                 for file in files.iter().skip(usize::from(round == 0)) {
                     every_read(file, 200)?;
                 }
@@ -529,7 +530,7 @@ fn a_child_opens_again_what_is_open_for_reading() {
                 }
                 every_read(&worked("open_file", array.open_file("file"))?, 200)?;
                 forked("resize_cache", array.resize_cache(8 << 20))?;
-                // A child's child opens the files once more.
+                // A grandchild opens the files once more.
                 let grandchild = fork(|| files.iter().try_for_each(|file| every_read(file, 200)));
                 grandchild.end();
                 drop(std::mem::take(&mut files));
@@ -567,7 +568,7 @@ fn a_child_refuses_a_file_that_was_replaced() {
     assert_eq!(read().unwrap(), PAGE);
 }
 
-/// Workers together take no more memory than their parent, if there are as many as CPUs.
+/// Workers together take no more memory than their parent, if there is one per CPU.
 #[test]
 fn a_child_s_cache_is_its_parent_s_share() {
     alone!();
@@ -577,7 +578,7 @@ fn a_child_s_cache_is_its_parent_s_share() {
     let file = iomill::open_plain(&path).unwrap();
     file.read_at(&mut [0; PAGE], 0).unwrap();
     let parents = Runtime::shared().unwrap().counters().cache_bytes;
-    // Those that this process may use, whatever share of their time it has.
+    // The CPUs that this process may use, whatever its share of their time.
     let cpus = u64::from(rustix::thread::sched_getaffinity(None).unwrap().count());
     let child = fork(|| {
         // Before and after a use of the parent's handle it is the same runtime.

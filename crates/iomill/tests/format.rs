@@ -1,4 +1,4 @@
-//! `docs/format.md` is enough to read an array: a program in Python that was written from it finds the same files and bytes.
+//! `docs/format.md` is enough to read an array: a Python program written from it finds the same files and bytes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn bytes_of(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// The reader refuses a page of a file with sums that has rotted.
+/// The reader refuses a rotted page of a file with sums.
 fn rot_is_found(drives: &[PathBuf], name: &str) {
     let array = ArrayOptions::new().read_only(true).open_at(drives).unwrap();
     let part = array.stat(name).unwrap().parts[0].0.clone();
@@ -73,7 +73,7 @@ fn a_program_written_from_the_page_reads_an_array() {
             expected.push((name, bytes));
         }
     }
-    // Names and files that came and went, so that the log is longer, and a writer that did not close.
+    // Created and deleted files, for a longer log, and a writer that did not close.
     array.create_file("round 0", &FileOptions::new()).unwrap().close().unwrap();
     for round in 0..120 {
         array.rename(&format!("round {round}"), &format!("round {}", round + 1)).unwrap();
@@ -101,7 +101,7 @@ fn check(expected: &[(String, Vec<u8>)], drives: &[PathBuf], files: usize) {
     }
 }
 
-/// The catalog as text, and back: an older text brings older names back, and a damaged catalog is mended by it.
+/// The catalog as text, and back: an older text restores older names, and repairs a damaged catalog.
 #[test]
 fn a_catalog_is_exported_and_imported() {
     let dir = tempfile::tempdir().unwrap();

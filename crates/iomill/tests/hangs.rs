@@ -1,7 +1,7 @@
-//! Calls that must not wait for themselves or for each other. They are made in callbacks, in wakers, beside a user's task and a
-//! slow close, and after panics.
+//! Calls that must not wait for themselves or for each other. They are made in callbacks, in wakers, beside a user's
+//! task and a slow close, and after panics.
 //!
-//! Goals: each call ends, or is an error that says why. Non-goals: what else the calls do.
+//! Goals: each call ends, or is an error with the reason. Non-goals: the results of the calls.
 
 pub mod held;
 mod panics;
@@ -65,7 +65,7 @@ impl Rig {
     }
 }
 
-/// Runs `body` on a thread of its own. Fails if it does not end.
+/// Runs `body` on another thread. Fails if it does not end.
 fn ends<R: Send + 'static>(what: &str, body: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, ended) = channel();
     let test = thread::spawn(move || {
@@ -92,8 +92,8 @@ impl Wake for OnWake {
     }
 }
 
-/// Makes the waker of a future call `call`. The future cannot end before the poll that names the waker. Its outcome is then
-/// dropped.
+/// Lets the waker of a future call `call`, and drops the outcome. The future cannot end before the poll with that
+/// waker.
 fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, call: impl FnOnce() + Send + 'static) {
     rig.hooks.reads.shut();
     rig.hooks.writes.shut();
@@ -108,7 +108,7 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 type Call = fn(&Array, &File) -> Result<()>;
 
 /// All calls that wait for drives or for other threads.
-const BLOCKING: [(&str, Call); 43] = [
+const BLOCKING: [(&str, Call); 42] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
     ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
@@ -133,7 +133,6 @@ const BLOCKING: [(&str, Call); 43] = [
     ("create_file", |array, _| array.create_file("new", &FileOptions::new()).map(drop)),
     ("open_file", |array, _| array.open_file("x").map(drop)),
     ("open_or_create_file", |array, _| array.open_or_create_file("new", &FileOptions::new()).map(drop)),
-    ("read_owned", |_, file| file.read_owned(0, 10).map(drop)),
     ("delete", |array, _| array.delete("y")),
     ("rename", |array, _| array.rename("y", "z")),
     ("rename_when", |array, _| array.rename_when("y", "z", When::Absent)),
@@ -154,12 +153,12 @@ const BLOCKING: [(&str, Call); 43] = [
     ("resize_cache", |_, _| Runtime::shared()?.resize_cache(2 << 20)),
 ];
 
-/// A result with the error that a call for `std::io` has packed.
+/// A result with the error inside the `std::io` error.
 fn io<T>(result: std::io::Result<T>) -> Result<()> {
     result.map(drop).map_err(|error| error.downcast().expect("an error of the library"))
 }
 
-/// Makes each of these calls. Returns those that were not refused as they should be.
+/// Makes each call of `BLOCKING`. Returns the calls that were not refused as they should be.
 fn not_refused(array: &Array, file: &File) -> Vec<String> {
     let refused = |(name, call): &(&str, Call)| match call(array, file) {
         Err(Error::BlockingCall { call, .. }) if call == *name => None,
@@ -177,7 +176,8 @@ fn not_refused(array: &Array, file: &File) -> Vec<String> {
     wrong
 }
 
-/// Makes all calls that are allowed everywhere: calls that only look, and calls that begin an operation and return.
+/// Makes all calls that are allowed everywhere: calls that only read state, and calls that begin an operation and
+/// return.
 fn allowed(array: &Array, file: &File) {
     assert!(!array.list("").names().unwrap().is_empty());
     array.stat("y").unwrap();
@@ -195,7 +195,7 @@ fn allowed(array: &Array, file: &File) {
     file.clone().discard();
 }
 
-/// Rule 7 of the cache, rule 1 of callbacks, wherever a user's code is called.
+/// Rule 7 of the cache and rule 1 of callbacks, in all places that call a user's code.
 #[test]
 fn calls_that_block_are_refused_in_callbacks_and_wakers() {
     for drive_threads in [false, true] {
@@ -281,7 +281,7 @@ fn an_executor_that_polls_inside_wake_works() {
                         return;
                     }
                     file.set_len(len).unwrap();
-                    // A task that waits at the gate looks at it now and then.
+                    // A task that waits at the gate polls it now and then.
                     thread::sleep(Duration::from_millis(2));
                 }
             }
@@ -311,7 +311,7 @@ fn an_executor_that_polls_inside_wake_works() {
     }
 }
 
-/// Rule 3 of the inbox: the thread of its own server may send more than it holds.
+/// Rule 3 of the inbox: its server's own thread may send more than the inbox holds.
 #[test]
 fn a_waker_may_ask_for_more_than_a_queue_holds() {
     let rig = rig(1, false, 0);
@@ -338,7 +338,7 @@ fn a_waker_may_ask_for_more_than_a_queue_holds() {
     ended.recv_timeout(PATIENCE).unwrap();
 }
 
-/// The last hold on a file, and on the array, is dropped where no call may wait.
+/// The last reference to a file, and to the array, is dropped where no call may wait.
 #[test]
 fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
     for place in ["a callback", "a task in place", "a waker"] {
@@ -374,7 +374,7 @@ fn the_last_hold_may_go_in_a_callback_and_in_a_waker() {
     }
 }
 
-/// `delete` does not wait for a user's task on its file. The last holder removes what the file has.
+/// `delete` does not wait for a user's task on its file. The last holder removes the file's parts and pages.
 #[test]
 fn a_delete_does_not_wait_for_a_users_task() {
     let rig = rig(1, false, 64);
@@ -408,7 +408,8 @@ fn a_delete_does_not_wait_for_a_users_task() {
     }
 }
 
-/// An operation has the last hold on a file. The file is closed after the operation, by a flush that may take long.
+/// An operation has the last reference to a file. The file is closed after the operation, by a flush that may take
+/// long.
 #[test]
 fn a_slow_close_holds_up_no_operation() {
     for in_place in [false, true] {
@@ -462,7 +463,8 @@ fn a_task_that_panics_lets_go_of_its_pages() {
     });
 }
 
-/// A drive thread that panics ends what it has, and what comes later is an error. Nothing waits for it, and the other drives go on.
+/// When a drive thread panics, its requests end, and later ones fail. Nothing waits for the thread, and the other
+/// drives go on.
 #[test]
 fn a_drive_thread_that_panics_is_waited_for_by_no_call() {
     let rig = rig(2, true, 0);
@@ -470,7 +472,7 @@ fn a_drive_thread_that_panics_is_waited_for_by_no_call() {
     rig.hooks.panics.store(1, Ordering::SeqCst);
     let again = file.clone();
     ends("what goes to a thread that panics", move || {
-        // What the thread had in flight is read. What it would have got later is refused.
+        // Requests that were in flight succeed. Later ones fail.
         let mut all = vec![0; 64 * PAGE as usize];
         assert_eq!(again.read_at(&mut all, 0).unwrap_err().errno(), Some(libc::ECANCELED));
     });
@@ -489,8 +491,8 @@ fn a_drive_thread_that_panics_is_waited_for_by_no_call() {
     });
 }
 
-/// A callback waits for a future, and the operation of that future is the last holder of the array. The future must resolve before the array
-/// closes, because closing it waits for callbacks.
+/// A callback waits for a future, and the operation of that future is the last holder of the array. The future must
+/// resolve before the array closes, because closing it waits for callbacks.
 #[test]
 fn a_callback_may_wait_for_the_last_operation_of_an_array() {
     let Rig { _dir, hooks, array, .. } = rig(1, false, 0);

@@ -1,15 +1,17 @@
-//! A writer is killed (SIGKILL) at random points, again and again on the same array. Each time the array must open and hold what
-//! was promised (`kill/model.rs` lists the promises).
+//! A writer is killed (SIGKILL) at random points, again and again on the same array. Each time the array must open and
+//! keep its promises (listed in `kill/model.rs`).
 //!
-//! The writer is this program again, and gets its job by `JOB` (`kill/writer.rs`). It performs random operations (`kill/plan.rs`)
-//! and reports when it begins and ends each. The kill comes after a random number of operations, and a random part of the time
-//! that the last begun one takes. Now and then a second writer is killed while it corrects what the first left.
+//! The writer is this program again, and gets its job by `JOB` (`kill/writer.rs`). It performs random operations
+//! (`kill/plan.rs`) and reports when it begins and ends each. The kill comes after a random number of operations, at a
+//! random point of the last one's usual time. Now and then a second writer is killed during its recovery from the first
+//! kill.
 //!
-//! Non-goals: what a power failure leaves. The kernel outlives a kill, and writes what it was given. The simulator (`iomill-sim`)
-//! covers power failures, and `shutdown.rs` file systems that fail under the writer.
+//! Non-goals: power failures. The kernel outlives a kill, and writes all data that it has accepted. The simulator
+//! (`iomill-sim`) covers power failures, and `shutdown.rs` covers file systems that fail under the writer.
 //!
-//! `IOMILL_ROUNDS=100` lets it kill a hundred times as often, and `IOMILL_SEED` chooses the operations. A seed does not repeat a failure exactly, since
-//! the time of a kill varies. After a failure the array is kept as it was found.
+//! `IOMILL_ROUNDS=100` multiplies the number of kills by a hundred, and `IOMILL_SEED` chooses the operations. A seed
+//! does not repeat a failure exactly, since the time of a kill varies. After a failure the array is kept as it was
+//! found.
 
 mod model;
 mod plan;
@@ -46,10 +48,11 @@ const JOB: &str = "IOMILL_KILL_JOB";
 /// Kills in all, times `IOMILL_ROUNDS`.
 const ROUNDS: u64 = 60;
 
-/// Arrays that are worked on at the same time, since most of the time is waiting for syncs.
+/// The number of arrays that are tested at the same time, because a writer mostly waits for syncs.
 const LANES: u64 = 4;
 
-/// From this number of kills on, every kind of operation must have been interrupted. Each is then expected dozens of times.
+/// After this number of kills every kind of operation must have been interrupted. Each kind is then expected dozens of
+/// times.
 const ENOUGH: u64 = 3000;
 
 #[test]
@@ -87,13 +90,13 @@ fn a_killed_writer_breaks_no_promise() {
     assert!(total.kills < ENOUGH || missed.is_empty(), "no kill fell into {missed:?}");
 }
 
-/// What the kills have hit.
+/// Counts of the operations that the kills have interrupted.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     kills: u64,
     /// By kind.
     pub interrupted: BTreeMap<String, u64>,
-    /// How many interrupted changes had not, and had, come about.
+    /// The numbers of interrupted changes that had not taken effect, and that had.
     changes: [u64; 2],
 }
 
@@ -118,7 +121,7 @@ pub struct Lane {
     platform: Arc<dyn Platform>,
     pub drives: Vec<PathBuf>,
     models: Vec<Model>,
-    /// About how long an operation of each kind takes.
+    /// The usual time of an operation of each kind.
     usual: HashMap<String, Duration>,
     /// The last lines of the writer.
     trace: VecDeque<String>,
@@ -128,14 +131,15 @@ pub struct Lane {
 /// Ends a writer, or lets it fail.
 pub struct Blow<'a> {
     pub writer: &'a mut Child,
-    /// The pipe that the writer says its lines to, to read from.
+    /// The reading end of the pipe with the writer's lines.
     said: OwnedFd,
 }
 
 impl Blow<'_> {
-    /// Does something during which the kernel may acknowledge what it loses. Files that are used meanwhile are in doubt.
+    /// Runs `strike`, during which the kernel may acknowledge data that it loses. Files used meanwhile are in doubt.
     pub fn in_doubt<T>(&mut self, strike: impl FnOnce() -> T) -> io::Result<T> {
-        // Both write to one pipe, so their lines have one order. This end is open only here, since the pipe's end says that the writer is dead.
+        // Both write to one pipe, so their lines have one order. This end is open only here, since the pipe's end says
+        // that the writer is dead.
         let mut said = File::options().write(true).open(format!("/proc/self/fd/{}", self.said.as_raw_fd()))?;
         said.write_all(format!("{MARK} {ITSELF} {DOUBT}\n").as_bytes())?;
         let struck = strike();
@@ -182,7 +186,7 @@ impl Lane {
         Ok(self.tally)
     }
 
-    /// A failure, with what is known of it.
+    /// The report of a failure, with the lane's state.
     pub fn tell(&self, round: u64, why: &str) -> String {
         let trace = self.trace.iter().map(|line| format!("\n  {line}")).collect::<String>();
         let (seed, drives) = (self.seed, &self.drives);
@@ -208,7 +212,7 @@ impl Lane {
         self.check()
     }
 
-    /// Starts a writer. Kills it after `lines` lines and a part of the time that the last begun operation takes.
+    /// Starts a writer. Kills it after `lines` lines and a part of the last operation's usual time.
     fn kill(&mut self, job: &Job, lines: usize) -> Outcome<()> {
         let status = self.interrupt(job, lines, &mut |blow| blow.writer.kill().map_err(text))?;
         let ended = job.only_opens && status.success();
@@ -220,8 +224,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Starts a writer, and calls `blow` after `lines` lines and a part of the time that the last begun operation takes. The
-    /// writer has to end by it.
+    /// Starts a writer, and calls `blow` after `lines` lines and a part of the last operation's usual time. `blow` must
+    /// end the writer.
     pub fn interrupt(
         &mut self,
         job: &Job,
@@ -239,7 +243,7 @@ impl Lane {
         let mut follower = Follower::new(self, job);
         let mut result = Ok(());
         let mut left = lines;
-        // A writer that complains is about to end. The whole complaint is wanted.
+        // A writer that prints a complaint is about to end. The complaint is read to its end.
         while left > 0 || !follower.complaint.is_empty() {
             left = left.saturating_sub(1);
             match said.recv_timeout(PATIENCE) {
@@ -254,7 +258,7 @@ impl Lane {
         let pause = follower.pause();
         std::thread::sleep(pause);
         result = result.and(blow(&mut Blow { writer: &mut child, said: to_read }));
-        // It has ended, unless it hangs.
+        // The writer has ended, unless it hangs.
         child.kill().map_err(text)?;
         let status = child.wait().unwrap();
         for line in said {
@@ -267,7 +271,7 @@ impl Lane {
         result.map(|()| status)
     }
 
-    /// Opens the array as a reader, then as a writer. Both must see the same, and only what the models allow.
+    /// Opens the array as a reader, then as a writer. Both must see the same state, and the models must allow it.
     pub fn check(&mut self) -> Outcome<()> {
         let drive = &self.drives[self.rng.usize(..self.drives.len())].clone();
         let reader = open_when_free(|| ArrayOptions::new().read_only(true).open(drive)).map_err(text)?;
@@ -380,7 +384,7 @@ struct Follower<'a> {
     last: String,
     /// Other output of the writer.
     complaint: String,
-    /// Whether operations are in doubt that are in progress.
+    /// Whether the operations in progress are in doubt.
     is_in_doubt: bool,
 }
 

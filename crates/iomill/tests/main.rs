@@ -1,8 +1,8 @@
 //! The tests of the library on this machine's files, as one program: one link serves them all.
 //!
-//! `cargo test -p iomill --test all NAME` runs some of them. A test that needs a process of its own begins with `alone!()`.
-//! `IOMILL_ROUNDS=10` lets tests of races do ten times as many rounds. No test depends on how fast the machine is: what has to end has
-//! [`PATIENCE`], and other work is counted in rounds.
+//! `cargo test -p iomill --test all NAME` runs some of them. A test that needs a process of its own begins with
+//! `alone!()`. `IOMILL_ROUNDS=10` lets tests of races do ten times as many rounds. No test depends on the machine's
+//! speed: waits end after [`PATIENCE`], and other work is counted in rounds.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -39,7 +39,7 @@ mod threads;
 
 use std::time::Duration;
 
-/// What takes longer hangs, also on a machine with much other work.
+/// A wait that takes longer hangs, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// `rounds` rounds, or `IOMILL_ROUNDS` times as many.

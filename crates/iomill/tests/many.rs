@@ -1,5 +1,6 @@
-//! A hundred thousand futures in flight from one thread, on four drives: what memory they take, and that each file, each drive and each class
-//! goes on while others bring more and more. The test has its own process, because it counts what all threads allocate.
+//! A hundred thousand futures in flight from one thread, on four drives: their memory, and the progress of each file,
+//! drive and class under a growing load of the others. The test has its own process, because it counts the allocations
+//! of all threads.
 //!
 //! For figures: `cargo test --release -p iomill --test all many:: -- --nocapture`.
 
@@ -33,22 +34,23 @@ const PAGES: u64 = 1024;
 const IN_FLIGHT: usize = 100_000;
 const RECORD_BYTES: usize = 100;
 
-/// What the library may allocate for a future in flight, beside the buffer that the future owns, in bytes.
+/// The most bytes that the library may allocate for a future in flight, besides the future's buffer.
 const BYTES_MAX: usize = 2560;
 
-/// How many later futures of the same drive and class may end before one does, without a cache. The kernel has up to 32 reads of a drive, and
-/// each may be the last of them. A thread that brings ends may be interrupted for long before it tells of them. One that starves is overtaken
-/// by all of its queue.
+/// The most later futures of the same drive and class that may end before one does, without a cache. The kernel has up
+/// to 32 reads of a drive, in any order. A thread may be interrupted for long between taking completions and reporting
+/// them. A starved future is overtaken by its whole queue.
 const OVERTAKERS_MAX: usize = 16_384;
 
-/// How many times as many futures end before one of the first does, where one starves. One read of a page of the cache may end hundreds.
+/// A future starves if `STARVED * IN_FLIGHT` reads of drives end before one of the first does. One read of a page of
+/// the cache may end hundreds.
 const STARVED: usize = 100;
 
-/// The drives stop, and go on once: until then their engines keep what comes.
+/// A switch that stops the drives, and lets them go on once: until then their engines keep new requests.
 #[derive(Debug)]
 struct Switch {
     stopped: AtomicBool,
-    /// Readable when they go on.
+    /// Readable once they go on.
     going_on: OwnedFd,
 }
 
@@ -93,9 +95,9 @@ impl Platform for Stopping {
 
 struct StoppingEngine {
     inner: Box<dyn Engine>,
-    /// What came while the drives were stopped.
+    /// The requests that came while the drives were stopped.
     kept: Vec<IoRequest>,
-    /// Readable when the engine has ends, or may send what it kept.
+    /// Readable when the engine has completions, or may send the kept requests.
     told: OwnedFd,
     switch: Arc<Switch>,
 }
@@ -119,7 +121,7 @@ impl Engine for StoppingEngine {
             let pause = Duration::from_millis(1);
             return self.inner.wait(min, Some(timeout.map_or(pause, |timeout| timeout.min(pause))), done);
         }
-        // It stays readable, so it has told enough.
+        // It stays readable, and would wake the poll again and again.
         epoll::delete(&self.told, &self.switch.going_on)?;
         // SAFETY: the promise of the caller of `push`, which holds until the completions.
         unsafe { self.inner.push(&std::mem::take(&mut self.kept)) };
@@ -155,9 +157,9 @@ struct Task {
     op: Op,
     /// A file, or the same file in the background: the files first, then the background's.
     queue: usize,
-    /// Which one of its queue it is, in the order in which they began.
+    /// Its number in its queue, in the order of begins.
     number: usize,
-    /// Whether it was pending once: a hit is not, and no drive has it.
+    /// Whether it was pending once. A hit is not: it needs no drive.
     waited: bool,
 }
 
@@ -181,22 +183,22 @@ fn files(root: &tempfile::TempDir, platform: Stopping, cache_bytes: u64) -> (Arr
     (array, files)
 }
 
-/// What was in flight, and what has ended.
+/// The futures in flight, and counts of the ended ones.
 struct Flight {
     tasks: Vec<Option<Task>>,
     ready: Arc<Ready>,
     rng: Rng,
-    /// How many of each queue began.
+    /// Per queue: the number of begun futures.
     begun: Vec<usize>,
-    /// Of each queue: how many ended.
+    /// Per queue: the number of ended futures.
     ended: Vec<usize>,
-    /// Of each queue: how many of these were hits, which no drive had.
+    /// Per queue: the number of hits among them, which needed no drive.
     hits: Vec<usize>,
-    /// Of each queue: which ones ended, until all before them have.
+    /// Per queue: whether a future has ended, until all before it have.
     ends: Vec<Vec<bool>>,
-    /// Of each queue: the first that has not ended.
+    /// Per queue: the first future that has not ended.
     oldest: Vec<usize>,
-    /// The most that overtook one.
+    /// The most futures that overtook one.
     overtakers_max: usize,
 }
 
@@ -231,7 +233,7 @@ impl Flight {
         self.ready.tasks.lock().unwrap().push_back(place);
     }
 
-    /// Polls the next task that is to be polled. Returns the queue and the place of one that has ended.
+    /// Polls the next woken task. Returns its queue and place if it has ended.
     fn poll_next(&mut self) -> Option<(usize, usize)> {
         let next = self.ready.tasks.lock().unwrap().pop_front();
         let Some(place) = next else {
@@ -256,13 +258,14 @@ impl Flight {
         while self.ends[queue].get(self.oldest[queue]) == Some(&true) {
             self.oldest[queue] += 1;
         }
-        // All but those before the oldest have overtaken it.
+        // All ended futures but those before the oldest have overtaken it.
         self.overtakers_max = self.overtakers_max.max(self.ended[queue] - self.oldest[queue]);
     }
 }
 
-/// All queues are full, and each gets at least a third of its share. Each end on the first drive brings one more read there, in the foreground,
-/// until the others have ended. With a cache the shares are not compared: one read of a page ends some twenty futures, and no drive has the hits.
+/// All queues are full, and each gets at least a third of its share. Each end on the first drive begins one more read
+/// there, in the foreground, until the others have ended. With a cache the shares are not compared: one read of a page
+/// ends some twenty futures, and no drive has the hits.
 fn run(cache_bytes: u64) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let switch = Switch::new();
@@ -276,7 +279,7 @@ fn run(cache_bytes: u64) {
         let queue = n % DRIVES + if n / DRIVES % 8 == 7 { DRIVES } else { 0 };
         flight.begin(&files, queue, n);
     }
-    // Each is polled once, before any goes on. Some are hits.
+    // Each is polled once before the drives go on. Some are hits.
     let hits = (0..IN_FLIGHT).filter_map(|_| flight.poll_next()).count();
     assert!(hits < IN_FLIGHT / 2, "{hits} are hits");
     let of_all = (counting::bytes() - before) as usize / IN_FLIGHT;
@@ -303,9 +306,11 @@ fn run(cache_bytes: u64) {
     }
     let Flight { ended, hits, overtakers_max, .. } = &flight;
     println!("ended: {ended:?}, of which {firsts:?} were first and {hits:?} hits; overtaken by {overtakers_max}");
-    // The first drive has the same share of the foreground's time as the others have, or less. The background's reads have ended by then.
+    // The first drive has the same share of the foreground's time as the others have, or less. The background's reads
+    // have ended by then.
     assert!(cache_bytes > 0 || ended[0] < 4 * firsts[0], "{ended:?}");
-    // With a cache, futures that wait for the same page may find that it left the cache before they were polled. They read it again.
+    // With a cache, futures that wait for the same page may find that it left the cache before they were polled. They
+    // read it again.
     assert!(
         cache_bytes > 0 || flight.overtakers_max < OVERTAKERS_MAX,
         "one was overtaken by {}",
@@ -320,6 +325,6 @@ fn many_futures_take_bounded_memory_and_starve_none() {
     alone!();
     counting::start();
     run(0);
-    // Half of a file fits, so no file becomes one of hits alone.
+    // Half of a file fits, so no file has hits alone.
     run(2 << 20);
 }

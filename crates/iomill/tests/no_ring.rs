@@ -1,4 +1,4 @@
-//! A thread that gets no engine: its calls fail, and nothing else does.
+//! A thread that gets no engine: only its calls fail.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -37,7 +37,8 @@ fn sync_without_files(file: &File) -> Error {
     })
 }
 
-/// A flush that could not begin has not failed: it loses no page, poisons no file, and no other call gets its error.
+/// A flush that could not begin is not a failed flush: it loses no page, poisons no file, and no other call gets its
+/// error.
 #[test]
 fn a_sync_that_could_not_be_begun_is_tried_again() {
     alone!();
@@ -78,7 +79,8 @@ impl Platform for Unlocked {
     }
 }
 
-/// Other processes of the user may take all of the locked memory at any time. An engine that the options demand is not replaced.
+/// Other processes of the user may take all of the locked memory at any time. An engine that the options demand is not
+/// replaced.
 #[test]
 fn another_engine_serves_where_locked_memory_lacks() {
     for drive_threads in [false, true] {
@@ -107,7 +109,7 @@ fn another_engine_serves_where_locked_memory_lacks() {
     }
 }
 
-/// The real machine, of which one drive has no engine.
+/// The real machine, with one drive that has no engine.
 #[derive(Debug)]
 struct Picky(RealPlatform, &'static str);
 
@@ -124,7 +126,8 @@ impl Platform for Picky {
     }
 }
 
-/// Seen to fail when engines and cache were made after the array: the drives then belonged to an array that nothing had opened.
+/// Seen to fail when engines and cache were made after the array: the drives then belonged to an array that nothing had
+/// opened.
 #[test]
 fn an_array_that_cannot_be_served_is_not_made() {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -139,7 +142,7 @@ fn an_array_that_cannot_be_served_is_not_made() {
     }
     let error = ArrayOptions::new().cache_bytes(1 << 55).create(&drives).unwrap_err().to_string();
     assert!(error.contains("a cache of ") && names() == 0, "{error}");
-    // What was there before stays.
+    // Files from before stay.
     std::fs::create_dir(drives[0].join("iomill")).unwrap();
     let platform = Arc::new(Picky(RealPlatform::default(), "b"));
     assert!(ArrayOptions::new().platform(platform).create(&drives).is_err());
@@ -149,7 +152,7 @@ fn an_array_that_cannot_be_served_is_not_made() {
     array.close().unwrap();
 }
 
-/// The real machine, which makes a limited number of engines.
+/// The real machine, with a limited number of engines.
 #[derive(Debug)]
 struct Few(RealPlatform, AtomicUsize);
 
@@ -180,7 +183,8 @@ thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last(None)) };
 }
 
-/// A thread that is ending has no context any more. An engine that cannot be made for it is an error that says so, and blames no part of the file.
+/// An ending thread has no context any more. If no engine can be made for it, the error says so, and blames no part of
+/// the file.
 #[test]
 fn an_asynchronous_call_without_an_engine_says_so() {
     for cache_bytes in [0, 1 << 20] {
@@ -196,8 +200,9 @@ fn an_asynchronous_call_without_an_engine_says_so() {
         let at_end = move || {
             few.1.store(0, Ordering::Relaxed);
             let read = pin!(of_thread.read_async(8192, 4096)).poll(&mut Context::from_waker(Waker::noop()));
+            // Of a page that is not cached: a write to a cached page needs no engine.
             let written =
-                pin!(of_thread.write_at_async(vec![1; 512], 512)).poll(&mut Context::from_waker(Waker::noop()));
+                pin!(of_thread.write_at_async(vec![1; 512], 20_992)).poll(&mut Context::from_waker(Waker::noop()));
             few.1.store(usize::MAX, Ordering::Relaxed);
             tell.send((read.map_ok(drop), written.map(|ended| ended.map(drop).map_err(Error::from)))).unwrap();
         };

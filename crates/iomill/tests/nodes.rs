@@ -1,5 +1,5 @@
-//! Several nodes, emulated. Each has its share of the pages. Pages of other nodes come by message or directly. Nodes that cache
-//! need not own drives.
+//! Several nodes, emulated. Each has its share of the pages. Pages of other nodes come by message or directly. Nodes
+//! that cache need not own drives.
 
 use std::path::PathBuf;
 use std::thread;
@@ -53,15 +53,15 @@ fn sent(array: &Array) -> Vec<u64> {
     array.info().unwrap().nodes.iter().map(|node| node.sent_pages).collect()
 }
 
-/// Binds the test's thread to the CPU where it is, and so to one node. Returns whether the system allows that.
+/// Binds the test's thread to its present CPU, and so to one node. Returns whether the system allows that.
 fn stay_on_one_cpu() -> bool {
     let mut cpus = CpuSet::new();
     cpus.set(sched_getcpu());
     sched_setaffinity(None, &cpus).is_ok()
 }
 
-/// Missing pages go to their nodes by message, once. Present pages are read directly, unless the options send everything by
-/// message.
+/// Missing pages go to their nodes by message, once. Present pages are read directly, unless the options send
+/// everything by message.
 #[test]
 fn missing_pages_travel_and_hits_are_read_directly() {
     alone!();
@@ -124,7 +124,8 @@ fn threads(name: &str) -> Vec<String> {
     names.filter(|found| found.starts_with(name)).collect()
 }
 
-/// Waits until the threads of that name satisfy a condition: the kernel shows a thread a little after its end, and before it has its name.
+/// Waits until the threads of that name satisfy a condition: the kernel shows a thread a little after its end, and
+/// before it has its name.
 fn wait_for(name: &str, is_right: impl Fn(usize) -> bool) {
     let begun = Instant::now();
     while !is_right(threads(name).len()) {
@@ -133,8 +134,8 @@ fn wait_for(name: &str, is_right: impl Fn(usize) -> bool) {
     }
 }
 
-/// Where nodes that cache own no drives, the drives' threads serve misses. Where they own drives, there are no such threads.
-/// Alone in its process, so that other tests' threads are not counted.
+/// If the nodes that cache own no drives, the drives' threads serve misses. If they own drives, those threads do not
+/// exist. Alone in its process, so that other tests' threads are not counted.
 #[test]
 fn nodes_that_own_no_drives_leave_io_to_those_that_do() {
     alone!();
@@ -176,8 +177,8 @@ fn senseless_nodes_are_errors() {
     }
 }
 
-/// Many threads miss the same and other pages by message while some write, and each sees its own bytes. Then everything is
-/// dropped without a close.
+/// Many threads miss the same and other pages by message while some write, and each sees its own bytes. Then everything
+/// is dropped without a close.
 #[test]
 fn threads_share_the_nodes_threads() {
     for (drive_threads, io_nodes) in [(false, vec![0, 1, 2]), (true, vec![0, 1, 2]), (false, vec![0])] {
@@ -210,7 +211,7 @@ fn threads_share_the_nodes_threads() {
         file.sync().unwrap();
         drop(file);
         drop(array);
-        // The lock is free: the threads that told the callers had dropped the array before.
+        // The lock is free: the threads drop the array before they report to the callers.
         let array = ArrayOptions::new().cache_bytes(0).open(&drives[0]).unwrap();
         check(&array.open_file("f").unwrap(), 0, LEN);
     }

@@ -1,8 +1,9 @@
-//! The cache's policies over recorded traces, beside the hit rates of global caches that other simulators found.
+//! The cache's policies over recorded traces, compared with other simulators' hit rates of global caches.
 //!
-//! `IOMILL_TRACES` names a directory of traces (`name.csv`: op, byte offset, length in bytes) with `reference_hit_rates.csv`
-//! (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it the tests run only made-up accesses. With
-//! `IOMILL_TABLE=1` they also print the table of `docs/cache.md`. Both need a release build.
+//! `IOMILL_TRACES` names a directory of traces (`name.csv`: op, byte offset, length in bytes) with
+//! `reference_hit_rates.csv` (trace, cache_pages, fraction, policy, method, hit_rate, tool). Without it the tests run
+//! only made-up accesses. With `IOMILL_TABLE=1` they also print the table of `docs/cache.md`. Both need a release
+//! build.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -42,7 +43,7 @@ impl World {
         for line in read("reference_hit_rates.csv").lines().skip(1) {
             let fields: Vec<&str> = line.split(',').collect();
             let (trace, pages) = (fields[0].to_owned(), fields[1].parse().unwrap());
-            // No page of websearch_25k is asked for twice. Where two tools give figures for one policy, libCacheSim's figure
+            // No page of websearch_25k occurs twice. Where two tools give figures for one policy, libCacheSim's figure
             // counts.
             let is_wanted = fields[4] == "warm" && fields[6].starts_with("libCacheSim");
             if is_wanted && pages >= 64 && trace != "websearch_25k" {
@@ -89,17 +90,17 @@ fn keys(text: &str) -> Vec<Key> {
     keys
 }
 
-/// How the policy learns of accesses.
+/// The way in which accesses reach the policy.
 #[derive(Clone, Copy, PartialEq)]
 enum Feed {
     /// Late and in groups, as in the real cache.
     Ring,
-    /// At once, of each access.
+    /// At once, one by one.
     Direct,
 }
 
-/// The hit rate in percent of the second half, after the first. The cache is never larger than `pages`, and with whole sets it is
-/// usually smaller.
+/// The hit rate in percent of the second half, after the first. The cache is never larger than `pages`, and with whole
+/// sets it is usually smaller.
 fn hit_rate(keys: &[Key], pages: u64, ways: usize, kind: PolicyKind, feed: Feed) -> f64 {
     let pages = (pages / ways as u64).max(1) * ways as u64;
     let directory = Directory::new(DirectoryConfig::fixed(pages, ways, kind)).unwrap();
@@ -172,8 +173,8 @@ fn print_table(world: &World) {
     }
 }
 
-/// Recorded traces: the default policy is nowhere far worse than LRU, and on average better than ARC and S3-FIFO. Yet its sets are small, and
-/// those of the reference are as large as the cache.
+/// Recorded traces: the default policy is nowhere far worse than LRU, and on average better than ARC and S3-FIFO. Yet
+/// its sets are small, while the reference has one set as large as the cache.
 #[test]
 fn the_default_policy_does_well_on_recorded_traces() {
     let Some(directory) = std::env::var_os("IOMILL_TRACES").map(PathBuf::from) else {
@@ -227,7 +228,8 @@ fn hit_rate_of_global_lru(keys: &[Key], pages: usize) -> f64 {
     100.0 * hits as f64 / (keys.len() - keys.len() / 2) as f64
 }
 
-/// Recorded traces: also a cache of few sets, and of an odd number, is nowhere far worse than one global LRU of as many pages.
+/// Recorded traces: also a cache of few sets, and of an odd number, is nowhere far worse than one global LRU of as many
+/// pages.
 #[test]
 fn the_default_policy_does_well_with_any_number_of_sets() {
     let Some(directory) = std::env::var_os("IOMILL_TRACES").map(PathBuf::from) else {
@@ -278,14 +280,15 @@ fn policies_do_as_expected_on_made_up_accesses() {
         }
         let (duel, tiny) = (rate(PolicyKind::Duel), rate(PolicyKind::WTinyLfu));
         assert!(duel > lru.min(tiny) - 0.5 && duel > lru - 1.0, "{pages} pages: {duel:.2}, {tiny:.2}, lru {lru:.2}");
-        // The loss because threads hand accesses over late, and lose some of them.
+        // The loss by the ring, which passes accesses on late, and drops some.
         let direct = hit_rate(&keys, pages, WAYS_DEFAULT, PolicyKind::WTinyLfu, Feed::Direct);
         assert!((direct - tiny).abs() < 0.5, "{pages} pages: {tiny:.2}, fed at once {direct:.2}");
     }
 }
 
-/// A real file, read in a new order each time, through a cache of a quarter of its pages: a read hits as often as the cache has a share of the
-/// file, and each read brings the right bytes. Batches and futures let pages go past the cache as plain reads do.
+/// A real file, read in a new order each time, through a cache of a quarter of its pages: the hit rate equals the
+/// cache's share of the file, and each read has the right bytes. Batches and futures pass pages by the cache as plain
+/// reads do.
 #[test]
 fn epochs_through_a_small_cache_hit_its_share() {
     const PAGES: u64 = 1_200;

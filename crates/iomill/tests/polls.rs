@@ -1,8 +1,9 @@
-//! How long an executor's thread is inside the library: each call that makes a future, each poll and each drop, while other threads resize the
-//! cache, close files, change lengths, and keep the queues full.
+//! The time that an executor's thread spends in the library: in each call that makes a future, each poll and each drop,
+//! while other threads resize the cache, close files, change lengths, and keep the queues full.
 //!
-//! Goals: none of them waits for a drive. The times are printed, and no bound of the test is about them. For figures, with all optimisations:
-//! `cargo test --release -p iomill --test all polls:: -- --nocapture`. `IOMILL_POLLS_DIR` names a directory on the disk that is to be measured.
+//! Goals: none of them waits for a drive. The times are printed, and not checked. For figures, with all optimisations:
+//! `cargo test --release -p iomill --test all polls:: -- --nocapture`. `IOMILL_POLLS_DIR` names a directory on the disk
+//! that is to be measured.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -24,9 +25,9 @@ const ENDS: u64 = 20_000;
 
 type Op = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// CPU time of the calling thread, how often it went to sleep, and how often the kernel gave it memory.
+/// CPU time of the calling thread, its sleeps, and its page faults.
 fn spent() -> (Duration, i64, i64) {
-    // SAFETY: both calls only write what they are given.
+    // SAFETY: both calls only write to their arguments.
     unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
         assert_eq!(libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time), 0);
@@ -41,10 +42,10 @@ fn spent() -> (Duration, i64, i64) {
 struct Times {
     cpu: Vec<Duration>,
     wall: Vec<Duration>,
-    /// How many of them slept.
+    /// The number of calls that slept.
     slept: usize,
-    /// CPU times of calls during which the kernel gave the process memory, which it clears: up to a huge page of the cache, at its first use.
-    /// They are not in `cpu`.
+    /// CPU times of calls during which the kernel gave the process memory, which it clears: up to a huge page of the
+    /// cache, at its first use. They are not in `cpu`.
     touched: Vec<Duration>,
 }
 
@@ -85,7 +86,7 @@ impl Times {
     }
 }
 
-/// Which tasks are to be polled.
+/// The woken tasks.
 #[derive(Default)]
 struct Ready {
     tasks: Mutex<Vec<usize>>,
@@ -139,7 +140,7 @@ fn op(rng: &mut Rng, file: &File, log: &File) -> Op {
     }
 }
 
-/// What the other threads do until `stop`.
+/// The work of the other threads until `stop`.
 fn disturb(array: &Array, stop: &Arc<AtomicBool>) -> Vec<thread::JoinHandle<()>> {
     let again = |what: fn(&Array, u64)| {
         let (array, stop) = (array.clone(), Arc::clone(stop));
@@ -200,7 +201,7 @@ fn no_poll_and_no_drop_waits() {
             let polled = polls.time(|| task.as_mut().poll(&mut Context::from_waker(&wakers[n])));
             match polled {
                 Poll::Pending if rng.u32(..10) > 0 => tasks[n] = Some(task),
-                // Some are given up.
+                // Some are dropped.
                 Poll::Pending => {
                     drops.time(|| drop(task));
                     wakers[n].wake_by_ref();
@@ -219,7 +220,8 @@ fn no_poll_and_no_drop_waits() {
     for (times, what) in [(&mut begins, "begin"), (&mut polls, "poll"), (&mut drops, "drop")] {
         times.say(what);
         assert!(times.cpu.len() > 100, "{what}: {}", times.cpu.len());
-        // A lock that another thread holds for a moment is waited for. A drive is not: nearly every call would sleep.
+        // Calls may wait for a lock that another thread holds for a moment. If they waited for drives, nearly every
+        // call would sleep.
         assert!(times.slept * 2 < times.cpu.len(), "{} of {} {what}s slept", times.slept, times.cpu.len());
     }
 }

@@ -153,10 +153,10 @@ fn resizes_beside_calls_on_nodes_and_drive_threads() {
 
 const WORD: usize = size_of::<u64>();
 
-/// A file in which each word says the number of its page and the version of that.
+/// A file in which each word has the number of its page and the page's version.
 struct Versions {
     file: File,
-    /// For each page, the version that was begun last, and the version that is written.
+    /// Per page: the version that was begun last, and the last one that is written.
     begun: Vec<AtomicU64>,
     written: Vec<AtomicU64>,
 }
@@ -222,11 +222,11 @@ impl Versions {
     }
 }
 
-/// Memory of frames and of hints goes back to the system and is used again, without a pause. Every byte that a reader gets meanwhile is
-/// of the right page, and a read shows one write of the page as a whole.
+/// The memory of frames and hints goes back to the system and is used again, without a pause. Readers meanwhile get
+/// bytes of the right page only, and of one write of it.
 ///
-/// Seen to fail when a proof always held, when a reader did not look at the key, when a write or a move did not mark the frame as changing,
-/// and when no pin was seen.
+/// Seen to fail when every proof counted as valid, when a reader ignored the key, when a write or a move did not mark
+/// the frame as changing, and when pins were ignored.
 #[test]
 fn every_byte_is_right_while_memory_comes_and_goes() {
     const PAGES: usize = 3000;
@@ -298,7 +298,7 @@ fn memory_goes_back() {
     let full = rss_bytes();
     array.resize_cache(8 * MIB).unwrap();
     let small = rss_bytes();
-    // 64 MiB without some pages that did not stay, less 8 MiB and a chunk of 4 MiB.
+    // 64 MiB without some pages that were evicted, less 8 MiB and a chunk of 4 MiB.
     assert!(small + 40 * MIB < full, "{full} -> {small}");
     let mut got = vec![0; MIB as usize];
     file.read_at(&mut got, 5 * MIB).unwrap();

@@ -1,21 +1,24 @@
-//! File systems that are shut down under a writer, as if the power failed: several on loop devices, ext4 and XFS, all at the same moment or one
-//! before the others. Or one becomes read-only, as after an error, or the writer is killed. Then they are mounted again, and the array must
-//! hold what was promised: for a reader, for a writer, and for a reader after it.
+//! File systems that are shut down under a writer, as if the power failed: several on loop devices, ext4 and XFS, all
+//! at the same moment or one before the others. Or one becomes read-only, as after an error, or the writer is killed.
+//! Then they are mounted again, and the array must keep its promises: for a reader, for a writer, and for a reader
+//! after it.
 //!
-//! The writer and the model are those of `kill.rs`. Here operations may fail. The writer says so, leaves the files of the operation alone, and
-//! goes on with others. The model takes such an operation for one that has come about, or not.
+//! The writer and the model are those of `kill.rs`. Here operations may fail. The writer reports a failed operation,
+//! leaves its files alone, and goes on with others. In the model a failed operation may have taken effect or not.
 //!
-//! All is mounted in a namespace of the test's own. So nothing is left, whatever ends the test: the last process takes mounts and loop devices
-//! with it.
+//! All mounts are in the test's own namespace. So nothing is left, whatever ends the test: mounts and loop devices
+//! vanish with the last process.
 //!
-//! A file system that is shut down may acknowledge an `fdatasync` that is in progress, and lose its bytes: ext4 and XFS do, also without iomill
-//! (docs/durability.md has the figures). So files with an operation in progress at that moment are in doubt, and may hold any bytes. All others
-//! must hold what was promised. File systems have blocks of a page. In shorter ones a page may come in part.
+//! During its shutdown a file system may acknowledge an `fdatasync` and lose its bytes: ext4 and XFS do, also without
+//! iomill (docs/durability.md has the figures). So files with an operation in progress at that moment are in doubt, and
+//! may have any bytes. The promises hold for all others. The file systems have blocks of a page, because a page of
+//! shorter blocks may be written in part.
 //!
-//! Non-goals: drives that lose what they acknowledged, or reorder it (`iomill-sim`).
+//! Non-goals: drives that lose or reorder acknowledged writes (`iomill-sim`).
 //!
-//! Each round has a seed, which is printed: `IOMILL_SEED=7 cargo test -p iomill --test all shutdown:: -- --nocapture` begins with the round of
-//! seed 7. A seed does not repeat a failure exactly, since times vary. After a failure the images are kept.
+//! Each round prints its seed: `IOMILL_SEED=7 cargo test -p iomill --test all shutdown:: -- --nocapture` begins with
+//! the round of seed 7. A seed does not repeat a failure exactly, since times vary. After a failure the images are
+//! kept.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -36,7 +39,7 @@ use crate::{PATIENCE, alone};
 /// Arrays, times `IOMILL_ROUNDS`.
 const ROUNDS: u64 = 1;
 
-/// How often the file systems of an array fail.
+/// The number of failures per array.
 const BLOWS: u64 = 4;
 
 /// `EXT4_IOC_SHUTDOWN` and `XFS_IOC_GOINGDOWN`: one number and the same flags.
@@ -54,7 +57,7 @@ fn a_file_system_that_is_shut_down_breaks_no_promise() {
         alone::run(command);
         return;
     }
-    // The line that names the test ends, so that others begin where a reader looks for them.
+    // Ends the line with the test's name, so that other lines begin in the first column.
     println!();
     let number = |name| std::env::var(name).ok().map(|text| text.parse().expect("a number"));
     let first = number("IOMILL_SEED").unwrap_or_else(|| fastrand::u64(..1 << 32));
@@ -77,7 +80,7 @@ fn a_file_system_that_is_shut_down_breaks_no_promise() {
     println!("interrupted or failed: {:?}", total.interrupted);
 }
 
-/// Gives a process mounts of its own, which no other sees. They go with its last child.
+/// Gives a process private mounts, which end with its last child.
 fn own_mounts(command: &mut Command) {
     // SAFETY: two system calls between fork and exec. They read constants.
     unsafe {
@@ -92,7 +95,7 @@ fn own_mounts(command: &mut Command) {
     }
 }
 
-/// Two to four file systems, each with whether it is XFS.
+/// Two to four file systems, each with the flag for XFS.
 fn disks(rng: &mut Rng) -> Option<Vec<(Disk, bool)>> {
     let mut disks = Vec::new();
     for _ in 0..rng.usize(2..5) {
@@ -105,7 +108,7 @@ fn disks(rng: &mut Rng) -> Option<Vec<(Disk, bool)>> {
 
 /// An array on file systems that fail.
 struct Site {
-    /// In the order of the drives, each with whether it is XFS.
+    /// In the order of the drives, each with the flag for XFS.
     disks: Vec<(Disk, bool)>,
     lane: Lane,
 }
@@ -113,14 +116,15 @@ struct Site {
 /// How a file system fails.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Nothing is written any more. The flag says what is before: 0 all, 1 the log of the file system, 2 nothing.
+    /// No more writes. The flag says what is still written first: 0 everything, 1 the file system's log, 2 nothing.
     ShutDown(u32),
     /// It becomes read-only, as after an error.
     ReadOnly,
 }
 
 impl Site {
-    /// Lets a writer begin, file systems fail, and the writer end. Then all is mounted again, and the array is verified.
+    /// Starts a writer, lets file systems fail, and waits for the writer's end. Then mounts them again, and verifies
+    /// the array.
     fn blow(&mut self, round: u64) -> Outcome<()> {
         let rng = &mut self.lane.rng;
         let lines = if rng.u8(..6) == 0 { rng.usize(2..6) } else { rng.usize(6..160) };
@@ -128,7 +132,7 @@ impl Site {
         job.goes_on = true;
         self.fail(&job, lines)?;
         if self.lane.rng.u8(..3) == 0 {
-            // The next writer, in the middle of putting right what was left.
+            // The next writer, in the middle of its recovery.
             let lines = self.lane.rng.usize(1..6);
             job.only_opens = true;
             self.fail(&job, lines)?;
@@ -171,12 +175,12 @@ impl Site {
     }
 }
 
-/// Which file systems fail, each some time after the one before, and after which time the writer is killed. If it is not, it ends by itself
-/// when each of its files has met an error.
+/// The file systems that fail, each some time after the one before, and the time after which the writer is killed.
+/// Without a kill the writer ends by itself when each of its files has met an error.
 fn plan(rng: &mut Rng, disks: &[(Disk, bool)]) -> (Vec<(usize, Fault, Duration)>, Option<Duration>) {
     let mut order: Vec<usize> = (0..disks.len()).collect();
     rng.shuffle(&mut order);
-    // Writers are killed where some drives live on, since they could go on for ever.
+    // Writers are killed if some drives live on, since they could go on for ever.
     let some = rng.usize(..order.len());
     let all = rng.u8(..3) > 0;
     if !all {
@@ -207,7 +211,7 @@ impl Fault {
                 }
             }
             Fault::ReadOnly => {
-                // It ends with an error, because the file system is not writable after it.
+                // The command fails, because the file system is not writable after it.
                 Command::new("mount").args(["-o", "remount,abort"]).arg(at).output().map(drop)
             }
         }

@@ -1,7 +1,7 @@
-//! Many threads on one array of real files: right bytes, or an error that says why, and an end.
+//! Many threads on one array of real files: every call ends, with the right bytes or an error with the reason.
 //!
-//! Goals: races that a simulation on one thread cannot have, between calls, opening, naming and closing. Non-goals: speed; faults
-//! of drives, which the simulator covers.
+//! Goals: races that a simulation on one thread cannot have, between calls, opening, naming and closing. Non-goals:
+//! speed; faults of drives, which the simulator covers.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -122,7 +122,7 @@ fn threads_on_parts_of_one_file_do_not_disturb_each_other() {
             let rig = Rig::new(3);
             let array = rig.create(drive_threads);
             let file = array.create_file("file", &layout.block_bytes(8192)).unwrap();
-            // Not whole pages, so that neighbours share some.
+            // Not whole pages, so that neighbouring threads share pages.
             let len = 61_007;
             file.write_at(&vec![0; 8 * len], 0).unwrap();
             let models: Vec<Vec<u8>> = thread::scope(|scope| {
@@ -193,7 +193,7 @@ fn names_opened_made_renamed_and_deleted_by_all() {
     });
 }
 
-/// Writes what every file of these tests holds. Each file is empty or has this many bytes.
+/// Writes the content of every file of these tests. A file is empty or has this length.
 fn write_same(file: &File) -> Result<()> {
     file.write_at(&[7; 10_000], 0)
 }
@@ -304,7 +304,7 @@ fn an_array_is_closed_while_threads_use_it() {
                     scope.spawn(move || {
                         let (mut rng, mut model) = (Rng::with_seed((round * 10 + index) as u64), vec![0; len]);
                         start.wait();
-                        // A call that fails has not begun. I/O that was in flight when the array was closed has ended well.
+                        // A failed call has not begun. I/O in flight at the close has succeeded.
                         loop {
                             match call(&mut rng, &file, index * len, &mut model) {
                                 Ok(()) => {}
@@ -355,7 +355,7 @@ fn an_array_is_closed_while_threads_use_it() {
     });
 }
 
-/// The last hold on a file, and with it on the array, belongs to an operation that ends on a drive thread.
+/// The last reference to a file, and with it to the array, belongs to an operation that ends on a drive thread.
 #[test]
 fn what_is_dropped_in_flight_is_finished() {
     ends(|| {

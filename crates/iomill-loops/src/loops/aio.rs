@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::{Error, Result};
 
+use super::reader::{BATCH, Failed, Reader};
 use super::slots::Slots;
-use super::{BATCH, Failed, Reader};
 use crate::aio_context::{Context, ControlBlock, Event};
 
 /// See the head of this file.
@@ -57,8 +57,8 @@ impl<'a> Aio<'a> {
     fn submit(&mut self) -> Result<()> {
         let mut submitted = 0;
         while let left @ [first, ..] = &self.pending[submitted..] {
-            // SAFETY: the pointers lead to blocks in `self.blocks`, which do not move. Buffers and files in them live in `slots`,
-            // which is dropped after the context.
+            // SAFETY: the pointers lead to blocks in `self.blocks`, which do not move. Buffers and files in them live
+            // in `slots`, which is dropped after the context.
             match unsafe { self.context.submit(left) } {
                 Ok(taken) => submitted += taken,
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {}

@@ -1,11 +1,12 @@
 //! Loops by hand over the parts: the code that an expert writes for these reads and nothing else.
 //!
-//! Goals: the figures hold neither set-up nor tear-down, and no loop reads a clock, allocates or locks. A thread that fails, panics or
-//! cannot be started ends the run with an error, and never with a hang.
-//! Non-goals: writes; merging; retries; fairness between drives.
+//! Goals: the figures hold neither set-up nor tear-down, and no loop reads a clock, allocates or locks. A thread that
+//! fails, panics or cannot be started ends the run with an error, and never with a hang. Non-goals: writes; merging;
+//! retries; fairness between drives.
 
 mod aio;
 mod pread;
+mod reader;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -17,15 +18,13 @@ use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iomill::{Error, Result};
+use iomill::Error;
 
 use super::clock::{Sample, Watch};
 use super::parts::{self, Part};
+use reader::Reader;
+pub use reader::{Failed, Work};
 use slots::Slots;
-
-/// Reads per system call of the loops that have several in flight. From 16 to 128 the CPU time per read differs by less than 4% on
-/// drives that answer at once. Larger batches leave a drive idle for longer.
-const BATCH: usize = 32;
 
 /// How often the measuring thread checks the clock and the cancel flag.
 const TICK: Duration = Duration::from_millis(10);
@@ -41,39 +40,6 @@ pub enum Loop {
     Pread,
 }
 
-/// What is read at random.
-#[derive(Clone, Copy, Debug)]
-pub struct Work {
-    /// Threads that read at the same time.
-    pub threads: usize,
-    /// Reads in flight on each drive for each thread. `pread` has one.
-    pub depth: u32,
-    /// Bytes per read: whole pages.
-    pub request_bytes: u32,
-}
-
-/// Why a loop yielded nothing.
-#[derive(Debug)]
-pub enum Failed {
-    /// The kernel or the file system refuses this loop. Another one may work.
-    Refused(String),
-    /// A read failed, or the machine lacks something that each loop needs.
-    Error(Error),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Failed {
-        Failed::Error(error)
-    }
-}
-
-/// What one thread of a loop has set up.
-trait Reader {
-    /// Reads until `stop` is set, or all was read. Returns the number of reads. On a busy machine `stop` may be set before it starts.
-    /// It then reads one batch, because a point without reads says nothing.
-    fn read(&mut self, stop: &AtomicBool) -> Result<u64>;
-}
-
 impl Loop {
     /// Its name in documents.
     pub fn name(self) -> &'static str {
@@ -84,7 +50,8 @@ impl Loop {
         }
     }
 
-    /// Sets up all threads, starts them together, and stops them when the time is over. The first thread that ends stops all.
+    /// Sets up all threads, starts them together, and stops them when the time is over. The first thread that ends
+    /// stops all.
     pub fn run(
         self,
         parts: &[Part],
@@ -102,7 +69,8 @@ impl Loop {
         let run = Run { of: self, parts, work, stop: AtomicBool::new(false), barriers: Default::default() };
         thread::scope(|scope| {
             let run = &run;
-            // A thread waits at a barrier as long as the barrier is locked here. This closure unlocks both, also if it ends by an error.
+            // A thread waits at a barrier as long as the barrier is locked here. This closure unlocks both, also if it
+            // ends by an error.
             let [first, last] =
                 [0, 1].map(|barrier| run.barriers[barrier].write().unwrap_or_else(PoisonError::into_inner));
             let mut threads = Vec::new();
@@ -116,7 +84,8 @@ impl Loop {
                 })?;
                 threads.push((spawned, told));
             }
-            // A thread that has panicked tells nothing more, and the wait for it ends with an error that its end will show again.
+            // A thread that has panicked tells nothing more, and the wait for it ends with an error that its end will
+            // show again.
             let wait = || threads.iter().for_each(|(_, told)| _ = told.recv());
             wait();
             let watch = Watch::start();
@@ -173,7 +142,8 @@ impl Run<'_> {
         if reader.is_err() {
             self.stop.store(true, Ordering::Relaxed);
         }
-        // The receiver lives as long as the run, unless another thread could not be started. Then nothing waits for this one.
+        // The receiver lives as long as the run, unless another thread could not be started. Then nothing waits for
+        // this one.
         let _heard = tell.send(());
         drop(self.barriers[0].read());
         let reads = reader.as_mut().ok().map(|reader| reader.read(&self.stop));

@@ -9,7 +9,7 @@ use rustix::fs::Advice;
 
 use super::super::draw::{PAGE_BYTES, Pages};
 use super::super::parts::{self, Part};
-use super::{Failed, Reader, Work};
+use super::reader::{Failed, Reader, Work};
 
 /// See the head of this file. The blocks of all parts have one order.
 pub(super) struct Pread<'a> {
@@ -53,7 +53,8 @@ impl Reader for Pread<'_> {
     }
 }
 
-/// Refuses if reads cannot be shown to come from drives: the file system is in memory, or it does not say what it fetches.
+/// Refuses if reads cannot be shown to come from drives: the file system is in memory, or it does not say what it
+/// fetches.
 pub(super) fn check_cold(parts: &[Part]) -> std::result::Result<(), Failed> {
     parts::drop_cached(parts)?;
     for part in parts {

@@ -10,7 +10,7 @@ use iomill::{Error, Result};
 
 use super::super::draw::Rng;
 use super::super::parts::{self, Part};
-use super::{Failed, Work};
+use super::reader::{Failed, Work};
 
 /// Buffers and places of the reads of one thread.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub(super) struct Slots<'a> {
     /// Blocks of each part; none is 0.
     blocks: Box<[u64]>,
     block_bytes: u32,
-    /// The buffer of slot s has `block_bytes` bytes from `s * block_bytes`. The kernel writes to the buffers of slots in flight.
+    /// The buffer of slot s has `block_bytes` bytes from `s * block_bytes`. The kernel writes to the buffers of slots
+    /// in flight.
     memory: PageBuf,
     /// Slots that are not in flight. The last one is taken next.
     free: Vec<u32>,

@@ -72,7 +72,8 @@ fn a_loop_goes_on_to_the_end_of_its_time() {
         let (_dir, parts) = parts(drives, 1 << 20);
         for by in [Loop::Uring, Loop::Aio] {
             for depth in [1, 32] {
-                // A loop that stops when its queue has emptied once never does that many. A slow disk takes longer for them.
+                // A loop that stops when its queue has emptied once never does that many. A slow disk takes longer for
+                // them.
                 let enough = 3 * u64::from(depth) * drives as u64;
                 let did_enough = [50, 500, 5000, 50_000].into_iter().any(|ms| {
                     ran(by, &parts, &work(1, depth, 4096), ms).is_none_or(|sample| {

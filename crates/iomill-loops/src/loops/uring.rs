@@ -1,5 +1,5 @@
-//! io_uring: one ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and waits
-//! for completions.
+//! io_uring: one ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a
+//! batch and waits for completions.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
 use iomill::{Error, Result};
 
+use super::reader::{BATCH, Failed, Reader};
 use super::slots::Slots;
-use super::{BATCH, Failed, Reader};
 
 /// See the head of this file.
 pub(super) struct Uring<'a> {
@@ -97,8 +97,8 @@ fn push_batch(slots: &mut Slots<'_>, queue: &mut SubmissionQueue<'_>, batch: usi
             true => opcode::ReadFixed::new(file, read.buffer, len, 0).offset(read.offset).build(),
             false => opcode::Read::new(file, read.buffer, len).offset(read.offset).build(),
         };
-        // SAFETY: the buffer belongs to a slot that was not in flight, and nothing touches it until its completion. File and buffer
-        // live as long as the ring. The push cannot fail, because the queue was not full.
+        // SAFETY: the buffer belongs to a slot that was not in flight, and nothing touches it until its completion.
+        // File and buffer live as long as the ring. The push cannot fail, because the queue was not full.
         let _ = unsafe { queue.push(&entry.user_data(read.slot.into())) };
         pushed += 1;
     }
@@ -120,7 +120,8 @@ fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<u
     }
 }
 
-/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a plain ring.
+/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a
+/// plain ring.
 fn make_ring(entries: u32) -> io::Result<IoUring> {
     let entries = entries.next_power_of_two();
     let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_no_sqarray().build(entries);

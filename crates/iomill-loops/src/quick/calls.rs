@@ -13,7 +13,8 @@ use super::memory::Memory;
 use super::pages::{self, Deck, PAGE_BYTES};
 use super::{Count, Limits, Reads};
 
-/// A batch gets longer as long as a call takes less than this part of a slice. On a slow drive a long batch would not end in time.
+/// A batch gets longer as long as a call takes less than this part of a slice. On a slow drive a long batch would not
+/// end in time.
 const BATCHES_PER_SLICE: u32 = 8;
 
 /// iomill's `read_many`: many pages in a call.
@@ -92,8 +93,8 @@ impl OneByOne {
         Ok(OneByOne { read, timed_every })
     }
 
-    /// Copies of pages out of the first `len_bytes` of mapped parts, in the layout's order. With `is_populated` all their pages come
-    /// into memory now, so that no read faults.
+    /// Copies of pages out of the first `len_bytes` of mapped parts, in the layout's order. With `is_populated` all
+    /// their pages come into memory now, so that no read faults.
     pub fn mapped(parts: &[File], len_bytes: usize, is_populated: bool, timed_every: u64) -> Result<OneByOne> {
         let mapped: Vec<Memory> = parts
             .iter()

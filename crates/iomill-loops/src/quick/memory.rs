@@ -30,8 +30,8 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The first `len` bytes of a file, for reading, without read-ahead. `len` is not 0. With `is_populated` all pages come into
-    /// memory now. A read raises SIGBUS if the file is cut later or its drive fails.
+    /// The first `len` bytes of a file, for reading, without read-ahead. `len` is not 0. With `is_populated` all pages
+    /// come into memory now. A read raises SIGBUS if the file is cut later or its drive fails.
     pub(crate) fn file(file: &File, len: usize, is_populated: bool) -> Result<Memory, Errno> {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file.as_fd(), 0) }?;
@@ -59,22 +59,24 @@ impl Memory {
     /// All bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `start..start + len` is mapped readable for as long as `self` lives. Nothing writes to the measured file, and the
-        // kernel writes to no anonymous memory of which there is a slice (`as_ptr`).
+        // SAFETY: `start..start + len` is mapped readable for as long as `self` lives. Nothing writes to the measured
+        // file. The kernel writes to anonymous memory through `as_ptr`, but not while a slice of it exists.
         unsafe { slice::from_raw_parts(self.start, self.len) }
     }
 
     /// All bytes of anonymous memory.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`. `&mut self` makes it the only slice. Only owners of anonymous memory, which is writable, call this.
+        // SAFETY: as in `bytes`. `&mut self` makes it the only slice. Only owners of anonymous memory, which is
+        // writable, call this.
         unsafe { slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and no slice of it outlives `self`. Unmapping a whole mapping cannot fail.
+        // SAFETY: the mapping is this value's own, and no slice of it outlives `self`. Unmapping a whole mapping cannot
+        // fail.
         let _ = unsafe { munmap(self.start.cast(), self.len) };
     }
 }

@@ -1,4 +1,5 @@
-//! The loops that `iomill bench quick` times: random reads of pages by iomill, by io_uring by hand, by `pread` and by `mmap`.
+//! The loops that `iomill bench quick` times: random reads of pages by iomill, by io_uring by hand, by `pread` and by
+//! `mmap`.
 //!
 //! Goals: each loop is what an expert writes for these reads. Each page that a loop reads is checked.
 //! Non-goals: rounds, figures, tables. The command has them.

@@ -1,8 +1,8 @@
 //! io_uring by hand: the loop that an expert writes for these reads and nothing else.
 //!
-//! One ring over all parts. Files, buffers and the ring itself are registered. One system call submits a batch and waits for
-//! completions. The slot that was freed last is used first, so that few buffers stay hot.
-//! Non-goals: merging, retries, several drives in fair shares.
+//! One ring over all parts. Files, buffers and the ring itself are registered. One system call submits a batch and
+//! waits for completions. The slot that was freed last is used first, so that few buffers stay hot. Non-goals: merging,
+//! retries, several drives in fair shares.
 
 use std::fs::File;
 use std::io;
@@ -41,8 +41,8 @@ struct Slots {
 }
 
 impl Ring {
-    /// A ring with up to `depth` reads in flight over all parts, which are in the layout's order and open for direct I/O. `depth` is
-    /// not 0. With a depth of 1 each read is timed.
+    /// A ring with up to `depth` reads in flight over all parts, which are in the layout's order and open for direct
+    /// I/O. `depth` is not 0. With a depth of 1 each read is timed.
     pub fn new(parts: Vec<File>, depth: usize) -> Result<Ring> {
         let ring = make(depth as u32).map_err(refused("io_uring"))?;
         let descriptors: Vec<i32> = parts.iter().map(AsRawFd::as_raw_fd).collect();
@@ -147,8 +147,8 @@ impl Slots {
             true => opcode::ReadFixed::new(file, buffer, len, 0).offset(offset).build(),
             false => opcode::Read::new(file, buffer, len).offset(offset).build(),
         };
-        // SAFETY: the buffer is that of a slot that was not in flight, and nothing touches it until its completion. Files and buffers
-        // live as long as the ring. A push to a queue with room cannot fail.
+        // SAFETY: the buffer is that of a slot that was not in flight, and nothing touches it until its completion.
+        // Files and buffers live as long as the ring. A push to a queue with room cannot fail.
         let _ = unsafe { queue.push(&entry.user_data(slot.into())) };
     }
 
@@ -187,7 +187,8 @@ fn enter(submitter: &Submitter<'_>, unsubmitted: usize, want: usize) -> Result<u
     }
 }
 
-/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a plain ring.
+/// A ring that only its thread uses, and that processes completions when the thread asks for them. On older kernels a
+/// plain ring.
 fn make(entries: u32) -> io::Result<IoUring> {
     let modern = IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_no_sqarray().build(entries);
     match modern {

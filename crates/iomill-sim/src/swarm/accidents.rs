@@ -1,15 +1,15 @@
-//! Steps that make something go wrong with the machine.
+//! Steps that cause faults of the machine.
 
 use super::coverage::Trouble;
 use super::life::{Life, Said, nothing};
 use super::program::{Act, Step, rates};
 use crate::{Death, Fault, Injection, Kind, Rates};
 
-/// Where a file of sums has the first of them. Its heads are before that.
+/// The offset of the first sums in a file of sums, behind its heads.
 const SUMS_AT: usize = 8192;
 
 impl Life<'_> {
-    /// Makes something go wrong.
+    /// Causes a fault.
     pub fn accident(&mut self, step: &Step) -> Said {
         let drive = step.which as usize % self.world.drives();
         match step.act {
@@ -74,23 +74,27 @@ impl Life<'_> {
         Ok(format!("{count} bytes of {path} on drive {drive} at {at}"))
     }
 
-    /// Has a write come to nothing, or to another place. It hits pages only, because a page and its sum that are both
-    /// old look right.
+    /// Loses or misplaces a write: of pages, or of sums. After one of sums no more faults are caused, because an old
+    /// page with its old sum looks right.
     fn misdirect(&mut self, step: &Step, drive: usize) -> Said {
         if self.has_rotten_head {
             return nothing();
         }
         let fault = if step.act == Act::Lose { Fault::Lost } else { Fault::Misplaced };
         let skip = u64::from(step.second % 4);
-        let injection = Injection::new(Kind::Write, fault).drive(drive).path("parts/").except(".sums").skip(skip);
+        let is_of_sums = !self.is_rotten && step.first.is_multiple_of(3);
+        let injection = Injection::new(Kind::Write, fault).drive(drive).skip(skip);
+        let injection = if is_of_sums { injection.path(".sums") } else { injection.path("parts/").except(".sums") };
         self.world.faults(|faults| faults.inject(injection));
         self.is_rotten = true;
+        self.has_rotten_head |= is_of_sums;
         self.coverage.trouble(Trouble::Rot);
-        Ok(format!("a write on drive {drive} after {skip}: {fault:?}"))
+        let what = if is_of_sums { "sums" } else { "pages" };
+        Ok(format!("a write of {what} on drive {drive} after {skip}: {fault:?}"))
     }
 
-    /// A flush that fails may lose bytes that reads still return. Where a page has a sum of these bytes, a crash shows
-    /// it as one that was not written.
+    /// A failed flush may lose bytes that reads still return. If a page's sum is of these bytes, the page is rotten
+    /// after a crash.
     fn may_be_rotten(&mut self, is_flush: bool) {
         self.is_rotten |= is_flush && self.program.has_sums;
     }

@@ -1,6 +1,6 @@
-//! What each step does.
+//! The steps.
 //!
-//! A step that finds nothing to do says so, and is no step.
+//! A step without work reports that, and does not count.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,12 @@ use crate::testing::block_on;
 
 const PAGE: usize = 4096;
 
-/// Open handles, and calls in flight, that there are at most.
+/// The largest numbers of open handles and of calls in flight.
 const HANDLES_MAX: usize = 8;
 const CALLS_MAX: usize = 12;
 
 impl Life<'_> {
-    /// Does one step. Says in words what came of it; what begins with `failed` had an error.
+    /// Does one step. Returns its result in words; `failed` at the beginning means an error.
     pub fn act(&mut self, step: &Step) -> Said {
         match step.act {
             Act::Create => self.create(step),
@@ -69,7 +69,7 @@ impl Life<'_> {
     fn let_handle_go(&mut self, handle: Handle) -> Result<(), Wrong> {
         let id = handle.id;
         if self.may_lose() {
-            // A call that is in flight shows what was there before the handle's end, which may lose some of it.
+            // A call in flight returns bytes from before the handle's end, which may lose some of them.
             self.finish_calls(Some(id))?;
         }
         self.contents(id).may_be_synced();
@@ -78,7 +78,8 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// A handle has gone. If it was the last one, and something may have failed, the next one may show other contents.
+    /// A handle was dropped. If it was the last one, and something may have failed, the next one may show other
+    /// contents.
     fn has_let_go(&mut self, id: u32) {
         let is_open =
             self.handles.iter().any(|handle| handle.id == id) || self.drafts.iter().any(|draft| draft.1 == id);
@@ -175,7 +176,7 @@ impl Life<'_> {
         }
     }
 
-    /// Records of one length, at offsets that may meet.
+    /// Records of one length, which may overlap.
     fn records(&mut self, id: u32, step: &Step) -> Option<(Vec<u64>, usize)> {
         let len = self.contents(id).len();
         let record = [1, 8, 100, 512, 700, 4096, 5000][step.second as usize % 7].min(len);
@@ -248,7 +249,7 @@ impl Life<'_> {
         self.written(id, &file, &[began], written)?.map_or_else(Ok, |()| Ok(format!("contents {id}, {range:?}")))
     }
 
-    /// What a write has come to. `Err` with words if it failed.
+    /// The result of a write; an error in words if it failed.
     fn written(
         &mut self,
         id: u32,
@@ -279,7 +280,7 @@ impl Life<'_> {
         }
     }
 
-    /// Several ranges in one call, which do not meet.
+    /// Several disjoint ranges in one call.
     fn scatter(&mut self, step: &Step) -> Said {
         let Some((id, file)) = self.handle(step)? else { return nothing() };
         let (mut at, mut ranges, mut all) = (offset(step.first, self.contents(id).len()), Vec::new(), Vec::new());
@@ -417,7 +418,7 @@ impl Life<'_> {
         Ok(said)
     }
 
-    /// Requests of a batch, on ranges that do not meet.
+    /// Requests of a batch, on disjoint ranges.
     fn requests(&mut self, id: u32, step: &Step) -> Option<(Vec<Part>, Vec<Request>)> {
         let range = self.range(id, step);
         let (piece, mut parts, mut requests) = (512 * (1 + step.first as usize % 40), Vec::new(), Vec::new());
@@ -450,7 +451,7 @@ impl Life<'_> {
             Act::Poll => Ok(self.poll(index)?.unwrap_or_else(|| "pending".to_owned())),
             Act::Finish => self.wait(index),
             _ => {
-                // Polled once, it has begun. A read that is dropped reads nothing more; a write goes on.
+                // After one poll the call has begun. A dropped read ends; a dropped write goes on.
                 let call = &mut self.calls[index];
                 call.pending = Pending::Abandoned;
                 call.parts.retain(|part| matches!(part, Part::Write(_)));
@@ -462,7 +463,7 @@ impl Life<'_> {
     fn resize(&mut self, step: &Step) -> Said {
         match self.array().resize_cache(u64::from(1 + step.first % 64) * 4 * PAGE as u64) {
             Ok(()) => Ok("resized".to_owned()),
-            // There is no cache, or that size is none for it.
+            // There is no cache, or the size does not suit it.
             Err(Error::Invalid { .. }) => Ok("refused".to_owned()),
             Err(error) => self.failed(&error),
         }

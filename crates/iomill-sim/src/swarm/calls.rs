@@ -1,4 +1,4 @@
-//! How calls in flight go on and end.
+//! The progress and the ends of calls in flight.
 
 use std::ops::Range;
 use std::task::{Context, Poll, Waker};
@@ -9,7 +9,7 @@ use super::model::SECTOR;
 use crate::testing::STEPS_MAX;
 
 impl Life<'_> {
-    /// Whether nothing in flight touches a range, in whole sectors. Reads may meet reads.
+    /// Whether no call in flight touches a range, in whole sectors. Reads may overlap reads.
     pub fn is_free(&self, id: u32, range: &Range<usize>, writes: bool) -> bool {
         let sectors = |range: &Range<usize>| range.start / SECTOR..range.end.div_ceil(SECTOR);
         let wanted = sectors(range);
@@ -21,7 +21,7 @@ impl Life<'_> {
         !range.is_empty() && !parts.into_iter().any(meets)
     }
 
-    /// Looks once whether a call has ended, and takes what it brought.
+    /// Polls a call once. If it has ended, takes its result.
     pub fn poll(&mut self, index: usize) -> Result<Option<String>, Wrong> {
         let mut context = Context::from_waker(Waker::noop());
         let brought = match &mut self.calls[index].pending {
@@ -52,7 +52,7 @@ impl Life<'_> {
         Err(format!("a call has not ended after {STEPS_MAX} steps"))
     }
 
-    /// Waits for all calls, or for those on one file, and for those that were dropped as long as they may take.
+    /// Waits for all calls, or for those on one file. Dropped calls get the steps that they need at most.
     pub fn finish_calls(&mut self, id: Option<u32>) -> Result<(), Wrong> {
         while let Some(index) = self
             .calls
@@ -62,7 +62,8 @@ impl Life<'_> {
             self.wait(index)?;
         }
         let dropped = self.calls.iter().filter(|call| id.is_none_or(|id| call.id == id)).count();
-        // A dropped write may wait for a thread of a pool, and one step begins it. What has begun is waited for by the next call.
+        // A dropped write may wait for a thread of a pool, and one step begins it. The next call waits for begun
+        // writes.
         (0..16 * dropped).for_each(|_| self.array().step());
         Ok(())
     }

@@ -1,10 +1,10 @@
-//! Which steps met which accidents, as a table. An empty cell was never tried.
+//! A table of steps by accidents. An empty cell was never tried.
 
 use std::fmt;
 
 use super::program::Act;
 
-/// What is wrong with a machine while a step runs.
+/// The trouble of a machine while a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// Nothing.
@@ -19,16 +19,16 @@ pub enum Trouble {
     Full,
     /// The machine stopped during the step.
     Crash,
-    /// Bytes on a drive are not those that were written.
+    /// A drive has other bytes than were written.
     Rot,
 }
 
 const TROUBLES: usize = 7;
 
-/// Counts of steps by what they met.
+/// Counts of steps by their trouble.
 #[derive(Clone, Debug)]
 pub struct Coverage {
-    /// By step and trouble: how often it ran, and how often it failed.
+    /// By step and trouble: the numbers of runs and of failures.
     cells: Vec<[[u64; 2]; TROUBLES]>,
     now: [bool; TROUBLES],
     /// Programs.
@@ -50,12 +50,12 @@ impl Coverage {
         self.now = [false; TROUBLES];
     }
 
-    /// Something is wrong from now on.
+    /// Trouble begins.
     pub fn trouble(&mut self, trouble: Trouble) {
         self.now[trouble as usize] = true;
     }
 
-    /// Nothing is wrong from now on.
+    /// All trouble ends.
     pub fn calm(&mut self) {
         self.now = [false; TROUBLES];
     }

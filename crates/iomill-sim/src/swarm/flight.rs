@@ -8,10 +8,10 @@ use iomill::Error;
 
 use super::model::Began;
 
-/// What a call brings: the bytes of its reads, one after the other.
+/// The result of a call: the bytes of its reads, in order.
 pub type Brought = Result<Vec<Vec<u8>>, Error>;
 
-/// How it is learned what a call brings.
+/// The source of a call's result.
 pub enum Pending {
     Future(Pin<Box<dyn Future<Output = Brought>>>),
     Callback(Arc<Mutex<Option<Brought>>>),
@@ -19,7 +19,7 @@ pub enum Pending {
     Abandoned,
 }
 
-/// What one request of a call does.
+/// One request of a call.
 pub enum Part {
     Read(Range<usize>),
     Write(Began),

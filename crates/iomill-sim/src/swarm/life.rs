@@ -1,9 +1,10 @@
-//! A program as it runs: the machine, the array, and what the files may be.
+//! A running program: the machine, the array, and the allowed states of its files.
 //!
 //! Rules:
-//! 1. A call that changes names leaves one of the states that it may leave. After an error with a known outcome, the array shows which.
-//! 2. A life of the array ends when the machine stops, the process dies, or the outcome of a change is unknown. Then the array is opened again,
-//!    and all that it shows is one of the states that may be.
+//! 1. A call that changes names leaves one of its allowed states. After an error with a known outcome, the array shows
+//!    which.
+//! 2. A life of the array ends when the machine stops, the process dies, or the outcome of a change is unknown. Then
+//!    the array is opened again, and shows one of the allowed states.
 //! 3. An error is right only if something has gone wrong since the array was opened.
 //! 4. Bytes that are read without an error are always right.
 
@@ -18,22 +19,22 @@ use super::program::{Program, Step};
 use crate::World;
 use crate::testing::check_clean;
 
-/// What was found to be wrong.
+/// A fault, in words.
 pub type Wrong = String;
 
-/// What a step did, in words.
+/// The result of a step, in words.
 pub type Said = Result<String, Wrong>;
 
-/// A step finds nothing that it could do.
+/// The result of a step without work.
 pub fn nothing() -> Said {
     Ok("nothing to do".to_owned())
 }
 
-/// A name: which contents it has, and its attributes.
+/// A name: its contents and attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub id: u32,
-    /// The version that `stat` shows, once it was seen.
+    /// The version of `stat`, after the first look.
     pub version: Option<u64>,
     pub attributes: BTreeMap<String, String>,
 }
@@ -65,35 +66,35 @@ pub struct Life<'a> {
     /// Only `None` between lives.
     pub array: Option<Array>,
     pub names: Names,
-    /// The states of which one is there if the life ends in the running call.
+    /// The allowed states if the life ends in the running call.
     pub outcomes: Vec<Names>,
     pub contents: BTreeMap<u32, Contents>,
     pub handles: Vec<Handle>,
     pub drafts: Vec<(Draft, u32)>,
-    /// Calls in flight, and those that were dropped in this life. Their ranges do not meet.
+    /// Calls in flight, and those that were dropped in this life. Their ranges are disjoint.
     pub calls: Vec<Call>,
     /// Contents that were made.
     pub made: u32,
     openings: u64,
     /// Whether something that causes errors has happened since the array was opened (rule 3).
     pub is_excused: bool,
-    /// Whether drives have other bytes than were written, which only files with sums find out. Such an error is right
+    /// Whether drives have other bytes than were written, which only files with sums detect. Errors of rot are right
     /// from then on.
     pub is_rotten: bool,
     /// Whether a page of sums has rotted. From then on pages of its stretch may not reach the drive, and a dropped
-    /// handle tells so only by a notice.
+    /// handle reports that only by a notice.
     pub has_rotten_sums: bool,
-    /// Whether the head of a file of sums has rotted. That alone causes no error. But marks that were taken off may be
-    /// there again, so another fault in their zones may not be seen: none is made.
+    /// Whether the head of a file of sums has rotted, or a write of sums was lost. A rotten head alone causes no error.
+    /// But removed marks may return, and hide another fault in their zones: so no more faults are caused.
     pub has_rotten_head: bool,
     /// Whether a change has an unknown outcome (rule 2).
     pub is_unknown: bool,
-    /// Whether writes are cut anywhere, so that a crash leaves a sector that is old and new.
+    /// Whether writes are cut at any byte, so that a crash may leave a sector half old and half new.
     pub is_cut_short: bool,
     /// Whether a life has ended with requests in flight.
     was_cut: bool,
     pub coverage: &'a mut Coverage,
-    /// What each step did, in words.
+    /// The results of all steps, in words.
     pub story: Vec<String>,
 }
 
@@ -176,7 +177,7 @@ impl<'a> Life<'a> {
             return Ok(());
         }
         if self.is_rotten && matches!(error, Error::Poisoned { .. }) {
-            // A cut that met rot has made the file take no more writes.
+            // A cut that met rot has poisoned the file.
             self.is_excused = true;
         }
         if !self.is_excused {
@@ -202,7 +203,7 @@ impl<'a> Life<'a> {
         self.is_excused || self.has_rotten_sums
     }
 
-    /// What a step says that got an error (rule 3).
+    /// The result of a step with an error (rule 3).
     pub fn failed(&mut self, error: &Error) -> Said {
         self.excuse(error).map(|()| format!("failed: {error}"))
     }
@@ -216,7 +217,7 @@ impl<'a> Life<'a> {
             End::Close => {}
         }
         let is_closed = how == End::Close && self.close()?;
-        // What is left of a process that was cut off.
+        // Drops the rest of a killed process.
         self.let_go();
         self.array = None;
         // The machine may have stopped while the array was closed.
@@ -243,7 +244,7 @@ impl<'a> Life<'a> {
         self.look(how, is_closed)
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     pub fn calm(&mut self) {
         self.world.faults(|faults| faults.clear());
         (0..self.world.drives()).for_each(|drive| self.world.set_capacity(drive, None));
@@ -275,7 +276,7 @@ impl<'a> Life<'a> {
         }
     }
 
-    /// Compares all that the array shows with the states that may be (rule 2), and goes on with it.
+    /// Compares the array with the allowed states (rule 2), and goes on with the state that it shows.
     fn look(&mut self, how: End, is_closed: bool) -> Result<(), Wrong> {
         if is_closed {
             self.contents.values_mut().for_each(Contents::synced);
@@ -327,7 +328,7 @@ impl<'a> Life<'a> {
         Ok(all)
     }
 
-    /// The last look: what there is, closed, checked, opened and read once more, and nothing is left open.
+    /// The last look: closes, checks, opens and reads the array once more. Nothing is left open.
     pub fn finish(&mut self) -> Result<(), Wrong> {
         self.calm();
         self.end(End::Close)?;
@@ -354,16 +355,16 @@ struct Found {
     version: u64,
     attributes: BTreeMap<String, String>,
     bytes: Vec<u8>,
-    /// The ranges that cannot be read, because they are not what was written.
+    /// The ranges that cannot be read because of rot.
     unread: Vec<std::ops::Range<usize>>,
 }
 
-/// Whether an error says that bytes are not what was written.
+/// Whether an error reports rot.
 fn is_rot(error: &Error) -> bool {
     matches!(error, Error::CorruptPage { .. } | Error::Corrupt { .. })
 }
 
-/// Reads a file page by page. Returns the pages that are not what was written.
+/// Reads a file page by page. Returns the rotten pages.
 fn read_pages(file: &File, bytes: &mut [u8]) -> iomill::Result<Vec<std::ops::Range<usize>>> {
     let mut unread = Vec::new();
     for (page, chunk) in bytes.chunks_mut(4096).enumerate() {

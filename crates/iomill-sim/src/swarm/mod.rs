@@ -1,7 +1,8 @@
 //! Random programs against the whole stack (interface, cache, drive queues, catalog) on simulated machines.
 //!
-//! Goals: a seed decides a machine, what is done to it and what goes wrong, and each read, error, length and name is compared with what may be
-//! there. A program that shows a fault is made as short as it gets. Non-goals: plain files, several threads, and speed.
+//! Goals: a seed decides a machine, its calls and its faults. Each read, error, length and name is compared with the
+//! allowed ones. A program that shows a fault is shortened as far as possible. Non-goals: plain files, several threads,
+//! and speed.
 
 mod accidents;
 mod acts;
@@ -24,13 +25,13 @@ use program::Program;
 pub struct Failure {
     /// The seed of its program.
     pub seed: u64,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
     /// The steps that show it, by their numbers in the program of the seed.
     pub steps: Vec<usize>,
-    /// How many steps the program had.
+    /// The number of the program's steps.
     pub of: usize,
-    /// What each step did.
+    /// The results of the steps.
     pub story: Vec<String>,
     /// The machine's last events.
     pub events: String,
@@ -47,7 +48,7 @@ pub fn run(seed: u64, only: Option<&[usize]>, coverage: &mut Coverage) -> Result
     play(&program, &steps, coverage)
 }
 
-/// The same failure with as few steps as can be found. `tell` hears how many are left.
+/// The same failure with as few steps as possible. `tell` gets the number of steps that are left.
 pub fn shrink(failure: Box<Failure>, tell: &mut dyn FnMut(usize)) -> Box<Failure> {
     let program = Program::draw(failure.seed);
     let mut least = failure;
@@ -73,7 +74,7 @@ pub fn shrink(failure: Box<Failure>, tell: &mut dyn FnMut(usize)) -> Box<Failure
 
 fn play(program: &Program, steps: &[usize], coverage: &mut Coverage) -> Result<Vec<String>, Box<Failure>> {
     let mut life = None;
-    // After a panic nothing of the life is looked at but its story and the machine's events.
+    // After a panic only the life's story and the machine's events are used.
     let ended = catch_unwind(AssertUnwindSafe(|| -> Result<(), String> {
         // A move, because the life keeps it.
         let coverage = { coverage };

@@ -1,19 +1,22 @@
-//! What files may hold: after each call, and after a crash.
+//! The allowed contents of files: after each call, and after a crash.
 //!
 //! Rules:
-//! 1. A sector of 512 bytes has the contents that a read may return now, and those that a crash may leave. One of each is certain knowledge.
-//! 2. A write that has begun adds its result to both. When it succeeds, a read returns its bytes. When it fails, or never ends, each byte is one of
-//!    those that it may be, by itself: a drive may have taken any part of it.
-//! 3. A sync that succeeds leaves what a read may return now. One that fails changes nothing, and what it lost is among what a crash may leave.
-//! 4. What was read once after a failure is what the sector holds.
-//! 5. A sync that failed may have lost bytes that reads still return, and no later sync brings them to the drive. So what a crash may have left at that
-//!    moment it may leave until the sector is written again and synced.
+//! 1. A sector of 512 bytes has a list of contents that a read may return now, and a list that a crash may leave. A
+//!    list with one entry is certain.
+//! 2. A write that has begun adds its result to both. When it succeeds, a read returns its bytes. When it fails, or
+//!    never ends, each byte by itself has one of its allowed values: a drive may have taken any part of the write.
+//! 3. After a successful sync a crash leaves only contents that a read may return. A failed sync changes nothing: its
+//!    losses are among the contents that a crash may leave.
+//! 4. The first read after a failure fixes the sector's contents.
+//! 5. A sync that failed may have lost bytes that reads still return, and no later sync brings them to the drive. So
+//!    the contents that a crash could leave at that moment stay possible until the sector is written again and synced.
 //!
 //! Non-goals: names, and which errors are right.
 
 use std::sync::Arc;
 
-/// The unit that a crash may leave old or new. Drives that tear no sectors keep whole pages, which is stricter than what is checked.
+/// The unit that a crash may leave old or new. Drives that tear no sectors keep whole pages, which is stricter than
+/// this check.
 pub const SECTOR: usize = 512;
 
 type Bytes = Arc<[u8; SECTOR]>;
@@ -23,11 +26,11 @@ type Bytes = Arc<[u8; SECTOR]>;
 struct Sector {
     now: Vec<Bytes>,
     crash: Vec<Bytes>,
-    /// What a crash may leave whatever is synced (rule 5).
+    /// The contents that a crash may leave in spite of later syncs (rule 5).
     old: Vec<Bytes>,
-    /// Whether all of it was written since a sync failed.
+    /// Whether the whole sector was written since a failed sync.
     is_rewritten: bool,
-    /// Whether a read, and a crash, may show each byte by itself as one of the contents has it (rule 2).
+    /// Whether each byte by itself may come from any of the contents (rule 2).
     is_torn: bool,
     is_torn_by_crash: bool,
 }
@@ -38,14 +41,14 @@ fn add(list: &mut Vec<Bytes>, bytes: Bytes) {
     }
 }
 
-/// What a file may hold.
+/// The allowed contents of a file.
 #[derive(Clone, Debug)]
 pub struct Contents {
     /// The length that handles show.
     len: usize,
     /// The lengths that a crash may leave.
     crash_lens: Vec<usize>,
-    /// From the start of the file. Sectors behind the last one hold zeroes, or what is beyond every length.
+    /// From the start of the file. Sectors behind the last one hold zeroes, or are beyond every length.
     sectors: Vec<Sector>,
     zeroes: Bytes,
 }
@@ -60,14 +63,14 @@ pub struct Began {
 }
 
 impl Began {
-    /// The range of bytes that it writes.
+    /// The range of bytes of the write.
     pub fn range(&self) -> std::ops::Range<usize> {
         self.at..self.at + self.bytes.len()
     }
 }
 
 impl Contents {
-    /// A file that holds these bytes durably.
+    /// A file with these bytes, durably.
     pub fn durable(bytes: &[u8]) -> Contents {
         let mut made = Contents { len: 0, crash_lens: vec![0], sectors: Vec::new(), zeroes: Arc::new([0; SECTOR]) };
         made.found(bytes);
@@ -79,7 +82,7 @@ impl Contents {
         self.len
     }
 
-    /// A crash, or a new opening, has left these bytes durably.
+    /// The file has these bytes, durably, after a crash or a new opening.
     pub fn found(&mut self, bytes: &[u8]) {
         (self.len, self.crash_lens) = (bytes.len(), vec![bytes.len()]);
         self.sectors = bytes.chunks(SECTOR).map(|chunk| Sector::of(padded(chunk))).collect();
@@ -110,7 +113,7 @@ impl Contents {
                 add(&mut sector.now, Arc::clone(&new));
                 add(&mut sector.crash, new);
             }
-            // A write of a part of the sector may bring back no more than its own bytes (rule 5).
+            // A write of a part of the sector makes no more than its own bytes durable again (rule 5).
             for lost in sector.old.clone() {
                 let new = overlaid(&lost, index, at, bytes);
                 add(&mut sector.old, Arc::clone(&new));
@@ -138,7 +141,7 @@ impl Contents {
         }
     }
 
-    /// A write has failed, and handles show a length. What was written behind it reads as zeroes when the file grows.
+    /// A write has failed, and handles show a length. Bytes written behind it read as zeroes when the file grows.
     pub fn fail(&mut self, began: &Began, len: usize) {
         self.len = len;
         self.tear(began);
@@ -178,7 +181,7 @@ impl Contents {
         }
     }
 
-    /// A sync has failed, or may have without a word (rule 5).
+    /// A sync has failed, perhaps without an error (rule 5).
     pub fn may_be_lost(&mut self) {
         for sector in &mut self.sectors {
             sector.crash.iter().for_each(|bytes| add(&mut sector.old, Arc::clone(bytes)));
@@ -193,12 +196,12 @@ impl Contents {
         self.sectors.iter_mut().for_each(|sector| sector.is_torn_by_crash |= sector.crash.len() > 1);
     }
 
-    /// A sync has begun or failed, or the last handle has gone: the present length may be durable.
+    /// A sync has begun or failed, or the last handle was dropped: the present length may be durable.
     pub fn may_be_synced(&mut self) {
         self.may_have_len(self.len);
     }
 
-    /// The last handle has gone after errors: what the next one shows is one of the states that a crash may leave.
+    /// The last handle was dropped after errors: the next one shows one of the states that a crash may leave.
     pub fn doubt(&mut self) {
         self.may_have_len(self.len);
         self.may_be_lost();
@@ -210,7 +213,7 @@ impl Contents {
         }
     }
 
-    /// A new handle shows a length. Whether that may be.
+    /// Notes the length of a new handle. Returns whether it is allowed.
     pub fn shows(&mut self, len: usize) -> bool {
         let may_be = len == self.len || self.crash_lens.contains(&len);
         if may_be && len != self.len {
@@ -240,12 +243,12 @@ impl Contents {
         }
     }
 
-    /// The length could not be set, and handles show one that it may have.
+    /// The length could not be set, and handles show one of the allowed lengths.
     pub fn fail_resize(&mut self, len: usize) {
         self.len = len;
     }
 
-    /// Whether a read of `found` at an offset may be. Knows afterwards which of several contents there are (rule 4).
+    /// Checks a read of `found` at an offset. It fixes which of several contents the file has (rule 4).
     pub fn read(&mut self, at: usize, found: &[u8]) -> Result<(), String> {
         let end = at + found.len();
         for index in at / SECTOR..end.div_ceil(SECTOR) {
@@ -270,7 +273,7 @@ impl Contents {
         Ok(())
     }
 
-    /// What cannot be read of these bytes may be what is there.
+    /// Fills the unreadable ranges of `found` with allowed bytes.
     pub fn fill(&self, found: &mut [u8], unread: &[std::ops::Range<usize>]) {
         for (index, chunk) in found.chunks_mut(SECTOR).enumerate() {
             let is_unread = unread.iter().any(|range| range.contains(&(index * SECTOR)));
@@ -280,7 +283,8 @@ impl Contents {
         }
     }
 
-    /// Whether a crash may leave these bytes, or, if only the process died, also what a read would have returned.
+    /// Whether a crash may leave these bytes. If only the process died, bytes that a read could return are allowed,
+    /// too.
     pub fn may_leave(&self, found: &[u8], killed: bool) -> Result<(), String> {
         let may_have_len = self.crash_lens.contains(&found.len()) || killed && found.len() == self.len;
         if !may_have_len {
@@ -348,7 +352,7 @@ impl Sector {
     }
 }
 
-/// Whether a part of a sector is that of one of some contents, or each of its bytes is.
+/// Whether a part of a sector equals that part of one of some contents; if torn, whether each byte does.
 fn holds(contents: &[Bytes], within: &std::ops::Range<usize>, part: &[u8], is_torn: bool) -> bool {
     contents.iter().any(|bytes| bytes[within.clone()] == *part)
         || is_torn && within.clone().zip(part).all(|(at, byte)| contents.iter().any(|bytes| bytes[at] == *byte))

@@ -1,4 +1,4 @@
-//! Steps that change names, and what the array shows of them (rule 1 of lives).
+//! Steps that change names, and the names that the array shows (rule 1 of lives).
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use super::model::Contents;
 use super::program::{Step, bytes, length};
 use crate::testing::block_on;
 
-/// Names that there are at most.
+/// The largest number of names.
 const FILES_MAX: usize = 6;
 
 impl Life<'_> {
-    /// A call that changes names (rule 1 of lives). Its result, if it succeeded.
+    /// Makes a call that changes names (rule 1 of lives). Returns its result if it succeeded.
     fn change<R>(
         &mut self,
         after: Names,
@@ -34,7 +34,7 @@ impl Life<'_> {
                     return Ok(Err(text));
                 }
                 match self.shows(&after)? {
-                    // The array believes no name any more.
+                    // The array no longer knows its names.
                     None => return Ok(Err(text)),
                     Some(true) if !may_happen_with_error => {
                         return Err(format!("a change happened that is said to have failed: {error}"));
@@ -48,7 +48,7 @@ impl Life<'_> {
         }
     }
 
-    /// Whether the array shows these names, or else those from before. `None` if it does not know.
+    /// Whether the array shows these names, or else the earlier ones. `None` if it does not know its names.
     fn shows(&mut self, after: &Names) -> Result<Option<bool>, Wrong> {
         let array = self.array();
         let there = match array.list("").names() {
@@ -76,18 +76,18 @@ impl Life<'_> {
         Ok(Some(false))
     }
 
-    /// After an error of a call that only looks: the array must not know its names any more.
+    /// After an error of a call that only reads: the array must no longer know its names.
     fn not_known(&mut self, error: &Error, what: &str) -> Result<(), Wrong> {
         self.excuse(error)?;
         if self.is_unknown { Ok(()) } else { Err(format!("{what} cannot be looked up: {error}")) }
     }
 
-    /// A name that is there.
+    /// An existing name.
     pub fn name(&self, draw: u32) -> Option<String> {
         self.names.keys().nth(draw as usize % self.names.len().max(1)).cloned()
     }
 
-    /// A name that may be there or not.
+    /// A name that may exist or not.
     fn any_name(&self, draw: u32) -> String {
         match self.name(draw / 2) {
             Some(name) if draw.is_multiple_of(2) || self.names.len() >= FILES_MAX => name,
@@ -95,7 +95,7 @@ impl Life<'_> {
         }
     }
 
-    /// New contents that these bytes are.
+    /// New contents with these bytes.
     fn make(&mut self, bytes: &[u8]) -> u32 {
         self.made += 1;
         self.contents.insert(self.made, Contents::durable(bytes));
@@ -246,7 +246,7 @@ impl Life<'_> {
             return nothing();
         }
         self.finish_calls(Some(source.id))?;
-        // What a failed write left is one of several contents, and the copy has one of them.
+        // A failed write leaves one of several contents, and the copy has one of them.
         let mut contents = self.contents(source.id).clone();
         contents.may_be_synced();
         self.made += 1;

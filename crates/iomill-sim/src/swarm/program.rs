@@ -1,7 +1,8 @@
-//! A program: a machine, and what is done to it. A seed draws all of it before anything runs, so steps can be left out.
+//! A program: a machine, and the steps on it. A seed draws the whole program before it runs, so steps can be left out.
 //!
-//! A step names files, ranges and drives by numbers that are taken modulo what there is when it runs. So each step means something in every
-//! program. Each seed draws how often it wants each kind of step, most kinds seldom or never (swarm testing: Groce et al., ISSTA 2012).
+//! A step names files, ranges and drives by numbers, which are taken modulo the present number of files, bytes and
+//! drives. So each step has a meaning in every program. Each seed draws how often it wants each kind of step, most
+//! kinds seldom or never (swarm testing: Groce et al., ISSTA 2012).
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use crate::{DriveModel, Rates, World, testing};
 
 const PAGE: usize = 4096;
 
-/// What a step does.
+/// The kinds of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Act {
     Create,
@@ -53,7 +54,7 @@ pub enum Act {
     Fill,
     /// Nothing fails from here on.
     Calm,
-    /// The machine stops at a change of its drives that is still to come.
+    /// The machine stops at a later change of its drives.
     CrashSoon,
     Crash,
     /// The process dies, and the machine goes on.
@@ -62,9 +63,9 @@ pub enum Act {
     Reopen,
     /// Bytes of a file on a drive change.
     Rot,
-    /// The next write to a file ends well, and is not done.
+    /// The next write to a file succeeds, and is lost.
     Lose,
-    /// The next write to a file ends well, and goes to another place of it.
+    /// The next write to a file succeeds, and goes to another place of it.
     Misplace,
 }
 
@@ -115,10 +116,10 @@ impl Act {
         Act::Misplace,
     ];
 
-    /// Those that each program may draw. The others are among the steps of some programs.
+    /// The number of kinds that each program may draw. Some programs have the others, too.
     const DRAWN: usize = 39;
 
-    /// Whether it makes something go wrong.
+    /// Whether the step causes a fault.
     pub fn is_accident(self) -> bool {
         matches!(
             self,
@@ -134,7 +135,7 @@ impl Act {
         )
     }
 
-    /// How often it is drawn beside others, at most.
+    /// Its largest weight in the draw.
     fn weight(self) -> u32 {
         match self {
             Act::Read | Act::Write | Act::Append | Act::BeginWrite | Act::BeginRead | Act::Finish => 12,
@@ -145,7 +146,7 @@ impl Act {
     }
 }
 
-/// A step: what it does, and the draws that say to what.
+/// A step: its kind, and the draws that choose its objects.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     pub act: Act,
@@ -162,7 +163,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// A machine, and what is done to it.
+/// A machine, and the steps on it.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub seed: u64,
@@ -178,7 +179,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// What a seed draws.
+    /// The program of a seed.
     pub fn draw(seed: u64) -> Program {
         let mut rng = Rng::with_seed(seed);
         let drives: Vec<DriveModel> = (0..rng.usize(1..=5)).map(|_| testing::drive(&mut rng)).collect();
@@ -196,10 +197,10 @@ impl Program {
         program
     }
 
-    /// In every other program with sums drives return other bytes than were written, and nothing else goes wrong: what
-    /// a crash makes doubtful is taken as it is (C60).
+    /// In every other program with sums drives return other bytes than were written, and there is no other fault: pages
+    /// that a crash makes doubtful are accepted as they are (C60).
     fn add_rot(&mut self) {
-        // Other draws, so that a seed means the same as before there were sums.
+        // Separate draws, so that older seeds keep their meaning.
         let mut rng = Rng::with_seed(!self.seed);
         if rng.bool() {
             return;
@@ -232,6 +233,12 @@ impl Program {
             .platform(world.platform())
             .depth(depth)
             .tuning(Tuning::new().sort(rng.bool()).merge(rng.bool()));
+        if self.has_sums {
+            // Separate draws, so that older seeds keep their meaning. A part has one page of sums.
+            let draw = Rng::with_seed(!self.seed ^ opening).usize(0..5);
+            options = options
+                .with_tuning(|tuning| [1, 1, 2, 4].get(draw).map_or(tuning.clone(), |pages| tuning.sums_pages(*pages)));
+        }
         if rng.u8(0..4) == 0 {
             options = options.with_cache(|cache| cache.read_ahead_bytes(rng.u64(0..64) * PAGE as u64));
         }
@@ -283,7 +290,7 @@ fn step(rng: &mut Rng, wanted: &[u32], total: u32) -> Step {
     Step { act: Act::ALL[index], which: rng.u32(..), first: rng.u32(..), second: rng.u32(..) }
 }
 
-/// The rates that a draw means: some errors, or only what a call goes on after.
+/// The rates of a draw: some errors, or only faults that calls survive.
 pub fn rates(draw: u32) -> Rates {
     let mut rng = Rng::with_seed(u64::from(draw));
     let transient = Rates { short_read: 100, short_write: 100, interrupted: 100, ..Rates::default() };

@@ -1,4 +1,4 @@
-//! A life of a machine: an opening, changes, an accident, and a look at what is left.
+//! A life of a machine: an opening, changes, an accident, and a look at the remaining files.
 
 use fastrand::Rng;
 use iomill::Error;
@@ -22,8 +22,7 @@ fn step(rng: &mut Rng) -> Step {
     }
 }
 
-/// Plans what goes wrong in this life.
-/// Returns whether nothing fails by itself.
+/// Plans the faults of this life. Returns whether nothing fails by itself.
 fn plan(machine: &Machine<'_>, rng: &mut Rng) -> bool {
     let drive = rng.usize(0..machine.drives);
     let skip = rng.u64(0..200);
@@ -47,7 +46,7 @@ fn plan(machine: &Machine<'_>, rng: &mut Rng) -> bool {
     kind > 7
 }
 
-/// Opens, makes changes, and ends somehow. Then it looks at what is left.
+/// Opens, makes changes, and ends somehow. Then looks at the remaining files.
 pub fn live(machine: &mut Machine<'_>, rng: &mut Rng) {
     machine.counts.lives += 1;
     machine.is_sound = plan(machine, rng);
@@ -94,7 +93,7 @@ pub fn live(machine: &mut Machine<'_>, rng: &mut Rng) {
 fn work(machine: &mut Machine<'_>, rng: &mut Rng, journal: Journal) {
     let steps = rng.usize(1..160);
     let accident = (rng.usize(0..steps), rng.u8(0..14), rng.usize(0..machine.drives));
-    // A drive that is full fails no change that was taken (C29, C30).
+    // A full drive fails no accepted change (C29, C30).
     machine.is_sound &= accident.1 > 2;
     let commits = rng.u8(1..5);
     for at in 0..steps {
@@ -129,7 +128,7 @@ fn change(machine: &mut Machine<'_>, journal: &Journal, step: &Step, commits: bo
     machine.counts.changes += 1;
     let ticket = match apply(journal, step) {
         Ok(ticket) => ticket,
-        // A full drive refuses what needs space, and nothing else.
+        // A full drive refuses changes that need space, and no others.
         Err(error @ Error::Io { .. }) if error.errno() == Some(libc::ENOSPC) => {
             assert!(!matches!(step, Step::Delete(_) | Step::Bury), "{error}");
             machine.counts.refused += 1;
@@ -144,7 +143,8 @@ fn change(machine: &mut Machine<'_>, journal: &Journal, step: &Step, commits: bo
         return true;
     }
     if let Err(error) = journal.commit(ticket) {
-        // A drive that was full before the opening has no space to set aside for the log (C30), and the opening says so.
+        // A drive that was full before the opening has no space to set aside for the log (C30), and the opening says
+        // so.
         let lacks_reserve =
             machine.notices.lock().unwrap().iter().any(|text| text.contains("no space could be set aside"));
         assert!(!machine.is_sound || lacks_reserve, "{error:?}\n{}", machine.world.trace_tail());
@@ -204,7 +204,7 @@ fn overtake(machine: &mut Machine<'_>, rng: &mut Rng, journal: &Journal) {
     }
 }
 
-/// What is left is one of the states that may be, for readers and for writers, also with rot in all copies but one.
+/// The remaining files are one of the allowed states, for readers and for writers, also with rot in all copies but one.
 fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
     let voters = machine.voters().unwrap();
     let rots = rng.u8(0..3) == 0;
@@ -244,7 +244,7 @@ fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
     for voter in &voters {
         assert_eq!(machine.read_alone(voter).as_ref(), Ok(&found), "drive {} alone", voter.drive);
     }
-    // A number that was given is not given again (C24).
+    // No number is given twice (C24).
     let before = machine.highest;
     machine.looks += 1;
     assert!(change(machine, &journal, &Step::Create(NAMES + machine.looks), true));
@@ -263,7 +263,7 @@ fn checkpoints(machine: &Machine<'_>) -> u64 {
     machine.world.files(0).iter().filter(|path| path.ends_with(".checkpoint")).count() as u64
 }
 
-/// Spoils a piece of a copy of the log that `good` has, too. Returns what was spoilt.
+/// Spoils a piece of a copy of the log that `good` has, too. Returns the spoilt piece.
 fn rot(machine: &mut Machine<'_>, rng: &mut Rng, drive: usize, good: usize) -> Option<(String, u64, usize)> {
     let is_log = |path: &String| path.starts_with("log/") && !path.contains("tmp-") && !path.ends_with("reserve");
     let has = machine.world.files(good);
@@ -274,8 +274,8 @@ fn rot(machine: &mut Machine<'_>, rng: &mut Rng, drive: usize, good: usize) -> O
     // Most of a segment is empty.
     let until = content.iter().rposition(|byte| *byte != 0).map_or(1, |last| last as u64 + 1);
     if path.ends_with(".segment") && until <= 4096 {
-        // It was made ahead. After a crash it may be on one drive only, and then a rotten header makes the log unreadable. That is refused, and
-        // nothing is lost.
+        // It was made ahead. After a crash it may be on one drive only, and then a rotten header makes the log
+        // unreadable. That is refused, and nothing is lost.
         return None;
     }
     let (offset, bytes) = (rng.u64(0..until), rng.usize(1..6000));

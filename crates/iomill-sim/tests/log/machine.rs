@@ -1,4 +1,4 @@
-//! A machine with a log, its labels, and what its files may be.
+//! A machine with a log, its labels, and the allowed states of its files.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use iomill_sim::World;
 
 const ARRAY: Id = Id([7; 16]);
 
-/// What was done to all machines of a test.
+/// Counts over all machines of a test.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub seeds: u64,
@@ -39,13 +39,13 @@ pub struct Machine<'a> {
     pub world: World,
     pub drives: usize,
     pub counts: &'a mut Counts,
-    /// What the files may be after an accident: the last acknowledged state, and all after it.
+    /// The allowed states of the files after an accident: the last acknowledged one, and all after it.
     pub allowed: Vec<View>,
     /// The highest number that was ever seen.
     pub highest: u64,
-    /// How often it was looked at what is left.
+    /// The number of looks at the remaining files.
     pub looks: u8,
-    /// Whether nothing fails in this life, but for lack of space.
+    /// Whether only a lack of space can fail in this life.
     pub is_sound: bool,
     /// Whether the log was closed cleanly.
     pub is_closed: bool,
@@ -54,7 +54,7 @@ pub struct Machine<'a> {
     pub notices: Arc<Mutex<Vec<String>>>,
 }
 
-/// Epoch and voters, as a drive has them.
+/// Epoch and voters of a drive's label.
 type Label = (u64, Vec<usize>);
 
 /// Labels on simulated drives.
@@ -202,13 +202,13 @@ impl<'a> Machine<'a> {
             .map_err(|error| error.to_string())
     }
 
-    /// What a reader sees.
+    /// The files that a reader sees.
     pub fn read(&mut self) -> Result<View, Refused> {
         self.counts.readers += 1;
         read_files(&self.voters()?, ARRAY).map(|(files, _)| view(&files)).map_err(|error| error.to_string())
     }
 
-    /// What a reader sees of one copy alone.
+    /// The files that a reader sees in one copy alone.
     pub fn read_alone(&self, voter: &Voter) -> Result<View, Refused> {
         read_files(std::slice::from_ref(voter), ARRAY).map(|(files, _)| view(&files)).map_err(|error| error.to_string())
     }

@@ -1,7 +1,8 @@
-//! The catalog's log on simulated drives. A crash tears what was not synced. Operations fail. Drives die, come back, rot, and are full. Readers
-//! run beside the writer. A seed decides all of it.
+//! The catalog's log on simulated drives. A crash tears unsynced writes. Operations fail. Drives die, come back, rot,
+//! and are full. Readers run beside the writer. A seed decides everything.
 //!
-//! After each accident a reader and a writer must see the same files: those of the last acknowledged change, or of one after it.
+//! After each accident a reader and a writer must see the same files: those of the last acknowledged change, or of one
+//! after it.
 
 mod life;
 mod machine;
@@ -66,7 +67,8 @@ fn what_is_acknowledged_outlives_all_accidents() {
     }
 }
 
-/// Opens a log of two copies, each of which fails one of its reads, or that one and all later ones. Returns how many faults did not strike.
+/// Opens a log of two copies, each of which fails one of its reads, or that one and all later ones. Returns how many
+/// faults did not strike.
 fn opening_with_failed_reads(reads: [u64; 2], times: u64) -> usize {
     let context = format!("reads {reads:?} fail, {times} times");
     let mut counts = Counts::default();

@@ -8,7 +8,7 @@ use iomill::catalog::state::files::Files;
 use super::machine::{Machine, Refused};
 use super::model::{View, view};
 
-/// Reads like a program of its own: the page on the format has all that it needs.
+/// Reads like an independent program, by the page on the format alone.
 struct Reader<'a> {
     files: Files,
     late_until: u64,

@@ -1,5 +1,5 @@
-//! A drive that fills up, becomes read-only or vanishes in the middle of each kind of change. The change has then happened or not, as a whole,
-//! and what was acknowledged stays.
+//! A drive that fills up, becomes read-only or vanishes in the middle of each kind of change. The change then has
+//! happened or not, as a whole, and acknowledged changes stay.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +89,7 @@ fn after(change: Change) -> Files {
     files(&array)
 }
 
-/// Makes a change while a drive fails, and looks at what is left of it. Returns whether it ended well.
+/// Makes a change while a drive fails, and looks at the outcome. Returns whether the change succeeded.
 fn change_on(drive: usize, ailment: Ailment, still: u64, change: Change, (before, after): (&Files, &Files)) -> bool {
     let (world, array) = begin();
     for &kind in ailment.0 {
@@ -98,7 +98,7 @@ fn change_on(drive: usize, ailment: Ailment, still: u64, change: Change, (before
     }
     let result = change.1(&array);
     let what = format!("{}, errno {}, after {still} operations of a kind: {result:?}", change.0, ailment.1);
-    // It tells again what has failed.
+    // The close reports the failure again.
     let _ = array.close();
     world.faults(|faults| faults.clear());
     world.crash_with(Survival::Nothing);
@@ -115,7 +115,7 @@ fn change_on(drive: usize, ailment: Ailment, still: u64, change: Change, (before
     result.is_ok()
 }
 
-/// How often changes ended well, and how often not.
+/// The numbers of changes that succeeded and that failed.
 fn count(changes: &[Change]) -> [usize; 2] {
     let before = files(&begin().1);
     let mut counts = [0, 0];

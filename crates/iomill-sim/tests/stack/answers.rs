@@ -1,4 +1,4 @@
-//! Changes of the catalog by futures: how many flushes they share, and what a crash leaves of them.
+//! Changes of the catalog by futures: the flushes that they share, and their outcomes after a crash.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -39,7 +39,7 @@ fn well<T>(array: &Array, answers: impl IntoIterator<Item = Answer<T>>) -> Vec<T
     all(array, answers).into_iter().map(|result| result.unwrap()).collect()
 }
 
-/// What waits at the same time shares flushes: of the log, and of the shared part of each drive.
+/// Changes that wait at the same time share flushes: of the log, and of the shared part of each drive.
 #[test]
 fn futures_share_flushes() {
     let world = World::new(1).with_drives(2, DriveModel::default());
@@ -100,7 +100,7 @@ fn an_error_is_of_one_future() {
     assert_tidy(&world);
 }
 
-/// What a future has acknowledged survives a crash, and what was under way is there whole or not at all.
+/// A change that a future has acknowledged survives a crash. A change in progress survives whole or not at all.
 #[test]
 fn a_crash_leaves_what_was_answered() {
     for seed in 0..40 {

@@ -86,8 +86,8 @@ fn a_bad_drive_keeps_nothing_from_the_others() {
     }
 }
 
-/// A write succeeded, and its page could not be written back later, when no call waited. Each handle that was open
-/// hears of the failure once, by its next sync. A handle that is opened later does not hear of it. Nothing is lost.
+/// A write succeeded, and its page could not be written back later, when no call waited. Each open handle reports the
+/// failure once, by its next sync. A later handle does not report it. Nothing is lost.
 #[test]
 fn a_flush_that_failed_late_is_reported_once_to_each_handle() {
     for seed in 0..3 {
@@ -126,8 +126,8 @@ fn a_flush_that_failed_late_is_reported_once_to_each_handle() {
     }
 }
 
-/// A failure that no handle heard of is reported when the file ends. If the last handle is dropped, a notice reports
-/// it, otherwise `Array::close`.
+/// A failure that no handle has reported is reported when the file ends. If the last handle is dropped, a notice
+/// reports it, otherwise `Array::close`.
 #[test]
 fn a_flush_that_failed_late_is_reported_at_the_end() {
     for (seed, dropped) in [true, false].into_iter().enumerate() {
@@ -255,7 +255,7 @@ fn a_batch_of_both_kinds_owns_no_more_pages_than_other_calls() {
     file.write_at(&wanted, 0).unwrap();
     let (sender, ends) = std::sync::mpsc::channel();
     for (reads, writes) in [(40, 40), (40, 0), (0, 40)] {
-        // Only clean pages leave.
+        // Only clean pages are evicted.
         file.sync().unwrap();
         file.advise(.., Advice::DontNeed).unwrap();
         let reads = (0..reads).map(|at| Request::Read { offset: 2 * at * PAGE as u64, len: PAGE });
@@ -349,7 +349,7 @@ fn a_file_closed_by_its_last_write_is_flushed() {
     });
 }
 
-/// A copy of the log that fails while the array is open is left behind, and the user hears of it.
+/// A copy of the log that fails while the array is open is abandoned, with a notice to the user.
 #[test]
 fn a_copy_of_the_log_that_is_left_behind_is_noticed() {
     let world = World::new(77).with_drives(3, DriveModel::default());

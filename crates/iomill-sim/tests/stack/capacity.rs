@@ -23,7 +23,7 @@ fn small(rng: &mut Rng, world: &World) -> Array {
     options(rng, world).create(world.paths()).unwrap()
 }
 
-/// Writes until there is no space. Returns what was written, and the error.
+/// Writes until the space is used up. Returns the written bytes, and the error.
 fn fill(rng: &mut Rng, array: &Array, file: &File) -> (Vec<u8>, Error) {
     let mut content = Vec::new();
     loop {

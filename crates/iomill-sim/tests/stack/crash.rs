@@ -1,5 +1,5 @@
-//! A crash at any change of any drive. Everything that was acknowledged as durable is there. Nothing is there that no
-//! call wrote. The array goes on.
+//! A crash at any change of any drive. All bytes that were acknowledged as durable are there, and no bytes that no call
+//! wrote. The array goes on.
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, FileOptions, Layout};
@@ -12,7 +12,7 @@ use super::script::{Files, Script};
 /// Seeds that once showed a bug.
 const ONCE_FAILED: &[u64] = &[10256331696482578948];
 
-/// How many random moments of each script the machine crashes at.
+/// The number of random moments at which each script's machine crashes.
 const CRASHES: usize = 8;
 
 #[test]
@@ -22,8 +22,8 @@ fn a_crash_loses_nothing_that_was_acknowledged() {
     });
 }
 
-/// Changes of names that wait for no sync are lost together with all that came after them. Whatever a crash leaves is a state of the past,
-/// and no state from before the last sync of anything.
+/// Changes of names that wait for no sync are lost together with all later changes. A crash leaves a past state, and
+/// none from before the last sync of anything.
 #[test]
 fn without_syncs_a_crash_leaves_a_state_since_the_last_one() {
     rounds("without_syncs_a_crash_leaves_a_state_since_the_last_one", 20, ONCE_FAILED, |round| {
@@ -76,7 +76,7 @@ fn play(world: &mut World, seed: u64, crash: Option<u64>, syncs_changes: bool) -
     effects
 }
 
-/// Boots and checks what is left. Sometimes it crashes again meanwhile.
+/// Boots, and checks the remaining files. Sometimes it crashes again meanwhile.
 fn survive(rng: &mut Rng, world: &World, outcomes: &[Files], granule: usize) {
     let mut crashes = rng.usize(0..3);
     let (array, found) = loop {
@@ -148,7 +148,7 @@ pub fn assert_clean_beside(world: &World, array: Array) {
     assert_clean(world);
 }
 
-/// Works on what the crash left: a file that grows reads as zeroes there, also after one more crash.
+/// Works on the remaining files: a file that grows reads as zeroes there, also after one more crash.
 fn go_on(rng: &mut Rng, world: &World, found: &[Found]) {
     let array = open(rng, world).unwrap();
     let mut grown = Vec::new();

@@ -1,4 +1,4 @@
-//! Parts that another program cuts or removes while an array has them: nothing that makes a part longer, shorter or durable hides it.
+//! Parts of an array that another program cuts or removes: no change of a part's length and no sync hides the loss.
 
 use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, World};
@@ -29,7 +29,7 @@ fn with_small_files(count: usize) -> World {
     world
 }
 
-/// How many files have their bytes. All others are errors.
+/// The number of files that have their bytes. All others are errors.
 fn intact(array: &Array, count: usize, context: &str) -> usize {
     let holds = |index: usize| {
         let file = array.open_file(&format!("f{index}")).ok()?;
@@ -41,7 +41,8 @@ fn intact(array: &Array, count: usize, context: &str) -> usize {
     (0..count).filter_map(holds).count()
 }
 
-/// Cuts the shared part of an array with so many files to so many pages, or removes it. Then no call makes zeros of what was lost.
+/// Cuts the shared part of an array with `count` files to `left` pages, or removes it. Then no call turns lost bytes
+/// into zeros.
 fn loses_no_error(count: usize, left: Option<usize>) {
     let context = format!("{count} files, {left:?} pages left");
     let world = with_small_files(count);
@@ -63,7 +64,7 @@ fn loses_no_error(count: usize, left: Option<usize>) {
     let array = options(&world).read_only(true).open(world.path(0)).unwrap();
     assert_eq!(intact(&array, count, &context), left.unwrap_or(0), "{context}");
     array.close().unwrap();
-    // What is lost is said.
+    // `check` reports the loss.
     let report = options(&world).check([world.path(0)], false).unwrap();
     assert_eq!(report.problems.len(), count - left.unwrap_or(0), "{context}: {report:?}");
 }
@@ -88,7 +89,7 @@ fn a_shared_part_that_is_cut_in_use_takes_no_new_files() {
         world.cut(0, SHARED, 100 * PAGE as u64).unwrap();
         let put = array.put("after", &content(7), &PutOptions::new());
         assert!(matches!(put, Err(Error::Corrupt { .. })), "{put:?}");
-        // The part is not whole, so no file in it is said to be durable.
+        // The part is not whole, so no sync of a file in it succeeds.
         file.write_at(&content(50), 0).unwrap();
         assert!(file.sync().is_err());
         assert_eq!(intact(&array, count, "cut in use"), 100);
@@ -113,7 +114,7 @@ fn assert_cut(result: iomill::Result<()>, what: &str) {
     assert!(matches!(result, Err(Error::PartCut { .. })), "{what}: {result:?}");
 }
 
-/// Whatever changes the size of a part measures it first. What was cut stays an error.
+/// Every call that changes the size of a part measures it first. Lost bytes stay an error.
 #[test]
 fn a_part_that_was_cut_does_not_change_its_size() {
     let (pages, left) = (600, 20);
@@ -144,7 +145,8 @@ fn a_part_that_was_cut_does_not_change_its_size() {
     }
 }
 
-/// A segment of the log that was cut takes no more groups: they would lie beyond a hole. Its copy is left behind, or the outcome is not known.
+/// A segment of the log that was cut takes no more groups: they would lie beyond a hole. Its copy is left behind, or
+/// the outcome is not known.
 #[test]
 fn a_segment_that_was_cut_takes_no_groups() {
     for drives in [1, 2] {

@@ -1,4 +1,4 @@
-//! Puts and drafts: what they cost, and what a crash leaves of them.
+//! Puts and drafts: their flushes, and their outcomes after a crash.
 
 use iomill::{ArrayOptions, CreateOptions, Error, FileOptions, PutOptions, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
@@ -26,7 +26,7 @@ fn a_put_of_a_small_file_costs_two_flushes() {
     assert_tidy(&world);
 }
 
-/// If its content cannot be made durable, a name keeps what it has. So it does if the record cannot be written.
+/// A name keeps its content if the new content cannot be made durable, or if the record cannot be written.
 #[test]
 fn a_put_that_fails_changes_nothing() {
     for (len, fails) in [(5000, 1), (5000, 2), (100_000, 1), (100_000, 3), (100_000, 4)] {
@@ -43,7 +43,8 @@ fn a_put_that_fails_changes_nothing() {
             assert_eq!(array.unnamed_pages(), 0);
         }
         world.faults(|faults| faults.clear());
-        // The failed flush of the log has left the kernel's pages as they were written, and the next opening writes them again.
+        // The failed flush of the log has left the kernel's pages as they were written, and the next opening writes
+        // them again.
         let _ = array.close();
         world.crash_with(Survival::Nothing);
         world.reboot();
@@ -57,7 +58,7 @@ fn a_put_that_fails_changes_nothing() {
     }
 }
 
-/// What a crash leaves of a draft is removed by the next opening.
+/// The next opening removes a draft that a crash left.
 #[test]
 fn a_crash_leaves_nothing_of_a_draft() {
     for len in [5000, 60_000, 300_000] {

@@ -24,8 +24,8 @@ fn errors_harm_nothing_but_what_they_hit() {
 /// A file, the bytes that it should hold, and the bytes that failed writes may have left instead.
 struct UncertainTwin {
     bytes: Vec<u8>,
-    /// By offset: bytes that the file may hold there instead of `bytes`. Bytes that a failed write left beyond the end never become
-    /// visible.
+    /// By offset: bytes that the file may hold there instead of `bytes`. Bytes that a failed write left beyond the end
+    /// never become visible.
     doubtful: BTreeMap<usize, Vec<u8>>,
     /// Lengths, one of which is durable: that of the last sync that succeeded, and those of later ones.
     durable: Vec<usize>,
@@ -50,7 +50,8 @@ fn run(round: &mut Round) {
         for _ in 0..rng.usize(5..30) {
             model.step(rng, world);
             let array = model.array();
-            // After a change that failed on all copies of the catalog, what is in memory may be wrong. No page is given out then.
+            // After a change that failed on all copies of the catalog, the names in memory may be wrong. Then no page
+            // is given to a file.
             let is_known = matches!(array.stat("no such file"), Err(Error::NotFound { .. }));
             assert!(!is_known || array.unnamed_pages() >= 0, "two files have a page");
         }
@@ -156,7 +157,8 @@ impl Model {
         }
     }
 
-    /// A put that fails leaves the name what it had. If its outcome is unknown, the array that is opened again has the old content or the new.
+    /// A failed put leaves the name its content. If its outcome is unknown, the array that is opened again has the old
+    /// content or the new.
     fn put(&mut self, rng: &mut Rng, world: &World, name: &str) {
         self.names += 1;
         let name = if rng.bool() { name.to_owned() } else { format!("f{}", self.names) };
@@ -220,7 +222,7 @@ impl Model {
 
     /// Errors have stopped, so everything is as it should be.
     fn settle(&mut self, rng: &mut Rng, world: &World) {
-        // After a change that failed on all copies of the catalog no name is believed.
+        // After a change that failed on all copies of the catalog no name is certain.
         let array = self.array();
         let is_known = self.files.keys().all(|name| array.stat(name).is_ok());
         drop(array);

@@ -1,4 +1,4 @@
-//! Flushes that fail: which files hear of it, and that none is called durable that may be lost.
+//! Failed flushes: which files report them, and that no sync succeeds for bytes that may be lost.
 
 use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
@@ -12,7 +12,8 @@ fn fail_flush(world: &World, path: &str) {
     world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).path(path)));
 }
 
-/// Lets the next operation of this kind on a file with this in its path end well, and the flush of another file of the drive fail meanwhile.
+/// Lets the next operation of this kind on a file with this in its path succeed, while the flush of another file of the
+/// drive fails.
 fn fail_beside_a(kind: Kind, world: &World, path: &str) {
     world.faults(|faults| faults.inject(Injection::new(kind, Fault::Beside).path(path).drive(0)));
 }
@@ -26,7 +27,7 @@ fn struck(world: &World) -> bool {
     world.faults(|faults| faults.pending()) == 0
 }
 
-/// After a crash in which all is lost that was not flushed, a file has its bytes if its sync was `Ok`.
+/// After a crash that loses all unflushed writes, a file has its bytes if its sync was `Ok`.
 fn assert_survives(world: &World, name: &str, wanted: &[u8], context: &str) {
     world.reboot();
     let array = options(world).open(world.path(0)).unwrap();
@@ -44,7 +45,8 @@ fn victim(array: &Array) -> File {
     file
 }
 
-/// A flush of a shared part that fails, fails all files with unflushed bytes there. A growth, a put, a sync or a move may have asked for it.
+/// A flush of a shared part that fails, fails all files with unflushed bytes there. The flush may be that of a growth,
+/// a put, a sync or a move.
 #[test]
 fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
     type Cause = fn(&Array) -> iomill::Result<()>;
@@ -78,7 +80,7 @@ fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
         assert!(struck(&world), "{what}");
         let synced = file.sync();
         assert!(matches!(synced, Err(Error::Drive { .. })), "{what}: {synced:?}");
-        // It does not become right by itself.
+        // The file does not recover by itself.
         assert!(file.sync().is_err() && file.write_at(&[4; 10], 0).is_err(), "{what}");
         world.crash_with(Survival::Nothing);
         drop((file, array));
@@ -86,8 +88,8 @@ fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
     }
 }
 
-/// A flush that fails concerns the drive. Files with bytes there that no flush has covered since take no more writes. Others go on: those without
-/// such bytes, and those on other drives.
+/// A failed flush concerns the whole drive. Files with bytes there that no flush has covered since take no more writes.
+/// Others go on: those without such bytes, and those on other drives.
 #[test]
 fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
     for (seed, path) in ["parts/", "shared/"].into_iter().enumerate() {
@@ -115,7 +117,7 @@ fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
         }
         fail_flush(&world, path);
         assert!(cause.sync().is_err() && struck(&world));
-        // What comes after the failure is covered by its own flush.
+        // Writes after the failure are covered by their own flush.
         clean.write_at(&[2; 10], 0).unwrap();
         clean.sync().unwrap();
         elsewhere.sync().unwrap();
@@ -150,7 +152,7 @@ fn lack_of_space_concerns_its_own_file() {
     second.sync().unwrap();
 }
 
-/// A group of the log may be lost with what else was written to its drive. Its copy is left behind, or the outcome is not known.
+/// A group of the log may be lost with the other writes of its drive. Its copy is abandoned, or the outcome is unknown.
 #[test]
 fn a_group_may_be_lost_by_the_failed_flush_of_another_file() {
     for drives in [1, 2] {
@@ -178,7 +180,8 @@ fn a_group_may_be_lost_by_the_failed_flush_of_another_file() {
     }
 }
 
-/// What a call of its own writes and flushes may be lost in the same way: zeros of new pages, and bytes that move. Then the call fails.
+/// A call's own writes and flushes may be lost in the same way: zeros of new pages, and bytes that move. Then the call
+/// fails.
 #[test]
 fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
     let world = World::new(5).with_drives(1, DriveModel::default());
@@ -202,8 +205,8 @@ fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
     }
 }
 
-/// A write that is under way when another file's flush fails may be lost, however late its end is heard of, also one of a page that is
-/// flushed.
+/// A write in flight when another file's flush fails may be lost, however late its completion is taken; also the write
+/// of a page that is flushed.
 #[test]
 fn a_write_under_way_may_be_lost_by_the_failed_flush_of_another_file() {
     for (seed, (cache_bytes, len)) in
@@ -231,7 +234,7 @@ fn a_write_under_way_may_be_lost_by_the_failed_flush_of_another_file() {
     }
 }
 
-/// A name may be lost as well, although the flush of its directory ends well.
+/// A name may be lost, too, although the flush of its directory succeeds.
 #[test]
 fn a_name_may_be_lost_by_the_failed_flush_of_another_file() {
     let world = World::new(6).with_drives(1, DriveModel::default());

@@ -64,7 +64,8 @@ pub fn mixed_with(
     rng.shuffle(&mut pending);
     pending.into_iter().for_each(|pending| finish(array, pending));
     meanwhile(rng, true);
-    // A dropped write goes on. It may wait for a thread of a pool, and one step begins it. A change of the length waits for what has begun.
+    // A dropped write goes on. It may wait for a thread of a pool, and one step begins it. A change of the length waits
+    // for begun calls.
     (0..RANGES_MAX).for_each(|_| array.step());
     file.set_len(model.len() as u64).unwrap();
     assert_eq!(file.len(), model.len() as u64);

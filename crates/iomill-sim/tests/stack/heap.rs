@@ -23,7 +23,7 @@ fn widened(layout: Layout) -> Option<Layout> {
 // SAFETY: memory comes from `System` with `layout` itself, or with the widened layout. Of the widened memory the caller
 // gets the part behind the first `SHIFT` bytes. That part is as long as `layout` asks. It is aligned to `SHIFT`, which
 // is at least the alignment that `layout` asks. `dealloc` gets the same layout, so it takes the same branch and frees
-// what was allocated.
+// the same allocation.
 unsafe impl GlobalAlloc for Shifted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match widened(layout) {

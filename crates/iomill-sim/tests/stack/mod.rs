@@ -2,7 +2,8 @@
 //!
 //! Every test is a number of rounds, and one seed decides each. A round that fails prints its seed, the last events of
 //! its machine, and the command that runs it again. `IOMILL_SEED=<seed>` runs one round. `IOMILL_ROUNDS=<n>` runs n
-//! times as many, with new seeds. `IOMILL_SHOW=1` prints each seed before its round begins, for rounds that end the process.
+//! times as many, with new seeds. `IOMILL_SHOW=1` prints each seed before its round begins, for rounds that end the
+//! process.
 
 mod ailing;
 mod answers;
@@ -11,6 +12,7 @@ mod capacity;
 mod crash;
 mod cut;
 mod determinism;
+mod doubts;
 mod drafts;
 mod errors;
 mod flushes;
@@ -26,5 +28,6 @@ mod script;
 mod sharing;
 mod space;
 mod sums;
+mod sums_memory;
 mod unsynced;
 mod versions;

@@ -256,7 +256,7 @@ impl Model {
     }
 }
 
-/// A file that lost its name: its handle still holds all of it, until it is closed.
+/// A file that lost its name: its handle keeps the whole content until it is closed.
 fn leave(rng: &mut Rng, mut twin: Twin) {
     let Some(file) = twin.file.take() else { return };
     write_at(rng, &file, &mut twin.bytes);

@@ -1,4 +1,4 @@
-//! Plain files on simulated drives: as a byte vector has them, and after a crash at any change.
+//! Plain files on simulated drives: against a byte vector, and after a crash at any change.
 
 use fastrand::Rng;
 use iomill::{Error, File, PlainOptions, Result, Runtime, RuntimeOptions};
@@ -20,11 +20,11 @@ fn open(runtime: &Runtime, world: &World) -> Result<File> {
 /// A file as calls have left it.
 #[derive(Clone, Debug, Default)]
 struct Model {
-    /// What the last call that promised it has made durable.
+    /// The content that the last call with that promise has made durable.
     durable: Vec<u8>,
     /// With everything since.
     now: Vec<u8>,
-    /// What was written since, in parts or completely: offset and bytes.
+    /// The writes since, partial or complete: offset and bytes.
     since: Vec<(usize, Vec<u8>)>,
     /// A length that is being set.
     setting: Option<usize>,
@@ -68,7 +68,7 @@ impl Model {
         Ok(())
     }
 
-    /// What is wrong with the bytes that a crash has left.
+    /// Checks the bytes that a crash has left.
     fn check(&self, found: &[u8]) {
         let kept = self.setting.unwrap_or(usize::MAX).min(self.durable.len());
         assert!(found.len() >= kept, "{} bytes are left of {kept}", found.len());
@@ -90,7 +90,8 @@ impl Model {
     }
 }
 
-/// Plays one script, with a crash after a number of changes of the drive. Returns how many changes there are without a crash.
+/// Plays one script, with a crash after a number of changes of the drive. Returns how many changes there are without a
+/// crash.
 fn play(world: &mut World, seed: u64, crash: Option<u64>) -> u64 {
     *world = World::new(seed);
     let mut rng = Rng::with_seed(seed);
@@ -158,7 +159,7 @@ fn a_plain_file_survives_errors() {
             let result = model.step(&file, rng);
             world.faults(|faults| faults.rates.write_error = 0);
             if result.is_err() {
-                // Bytes of a write that failed may be there. Read what there is.
+                // Bytes of a write that failed may be there. Read the present bytes.
                 let mut bytes = vec![0; file.len() as usize];
                 assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
                 let failed = model.since.last().cloned().unwrap_or_default();

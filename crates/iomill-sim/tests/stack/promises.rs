@@ -1,4 +1,5 @@
-//! Promises of single calls when drives fail and processes end, each in the fewest calls that show it (`docs/durability.md`).
+//! Promises of single calls when drives fail and processes end, each in the fewest calls that show it
+//! (`docs/durability.md`).
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, Error, File, FileOptions, Layout, Request, Tuning};
@@ -59,7 +60,8 @@ fn a_flush_of_a_cursor_is_no_sync() {
     }
 }
 
-/// Earlier bytes may be only in the drives' caches. A writer's sync covers them too, even if the writer wrote nothing itself.
+/// Earlier bytes may be only in the drives' caches. A writer's sync covers them too, even if the writer wrote nothing
+/// itself.
 #[test]
 fn a_sync_covers_what_an_earlier_writer_left() {
     let mut rng = Rng::with_seed(2);
@@ -96,7 +98,8 @@ fn a_sync_covers_what_an_earlier_writer_left() {
     }
 }
 
-/// So may the names of parts: an opening that made them may have ended, or its sync may have failed, before they were durable.
+/// So may the names of parts: an opening that made them may have ended, or its sync may have failed, before they were
+/// durable.
 #[test]
 fn a_sync_covers_the_names_of_parts_that_an_earlier_opening_made() {
     for is_killed in [true, false] {
@@ -149,7 +152,7 @@ fn a_sync_covers_what_an_earlier_opening_left() {
     assert_eq!(syncs(), before.map(|count| count + 1), "a file that is opened again was not synced");
     drop(file);
     let got = after_a_crash(&world, array);
-    // No later sync brings back what a failed fdatasync has dropped.
+    // No later sync restores bytes that a failed fdatasync has dropped.
     assert!(got.iter().all(|&byte| byte == 2 || byte == 3), "what a discarded handle left was not synced");
     assert_tidy(&world);
 }
@@ -224,8 +227,8 @@ fn a_write_fails_by_no_other_page() {
     }
 }
 
-/// A pinned page, in a cache without a free frame: once the page is clean, writes to it go past the cache. If it cannot be
-/// written back, the write fails with its own offset, and does not try for ever.
+/// A pinned page, in a cache without a free frame: once the page is clean, writes to it go past the cache. If it cannot
+/// be written back, the write fails with its own offset, and does not try for ever.
 #[test]
 fn a_write_to_a_pinned_page_fails_by_itself() {
     let world = World::new(5).with_drives(1, DriveModel::default());
@@ -299,8 +302,8 @@ fn a_hole_shows_nothing_of_a_write_that_failed() {
     }
 }
 
-/// The same where the page with the end cannot be written back, with bytes of the failed write beyond the end. The later write does not
-/// touch that page, and does not fail by it.
+/// The same where the page with the end cannot be written back, with bytes of the failed write beyond the end. The
+/// later write does not touch that page, and does not fail by it.
 #[test]
 fn a_far_write_after_one_that_failed_fails_by_no_other_page() {
     const LEN: usize = PAGE + 100;

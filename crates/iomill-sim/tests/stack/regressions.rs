@@ -142,7 +142,8 @@ fn no_more_batches_are_taken_than_callers_should_wait_for() {
     assert_tidy(&world);
 }
 
-/// A read beyond the end of the file, and one longer than the memory, were cut into 2^41 pieces before they were refused.
+/// A read beyond the end of the file, and one longer than the memory, were cut into 2^41 pieces before they were
+/// refused.
 #[test]
 fn a_senseless_read_is_refused_at_once() {
     for len in [PAGE as u64, iomill::MAX_FILE_BYTES] {
@@ -221,8 +222,8 @@ fn a_file_that_a_queued_sync_holds_is_deleted() {
     array.close().unwrap();
 }
 
-/// The pages of a set were being flushed, and were written to meanwhile. A write and a pin that needed room there looked again and again,
-/// and gave no time to that flush.
+/// The pages of a set were being flushed, and were written to meanwhile. A write and a pin that needed room there
+/// looked again and again, and gave no time to that flush.
 #[test]
 fn a_call_that_needs_room_waits_for_a_flush_of_others() {
     // After some of these numbers of steps the flush has begun and not ended.
@@ -253,8 +254,8 @@ fn a_call_that_needs_room_waits_for_a_flush_of_others() {
     }
 }
 
-/// A plain file got a new length in memory, and its end could not be cut on the drive. Then it took writes at that length, which was not
-/// durable.
+/// A plain file got a new length in memory, and its end could not be cut on the drive. Then it took writes at that
+/// length, which was not durable.
 #[test]
 fn a_length_that_could_not_be_made_durable_ends_all_writes() {
     for (kind, skip, to) in [Kind::SetLen, Kind::Zero, Kind::Sync, Kind::Write]

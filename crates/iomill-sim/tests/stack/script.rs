@@ -11,10 +11,10 @@ use super::versions::Versions;
 
 const PAGE: usize = 4096;
 
-/// What the catalog and a reader know of a file.
+/// The state of a file for the catalog and a reader.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Which file it is, whatever its name.
+    /// The file's number, whatever its name.
     id: u32,
     pub versions: Versions,
     pub attributes: BTreeMap<String, String>,
@@ -32,7 +32,7 @@ pub struct Script {
     past: Vec<Files>,
     /// Whether changes of names wait until they are durable.
     syncs_changes: bool,
-    /// The states of which one is found if the machine stops now.
+    /// The possible states if the machine stops now.
     pub outcomes: Vec<Files>,
     names: u32,
     flying: Option<String>,
@@ -60,7 +60,7 @@ impl Script {
         }
     }
 
-    /// A script on an array of which the changes of names wait for no sync.
+    /// A script on an array with changes of names that wait for no sync.
     pub fn without_syncs(array: Array, options: fn(&mut Rng, &World) -> ArrayOptions) -> Script {
         Script { syncs_changes: false, options, ..Script::new(array) }
     }
@@ -281,7 +281,7 @@ impl Script {
 
     fn copy(&mut self, rng: &mut Rng, from: &str) -> Result<()> {
         let (to, when, holds) = self.place(rng, from)?;
-        // What is closed with `to` must not be what is copied.
+        // The file that is closed with `to` must not be the copied one.
         let (to, when, holds) =
             if to == from { (format!("f{}", self.names), When::Absent, true) } else { (to, when, holds) };
         let Known { versions, attributes, .. } = self.files[from].clone();
@@ -324,7 +324,7 @@ impl Script {
     fn close_file(&mut self, name: &str) -> Result<()> {
         let Some(file) = self.handles.remove(name) else { return Ok(()) };
         if !self.syncs_changes && self.files[name].versions.is_synced() {
-            // That it is closed makes nothing durable.
+            // The close makes nothing durable.
             drop(file);
             return Ok(());
         }

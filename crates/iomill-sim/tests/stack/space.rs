@@ -1,4 +1,4 @@
-//! Space of small files: it comes back to the drives, and no call hears of a full drive while free pages would do.
+//! Space of small files: it returns to the drives, and no call fails for a full drive while free pages suffice.
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, FileOptions, PutOptions};
@@ -7,7 +7,7 @@ use iomill_sim::{DriveModel, World};
 use super::harness::{assert_tidy, bytes};
 
 const MIB: u64 = 1 << 20;
-/// Pages that stay ready take at most so much on a drive that has few small files.
+/// The most space of pages that stay ready, on a drive with few small files.
 const READY_MOST_BYTES: u64 = 6 * MIB;
 
 fn world(drives: usize, capacity_bytes: u64) -> World {
@@ -22,7 +22,7 @@ fn content(index: usize, len: usize) -> Vec<u8> {
     vec![1 + (index % 250) as u8; len]
 }
 
-/// Puts small files until the drives are full. Returns how many.
+/// Puts small files until the drives are full. Returns their number.
 fn fill(array: &Array, len: usize) -> usize {
     let put = |index: usize| array.put(&format!("f{index}"), &content(index, len), &PutOptions::new());
     let failed = (0..100_000).find_map(|index| put(index).err().map(|error| (index, error)));
@@ -41,7 +41,8 @@ fn assert_reads(array: &Array, name: &str, wanted: &[u8]) {
     assert!(got[..read] == *wanted, "{name} has other bytes");
 }
 
-/// Deleted files leave room for a large one, in the same opening and in a later one, whether changes wait for a flush or not.
+/// Deleted files leave room for a large one, in the same opening and in a later one, whether changes wait for a flush
+/// or not.
 #[test]
 fn space_of_deleted_small_files_is_free_for_large_ones() {
     for (reopens, syncs) in [(false, true), (true, true), (false, false), (true, false)] {
@@ -66,7 +67,7 @@ fn space_of_deleted_small_files_is_free_for_large_ones() {
     }
 }
 
-/// Most of the space comes back without a call that needs it, and a repair gives back all.
+/// Most of the space returns without a call that needs it, and a repair frees the rest.
 #[test]
 fn free_pages_go_back_in_the_background_and_by_a_repair() {
     let world = world(2, 256 * MIB);
@@ -95,7 +96,8 @@ fn free_pages_go_back_in_the_background_and_by_a_repair() {
     assert_tidy(&world);
 }
 
-/// The few bytes that free pages have are found for each kind of call: a small file, a longer file, room ahead, and a change of the catalog.
+/// The few bytes that free pages have are found for each kind of call: a small file, a longer file, room ahead, and a
+/// change of the catalog.
 #[test]
 fn no_call_hears_of_a_full_drive_while_free_pages_would_do() {
     type Call = fn(&Array) -> iomill::Result<()>;
@@ -145,7 +147,8 @@ fn no_call_hears_of_a_full_drive_while_free_pages_would_do() {
     }
 }
 
-/// Files come and go by chance, and crashes come between. Each page has one owner, and what was acknowledged is there.
+/// Files are created and deleted at random, with crashes between. Each page has one owner, and acknowledged changes are
+/// there.
 #[test]
 fn pages_that_were_given_back_are_used_again() {
     for seed in 0..6 {

@@ -1,6 +1,5 @@
-//! Files with sums: whatever a drive returns in place of what was written, no byte of it is given out, and the error
-//! names file, page, drive and
-//! offset. After a crash no page is taken for rotten that is not.
+//! Files with sums: if a drive returns other bytes than were written, no call returns them, and the error names file,
+//! page, drive and offset. After a crash no right page is called rotten.
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, CacheOptions, Error, File, FileOptions, PutOptions, When};
@@ -10,13 +9,13 @@ use super::harness::{assert_same, block_on, bytes};
 
 const PAGE: usize = 4096;
 /// Pages of a zone of a part.
-const ZONE_PAGES: usize = 16 * 1022;
+pub const ZONE_PAGES: usize = 16 * 1022;
 
-fn with_sums() -> FileOptions {
+pub fn with_sums() -> FileOptions {
     FileOptions::new().block_bytes(PAGE as u32).checksums(true)
 }
 
-fn options(world: &World, cached: bool) -> ArrayOptions {
+pub fn options(world: &World, cached: bool) -> ArrayOptions {
     ArrayOptions::new().platform(world.platform()).cache(CacheOptions::new().set_pages(4)).cache_bytes(if cached {
         64 * PAGE as u64
     } else {
@@ -24,12 +23,12 @@ fn options(world: &World, cached: bool) -> ArrayOptions {
     })
 }
 
-fn opened(world: &World, cached: bool) -> Array {
+pub fn opened(world: &World, cached: bool) -> Array {
     options(world, cached).open(world.path(0)).unwrap()
 }
 
 /// A machine with a closed file of `pages` pages. Page p is on drive p mod 2, or on the next one.
-fn made(pages: usize) -> (World, Vec<u8>) {
+pub fn made(pages: usize) -> (World, Vec<u8>) {
     let world = World::new(7).with_drives(2, DriveModel::default());
     let array = options(&world, true).create(world.paths()).unwrap();
     let content = bytes(&mut Rng::with_seed(3), pages * PAGE);
@@ -41,7 +40,7 @@ fn made(pages: usize) -> (World, Vec<u8>) {
 }
 
 /// The drive and the path of the part with a page, and the page's offset there.
-fn place(world: &World, page: usize) -> (usize, String, u64) {
+pub fn place(world: &World, page: usize) -> (usize, String, u64) {
     let array = opened(world, false);
     let drives = array.stat("file").unwrap().drives;
     array.close().unwrap();
@@ -51,7 +50,7 @@ fn place(world: &World, page: usize) -> (usize, String, u64) {
     (drive, path, (page / drives.len() * PAGE) as u64)
 }
 
-fn is_page(error: &Error, wanted: u64) -> bool {
+pub fn is_page(error: &Error, wanted: u64) -> bool {
     matches!(error, Error::CorruptPage { file, page, .. } if file == "file" && *page == wanted)
 }
 
@@ -80,7 +79,7 @@ fn assert_found(world: &World, content: &[u8], page: usize) {
         if cached {
             assert!(is_page(&file.pin(page as u64).unwrap_err(), page as u64));
         }
-        // Part of a page is not written over what is wrong.
+        // A write of a part of a rotten page fails.
         let written = file.write_at(&[1], at).and_then(|()| file.sync());
         assert!(is_page(&written.unwrap_err(), page as u64));
         let other = (page + 1) * PAGE % content.len();
@@ -89,7 +88,7 @@ fn assert_found(world: &World, content: &[u8], page: usize) {
         drop(file);
         drop(array);
     }
-    // A page that is written anew is right again.
+    // A page that is rewritten whole is right again.
     let array = opened(world, true);
     let file = array.open_file("file").unwrap();
     file.write_at(&content[page * PAGE..(page + 1) * PAGE], (page * PAGE) as u64).unwrap();
@@ -98,7 +97,7 @@ fn assert_found(world: &World, content: &[u8], page: usize) {
     assert_right(world, content);
 }
 
-fn assert_right(world: &World, content: &[u8]) {
+pub fn assert_right(world: &World, content: &[u8]) {
     for cached in [true, false] {
         let array = opened(world, cached);
         let file = array.open_file("file").unwrap();
@@ -125,7 +124,7 @@ fn a_page_that_rots_is_found() {
     }
 }
 
-/// A page of sums that rots keeps the pages that it is about from being read, and the error names it.
+/// The pages of a rotten page of sums cannot be read, and the error names the page of sums.
 #[test]
 fn a_page_of_sums_that_rots_is_found() {
     let (world, content) = made(40);
@@ -144,7 +143,7 @@ fn a_page_of_sums_that_rots_is_found() {
     }
 }
 
-/// A part without its lost sums is not read as if it never had sums.
+/// A part that lost its sums is not read as one without sums.
 #[test]
 fn sums_that_are_lost_are_missed() {
     let (world, _) = made(4);
@@ -215,7 +214,7 @@ fn a_write_that_is_lost_is_found_at_once() {
     world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Lost).path("parts/")));
     file.write_at(&[5; PAGE], 2 * PAGE as u64).unwrap();
     assert!(is_page(&file.read_at(&mut [0; 9], 2 * PAGE as u64).unwrap_err(), 2));
-    // A write of a part of a page that is lost is found by the next.
+    // A lost write of a part of a page is found by the next one.
     file.write_at(&[5; PAGE], 2 * PAGE as u64).unwrap();
     world.faults(|faults| faults.inject(Injection::new(Kind::Write, Fault::Lost).path("parts/")));
     file.write_at(&[6; 10], 2 * PAGE as u64 + 100).unwrap();
@@ -269,7 +268,8 @@ fn a_small_file_that_rots_is_found() {
     }
 }
 
-/// What `put`, `copy` and `publish` name has its sums before its name: a crash right behind leaves it proved.
+/// Files that `put`, `copy` and `publish` name have their sums before their names: a crash right after leaves them
+/// proved.
 #[test]
 fn a_content_is_proved_from_its_name_on() {
     for how in ["put", "copy", "publish"] {
@@ -302,7 +302,7 @@ fn a_content_is_proved_from_its_name_on() {
     }
 }
 
-/// What is written to a draft that got a name is marked as in any file: a crash leaves it proved, or to be made anew.
+/// Writes to a published draft are marked as in any file: after a crash their pages are proved, or get new sums.
 #[test]
 fn writes_behind_a_publication_are_marked() {
     let world = World::new(12).with_drives(2, DriveModel::default());
@@ -358,7 +358,7 @@ fn is_found(world: &World, page: usize) -> bool {
     found
 }
 
-/// After a crash the sums of zones that were written to are made anew, and no others.
+/// After a crash the sums of written zones are made again, and no others.
 #[test]
 fn a_crash_makes_only_dirty_zones_doubtful() {
     let (world, array, file) = two_zones();
@@ -461,8 +461,8 @@ fn sums_that_could_not_be_written_are_written_by_a_later_sync() {
     }
 }
 
-/// A draft with bytes of a failed write behind its length has no clean zones. It is named all the same, and a crash takes
-/// no page for rotten.
+/// A draft with bytes of a failed write behind its length has no clean zones. It is named all the same, and a crash
+/// takes no page for rotten.
 #[test]
 fn a_draft_with_a_stale_tail_is_marked() {
     let world = World::new(12).with_drives(2, DriveModel::default());
@@ -479,8 +479,8 @@ fn a_draft_with_a_stale_tail_is_marked() {
     assert_right(&world, &content);
 }
 
-/// Bytes that a killed process has left without a flush are durable before their sums, so a power cut then takes no page
-/// for rotten.
+/// Bytes that a killed process has left without a flush are durable before their sums, so a power cut then takes no
+/// page for rotten.
 #[test]
 fn what_a_killed_process_has_left_is_durable_before_its_sums() {
     for is_small in [false, true] {

@@ -1,4 +1,5 @@
-//! Changes of names that wait for no sync: what they cost, when they are durable, and what of a deleted file is used again when.
+//! Changes of names that wait for no sync: their flushes, the time when they are durable, and the reuse of a deleted
+//! file's space.
 
 use iomill::{Array, ArrayOptions, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, Survival, World};
@@ -29,7 +30,7 @@ fn change(array: &Array) {
     array.delete("large").unwrap();
 }
 
-/// The machine loses what no sync has covered. Whether the changes are there; they all are or none.
+/// The machine loses all unsynced writes. Returns whether the changes are there: all are, or none.
 fn survive(world: &World, array: Array) -> bool {
     world.crash_with(Survival::Nothing);
     drop(array);
@@ -128,7 +129,7 @@ fn a_deleted_file_keeps_its_space_until_its_deletion_is_durable() {
     array.delete("small").unwrap();
     array.delete("large").unwrap();
     assert_eq!(parts(&world), 2);
-    // What takes the place of the pages, if they are free.
+    // Files that take the pages if they are free.
     for other in 0..20 {
         array.put(&format!("other {other}"), &[9; 5000], &PutOptions::new()).unwrap();
     }

@@ -9,7 +9,7 @@ pub struct Versions {
     durable: Vec<u8>,
     /// Offset and bytes, in the order of the calls.
     since: Vec<(usize, Vec<u8>)>,
-    /// What a read returns.
+    /// The bytes that a read returns.
     pub now: Vec<u8>,
 }
 

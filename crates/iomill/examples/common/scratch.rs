@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 /// A result of any error.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Runs an example on four drives below a directory, its first argument or the current one. It also gets the second argument, a number.
+/// Runs an example on four drives below a directory, its first argument or the current one. It also gets the second
+/// argument, a number.
 pub fn on_drives(number: u64, run: impl FnOnce(&[PathBuf], u64) -> Result<()>) -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let base = arguments.next().unwrap_or_else(|| ".".to_owned());

@@ -1,7 +1,8 @@
-//! Graphs larger than memory, as FlashGraph reads them: some bytes for each vertex are in memory, and the lists of neighbours are in a file.
+//! Graphs larger than memory, as FlashGraph reads them: some bytes for each vertex are in memory, and the lists of
+//! neighbours are in a file.
 //!
-//! Each algorithm asks for the lists of many vertices at a time, in whatever order they come, so a store may have many reads in flight.
-//! Non-goals: graphs that change, and weights.
+//! Each algorithm asks for the lists of many vertices at a time, in whatever order they come, so a store may have many
+//! reads in flight. Non-goals: graphs that change, and weights.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -18,8 +19,8 @@ pub const NONE: u32 = u32::MAX;
 
 /// A place in which the lists of all vertices lie, one after the other.
 pub trait Lists: Sync {
-    /// Calls `each` with the bytes of each range, an offset and a length in bytes, and the range's index. The calls come in any order, and
-    /// from several threads.
+    /// Calls `each` with the bytes of each range, an offset and a length in bytes, and the range's index. The calls
+    /// come in any order, and from several threads.
     fn visit(&self, ranges: &[(u64, usize)], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Result<()>;
 }
 
@@ -127,7 +128,8 @@ impl<L: Lists> Graph<L> {
         Ok(removed.into_iter().map(|is_removed| !is_removed).collect())
     }
 
-    /// The rank of each vertex after `rounds` rounds of PageRank with a damping of 0.85 (Page et al. 1999). All ranks together are about 1.
+    /// The rank of each vertex after `rounds` rounds of PageRank with a damping of 0.85 (Page et al. 1999). All ranks
+    /// together are about 1.
     pub fn ranks(&self, rounds: usize) -> Result<Vec<f32>> {
         let all: Vec<u32> = (0..self.len() as u32).collect();
         let mut ranks = vec![1.0 / self.len() as f32; self.len()];
@@ -143,8 +145,8 @@ impl<L: Lists> Graph<L> {
         Ok(ranks)
     }
 
-    /// The length of the shortest path between two vertices in edges, if there is one: a search from both ends, which goes on at the end
-    /// with the shorter lists.
+    /// The length of the shortest path between two vertices in edges, if there is one: a search from both ends, which
+    /// goes on at the end with the shorter lists.
     pub fn distance(&self, from: u32, to: u32) -> Result<Option<u32>> {
         if from == to {
             return Ok(Some(0));
@@ -211,8 +213,8 @@ fn chosen(len: usize, is_chosen: impl Fn(usize) -> bool) -> Vec<u32> {
     (0..len as u32).filter(|&vertex| is_chosen(vertex as usize)).collect()
 }
 
-/// A Kronecker graph as Graph500 makes it: 2^scale vertices and `edges_per_vertex` edges for each, with the initiator 0.57, 0.19, 0.19, 0.05.
-/// Its edges are drawn anew for each pass over them, so they take no memory.
+/// A Kronecker graph as Graph500 makes it: 2^scale vertices and `edges_per_vertex` edges for each, with the initiator
+/// 0.57, 0.19, 0.19, 0.05. Its edges are drawn anew for each pass over them, so they take no memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Kronecker {
     /// The binary logarithm of the number of vertices, below 32.
@@ -250,8 +252,8 @@ impl Kronecker {
         (once ^ (once >> (self.scale / 2))).wrapping_mul(0x85eb_ca6b) & mask
     }
 
-    /// The starts of all lists, and the lists, each sorted. An edge is in the lists of both its ends. Edges from a vertex to itself are left
-    /// out.
+    /// The starts of all lists, and the lists, each sorted. An edge is in the lists of both its ends. Edges from a
+    /// vertex to itself are left out.
     pub fn build(self) -> (Vec<u64>, Vec<u32>) {
         let mut starts = vec![0_u64; (1 << self.scale) + 1];
         self.edges(|from, to| {

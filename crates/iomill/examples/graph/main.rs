@@ -1,7 +1,8 @@
-//! Breadth-first search, components, cores, PageRank and shortest paths on a graph with its lists of neighbours in a file of an array.
+//! Breadth-first search, components, cores, PageRank and shortest paths on a graph with its lists of neighbours in a
+//! file of an array.
 //!
-//! `cargo run --release -p iomill --example graph [DIRECTORY [SCALE]]`: 2^SCALE vertices, 16 edges for each. The lab runs the same algorithms on
-//! rivals: `iomill-lab work graph`.
+//! `cargo run --release -p iomill --example graph [DIRECTORY [SCALE]]`: 2^SCALE vertices, 16 edges for each. The lab
+//! runs the same algorithms on rivals: `iomill-lab work graph`.
 
 mod graph;
 #[path = "../common/scratch.rs"]

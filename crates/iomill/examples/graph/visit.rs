@@ -12,8 +12,8 @@ const BATCH_BYTES: usize = 2 << 20;
 /// Ranges that it asks for: a gather keeps a list of them.
 const BATCH_RANGES: usize = 8192;
 
-/// Calls `each` with the bytes of each range, an offset and a length in bytes, and the range's index, in any order. Each processor gathers the
-/// next batch of ranges, and hands them on.
+/// Calls `each` with the bytes of each range, an offset and a length in bytes, and the range's index, in any order.
+/// Each processor gathers the next batch of ranges, and hands them on.
 pub fn visit(file: &File, ranges: &[(u64, usize)], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Result<()> {
     let batches = batches(ranges);
     let next = AtomicUsize::new(0);

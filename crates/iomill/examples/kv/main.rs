@@ -1,7 +1,8 @@
-//! A key-value store in files of an array, under the loads of YCSB from 16 threads, and its reads as futures from one thread.
+//! A key-value store in files of an array, under the loads of YCSB from 16 threads, and its reads as futures from one
+//! thread.
 //!
-//! `cargo run --release -p iomill --example kv [DIRECTORY [RECORDS]]`. The lab runs the same beside RocksDB, LMDB, WiredTiger and redb:
-//! `iomill-lab work kv`.
+//! `cargo run --release -p iomill --example kv [DIRECTORY [RECORDS]]`. The lab runs the same beside RocksDB, LMDB,
+//! WiredTiger and redb: `iomill-lab work kv`.
 
 #[path = "../common/scratch.rs"]
 mod scratch;

@@ -1,14 +1,16 @@
 //! A key-value store: a hash table of pages, a log that makes changes durable, and a sorted run of entries for scans.
 //!
 //! Rules:
-//! 1. An entry lies in the first page from its key's home page on that has room for it. A page that once was full says so, and a search goes
-//!    on behind it.
-//! 2. A change is in the log before it is in a page. `commit` returns when the log up to there is durable. After a crash the log is repeated.
+//! 1. An entry lies in the first page from its key's home page on that has room for it. A page that once was full says
+//!    so, and a search goes on behind it.
+//! 2. A change is in the log before it is in a page. `commit` returns when the log up to there is durable. After a
+//!    crash the log is repeated.
 //! 3. A thread that changes or reads a key holds the key's lock, and the lock of the one page that it works on.
-//! 4. The run is as the store was loaded. A key that has changed since then is in `changed` before its `put` returns. A scan reads the
-//!    run, then `changed`, and looks up the keys of that in the table.
+//! 4. The run is as the store was loaded. A key that has changed since then is in `changed` before its `put` returns. A
+//!    scan reads the run, then `changed`, and looks up the keys of that in the table.
 //!
-//! It counts on pages of 4 KiB that are written as a whole, as SSDs do. Non-goals: removal, tables that grow, and logs that shrink.
+//! It counts on pages of 4 KiB that are written as a whole, as SSDs do. Non-goals: removal, tables that grow, and logs
+//! that shrink.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -44,8 +46,8 @@ pub trait Medium: Sync {
     fn sync(&self) -> Result<()>;
 }
 
-/// Shows pages of a file of `len` bytes, which one gather reads. If the file ends within its last page, that comes last, and is filled up
-/// with zeroes.
+/// Shows pages of a file of `len` bytes, which one gather reads. If the file ends within its last page, that comes
+/// last, and is filled up with zeroes.
 pub fn gather_pages(
     len: u64,
     pages: &[u64],
@@ -123,7 +125,8 @@ pub struct Table<M> {
 }
 
 impl<M: Medium> Table<M> {
-    /// Fills empty files with entries, which come in the order of their keys, and makes them durable. `pages` has room for them.
+    /// Fills empty files with entries, which come in the order of their keys, and makes them durable. `pages` has room
+    /// for them.
     pub fn load(files: [M; 3], pages: u64, entries: impl Iterator<Item = (u64, Vec<u8>)>) -> Result<Table<M>> {
         let mut made = Table::new(files, pages);
         // In memory, since its pages are filled without an order.

@@ -1,4 +1,5 @@
-//! The loads A to F of YCSB (Cooper et al., SoCC 2010) on a key-value store, from several threads. Each value that is read is checked.
+//! The loads A to F of YCSB (Cooper et al., SoCC 2010) on a key-value store, from several threads. Each value that is
+//! read is checked.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;

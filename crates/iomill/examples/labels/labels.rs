@@ -1,5 +1,5 @@
-//! Labels in a volume: many threads write pieces of about 1,000 bytes at unaligned places, as programs do that mark synapses in images of a
-//! brain (the third load of the SC'13 paper). Then everything is read back and checked.
+//! Labels in a volume: many threads write pieces of about 1,000 bytes at unaligned places, as programs do that mark
+//! synapses in images of a brain (the third load of the SC'13 paper). Then everything is read back and checked.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

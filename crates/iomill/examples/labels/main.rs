@@ -1,6 +1,8 @@
-//! Labels in a volume that is a file of an array: 16 threads write pieces of about 1,000 bytes at unaligned places, and all is checked.
+//! Labels in a volume that is a file of an array: 16 threads write pieces of about 1,000 bytes at unaligned places, and
+//! all is checked.
 //!
-//! `cargo run --release -p iomill --example labels [DIRECTORY [MEBIBYTES]]`. The lab runs the same on rivals: `iomill-lab work labels`.
+//! `cargo run --release -p iomill --example labels [DIRECTORY [MEBIBYTES]]`. The lab runs the same on rivals:
+//! `iomill-lab work labels`.
 
 mod labels;
 #[path = "../common/scratch.rs"]

@@ -1,6 +1,7 @@
 //! Shuffled epochs over rows in a file of an array, with memory for a quarter of them.
 //!
-//! `cargo run --release -p iomill --example train [DIRECTORY [ROWS]]`. The lab runs the same on rivals: `iomill-lab work train`.
+//! `cargo run --release -p iomill --example train [DIRECTORY [ROWS]]`. The lab runs the same on rivals:
+//! `iomill-lab work train`.
 
 #[path = "../common/scratch.rs"]
 mod scratch;

@@ -1,5 +1,5 @@
-//! Training with more rows than memory holds: each epoch reads all rows once, in a new random order. The model is linear, and is trained by
-//! stochastic gradient descent, so its loss tells whether the rows were right.
+//! Training with more rows than memory holds: each epoch reads all rows once, in a new random order. The model is
+//! linear, and is trained by stochastic gradient descent, so its loss tells whether the rows were right.
 
 use std::error::Error;
 use std::sync::mpsc::sync_channel;

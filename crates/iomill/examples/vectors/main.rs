@@ -1,7 +1,8 @@
-//! Vector search with the vectors in a file of an array: exact distances of a thousand candidates, and walks along a graph.
+//! Vector search with the vectors in a file of an array: exact distances of a thousand candidates, and walks along a
+//! graph.
 //!
-//! `cargo run --release -p iomill --example vectors [DIRECTORY [SIDE]]`: SIDE^4 vectors of 960 numbers, 4 KiB each. The lab runs the same search on
-//! rivals: `iomill-lab work vectors`.
+//! `cargo run --release -p iomill --example vectors [DIRECTORY [SIDE]]`: SIDE^4 vectors of 960 numbers, 4 KiB each. The
+//! lab runs the same search on rivals: `iomill-lab work vectors`.
 
 #[path = "../common/scratch.rs"]
 mod scratch;

@@ -1,9 +1,9 @@
-//! Vector search with the vectors on drives: exact distances for many candidates, and a walk along a graph as DiskANN does (Subramanya et al.,
-//! NeurIPS 2019).
+//! Vector search with the vectors on drives: exact distances for many candidates, and a walk along a graph as DiskANN
+//! does (Subramanya et al., NeurIPS 2019).
 //!
-//! A record is a page: a vector, and the numbers of its neighbours. Memory has 8 bytes for each vector, which tell its distance roughly.
-//! Non-goals: building the graph of real data. The points here lie on a lattice that is bent into many dimensions, so the graph is known,
-//! and so is the right answer.
+//! A record is a page: a vector, and the numbers of its neighbours. Memory has 8 bytes for each vector, which tell its
+//! distance roughly. Non-goals: building the graph of real data. The points here lie on a lattice that is bent into
+//! many dimensions, so the graph is known, and so is the right answer.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -46,7 +46,8 @@ pub struct Index {
 struct Walk {
     vector: Vec<f32>,
     code: [i8; CODE],
-    /// The candidates that are nearest as far as codes tell, the nearest first, each with whether its record was asked for.
+    /// The candidates that are nearest as far as codes tell, the nearest first, each with whether its record was asked
+    /// for.
     candidates: Vec<(f32, u32, bool)>,
     /// All points that ever were candidates.
     seen: HashSet<u32>,
@@ -115,7 +116,8 @@ impl Index {
         (0..AXES).map(along).sum()
     }
 
-    /// The vector at a place: for each axis waves of rising frequency and falling height, so that near places have near vectors.
+    /// The vector at a place: for each axis waves of rising frequency and falling height, so that near places have near
+    /// vectors.
     pub fn vector(&self, place: Place) -> Vec<f32> {
         let waves = DIMENSIONS / CODE;
         let mut vector = Vec::with_capacity(DIMENSIONS);
@@ -160,7 +162,8 @@ impl Index {
         vector.chain(neighbours.into_iter().flat_map(u32::to_le_bytes)).collect()
     }
 
-    /// The `found` candidates with the nearest vectors to the query, the nearest first. All records are read in one gather.
+    /// The `found` candidates with the nearest vectors to the query, the nearest first. All records are read in one
+    /// gather.
     pub fn rerank(&self, records: &impl Records, query: &[f32], candidates: &[u32], found: usize) -> Result<Vec<u32>> {
         let mut bytes = vec![0; candidates.len() * RECORD_BYTES];
         records.gather(&mut bytes, candidates)?;
@@ -170,7 +173,8 @@ impl Index {
         Ok(ranked.into_iter().take(found).map(|(_, number)| number).collect())
     }
 
-    /// The point that a walk finds nearest to each query. All walks go on together: each step is one gather for all of them.
+    /// The point that a walk finds nearest to each query. All walks go on together: each step is one gather for all of
+    /// them.
     pub fn search(&self, records: &impl Records, queries: &[Place]) -> Result<Vec<u32>> {
         let mut walks: Vec<Walk> = queries.iter().map(|query| Walk::new(self, *query)).collect();
         let mut bytes = Vec::new();

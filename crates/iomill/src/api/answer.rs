@@ -117,12 +117,6 @@ impl Unfilled {
         Ok(Unfilled { bytes: with_room(len)?, len })
     }
 
-    /// Memory that a read has filled already.
-    pub fn of(bytes: Vec<u8>) -> Unfilled {
-        let len = bytes.len();
-        Unfilled { bytes, len }
-    }
-
     /// The bytes.
     ///
     /// # Safety
@@ -132,6 +126,16 @@ impl Unfilled {
         // SAFETY: the caller's promise.
         unsafe { self.bytes.set_len(len) };
         self.bytes
+    }
+
+    /// `filled` with the length given to `new`.
+    ///
+    /// # Safety
+    /// All bytes were written.
+    pub unsafe fn all_filled(self) -> Vec<u8> {
+        let len = self.len;
+        // SAFETY: the caller's promise.
+        unsafe { self.filled(len) }
     }
 }
 

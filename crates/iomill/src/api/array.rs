@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::exec::pools::{Pool, check_may_block};
 use crate::exec::roles::NodeRoles;
 use crate::exec::{self, Exec, promise};
+use crate::file::sums::SumsMemory;
 use crate::pager::{OpenFiles, OpenRef, Pager};
 use crate::sys::events;
 
@@ -137,7 +138,9 @@ impl Array {
             notices: Arc::clone(catalog.notices()),
             instance: ready.instance,
         }));
-        let files = OpenFiles::new(&exec);
+        let cache_pages = pager.as_ref().map_or(0, |pager| pager.pages());
+        let sums = options.tuning.sums_pages.map_or_else(|| SumsMemory::beside_cache(cache_pages), SumsMemory::new);
+        let files = OpenFiles::new(&exec, sums);
         events::opened(catalog.drives().len(), catalog.count());
         let inner = Arc::new(ArrayInner { options, catalog, roles, exec, pager, files, again: Again::empty() });
         Array { inner: ManuallyDrop::new(inner) }

@@ -15,8 +15,8 @@ use crate::pager::{Failed, Span};
 /// The most bytes of one operation. A larger call moves fewer bytes than it asks for, as the traits allow.
 const OPERATION_BYTES_MAX: usize = 256 * 1024;
 
-/// Reads and writes a file sequentially, by the features `tokio` (`AsyncRead`, `AsyncWrite`, `AsyncSeek` of tokio) and `futures-io` (those of
-/// `futures`).
+/// Reads and writes a file sequentially, by the features `tokio` (`AsyncRead`, `AsyncWrite`, `AsyncSeek` of tokio) and
+/// `futures-io` (those of `futures`).
 ///
 /// - A read copies cached bytes at once. Otherwise it begins an operation with a buffer of its own, of at most 256 KiB.
 ///   If the future of the read is dropped, the next read returns those bytes.

@@ -1,5 +1,5 @@
-//! [`Buffer`]: memory that is registered with the drives' engines, so that the kernel need not pin its pages for each I/O. Non-goals:
-//! frames of the cache, which are registered by the pager.
+//! [`Buffer`]: memory that is registered with the drives' engines, so that the kernel need not pin its pages for each
+//! I/O. Non-goals: frames of the cache, which are registered by the pager.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

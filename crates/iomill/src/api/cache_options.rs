@@ -4,7 +4,8 @@
 use crate::cache::policy::PolicyKind;
 use crate::cache::set::WAYS_DEFAULT;
 
-/// How a cache works, apart from its size.
+/// How a cache works, apart from its size. Without a cache these options have no effect, except that `max_bytes` is
+/// refused: a program may set them once, and let its users choose a size of 0.
 ///
 /// ```no_run
 /// use iomill::{ArrayOptions, CacheOptions, PolicyKind};

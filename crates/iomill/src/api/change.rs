@@ -91,10 +91,10 @@ where
         let later = Arc::clone(exec);
         exec.waits.run(Box::new(move || {
             job.write();
-            later.changes.push(&later, job);
+            later.change(job);
         }));
     } else {
-        exec.changes.push(exec, job);
+        exec.change(job);
     }
     Answer::later(promised)
 }

@@ -1,4 +1,5 @@
-//! [`Array::check`] and [`Array::repair`]: the faults of an array, found and repaired. Non-goals: reading data (`scrub`).
+//! [`Array::check`] and [`Array::repair`]: the faults of an array, found and repaired. Non-goals: reading data
+//! (`scrub`).
 
 use std::path::{Path, PathBuf};
 

@@ -6,8 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use super::file::File;
 use crate::error::{Error, Result};
 
-/// Reads and writes a file sequentially, by [`std::io::Read`], [`Write`] and [`Seek`].
-/// It has no buffer of its own, so [`flush`](Write::flush) does nothing. Its writes are durable after [`FileCursor::sync`].
+/// Reads and writes a file sequentially, by [`std::io::Read`], [`Write`] and [`Seek`]. It has no buffer of its own, so
+/// [`flush`](Write::flush) does nothing. Its writes are durable after [`FileCursor::sync`].
 #[derive(Clone, Debug)]
 pub struct FileCursor {
     file: File,
@@ -98,7 +98,8 @@ impl Read for &File {
     }
 }
 
-/// Writes all of `bytes` at the position. They are durable after [`File::sync`], and [`flush`](Write::flush) does nothing.
+/// Writes all of `bytes` at the position. They are durable after [`File::sync`], and [`flush`](Write::flush) does
+/// nothing.
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let end = |offset| offset + bytes.len() as u64;

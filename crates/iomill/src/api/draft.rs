@@ -75,8 +75,8 @@ impl Draft {
     ///
     /// A small file costs two flushes: that of its pages, and that of the log.
     ///
-    /// [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold. Then the draft may be published under another name, or on
-    /// another condition. A draft is published once.
+    /// [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold. Then the draft may be published under
+    /// another name, or on another condition. A draft is published once.
     pub fn publish(&self, name: &str, when: When) -> Result<FileStat> {
         check_may_block("publish")?;
         make(Publication { draft: self.again(), name, when }, &self.array)
@@ -291,7 +291,8 @@ impl Array {
     /// Makes a file of this content, durably and as a whole, like [`Draft::publish`]. Returns the metadata of the file,
     /// with its version.
     ///
-    /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does not hold.
+    /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does
+    /// not hold.
     pub fn put(&self, name: &str, content: &[u8], options: &PutOptions) -> Result<FileStat> {
         check_may_block("put")?;
         make(Put { name, content, options: options.clone(), shares_writes: false }, self)

@@ -1,4 +1,5 @@
-//! Tests of syncs, changes of the length and ends of files that run at the same time, with drives that fail at a chosen moment.
+//! Tests of syncs, changes of the length and ends of files that run at the same time, with drives that fail at a chosen
+//! moment.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -252,8 +253,8 @@ fn a_length_that_waited_for_a_sync_that_failed_stays() {
     }
 }
 
-/// After a failed flush a resize of the cache wrote the pages when the array had given its lock back, and another process might own the
-/// parts.
+/// After a failed flush a resize of the cache wrote the pages when the array had given its lock back, and another
+/// process might own the parts.
 #[test]
 fn nothing_is_written_after_the_array_is_closed() {
     let (_places, plan, array, file) = made(1 << 20, 1);

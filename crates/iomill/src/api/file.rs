@@ -1,5 +1,5 @@
-//! [`File`]: a handle of a virtual file, and its blocking calls. Non-goals: futures and callbacks (`future`), pins and tasks in place
-//! (`pin`).
+//! [`File`]: a handle of a virtual file, and its blocking calls. Non-goals: futures and callbacks (`future`), pins and
+//! tasks in place (`pin`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -18,30 +18,31 @@ use crate::pager::ahead::{CHUNK_PAGES, ReadAhead};
 use crate::pager::{LIST_SPANS, OpenRef, Paged, Span, Want};
 use crate::sys::events;
 
-/// Only a hit that reaches a multiple of this many bytes checks whether read-ahead must continue. Other hits pay one comparison.
+/// Only a hit that reaches a multiple of these bytes checks whether read-ahead must continue. Others pay a comparison.
 const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 
-/// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the same file. All calls may
-/// be mixed, from any number of threads.
+/// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the
+/// same file. All calls may be mixed, from any number of threads.
 ///
-/// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, offsets, lengths, function. Offsets and lengths are
-/// in bytes.
+/// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, offsets, lengths, function.
+/// Offsets and lengths are in bytes.
 ///
-/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory works. Whole 4,096-byte
-/// pages at page offsets are fastest. If overlapping calls run at the same time, a page may have the bytes of any of them. With a page cache it
-/// has the bytes of one call as a whole. Without a cache, and with the engine `mmap`, a read may return bytes of both.
+/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory
+/// works. Whole 4,096-byte pages at page offsets are fastest. If overlapping calls run at the same time, a page may
+/// have the bytes of any of them. With a page cache it has the bytes of one call as a whole. Without a cache, and with
+/// the engine `mmap`, a read may return bytes of both.
 ///
-/// Later reads of this process see a write that has ended. It is durable after the next [`File::sync`]. Before that sync, a crash or a kill may
-/// lose any part of it.
+/// Later reads of this process see a write that has ended. It is durable after the next [`File::sync`]. Before that
+/// sync, a crash or a kill may lose any part of it.
 ///
-/// A write past the end allocates space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, the skipped bytes become a
-/// hole without space, as by [`File::set_len`]. In a plain file skipped bytes are always a hole.
+/// A write past the end allocates space for the bytes that it skips, up to 256 MiB on each drive. If it skips more, the
+/// skipped bytes become a hole without space, as by [`File::set_len`]. In a plain file skipped bytes are always a hole.
 ///
-/// In a forked child a handle for reading opens its file again at the first call, with a cache of its own. That cache has the parent's size
-/// divided by the number of CPUs. All calls on a handle for writing return [`Error::Forked`] there.
+/// In a forked child a handle for reading opens its file again at the first call, with a cache of its own. That cache
+/// has the parent's size divided by the number of CPUs. All calls on a handle for writing fail with [`Error::Forked`].
 ///
-/// Calls return [`Error::Closed`] after the array is closed, and [`Error::BlockingCall`] if they block inside a callback or a waker.
-/// Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
+/// Calls return [`Error::Closed`] after the array is closed, and [`Error::BlockingCall`] if they block inside a
+/// callback or a waker. Writes return [`Error::ReadOnly`] on an array or a plain file that is open for reading.
 ///
 /// Dropping the last handle makes all writes durable, but cannot return errors. [`File::close`] does.
 #[derive(Clone)]
@@ -103,8 +104,8 @@ impl File {
         &self.handle.ahead
     }
 
-    /// A handle for background I/O. All background futures and callbacks together use at most a quarter of a drive's slots, and so does each
-    /// background blocking call. So foreground I/O finds free slots under any background load.
+    /// A handle for background I/O. All background futures and callbacks together use at most a quarter of a drive's
+    /// slots, and so does each background blocking call. So foreground I/O finds free slots under any background load.
     pub fn background(&self) -> File {
         File { class: Class::Background, ..self.clone() }
     }
@@ -124,7 +125,7 @@ impl File {
         self.len() == 0
     }
 
-    /// Reads at an offset in bytes. Returns the number of bytes read: less than `buf.len()` only at the end of the file.
+    /// Reads at an offset in bytes. Returns the number of bytes read, below `buf.len()` only at the end of the file.
     #[inline(always)]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         // SAFETY: `buf` is borrowed for the whole call.
@@ -174,8 +175,8 @@ impl File {
         self.handle.ahead.missed(&self.state, paged, offset / page..(offset + len as u64).div_ceil(page));
     }
 
-    /// Reads within one page of the file, if the page is cached. Returns the range's end. Inlined into every loop that reads, so that no call
-    /// saves and restores registers.
+    /// Reads within one page of the file, if the page is cached. Returns the range's end. Inlined into every loop that
+    /// reads, so that no call saves and restores registers.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes, and nothing else uses them.
@@ -217,14 +218,14 @@ impl File {
         Ok(len)
     }
 
-    /// Writes all bytes at an offset in bytes. A write past the end extends the file. The bytes are durable after the next [`File::sync`].
-    /// After an error each byte of the range is the old or the new one.
+    /// Writes all bytes at an offset in bytes. A write past the end extends the file. The bytes are durable after the
+    /// next [`File::sync`]. After an error each byte of the range is the old or the new one.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.scatter("write_at", std::iter::once((offset, bytes.len())), bytes)
     }
 
-    /// Reads into several buffers, one after the other, from an offset in bytes. Returns the number of bytes read. A page that is in the ranges
-    /// of several buffers is read once for each.
+    /// Reads into several buffers, one after the other, from an offset in bytes. Returns the number of bytes read. A
+    /// page that is in the ranges of several buffers is read once for each.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
         pools::check_may_block("read_vectored_at")?;
         self.here()?.read_vectored_here(bufs, offset)
@@ -249,7 +250,7 @@ impl File {
             unsafe { self.gather_inside(&entered, paged, extents.into_iter()) }?;
             return Ok(all as usize);
         }
-        // SAFETY: the buffers are borrowed for the whole call, and `fetch` returns only after all I/O on them has ended.
+        // SAFETY: the buffers are borrowed for the whole call, and `fetch` returns after all I/O on them has ended.
         unsafe { self.fetch(&entered, Within::SLABS, extents) }?;
         Ok(all as usize)
     }
@@ -267,22 +268,22 @@ impl File {
         unsafe { self.store(&entered, end, Within::SLABS, write.extents.iter().copied()) }
     }
 
-    /// Gathers rows of one length: reads the row at `offsets[i]` into `out[i * row_len..][..row_len]`. One call keeps all drives busy. A row
-    /// past the end of the file is an error.
+    /// Gathers rows of one length: reads the row at `offsets[i]` into `out[i * row_len..][..row_len]`. One call keeps
+    /// all drives busy. A row past the end of the file is an error.
     pub fn read_many(&self, out: &mut [u8], offsets: &[u64], row_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(row_len), out.len(), "out")?;
         self.here()?.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, row_len)), out)
     }
 
-    /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum of their lengths.
-    /// A range past the end of the file is an error.
+    /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum
+    /// of their lengths. A range past the end of the file is an error.
     pub fn read_ranges(&self, out: &mut [u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
         self.here()?.gather_ranges("read_ranges", ranges.iter().copied(), out)
     }
 
-    /// Scatters rows of one length: writes `bytes[i * row_len..][..row_len]` at `offsets[i]`. If rows overlap, a page may have the bytes of any
-    /// of them.
+    /// Scatters rows of one length: writes `bytes[i * row_len..][..row_len]` at `offsets[i]`. If rows overlap, a page
+    /// may have the bytes of any of them.
     pub fn write_many(&self, bytes: &[u8], offsets: &[u64], row_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(row_len), bytes.len(), "bytes")?;
         self.scatter("write_many", offsets.iter().map(|&offset| (offset, row_len)), bytes)
@@ -294,51 +295,43 @@ impl File {
         self.scatter("write_ranges", ranges.iter().copied(), bytes)
     }
 
-    /// Sets the length in bytes, durably. Bytes past a smaller length are lost. Bytes that a larger length adds read as zero.
+    /// Sets the length in bytes, durably. Bytes past a smaller length are lost. Bytes that a larger one adds are zero.
     pub fn set_len(&self, len: u64) -> Result<()> {
         pools::check_may_block("set_len")?;
         self.state.exec().check_open()?;
         self.state.set_len(len)
     }
 
-    /// Allocates space for `len` bytes; the length stays. Writes of these bytes cannot fail for lack of space, and cost the file system less.
-    /// The space is freed when the file is closed or cut, and when a write past the end fails. On a plain file this is an error
-    /// ([`Error::Invalid`]).
+    /// Allocates space for `len` bytes; the length stays. Writes of these bytes cannot fail for lack of space, and cost
+    /// the file system less. The space is freed when the file is closed or cut, and when a write past the end fails. On
+    /// a plain file this is an error ([`Error::Invalid`]).
     pub fn preallocate(&self, len: u64) -> Result<()> {
         pools::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
-        loop {
-            if self.state.file.must_move(len) {
-                self.state.file.begin_resize()?.move_for(len)?;
-            }
-            let _entered = Entered::enter(&self.state.file)?;
-            if self.state.file.preallocate(len)? {
-                return Ok(());
-            }
-        }
+        self.state.preallocate(len)
     }
 
-    /// Whether the file has no name: it was deleted or replaced, or is a draft. Dropping the last handle of such a file frees its space and
-    /// waits for drives. A thread that must not wait hands that handle to another thread.
+    /// Whether the file has no name: it was deleted or replaced, or is a draft. Dropping the last handle of such a file
+    /// frees its space and waits for drives. A thread that must not wait hands that handle to another thread.
     pub fn is_nameless(&self) -> bool {
         self.here().is_ok_and(|file| file.state.is_removal())
     }
 
-    /// Makes durable all writes that ended before this call, by any handle, the length, and the bytes that an earlier writer left unsynced. On
-    /// an array or a plain file that is open for reading it does nothing.
+    /// Makes durable all writes that ended before this call, by any handle, the length, and the bytes that an earlier
+    /// writer left unsynced. On an array or a plain file that is open for reading it does nothing.
     ///
-    /// An error means that some writes may not be durable, or that a write-back has failed since this handle's last sync. Each handle that was
-    /// open reports a failed write-back once, even if a later try succeeded. Pages that could not be written stay in the cache, and the next
-    /// sync tries again. After a failed fdatasync the contents of the drives are unknown, so the file takes no more writes until it is opened
-    /// again.
+    /// An error means that some writes may not be durable, or that a write-back has failed since this handle's last
+    /// sync. Each handle that was open reports a failed write-back once, even if a later try succeeded. Pages that
+    /// could not be written stay in the cache, and the next sync tries again. After a failed fdatasync the contents of
+    /// the drives are unknown, so the file takes no more writes until it is opened again.
     pub fn sync(&self) -> Result<()> {
         pools::check_may_block("sync")?;
         let file = self.here()?;
         sync_traced(&file.state, &file.reported)
     }
 
-    /// Syncs and closes this handle. Returns the errors of [`File::sync`]. After the last handle is closed, the space of a nameless file is
-    /// free, and the file system of a plain file can be unmounted.
+    /// Syncs and closes this handle. Returns the errors of [`File::sync`]. After the last handle is closed, the space
+    /// of a nameless file is free, and the file system of a plain file can be unmounted.
     pub fn close(self) -> Result<()> {
         pools::check_may_block("close")?;
         let synced = self.sync();
@@ -395,9 +388,10 @@ impl File {
         })
     }
 
-    /// Closes this handle without a sync, for a file that is deleted next: its bytes need no write. If the handle is the last one, bytes that
-    /// are only in memory are lost. The file is then as after a crash: writes of any handle since the last sync may be missing. If several
-    /// handles are discarded at the same moment, perhaps none is found to be the last one, and the bytes are written.
+    /// Closes this handle without a sync, for a file that is deleted next: its bytes need no write. If the handle is
+    /// the last one, bytes that are only in memory are lost. The file is then as after a crash: writes of any handle
+    /// since the last sync may be missing. If several handles are discarded at the same moment, perhaps none is found
+    /// to be the last one, and the bytes are written.
     pub fn discard(self) {
         if Arc::strong_count(&self.handle) == 1 {
             self.state.give_up();
@@ -470,8 +464,8 @@ impl File {
         self.gather_into(call, || self.state.file.check_within(ranges.clone()), ranges.clone(), out)
     }
 
-    /// Reads ranges, (offset, length) in bytes each, into `out`. The length of `out` is the sum of their lengths. `check` fails unless the
-    /// ranges are within the file. It runs again if the file may have shrunk.
+    /// Reads ranges, (offset, length) in bytes each, into `out`. The length of `out` is the sum of their lengths.
+    /// `check` fails unless the ranges are within the file. It runs again if the file may have shrunk.
     #[inline]
     pub(super) fn gather_into(
         &self,
@@ -506,8 +500,8 @@ impl File {
         check()?;
         let within = Within::new(out.as_ptr(), out.len());
         let extents = extents(ranges, start);
-        // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together. `fetch` returns only after all I/O on
-        // it has ended.
+        // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together. `fetch` returns only after
+        // all I/O on it has ended.
         unsafe { self.fetch(&entered, within, extents) }
     }
 

@@ -61,8 +61,9 @@ impl FileOptions {
     /// page that differs from its checksum is [`Error::CorruptPage`](crate::Error::CorruptPage). A page of zeros has no
     /// checksum.
     ///
-    /// Checksums take a thousandth of the file's space on its drives. While the file is open, they take four bytes of
-    /// memory for each page near a used page. After a crash, each stretch of 64 MiB that was being written gets new
+    /// Checksums take a thousandth of the file's space on its drives. While files are open, they take memory beside the
+    /// cache: four bytes for each page near a used page. That is at most 16 MiB for all files of the array, or a
+    /// sixteenth of the cache if that is more. After a crash, each stretch of 64 MiB that was being written gets new
     /// checksums, computed from the bytes on its drive.
     pub fn checksums(mut self, checksums: bool) -> Self {
         self.checksums = checksums;

@@ -1,6 +1,6 @@
-//! Futures of reads, writes and syncs, and callbacks. The operations own the buffers: dropping a future frees no memory
-//! that the kernel still writes to. Non-goals: the futures themselves (`answer`, `transfer`), running operations
-//! (`exec`), and batches (`pager::batch`).
+//! Futures of reads, writes and syncs. The operations own the buffers: dropping a future frees no memory that the
+//! kernel still writes to. Non-goals: callbacks (`callback`), the futures themselves (`answer`, `transfer`), running
+//! operations (`exec`), and batches (`pager::batch`).
 
 use super::answer::{Answer, Unfilled};
 use super::file::{File, check_sizes, sum_of_lengths, sync_traced};
@@ -8,12 +8,10 @@ use super::transfer::{Begun, Later, Moving, Transfer};
 use crate::drive::shares::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::exec::{Within, pools, promise};
+use crate::exec::{Within, promise};
 use crate::file::split::{Extent, extents};
-use crate::pager::batch::{Batch, BatchReceiver, Buffers, Callback, Owned, Requester, Unread};
+use crate::pager::batch::{BatchReceiver, Owned, Requester, Unread, UpToEnd};
 use crate::pager::{Failed, IoBuffer, IoBytes, Kept, OpenFile, Span};
-
-pub use crate::pager::batch::Request;
 
 impl File {
     /// Reads `len` bytes at an offset in bytes into new memory. The future resolves to the bytes: fewer than `len` only
@@ -77,11 +75,7 @@ impl File {
         if self.class != Class::Foreground {
             return Err(bytes);
         }
-        let place = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-        let span = Span { page: place.0, within: place.1 as u16, len: within as u16, buf: bytes.memory().cast() };
-        // SAFETY: the memory is as long as the range, and nothing else has it.
-        if unsafe { self.state.read_in_set(span) } {
-            self.passed(offset, within);
+        if self.read_if_cached(&mut bytes, offset, within) {
             return Ok(Ok(Begun::Now(bytes, within)));
         }
         let reading = OpenFile::begin_direct(&self.state, self.class, (offset, within), bytes)?;
@@ -117,13 +111,46 @@ impl File {
             Ok(begun) => return begun,
             Err(buf) => buf,
         };
-        file.look_ahead(offset, (len as u64).min(file.len().saturating_sub(offset)) as usize);
+        if let Err(error) = file.state.exec().check_open() {
+            return Err(Failed::new(error, Some(buf)));
+        }
+        let read = match file.read_cached(buf, offset) {
+            Ok((buf, len)) => return Ok(Begun::Now(buf, len)),
+            Err(read) => read,
+        };
         let (promise, promised) = promise();
         let _never_waits = begin_serving();
-        match file.requester().begin_up_to_end(buf, offset, BatchReceiver::promise(promise)) {
+        match file.requester().begin_up_to_end(read, BatchReceiver::promise(promise)) {
             Ok(cell) => Ok(Begun::Later(Moving::UpToEnd(Later::new(promised, cell)))),
             Err(failed) => Err(failed.map(|(buf, _)| buf)),
         }
+    }
+
+    /// Reads `len` bytes within one page, if the page is cached. `buf` has room for them.
+    pub(super) fn read_if_cached<B: IoBuffer>(&self, buf: &mut B, offset: u64, len: usize) -> bool {
+        let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
+        let span = Span { page, within: within as u16, len: len as u16, buf: buf.memory().cast() };
+        // SAFETY: the memory is at least as long as the range, and nothing else has it.
+        let is_cached = unsafe { self.state.read_in_set(span) };
+        if is_cached {
+            self.passed(offset, len);
+        }
+        is_cached
+    }
+
+    /// Copies the cached bytes of a read up to the end of the file. Returns the buffer and the number of bytes read if
+    /// all are cached and there are any, else the read of the others.
+    pub(super) fn read_cached<B: IoBuffer>(&self, buf: B, offset: u64) -> std::result::Result<(B, usize), UpToEnd<B>> {
+        let read = UpToEnd::new(&self.state, buf, offset).into_cached();
+        match &read {
+            Ok((_, len)) => self.passed(offset, *len),
+            Err(rest) => {
+                if let Some(paged) = self.state.paged.as_ref().filter(|_| rest.bytes() > 0) {
+                    self.missed(paged, offset, rest.bytes());
+                }
+            }
+        }
+        read
     }
 
     /// [`File::read_many`] as a future that owns the buffer and resolves to it. Cached rows are copied before this
@@ -174,7 +201,7 @@ impl File {
         &self,
         bytes: B,
         needed: Option<usize>,
-        ranges: impl Iterator<Item = (u64, usize)>,
+        ranges: impl Iterator<Item = (u64, usize)> + Clone,
     ) -> Transfer<B> {
         let checked = check_sizes(needed, bytes.bytes().len(), "bytes").and_then(|()| self.here());
         let file = match checked {
@@ -184,13 +211,17 @@ impl File {
         let mut bytes = Kept::new(bytes);
         let memory = bytes.get().bytes();
         // Writes only read the memory.
-        let writes: Vec<Extent> =
-            extents(ranges, memory.cast::<u8>().cast_mut()).filter(|extent| extent.len > 0).collect();
-        let fits =
-            writes.iter().try_for_each(|write| file.state.file.range_end(write.offset, write.len as u64).map(drop));
-        if let Err(error) = fits {
+        let writes = extents(ranges, memory.cast::<u8>().cast_mut()).filter(|extent| extent.len > 0);
+        let fits = |write: Extent| file.state.file.range_end(write.offset, write.len as u64).map(drop);
+        if let Err(error) = writes.clone().try_for_each(fits) {
             return Transfer::failed(error, bytes.into_inner());
         }
+        // SAFETY: the memory is as `IoBytes` promises.
+        let written = unsafe { file.state.write_cached(writes.clone()) };
+        if written > 0 && written == memory.len() {
+            return Transfer::now(bytes.into_inner());
+        }
+        let writes = rest_of(writes, written).collect();
         // SAFETY: the extents are in the memory of `bytes`, which is as `IoBytes` promises.
         let owned = unsafe { Owned::new(bytes, within(memory), Unread::default(), Some(writes)) };
         file.begin_transfer(owned, memory.len())
@@ -205,89 +236,6 @@ impl File {
             }
             Err(forked) => Answer::now(Err(forked)),
         }
-    }
-
-    /// Begins a batch of requests. A callback thread calls `callback` with one buffer for each request, the bytes read
-    /// or written, or with the first error of the batch. If the batch cannot begin, this returns the error and drops
-    /// the callback.
-    ///
-    /// Inside the callback, blocking calls return [`Error::BlockingCall`](crate::Error::BlockingCall), and `submit` is
-    /// allowed. The same is true inside wakers, which may run on any thread that does I/O.
-    pub fn submit(
-        &self,
-        requests: Vec<Request>,
-        callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
-    ) -> Result<()> {
-        let file = self.here()?;
-        let exec = file.state.exec();
-        let requester = file.requester();
-        while pools::may_wait() && requester.is_full_here() {
-            exec.pause_for_io();
-        }
-        let callback: Callback<Buffers> = Box::new(|outcome| callback(outcome.map_err(Error::from)));
-        let callback = match requests[..] {
-            [Request::Read { offset, len }] => match file.submit_read(offset, len, callback)? {
-                Some(callback) => callback,
-                None => return Ok(()),
-            },
-            _ => callback,
-        };
-        let done = BatchReceiver::callback(&exec.callbacks, callback)?;
-        requester.begin(Batch::of(requests), done).map(drop)
-    }
-
-    /// `submit` of one read. Returns the callback if the read needs the general path.
-    fn submit_read(&self, offset: u64, len: usize, callback: Callback<Buffers>) -> Result<Option<Callback<Buffers>>> {
-        let is_there = offset.checked_add(len as u64).is_some_and(|end| end <= self.len());
-        let is_in_page = len <= PAGE_BYTES - offset as usize % PAGE_BYTES;
-        if len == 0 || !is_there || (self.state.paged.is_some() && (!is_in_page || self.class != Class::Foreground)) {
-            return Ok(Some(callback));
-        }
-        let exec = self.state.exec();
-        exec.check_open()?;
-        exec.callbacks.get_ready()?;
-        let mut bytes = Unfilled::new(len)?;
-        if self.state.paged.is_some() {
-            let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-            let span = Span { page, within: within as u16, len: len as u16, buf: bytes.memory().cast() };
-            // SAFETY: the memory is as long as the range, and nothing else has it.
-            if unsafe { self.state.read_in_set(span) } {
-                self.passed(offset, len);
-                // SAFETY: all of it was read.
-                let bytes = unsafe { bytes.filled(len) };
-                exec.callbacks.call(Box::new(move || callback(Ok(vec![bytes]))));
-                return Ok(None);
-            }
-        }
-        let callback: Callback<Unfilled> = Box::new(move |outcome| {
-            // SAFETY: the read has filled that many bytes.
-            callback(
-                outcome.map(|bytes| vec![unsafe { bytes.filled(len) }]).map_err(|failed| failed.map(|_| Vec::new())),
-            )
-        });
-        let begun = OpenFile::submit_direct(&self.state, self.class, (offset, len), bytes, callback);
-        let Err((_unused, callback)) = begun else {
-            if let Some(paged) = &self.state.paged {
-                self.missed(paged, offset, len);
-            }
-            return Ok(None);
-        };
-        let one = |mut buffers: Buffers| Unfilled::of(buffers.pop().unwrap_or_default());
-        Ok(Some(Box::new(move |outcome| callback(outcome.map(one).map_err(|failed| failed.map(one))))))
-    }
-
-    /// [`File::submit`], unless `submit` would wait because the calling thread has some thousand unfinished batches.
-    /// Then this returns the requests (`Ok(Some(requests))`) and begins nothing.
-    pub fn try_submit(
-        &self,
-        requests: Vec<Request>,
-        callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
-    ) -> Result<Option<Vec<Request>>> {
-        let file = self.here()?;
-        if file.requester().is_full_here() {
-            return Ok(Some(requests));
-        }
-        file.submit(requests, callback).map(|()| None)
     }
 
     /// Begins to read ranges, (offset, length) in bytes each, into `out`. The length of `out` is the sum of theirs.
@@ -322,9 +270,20 @@ impl File {
         }
     }
 
-    fn requester(&self) -> Requester {
+    pub(super) fn requester(&self) -> Requester {
         Requester::new(self.state.clone(), self.class)
     }
+}
+
+/// The extents without their first `skip` bytes.
+fn rest_of(extents: impl Iterator<Item = Extent>, skip: usize) -> impl Iterator<Item = Extent> {
+    let mut skip = skip;
+    extents.filter_map(move |Extent { offset, len, buf }| {
+        let skipped = skip.min(len);
+        skip -= skipped;
+        let rest = Extent { offset: offset + skipped as u64, len: len - skipped, buf: buf.wrapping_add(skipped) };
+        (rest.len > 0).then_some(rest)
+    })
 }
 
 /// The memory of a buffer, for the engines with which it is registered.

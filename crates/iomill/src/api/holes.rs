@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::file::File;
+use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::file::Entered;
@@ -34,6 +35,10 @@ impl Known {
         }
         Ok(range.end > self.start)
     }
+}
+
+fn page_of(offset: u64) -> u64 {
+    offset / PAGE_BYTES as u64
 }
 
 impl File {
@@ -75,7 +80,10 @@ impl File {
         while at < found.map_or(len, end) {
             let (part, place) = file.locate(at);
             let left = place.left.min(len - at);
-            match (known[place.part].has_data(part, place.offset..place.offset + left)?, found) {
+            let has_data = known[place.part].has_data(part, place.offset..place.offset + left)?
+                // A drive that has lost bytes may report a hole in their place. A read finds that out.
+                || file.sums().map_or(Ok(false), |sums| sums.has_some(page_of(at)..page_of(at + left - 1) + 1))?;
+            match (has_data, found) {
                 (true, None) => found = Some(at),
                 (false, Some(_)) => break,
                 _ => {}

@@ -14,13 +14,13 @@
 //! - `file.rs`, `holes.rs`: the blocking calls of a `File`; which ranges of a file hold data.
 //! - `plain.rs`, `runtime.rs`: opening plain files, and the cache, engines and queues that they share.
 //! - `rows.rs`, `gather.rs`: rows by their numbers; gathers into new memory.
-//! - `future.rs`: futures and callbacks.
-//! - `pin.rs`: pins, `read_owned`, `read_with`, `submit_with`.
+//! - `future.rs`, `callback.rs`: futures; callbacks.
+//! - `pin.rs`: pins, `read_with`, `submit_with`.
 //! - `cursor.rs`, `position.rs`, `async_cursor.rs`: a position in a file, for `std::io` and for the traits of tokio and
 //!   `futures`.
 //! - `advise.rs`, `buffer.rs`: advice about future reads; memory that is registered with the drives' engines.
-//! - `options.rs`, `cache_options.rs`, `tuning.rs`, `file_options.rs`: options of arrays, their caches and drives, and of
-//!   files.
+//! - `options.rs`, `cache_options.rs`, `tuning.rs`, `file_options.rs`: options of arrays, their caches and drives, and
+//!   of files.
 //! - `profile.rs`, `setup.rs`: measured profiles, and the choices at open.
 //! - `info.rs`, `peek.rs`: the description of an array, with its lock and without. `check.rs`, `scrub.rs`: checks of
 //!   the catalog and of the data. `by_hand.rs`: the catalog as text.
@@ -120,6 +120,7 @@ mod buffer;
 #[cfg(feature = "internals")]
 mod by_hand;
 mod cache_options;
+mod callback;
 mod change;
 mod check;
 mod child;
@@ -170,19 +171,19 @@ pub use array::Array;
 pub use async_cursor::AsyncCursor;
 pub use buffer::Buffer;
 pub use cache_options::CacheOptions;
+pub use callback::Request;
 pub use check::{Problem, Report, Severity};
 pub use cursor::FileCursor;
 pub use draft::Draft;
 pub use file::File;
 pub use file_options::{DEFAULT_BLOCK_BYTES, FileOptions, PutOptions};
-pub use future::Request;
 pub use info::{ArrayInfo, DriveInfo, FileStat, NodeInfo, SmallSpace};
 pub use listing::{Listed, ListedFile, Listing};
 #[cfg(feature = "internals")]
 pub use options::{ADAPTIVE_DEPTH, DEFAULT_DEPTH};
 pub use options::{ArrayOptions, CreateOptions};
 pub use peek::Peek;
-pub use pin::{OwnedBytes, PinnedPage, PinnedRange};
+pub use pin::{PinnedPage, PinnedRange};
 pub use plain::{PlainOptions, open_plain};
 pub use profile::Profile;
 pub use rows::RowId;

@@ -1,4 +1,5 @@
-//! Calls of an [`Array`] that change names and attributes, each as a blocking call and as a future. Non-goals: contents (`draft`).
+//! Calls of an [`Array`] that change names and attributes, each as a blocking call and as a future. Non-goals: contents
+//! (`draft`).
 
 use std::sync::Arc;
 

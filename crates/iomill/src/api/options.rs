@@ -208,8 +208,8 @@ impl CreateOptions {
         CreateOptions::default()
     }
 
-    /// Weights of the drives, in their order: a drive of weight 2 takes twice the share of one of weight 1 in files with
-    /// the layout [`Hash`](super::Layout::Hash). From 1 to 1,000; all 1 by default.
+    /// Weights of the drives, in their order: a drive of weight 2 takes twice the share of one of weight 1 in files
+    /// with the layout [`Hash`](super::Layout::Hash). From 1 to 1,000; all 1 by default.
     pub fn weights(mut self, weights: impl Into<Vec<u32>>) -> Self {
         self.weights = Some(weights.into());
         self

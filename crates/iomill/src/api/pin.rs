@@ -9,9 +9,8 @@ use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::pager::Paged;
 use crate::pager::ahead::CHUNK_PAGES;
-use crate::pager::batch::zeroed;
 
-pub use crate::pager::{OwnedBytes, PinnedPage, PinnedRange};
+pub use crate::pager::{PinnedPage, PinnedRange};
 
 impl File {
     /// Pins a page, by its number: 4,096 bytes from `page * 4096` on. The file's last page may be shorter. For a cached
@@ -21,8 +20,9 @@ impl File {
     /// pinned.
     #[inline(always)]
     pub fn pin(&self, page: u64) -> Result<PinnedPage<'_>> {
-        // In parts, which stay in registers up to the end. If a pin were stored to memory, and read back at once by wider loads, these
-        // would wait for the stores. The stores wait for all loads before them, so pins would not overlap.
+        // In parts, which stay in registers up to the end. If a pin were stored to memory, and read back at once by
+        // wider loads, these would wait for the stores. The stores wait for all loads before them, so pins would not
+        // overlap.
         let parts = match self.pin_found(page) {
             Some(pin) => pin.into_parts(),
             None => self.pin_any(page)?.into_parts(),
@@ -66,41 +66,6 @@ impl File {
             let help = "give the array or the runtime one (`cache_bytes` of its options)";
             Error::invalid(format!("{call} on {:?}", self.name()), "there is no cache").advise(help)
         })
-    }
-
-    /// Reads a range as bytes that borrow nothing. A range within one page is pinned and not copied, if a pin is
-    /// available. Otherwise it is copied. `offset` and `len` are in bytes. At the end of the file the range is shorter.
-    pub fn read_owned(&self, offset: u64, len: usize) -> Result<OwnedBytes> {
-        pools::check_may_block("read_owned")?;
-        let file = self.here()?;
-        if !std::ptr::eq(file, self) {
-            return file.read_owned(offset, len);
-        }
-        self.state.file.range_end(offset, len as u64)?;
-        self.state.exec().check_open()?;
-        let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
-        if let Some(paged) = &self.state.paged
-            && (1..=PAGE_BYTES - within).contains(&len)
-            && let Some(pin) = self.pin_or_not(paged, page)?
-        {
-            // SAFETY: the pin is of a page of this file, and `paged` is the file's part of the cache.
-            return Ok(unsafe { OwnedBytes::pinned(pin, paged, within, len) });
-        }
-        let mut bytes = zeroed(self.len().saturating_sub(offset).min(len as u64) as usize)?;
-        let read = self.read_at(&mut bytes, offset)?;
-        bytes.truncate(read);
-        Ok(OwnedBytes::copied(bytes))
-    }
-
-    fn pin_or_not<'a>(&'a self, paged: &'a Arc<Paged>, page: u64) -> Result<Option<PinnedPage<'a>>> {
-        if let Some(pin) = self.pin_found(page) {
-            return Ok(Some(pin));
-        }
-        if let Ok(Some(pin)) = self.state.pin_held(paged, page, true) {
-            return Ok(Some(pin));
-        }
-        self.missed(paged, page * PAGE_BYTES as u64, PAGE_BYTES);
-        self.state.pin_or_not(paged, page, self.class)
     }
 
     /// Runs a task over the cached bytes of a range, in place, without a copy. It first reads all missing pages in one

@@ -91,8 +91,9 @@ impl PlainOptions {
         runtime.open_later(move || options.open(path))
     }
 
-    /// Opens files as one, for reading: the bytes of the first, then those of the second, and so on. Reading is fastest if the length of
-    /// every file but the last is a multiple of 4,096 bytes. The errors are those of [`PlainOptions::open`].
+    /// Opens files as one, for reading: the bytes of the first, then those of the second, and so on. Reading is fastest
+    /// if the length of every file but the last is a multiple of 4,096 bytes. The errors are those of
+    /// [`PlainOptions::open`].
     pub fn open_list<P: AsRef<Path>>(&self, paths: impl IntoIterator<Item = P>) -> Result<File> {
         let paths: Vec<PathBuf> = paths.into_iter().map(|path| path.as_ref().to_owned()).collect();
         if paths.is_empty() {

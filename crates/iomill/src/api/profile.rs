@@ -1,8 +1,8 @@
 //! [`Profile`]: measurements of an array's drives, as a file that `open` reads: depth, weights, drive threads.
 //!
 //! Goals: text that a person can read and change; an error names its line; a drive is known by its id, wherever it is
-//! mounted; options take precedence. Non-goals: measuring and writing, which is `iomill probe`; settings of the machine,
-//! which is `iomill tune`.
+//! mounted; options take precedence. Non-goals: measuring and writing, which is `iomill probe`; settings of the
+//! machine, which is `iomill tune`.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -25,8 +25,8 @@ const LEN_MAX: usize = 1 << 20;
 /// The number of foreign drives that get a notice each.
 const FOREIGN_TOLD: usize = 8;
 
-/// Measurements of an array's drives, which [`ArrayOptions::profile`](super::ArrayOptions::profile) takes: depth, weights
-/// and drive threads. `iomill probe --profile FILE` writes them as a text.
+/// Measurements of an array's drives, which [`ArrayOptions::profile`](super::ArrayOptions::profile) takes: depth,
+/// weights and drive threads. `iomill probe --profile FILE` writes them as a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// As [`Tuning::drive_threads`](super::Tuning::drive_threads).

@@ -179,7 +179,8 @@ fn missing_and_foreign_drives_are_reported() {
     assert!(peek.info().unwrap().notices.join("\n").contains("not of this array"));
 }
 
-/// A device as the profile, or a file from elsewhere, soon gets an error, and without control characters for the terminal.
+/// A device as the profile, or a file from elsewhere, soon gets an error, and without control characters for the
+/// terminal.
 #[test]
 fn hostile_files_are_refused_or_reported_in_short() {
     let told = Profile::read("/dev/zero").unwrap_err().to_string();

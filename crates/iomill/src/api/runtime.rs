@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 use crate::exec::{self, Exec};
 use crate::file::plain::{DriveHold, DriveUsers, PlainFile};
+use crate::file::sums::SumsMemory;
 use crate::pager::{OpenFiles, Pager, Places};
 use crate::sys::cpu;
 use crate::sys::fs::{Access, Alignment, Ground};
@@ -378,7 +379,7 @@ impl RuntimeInner {
             notices: kept,
             instance,
         }));
-        let files = OpenFiles::new(&exec);
+        let files = OpenFiles::new(&exec, SumsMemory::beside_cache(0));
         let (known, users, again) = (Mutex::default(), DriveUsers::new(DRIVES_MAX), Again::empty());
         Ok(RuntimeInner { options, exec, pager, files, known, users, cpus, is_shared, again })
     }

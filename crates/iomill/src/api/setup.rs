@@ -1,4 +1,5 @@
-//! Checks and choices when an array is opened or a file is created: options, engines, CPUs, counters. Non-goals: applying them.
+//! Checks and choices when an array is opened or a file is created: options, engines, CPUs, counters. Non-goals:
+//! applying them.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ pub const PROBED: &str = "label";
 /// The largest block in bytes.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// The roles of the nodes, or an error if options are invalid alone or together, for an array of drives with these depths.
+/// The roles of the nodes, or an error if options are invalid alone or together, for an array of drives with these
+/// depths.
 pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<NodeRoles> {
     let drives = depths.len();
     if let Some(depth) = depths.iter().find(|depth| !(1..=DEPTH_MAX).contains(*depth)) {

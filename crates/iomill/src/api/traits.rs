@@ -58,7 +58,6 @@ const _: () = {
     is_shared::<Draft>();
     is_shared::<PutOptions>();
     is_shared::<Request>();
-    is_shared::<OwnedBytes>();
     may_cross::<PinnedPage<'_>>();
     may_cross::<PinnedRange<'_>>();
 };

@@ -28,6 +28,7 @@ pub struct Tuning {
     pub(super) cache_nodes: Option<Vec<usize>>,
     pub(super) io_nodes: Option<Vec<usize>>,
     pub(super) remote: Remote,
+    pub(super) sums_pages: Option<usize>,
 }
 
 impl Tuning {
@@ -114,6 +115,13 @@ impl Tuning {
     /// threads](Tuning::drive_threads), by that option or because of [`Tuning::cache_nodes`].
     pub fn io_nodes(mut self, nodes: impl Into<Vec<usize>>) -> Self {
         self.io_nodes = Some(nodes.into());
+        self
+    }
+
+    /// The most pages of checksums in memory, of 4 KiB each, besides those that operations use.
+    #[cfg(feature = "internals")]
+    pub fn sums_pages(mut self, pages: usize) -> Self {
+        self.sums_pages = Some(pages);
         self
     }
 

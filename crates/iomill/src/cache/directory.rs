@@ -6,6 +6,7 @@
 use super::feeder::{DRAIN_LEN, Feeder};
 use super::key::{self, Key, KeyHash};
 use super::policy::{self, Policy, PolicyKind, Scale};
+use super::prefetch::prefetch;
 use super::set::{HitRule, Locked, Seen, Set, Shape};
 use super::words::Words;
 use crate::error::{Error, Result};
@@ -242,7 +243,7 @@ impl Directory {
         let hashes = &mut hashes[..keys.len()];
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.hash(*key);
-            super::prefetch(self.set_of(*hash).line(0));
+            prefetch(self.set_of(*hash).line(0));
         }
         for (hash, key) in hashes.iter().zip(keys) {
             let set = self.set_of(*hash);
@@ -265,7 +266,7 @@ impl Directory {
     #[inline]
     pub fn prefetch(&self, hash: KeyHash) {
         let set = self.set(self.set_index(hash));
-        (0..self.shape.stride / 8).for_each(|line| super::prefetch(set.line(line)));
+        (0..self.shape.stride / 8).for_each(|line| prefetch(set.line(line)));
     }
 
     /// [`Directory::touch`] for a caller that has the hash already.

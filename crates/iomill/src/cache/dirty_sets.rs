@@ -27,6 +27,7 @@ impl DirtySets {
     }
 
     /// Notes whether a locked set has such pages.
+    #[inline]
     pub fn note(&self, SetIndex(index): SetIndex, set: &Locked<'_>) {
         let (word, bit) = (&self.0.all()[(index / BITS) as usize], 1 << (index % BITS));
         let is_dirty = set.dirty() | set.flushing() != 0;

@@ -7,12 +7,14 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::PIN_SHARE;
 use super::hints::Hint;
 use super::memory::Memory;
 use crate::drive::PAGE_BYTES;
 use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{Mutex, lock};
+
+/// The number of frames per pin: an eighth of the frames may be pinned.
+const PIN_SHARE: u32 = 8;
 
 /// All frames of a cache.
 #[derive(Debug)]

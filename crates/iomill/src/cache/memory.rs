@@ -13,7 +13,7 @@ use super::hints::{Hint, HintBase, Hints};
 use super::key::Key;
 use super::occupants::Occupants;
 use super::pins::{PinBlock, Pins};
-use super::prefetch;
+use super::prefetch::prefetch;
 use crate::drive::PAGE_BYTES;
 use crate::sys::memory::NodePolicy;
 use crate::sys::sync::AtomicU64;

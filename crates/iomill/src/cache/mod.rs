@@ -113,6 +113,7 @@ mod models;
 mod occupants;
 mod pins;
 pub mod policy;
+mod prefetch;
 mod resize;
 pub mod set;
 mod shape;
@@ -139,6 +140,7 @@ use key::{Key, KeyHash};
 use lanes::ways_of;
 pub use memory::{Memory, NO_READERS};
 use policy::PolicyKind;
+use prefetch::prefetch;
 use set::Locked;
 use wait::Waiters;
 
@@ -152,9 +154,6 @@ const BATCH_SHARE: usize = 4;
 /// The number of each cache's first frame is a multiple of this: its memory begins with a chunk, however large chunks
 /// are.
 const FRAMES_ALIGN: u64 = (64 << 20) / PAGE_BYTES as u64;
-
-/// The number of frames per pin: an eighth of the frames may be pinned.
-const PIN_SHARE: u32 = 8;
 
 /// The settings of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -369,8 +368,8 @@ impl Cache {
         self.begin(key, hash, false)
     }
 
-    /// Asks for a page for a copy: the caller copies its bytes before it ends the fill, and keeps no frame. So the policy
-    /// may keep the page out of its set.
+    /// Asks for a page for a copy: the caller copies its bytes before it ends the fill, and keeps no frame. So the
+    /// policy may keep the page out of its set.
     pub fn begin_read(&self, key: Key, hash: KeyHash) -> Begun {
         self.begin(key, hash, true)
     }
@@ -630,15 +629,4 @@ impl Cache {
         }
         self.memory.prefetch_hint(self.memory.hint_base(key.file()), key.page());
     }
-}
-
-#[inline]
-fn prefetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint, and may name any address.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }

@@ -31,19 +31,17 @@ impl Cache {
             if Locked::has(set.filling(), way) {
                 return Wrote::Busy;
             }
-            let Some(frame) = self.writable(set_index, &mut set, way, hash) else {
-                // Pins leave no frame. Once the page is clean, it leaves the cache, and the write goes past the cache
-                // (rule 2).
-                if !Locked::has(set.dirty() | set.flushing(), way) {
-                    self.drop_page(&mut set, way);
-                }
-                return Wrote::Full;
-            };
-            // SAFETY: the caller's promise. The set is locked, so no other thread writes to its frames.
-            unsafe { self.frames.copy_in(frame, within, from, len) };
-            self.publish(frame, key);
-            self.soil(set_index, &mut set, way);
-            return Wrote::Done { dirty: set.dirty().count_ones(), came: None };
+            // SAFETY: the caller's promise.
+            let written = unsafe { self.write_way((set_index, &mut set, way), (key, hash), within, from, len) };
+            if let Some(dirty) = written {
+                return Wrote::Done { dirty, came: None };
+            }
+            // Pins leave no frame. Once the page is clean, it leaves the cache, and the write goes past the cache
+            // (rule 2).
+            if !Locked::has(set.dirty() | set.flushing(), way) {
+                self.drop_page(&mut set, way);
+            }
+            return Wrote::Full;
         }
         if self.waiters.in_transit(&set, key) {
             return Wrote::Busy;
@@ -65,6 +63,47 @@ impl Cache {
         self.directory.policy().inserted(set_index.0, &mut set, way, hash);
         self.soil(set_index, &mut set, way);
         Wrote::Done { dirty: set.dirty().count_ones(), came: Some(room.came) }
+    }
+
+    /// Writes to a page that is in the cache. Returns the number of dirty pages in the set. `None` changes nothing: the
+    /// page is not there, or another thread works on it, or pins leave no frame.
+    ///
+    /// # Safety
+    /// As for `write`.
+    pub unsafe fn write_present(
+        &self,
+        key: Key,
+        hash: KeyHash,
+        within: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Option<u32> {
+        let (set_index, mut set) = self.directory.lock(hash);
+        let way = set.find(key, hash).filter(|&way| !Locked::has(set.filling(), way))?;
+        // SAFETY: the caller's promise.
+        unsafe { self.write_way((set_index, &mut set, way), (key, hash), within, from, len) }
+    }
+
+    /// Writes to a present page. Returns the number of dirty pages in the set. `None` changes nothing: pins leave no
+    /// frame.
+    ///
+    /// # Safety
+    /// As for `write`.
+    #[inline(always)]
+    unsafe fn write_way(
+        &self,
+        (set_index, set, way): (SetIndex, &mut Locked<'_>, usize),
+        (key, hash): (Key, KeyHash),
+        within: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Option<u32> {
+        let frame = self.writable(set_index, set, way, hash)?;
+        // SAFETY: the caller's promise. The set is locked, so no other thread writes to its frames.
+        unsafe { self.frames.copy_in(frame, within, from, len) };
+        self.publish(frame, key);
+        self.soil(set_index, set, way);
+        Some(set.dirty().count_ones())
     }
 
     /// Zeroes a page from byte `within` on, if it is in the cache. The page does not become dirty, because the caller

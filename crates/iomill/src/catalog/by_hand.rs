@@ -1,7 +1,7 @@
 //! The catalog by hand: all of it as text, and a text as the new catalog (`iomill catalog export` and `import`).
 //!
-//! Goals: a text is checked as a whole before anything changes, and takes effect at one moment. An array with a damaged log takes a text,
-//! too. Non-goals: the bytes of files.
+//! Goals: a text is checked as a whole before anything changes, and takes effect at one moment. An array with a damaged
+//! log takes a text, too. Non-goals: the bytes of files.
 //!
 //! Rules of the import:
 //! 1. Labels of the next epoch leave one voter. If only all voters together have the whole log, it is first copied to
@@ -9,7 +9,8 @@
 //! 2. On that voter the new segment and the new checkpoint have higher numbers than all existing ones. The checkpoint
 //!    gets its name last. From then on it is the newest one, and earlier files of the log have no effect (C31). Before
 //!    that nothing has changed.
-//! 3. No number is given twice (C24): new files have numbers above those of the text, of the old catalog, and of all parts that lie on the drives.
+//! 3. No number is given twice (C24): new files have numbers above those of the text, of the old catalog, and of all
+//!    parts that lie on the drives.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -67,8 +68,8 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
     Ok(imported.files.len())
 }
 
-/// The voter that keeps its copy: one that can be read, if there is one. Else it is brought up to what all voters have together (rule 1), unless they
-/// are no log together either. Then nothing is to be kept.
+/// The voter that keeps its copy: one that can be read, if there is one. Else it is brought up to what all voters have
+/// together (rule 1), unless they are no log together either. Then nothing is to be kept.
 fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
     let voters = opening.voters();
     let is_good = |voter: &&Voter| read_files(std::slice::from_ref(*voter), array).is_ok();

@@ -1,4 +1,5 @@
-//! Changes of the catalog: create, delete, rename, attributes, lengths. Each is one group of the log, or a part of one (C7).
+//! Changes of the catalog: create, delete, rename, attributes, lengths. Each is one group of the log, or a part of one
+//! (C7).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLockReadGuard};
@@ -10,8 +11,9 @@ use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, LENGTH_MAX, layout_of, new_file};
 use super::state::files::Files;
 use super::store::is_full;
-use super::{Catalog, Store, lock};
+use super::{Catalog, Store};
 use crate::error::{Error, Result};
+use crate::sys::sync::lock;
 
 /// A drive with less free space makes no small segment for changes that need space.
 const ROOM_BYTES: u64 = 1 << 20;
@@ -211,8 +213,8 @@ impl Catalog {
         Ok(result)
     }
 
-    /// Makes all changes of names and attributes durable that can be seen. Without [`Catalog::set_syncs_changes`] those of other threads may not
-    /// be durable yet.
+    /// Makes all changes of names and attributes durable that can be seen. Without [`Catalog::set_syncs_changes`] those
+    /// of other threads may not be durable yet.
     pub fn sync_changes(&self) -> Result<()> {
         let Store::Journal(journal) = &self.store else { return Ok(()) };
         // Read before the ticket: a visible change is in progress, or noted.
@@ -238,7 +240,7 @@ impl Catalog {
         needs_space: bool,
         mut plan: impl FnMut(&Files, &mut Change) -> Result<R>,
     ) -> Result<(R, Ticket)> {
-        journal.check()?;
+        journal.check_known()?;
         match journal.change(needs_space, &mut plan) {
             Err(error) if is_full(&error) && self.make_room(journal) => journal.change(needs_space, plan),
             changed => changed,

@@ -1,4 +1,5 @@
-//! `iomill check`: reports everything that the catalog can know about the files on the drives, and repairs it on demand.
+//! `iomill check`: reports everything that the catalog can know about the files on the drives, and repairs it on
+//! demand.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! [`ColdRuns`]: free pages of small files that are holes (rule 1 of `give_back`). Non-goals: when pages become cold, and when they are filled
-//! again.
+//! [`ColdRuns`]: free pages of small files that are holes (rule 1 of `give_back`). Non-goals: when pages become cold,
+//! and when they are filled again.
 
 use std::collections::BTreeMap;
 

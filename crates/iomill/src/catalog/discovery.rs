@@ -92,7 +92,8 @@ pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Resu
     })
 }
 
-/// Whether an array that holds something has a drive in this directory. An error if there is no such directory, or its label cannot be read.
+/// Whether an array that holds something has a drive in this directory. An error if there is no such directory, or its
+/// label cannot be read.
 fn has_array(platform: &dyn Platform, path: &Path) -> Result<bool> {
     match attach(platform, path, false) {
         Ok(fs) => Ok(read_label(&fs, Signature::Required)?.is_some_and(|(label, _)| label.epoch > 0)),
@@ -101,8 +102,9 @@ fn has_array(platform: &dyn Platform, path: &Path) -> Result<bool> {
     }
 }
 
-/// Whether the drives are to become a new array: none of them has an array. Where one has, the array is to be opened, and a drive that
-/// is missing is missed then. An error if a directory may be the empty mount point of a drive that is not mounted.
+/// Whether the drives are to become a new array: none of them has an array. Where one has, the array is to be opened,
+/// and a drive that is missing is missed then. An error if a directory may be the empty mount point of a drive that is
+/// not mounted.
 pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<bool> {
     for path in drives {
         if has_array(platform, path)? {

@@ -15,14 +15,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::Catalog;
 use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
 use super::journal::Change;
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_IN_PARTS, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
 use super::state::files::Files;
-use super::{Catalog, lock};
 use crate::error::{Error, Result};
+use crate::sys::sync::lock;
 
 /// See the module.
 #[derive(Debug)]
@@ -137,7 +138,7 @@ impl Catalog {
     pub fn new_draft(&self, spec: &FileSpec) -> Result<(Arc<Draft>, Arc<Record>)> {
         let layout = self.layout_record(spec, || "a draft".to_owned())?;
         let (_open, journal) = self.begin()?;
-        journal.check()?;
+        journal.check_known()?;
         let number = journal.reserve_number()?;
         let (key, created_ns) = (spec.key, self.platform.unix_ns());
         let (drives, weights) = layout.drives.iter().map(|(drive, weight)| (*drive, u32::from(*weight))).unzip();

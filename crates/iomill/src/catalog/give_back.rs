@@ -11,8 +11,10 @@
 //! 2. The thread that frees pages makes some of them cold if more are ready than a share of those in use. It stops at
 //!    half as many, so that short-lived files do not pay for it.
 //! 3. While a run becomes cold it is in neither map. So no file gets it meanwhile.
-//! 4. No part gets shorter, so no record says what is cold. After an opening the free pages of a part with holes all count as cold.
+//! 4. No part gets shorter, so no record says what is cold. After an opening the free pages of a part with holes all
+//!    count as cold.
 
+use super::Catalog;
 use super::cold::ColdRuns;
 use super::journal::Journal;
 use super::journal::space::Place;
@@ -20,9 +22,9 @@ use super::log::record::{Extent, PAGE_BYTES};
 use super::shared::allocated;
 use super::small::{FreePages, GROWTH_MIN_PAGES, shared_path};
 use super::state::files::Files;
-use super::{Catalog, lock};
 use crate::error::Result;
 use crate::sys::fs::{Access, DriveFile};
+use crate::sys::sync::lock;
 
 /// The most runs that one call makes cold, unless it needs the space.
 const RUNS_AT_ONCE: usize = 64;
@@ -46,7 +48,8 @@ fn ready_least(used: u64) -> u64 {
 }
 
 impl FreePages {
-    /// The runs of a drive that are to become cold, so that `keep` pages stay ready. They are taken out of the map (rule 3).
+    /// The runs of a drive that are to become cold, so that `keep` pages stay ready. They are taken out of the map
+    /// (rule 3).
     fn take_excess(&mut self, drive: u16, keep: u64, is_needed: bool) -> Vec<(Place, u32)> {
         let (least, most) = if is_needed { (1, usize::MAX) } else { (RUN_LEAST_PAGES, RUNS_AT_ONCE) };
         let mut excess = self.space.free_pages(drive).saturating_sub(keep);
@@ -154,7 +157,8 @@ impl Catalog {
         punched.is_ok()
     }
 
-    /// Looks for space on a drive that is full: what deleted files still have, and pages that are free. Whether there is some now.
+    /// Looks for space on a drive that is full: what deleted files still have, and pages that are free. Whether there
+    /// is some now.
     pub(super) fn find_space(&self, journal: &Journal, drive: u16) -> bool {
         let waits = !lock(&self.waiting).is_empty();
         // A deletion frees space when it is durable (C21).

@@ -20,8 +20,8 @@ impl Id {
         Ok(Id(bytes))
     }
 
-    /// The hexadecimal digits. A new file writes dozens of ids: the formatter of numbers took a third of its instructions.
-    /// Its padding also takes more of them for some bytes than for others, so counts did not repeat.
+    /// The hexadecimal digits. A new file writes dozens of ids: the formatter of numbers took a third of its
+    /// instructions. Its padding also takes more of them for some bytes than for others, so counts did not repeat.
     fn digits(&self) -> [u8; 32] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let nibble = |at: usize| self.0[at / 2] >> (4 * (1 - at % 2)) & 0xf;

@@ -16,11 +16,12 @@ use super::store::{
     unlink_if_there,
 };
 use super::text::Signature;
-use super::{Catalog, OpenMode, lock};
+use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock, sync_dir};
+use crate::sys::sync::lock;
 
 /// A file that each drive has before it has a label. It is empty.
 pub const EMPTY_FILE: &str = LOCK;
@@ -29,17 +30,19 @@ pub const EMPTY_FILE: &str = LOCK;
 const WEIGHT_DEFAULT: u32 = 10;
 
 impl Catalog {
-    /// Whether these drives are to become a new array, because none of them has one. An error if one of them may be an empty mount point.
+    /// Whether these drives are to become a new array, because none of them has one. An error if one of them may be an
+    /// empty mount point.
     pub fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<bool> {
         are_new(platform, drives)
     }
 
     /// Makes an array of the given drives, with one weight for each, or none for equal drives. The directories must
-    /// exist and be no drives yet. The log is on the first `copies` drives, by default on up to three. The catalog that comes back is the
-    /// array's writer. After an error the drives are no array, unless it is [`Error::OutcomeUnknown`], and a directory `<drive>/iomill` that it has made is gone again.
+    /// exist and be no drives yet. The log is on the first `copies` drives, by default on up to three. The catalog that
+    /// comes back is the array's writer. After an error the drives are no array, unless it is
+    /// [`Error::OutcomeUnknown`], and a directory `<drive>/iomill` that it has made is gone again.
     ///
-    /// `ready` makes what the caller needs to serve the array. It runs before anything on the drives says that they are one, and its error
-    /// is an error of the call. Each drive then has the file [`EMPTY_FILE`].
+    /// `ready` makes what the caller needs to serve the array. It runs before anything on the drives says that they are
+    /// one, and its error is an error of the call. Each drive then has the file [`EMPTY_FILE`].
     pub fn create_with<T>(
         platform: &Arc<dyn Platform>,
         drives: &[PathBuf],
@@ -125,8 +128,8 @@ fn open_made(platform: &Arc<dyn Platform>, fses: &[Arc<dyn DriveFs>], body: &Lab
     Opening::new(platform, OpenMode::Writer, array, Locks::default(), Signature::Required)?.into_catalog()
 }
 
-/// Removes the directory `<drive>/iomill` if this attempt has made it, and nothing is in it but the empty frame of an array. Its lock keeps
-/// another attempt out meanwhile.
+/// Removes the directory `<drive>/iomill` if this attempt has made it, and nothing is in it but the empty frame of an
+/// array. Its lock keeps another attempt out meanwhile.
 fn remove_made(fs: &dyn DriveFs) {
     let frame = [LOCK, LOG, PARTS, SHARED];
     let is_frame = || {
@@ -135,7 +138,8 @@ fn remove_made(fs: &dyn DriveFs) {
     };
     if fs.is_new() && fs.lock_directory(Lock::Exclusive).unwrap_or(false) {
         if is_frame() {
-            // The error of the attempt is what counts. A directory that stays holds nothing, and the next attempt takes it.
+            // The error of the attempt is what counts. A directory that stays holds nothing, and the next attempt takes
+            // it.
             let _ = absent_is_none(fs.unlink(LOCK));
             [LOG, PARTS, SHARED, ""].into_iter().for_each(|dir| drop(fs.remove_dir(dir)));
         }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 
 use super::id::Id;
 use super::label::{Label, LabelBody};
-use super::lock;
 use super::log::group::OpeningId;
 use super::log::merged::{LogEnd, Merged};
 use super::log::writer::Announce;
@@ -16,6 +15,7 @@ use super::store::{Drive, LABEL, Staged};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::notices::Notices;
+use crate::sys::sync::lock;
 
 /// See the module.
 #[derive(Clone, Debug)]

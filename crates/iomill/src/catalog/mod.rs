@@ -114,13 +114,14 @@ pub use text::TextError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
 use crate::sys::fs::Handle;
 use crate::sys::notices::Notices;
+use crate::sys::sync::lock;
 use journal::Journal;
 use journal::commits::Ticket;
 use labels::Labels;
@@ -232,8 +233,8 @@ impl Catalog {
         }
     }
 
-    /// Sets whether changes of names and attributes wait until they are durable. If not, they are durable with the next change that waits,
-    /// and after [`Catalog::sync_changes`].
+    /// Sets whether changes of names and attributes wait until they are durable. If not, they are durable with the next
+    /// change that waits, and after [`Catalog::sync_changes`].
     pub fn set_syncs_changes(&mut self, syncs_changes: bool) {
         self.syncs_changes = syncs_changes;
     }
@@ -301,7 +302,7 @@ impl Catalog {
     /// An error if a change has failed on all copies of the log: then the state in memory may be wrong.
     fn check_known(&self) -> Result<()> {
         match &self.store {
-            Store::Journal(journal) => journal.check(),
+            Store::Journal(journal) => journal.check_known(),
             Store::Files(_) => Ok(()),
         }
     }
@@ -341,9 +342,4 @@ impl Catalog {
         // No layout has an index beyond the array: `open` refuses such a one, and `layout_of` makes none.
         indices.iter().filter_map(|&index| self.drives().get(usize::from(index)))
     }
-}
-
-/// Takes a lock. Each holder changes its data in single steps, so the data is whole even after a panic of a holder.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

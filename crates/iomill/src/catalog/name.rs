@@ -7,8 +7,8 @@ pub const NAME_MAX_BYTES: usize = 1000;
 /// Longest key of an attribute in bytes.
 pub const ATTRIBUTE_KEY_MAX_BYTES: usize = 100;
 
-/// Refuses a name that no file can have, before work is done for it. Names are UTF-8 paths of at most 1,000 bytes: components between single
-/// slashes, none of them empty, `.` or `..`, and no control characters.
+/// Refuses a name that no file can have, before work is done for it. Names are UTF-8 paths of at most 1,000 bytes:
+/// components between single slashes, none of them empty, `.` or `..`, and no control characters.
 ///
 /// # Errors
 /// [`Error::Invalid`], which says what is wrong with the name.

@@ -18,12 +18,13 @@ use super::small::SmallFiles;
 use super::state::files::Files;
 use super::store::{LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, failed, full_path, unlink_if_there};
 use super::text::Signature;
-use super::{Catalog, Drive, OpenMode, Store, lock};
+use super::{Catalog, Drive, OpenMode, Store};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
 use crate::sys::fs::{DriveFs, Lock, sync_dir};
 use crate::sys::notices::Notices;
+use crate::sys::sync::lock;
 
 /// Bytes of the first segment of the log. Tests copy their drives often.
 pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SEGMENT_MIN_BYTES };
@@ -58,7 +59,8 @@ impl Catalog {
     }
 }
 
-/// Without a lock, a look may see the middle of a change of the labels, or of an opening. A second look then sees the change done.
+/// Without a lock, a look may see the middle of a change of the labels, or of an opening. A second look then sees the
+/// change done.
 pub(super) fn beside_writer<R>(look: impl Fn() -> Result<R>) -> Result<R> {
     let mut seen = look();
     for _ in 1..TRIES {
@@ -71,8 +73,8 @@ pub(super) fn beside_writer<R>(look: impl Fn() -> Result<R>) -> Result<R> {
 }
 
 impl Opening {
-    /// Drives that do not belong together are refused here (C43). A writer updates the labels. Without a signature, by hand, an
-    /// array that has lost all notes of its openings is taken, and gets new ones later.
+    /// Drives that do not belong together are refused here (C43). A writer updates the labels. Without a signature, by
+    /// hand, an array that has lost all notes of its openings is taken, and gets new ones later.
     pub(super) fn new(
         platform: &Arc<dyn Platform>,
         mode: OpenMode,
@@ -195,7 +197,8 @@ impl Opening {
         }
         for (voter, difference) in differences {
             let Difference::Lacks { end: own, what } = difference else { continue };
-            // A writer may be at work beside a look: a copy may lack the last group, and have what the look did not see.
+            // A writer may be at work beside a look: a copy may lack the last group, and have what the look did not
+            // see.
             let is_certain = own.is_none_or(|own| own + 1 < end.sequence);
             if self.mode == OpenMode::Reader || is_certain {
                 note(&*voter.fs, &what);
@@ -203,7 +206,8 @@ impl Opening {
         }
     }
 
-    /// Refuses copies of the log that went apart (C45), and a log that is not the one of the drives (C43, C44). Returns how copies differ.
+    /// Refuses copies of the log that went apart (C45), and a log that is not the one of the drives (C43, C44). Returns
+    /// how copies differ.
     pub(super) fn judge_log(&self, end: &LogEnd, merged: &Merged) -> Result<Vec<(Voter, Difference)>> {
         let differences = merged.refuse_apart(end)?;
         if let Some(openings) = &*lock(&self.labels.openings) {
@@ -220,8 +224,8 @@ impl Opening {
         }
     }
 
-    /// A number above those of all parts that lie on the drives, and of all files (C24). A part that no file can have yet is left of a catalog that
-    /// was newer than this one.
+    /// A number above those of all parts that lie on the drives, and of all files (C24). A part that no file can have
+    /// yet is left of a catalog that was newer than this one.
     fn number_above_parts(&self, next: u64) -> Result<u64> {
         let mut least = next;
         for drive in self.drives() {
@@ -272,8 +276,8 @@ impl Opening {
         Ok(())
     }
 
-    /// Writes labels that are old, and all of them with the next epoch where drives have moved (rule 3). Paths are only hints, so
-    /// a full drive still opens; but no label may stay at epoch 0 (rule 5).
+    /// Writes labels that are old, and all of them with the next epoch where drives have moved (rule 3). Paths are only
+    /// hints, so a full drive still opens; but no label may stay at epoch 0 (rule 5).
     fn update_labels(&mut self, array: &FoundArray) -> Result<()> {
         let places = array.found_places();
         let moved = places != array.label.drives;
@@ -315,7 +319,8 @@ impl Opening {
     }
 }
 
-/// Finds the drives and locks them. Everything that was found before the lock was taken must still hold under it (rule 4).
+/// Finds the drives and locks them. Everything that was found before the lock was taken must still hold under it (rule
+/// 4).
 pub(super) fn lock_array(
     platform: &dyn Platform,
     starts: &[PathBuf],

@@ -13,12 +13,11 @@
 //! | less | anything else | the drive has missed the changes of n |
 //! | n, another id | anything | the drive was used apart |
 //!
-//! A note may also say that n was closed (C53). Then all notes name the last group of n, and one that does not is of a copy from the middle of n.
+//! A note may also say that n was closed (C53). Then all notes name the last group of n, and one that does not is of a
+//! copy from the middle of n.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
-
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::id::Id;
 use super::log::bytes::Cursor;
@@ -29,6 +28,7 @@ use super::store::{Drive, LOG, OPENING, Staged, absent_is_none, failed, full_pat
 use crate::engine::platform::{DurableWrite, Platform, write_durably};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs};
+use crate::sys::hash::xxh3_64;
 
 const MAGIC: [u8; 8] = *b"iomilope";
 const FORMAT: u32 = 3;
@@ -126,7 +126,8 @@ fn unclosed(notes: &[Note], newest: OpeningId) -> impl Iterator<Item = usize> + 
     notes.iter().enumerate().filter(move |(_, note)| lacks(note)).map(|(at, _)| at)
 }
 
-/// The opening that all notes must have reached, if the last group of the log is of `of_log`. `None` if log and notes went apart.
+/// The opening that all notes must have reached, if the last group of the log is of `of_log`. `None` if log and notes
+/// went apart.
 fn required(newest: OpeningId, of_log: OpeningId) -> Option<OpeningId> {
     match of_log.number.cmp(&newest.number) {
         // All notes had begun it before the log had a group of it. They have it in use at most in part.
@@ -167,8 +168,8 @@ pub(super) struct Openings {
 }
 
 impl Openings {
-    /// Reads the notes of all drives, and refuses drives that do not belong together (C43). `None` if no drive has a note: a person has removed all of
-    /// them.
+    /// Reads the notes of all drives, and refuses drives that do not belong together (C43). `None` if no drive has a
+    /// note: a person has removed all of them.
     pub(super) fn read(array: Id, drives: &[Drive]) -> Result<Option<Openings>> {
         let mut held = Vec::new();
         let mut missing = None;
@@ -329,7 +330,8 @@ impl Openings {
         Ok(())
     }
 
-    /// Notes the last group of the opening (C44), and when that is durable on all drives, that the opening was closed (C53).
+    /// Notes the last group of the opening (C44), and when that is durable on all drives, that the opening was closed
+    /// (C53).
     pub(super) fn close(&mut self, platform: &dyn Platform, proof: Proof) -> Result<()> {
         let proven = self.write(platform, |note| Note { proof, ..note });
         let written = proven.and_then(|()| self.write(platform, |note| Note { is_closed: true, ..note }));

@@ -120,7 +120,8 @@ pub(super) fn number_of_part(name: &str) -> Option<u64> {
     parse_hex_u64(name.strip_suffix(SUMS_SUFFIX).unwrap_or(name))
 }
 
-/// The layout of a new file, still without its number. `weights` are those of all drives of the array. An error says what is wrong.
+/// The layout of a new file, still without its number. `weights` are those of all drives of the array. An error says
+/// what is wrong.
 pub(super) fn layout_of(spec: &FileSpec, weights: &[u32]) -> Result<LayoutRecord, String> {
     let block_bytes = spec.block_bytes;
     if block_bytes == 0 || !block_bytes.is_multiple_of(PAGE_BYTES) || block_bytes > BLOCK_MAX_BYTES {

@@ -1,14 +1,15 @@
 //! Removing the parts and pages of deleted files (rule 7, C23). Non-goals: the set of open files, which the caller has.
 
+use super::Catalog;
 use super::journal::Journal;
 use super::journal::commits::Ticket;
 use super::log::record::{Extent, FileLife, LogRecord};
 use super::record::{Record, part_path, sums_path};
 use super::store::{PARTS, absent_is_none, failed, unlink_if_there};
-use super::{Catalog, lock};
 use crate::error::Result;
 use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, sync_dir};
+use crate::sys::sync::lock;
 
 /// Directories are synced when the parts of this many files have been unlinked.
 const REMOVED_MOST: usize = 64;
@@ -21,8 +22,8 @@ impl Catalog {
         lock(&self.buried).extend(number.map(|number| (number, ticket)));
     }
 
-    /// Frees the space of a file that has lost its name, once that loss is durable (C21). The caller knows that no handle
-    /// is left. A file with a name is left alone. What fails here is noted, and the next writer does it.
+    /// Frees the space of a file that has lost its name, once that loss is durable (C21). The caller knows that no
+    /// handle is left. A file with a name is left alone. What fails here is noted, and the next writer does it.
     pub fn remove_if_dying(&self, number: u64) {
         let buried = lock(&self.buried).remove(&number);
         let Ok((_open, journal)) = self.begin() else { return };

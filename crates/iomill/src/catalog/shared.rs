@@ -47,8 +47,8 @@ pub struct SharedPart {
 }
 
 impl SharedPart {
-    /// Opens a part that has `pages` pages according to the log. One without pages is made if it is missing. `align` is what I/O on the drive
-    /// assumes.
+    /// Opens a part that has `pages` pages according to the log. One without pages is made if it is missing. `align` is
+    /// what I/O on the drive assumes.
     pub(super) fn open_at(
         fs: &Arc<dyn DriveFs>,
         path: &str,
@@ -114,7 +114,8 @@ impl SharedPart {
         Ok(bytes)
     }
 
-    /// An error if the part does not have its first `needs` bytes (rule 3). It is measured only if it was shorter before.
+    /// An error if the part does not have its first `needs` bytes (rule 3). It is measured only if it was shorter
+    /// before.
     pub fn check_has(&self, needs: u64) -> Result<()> {
         if self.measured.load(Ordering::Relaxed) >= needs || self.measure()? >= needs {
             return Ok(());
@@ -188,7 +189,8 @@ impl SharedPart {
         })
     }
 
-    /// Writes to the part, and makes that durable. An error also if another flush of the drive fails meanwhile (rule 4 of `sys::flushes`).
+    /// Writes to the part, and makes that durable. An error also if another flush of the drive fails meanwhile (rule 4
+    /// of `sys::flushes`).
     pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let since = Since::now();
         write()?;

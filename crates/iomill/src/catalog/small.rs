@@ -6,9 +6,9 @@
 //! Rules:
 //! 1. A page belongs to one file at a time (`journal::space`). Pages that no record names are freed when their file is
 //!    closed.
-//! 2. Pages of a file are free when the change that took them away is durable, and no handle is left (C21, C37). Before that change they are
-//!    noted as `leaving`. A thread that looks for the free pages meanwhile may or may not find a record of them, and leaves them out. So
-//!    they become free once.
+//! 2. Pages of a file are free when the change that took them away is durable, and no handle is left (C21, C37). Before
+//!    that change they are noted as `leaving`. A thread that looks for the free pages meanwhile may or may not find a
+//!    record of them, and leaves them out. So they become free once.
 //! 3. A shared part grows by zeros that are synced (C35). So pages that were never allocated read as zero. Others may
 //!    hold bytes of an earlier file, and their new owner clears them.
 
@@ -22,10 +22,11 @@ use super::log::record::{Extent, FileRecord, LogFault, LogRecord};
 use super::shared::{SharedPart, allocated};
 use super::state::files::Files;
 use super::store::{SHARED, is_full};
-use super::{Catalog, PAGE_BYTES, lock};
+use super::{Catalog, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, Alignment, sync_dir};
+use crate::sys::sync::lock;
 
 /// Most pages of a shared part: 1 GiB.
 const PART_MAX_PAGES: u32 = 1 << 18;
@@ -120,7 +121,7 @@ impl Catalog {
 
     fn try_give(&self, journal: &Journal, drive: u16, pages: u16, align: Alignment) -> Result<Given> {
         // After a failure it is not known which pages the log names.
-        journal.check()?;
+        journal.check_known()?;
         let mut pages_of_all = lock(&self.small.space);
         let free = self.known_free(&mut pages_of_all, journal)?;
         let given = match free.give(drive, pages) {
@@ -290,7 +291,7 @@ pub(super) fn free_pages(files: &Files) -> Result<Space, LogFault> {
 
 impl FreePages {
     fn find(journal: &Journal, leaving: &[Extent]) -> Result<FreePages> {
-        journal.check()?;
+        journal.check_known()?;
         let mut space = free_pages(&journal.files()).map_err(|fault| Error::corrupt(SHARED, fault.to_string()))?;
         leaving.iter().for_each(|extent| space.withhold(*extent));
         Ok(FreePages { space, cold: BTreeMap::new(), zero_from: BTreeMap::new() })

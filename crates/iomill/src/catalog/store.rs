@@ -29,8 +29,8 @@ pub(super) const TEMPORARY: &str = "tmp-";
 
 /// How long to wait for a lock of a process that has ended. Its I/O in flight ends long before, unless a drive hangs.
 const LOCK_WAIT: Duration = Duration::from_secs(20);
-/// The same where it is not known what holds the lock. In a namespace of processes, as containers have, the list of locks lacks those of
-/// processes that have ended, and of all outside.
+/// The same where it is not known what holds the lock. In a namespace of processes, as containers have, the list of
+/// locks lacks those of processes that have ended, and of all outside.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// The pauses of such a wait grow from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -165,7 +165,8 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Puts all files into their places and makes that durable. After an error some files are in their places and some are not.
+    /// Puts all files into their places and makes that durable. After an error some files are in their places and some
+    /// are not.
     pub(super) fn commit(mut self) -> Result<()> {
         let since = Since::now();
         for file in &self.files {
@@ -197,7 +198,8 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Takes the locks of all drives in the given order, or none. It waits for a process that has ended: its last I/O may hold a lock for a while.
+    /// Takes the locks of all drives in the given order, or none. It waits for a process that has ended: its last I/O
+    /// may hold a lock for a while.
     pub(super) fn take<'a>(
         platform: &dyn Platform,
         drives: impl IntoIterator<Item = &'a Arc<dyn DriveFs>>,

@@ -7,9 +7,9 @@ use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::id::parse_hex_u64;
+use crate::sys::hash::xxh3_64;
 
 /// The format this version writes, and the newest it reads.
 pub(super) const FORMAT: i64 = 2;

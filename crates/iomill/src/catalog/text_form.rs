@@ -1,10 +1,11 @@
 //! The files of an array as text, for people and other programs: `iomill catalog export` and `import`.
 //!
-//! Goals: one line for each layout, shared part, file and attribute, so that usual tools can work on it; an error names its line. Non-goals: the
-//! labels, which are text already.
+//! Goals: one line for each layout, shared part, file and attribute, so that usual tools can work on it; an error names
+//! its line. Non-goals: the labels, which are text already.
 //!
-//! A line is a list of words with single spaces between them. The last word of a file is its name, and that of an attribute its value; these may
-//! have spaces. Control characters and backslashes are written as `\u{...}`, and so are spaces in the key of an attribute.
+//! A line is a list of words with single spaces between them. The last word of a file is its name, and that of an
+//! attribute its value; these may have spaces. Control characters and backslashes are written as `\u{...}`, and so are
+//! spaces in the key of an attribute.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

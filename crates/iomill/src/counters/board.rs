@@ -1,6 +1,6 @@
 //! The board: all rows of one array, if possible in memory that other processes can read.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::published::{CACHE_WORD, USED_WORD, encode, header_bytes};
+use super::row::{KIND_WORD, ROW_BYTES, ROW_WORDS, ROWS_MAX, Row};
 use super::runtime::{self, OwnFile};
 use super::snapshot::{Counters, load};
-use super::{DriveTally, KIND_DRIVE, KIND_THREAD, KIND_WORD, Owned, ROW_BYTES, ROW_WORDS, ROWS_MAX, Row, Tally};
 use crate::sys::memory::Slab;
 use crate::sys::process::Home;
 
@@ -24,11 +24,6 @@ const STEP_BYTES: usize = 4096;
 
 /// The number of the next board. It identifies the boards of this process in the threads' tables.
 static INSTANCES: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// This thread's tallies, by board.
-    static TALLIES: RefCell<Vec<(u64, Tally)>> = const { RefCell::new(Vec::new()) };
-}
 
 /// The array that a board describes.
 #[derive(Clone, Debug)]
@@ -41,13 +36,13 @@ pub struct Subject {
 
 /// All counters of one array in this process.
 pub struct Board {
-    instance: u64,
+    pub(super) instance: u64,
     home: Home,
-    drives: u16,
+    pub(super) drives: u16,
     area: Area,
     pool: Mutex<RowPool>,
     /// Whether the board is hidden from other processes.
-    closed: AtomicBool,
+    pub(super) closed: AtomicBool,
 }
 
 /// The rows of a board.
@@ -146,39 +141,8 @@ impl Board {
         }))
     }
 
-    /// The calling thread's counters. The thread keeps them, so this only searches a short list. A caller with many
-    /// counts in one call should ask once.
-    #[inline]
-    pub fn tally(self: &Arc<Self>) -> Tally {
-        let found = TALLIES.try_with(|tallies| {
-            let found =
-                tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| t.clone());
-            found.unwrap_or_else(|| self.enter(&mut tallies.borrow_mut()))
-        });
-        // A thread that is ending has no table any more: each of its last calls takes a row.
-        found.unwrap_or_else(|_| self.take_thread())
-    }
-
-    #[cold]
-    fn enter(self: &Arc<Self>, tallies: &mut Vec<(u64, Tally)>) -> Tally {
-        tallies.retain(|(_, tally)| !tally.owned.board.closed.load(Ordering::Relaxed));
-        let tally = self.take_thread();
-        tallies.push((self.instance, tally.clone()));
-        tally
-    }
-
-    /// Counters for another owner, such as a worker that serves many threads.
-    pub fn take_thread(self: &Arc<Self>) -> Tally {
-        Tally::new(self.take(KIND_THREAD))
-    }
-
-    /// Counters for a queue of a drive.
-    pub fn take_drive(self: &Arc<Self>, drive: u16) -> DriveTally {
-        assert!(drive < self.drives, "drive {drive} of {}", self.drives);
-        DriveTally(self.take(KIND_DRIVE + u64::from(drive)))
-    }
-
-    fn take(self: &Arc<Self>, kind: u64) -> Owned {
+    /// Takes a row of a kind.
+    pub(super) fn take(self: &Arc<Self>, kind: u64) -> Owned {
         let mut pool = self.pool();
         let freed = pool.free.get_mut(&kind).and_then(Vec::pop);
         let row = freed.unwrap_or_else(|| self.begin(&mut pool, kind));
@@ -217,7 +181,7 @@ impl Board {
         self.home.is_here()
     }
 
-    pub(super) fn give_back(&self, row: NonNull<Row>) {
+    fn give_back(&self, row: NonNull<Row>) {
         // SAFETY: the row lives as long as the board.
         let kind = unsafe { row.as_ref() }.0[KIND_WORD].load(Ordering::Relaxed);
         self.pool().free.entry(kind).or_default().push(row);
@@ -308,4 +272,40 @@ fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) ->
     unsafe { start.as_ptr().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
     file.show()?;
     Ok((mapping, file))
+}
+
+/// The ownership of a row. It is `Send` and not `Sync`, because only the thread that holds it writes (rule 1).
+pub(super) struct Owned {
+    pub(super) board: Arc<Board>,
+    /// Valid while the board lives.
+    pub(super) row: NonNull<Row>,
+    /// Keeps `&Owned` on one thread.
+    not_sync: PhantomData<Cell<u64>>,
+}
+
+// SAFETY: the row consists of atomics in the board's memory, which belongs to no thread. A move to another thread
+// orders the old owner's stores before the new owner's.
+unsafe impl Send for Owned {}
+
+impl Owned {
+    pub(super) fn words(&self) -> &[AtomicU64; ROW_WORDS] {
+        // SAFETY: `self` holds the board, so the row is valid. It consists of atomics, which may be shared.
+        unsafe { &self.row.as_ref().0 }
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // A forked child leaves the row to the parent. The pool's lock may be held for ever there, by a thread that
+        // only the parent has.
+        if self.board.is_here() {
+            self.board.give_back(self.row);
+        }
+    }
+}
+
+impl fmt::Debug for Owned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owned").field(&self.row).finish()
+    }
 }

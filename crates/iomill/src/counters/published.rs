@@ -16,9 +16,9 @@ use std::path::PathBuf;
 
 use rustix::fs as sys;
 
+use super::row::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
 use super::runtime;
 use super::snapshot::{Counters, RowWords};
-use super::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"iomillCT");
 /// Raised with every change of the header, of rows, or of the meaning of a word.
@@ -59,7 +59,7 @@ pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
         place.copy_from_slice(&word.to_ne_bytes());
     }
     for (place, name) in bytes[PAGE..].chunks_exact_mut(NAME_BYTES).zip(drives) {
-        // Of a long path only the end fits, which tells more than the start.
+        // Only the end of a long path fits; it identifies the array better than the start.
         let start =
             (name.len().saturating_sub(NAME_BYTES - 2)..=name.len()).find(|start| name.is_char_boundary(*start));
         let text = &name[start.unwrap_or(name.len())..];

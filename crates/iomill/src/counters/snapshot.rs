@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::latency::{BUCKETS, Latency};
-use super::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
+use super::row::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
 
 /// The counters of an array since it was opened, summed over all threads. Only the gauges ever decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Counters {
     pub cache_bytes: u64,
     /// Pages found in the cache.
     pub hits: u64,
-    /// Pages asked for and not found in the cache.
+    /// Pages that a call needed and the cache did not have.
     pub misses: u64,
     /// Pages read into frames.
     pub fills: u64,
@@ -32,7 +32,7 @@ pub struct Counters {
     pub bytes_read: u64,
     /// Bytes that calls have written, or have begun to.
     pub bytes_written: u64,
-    /// Pages read into frames before a call asked for them: read-ahead and advice. They count as fills, not as misses.
+    /// Pages read into frames before a call needed them: read-ahead and advice. They count as fills, not as misses.
     pub read_ahead: u64,
     /// The counters of each drive, by its index.
     pub drives: Vec<DriveCounters>,
@@ -127,7 +127,7 @@ impl Counters {
         passed
     }
 
-    /// The share, from 0 to 1, of pages asked for that were in the cache; `None` if none was asked for.
+    /// The share, from 0 to 1, of needed pages that were in the cache; `None` before the first lookup.
     pub fn hit_rate(&self) -> Option<f64> {
         let (hits, misses) = (self.hits as f64, self.misses as f64);
         (hits + misses > 0.0).then(|| hits / (hits + misses))

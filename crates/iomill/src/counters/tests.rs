@@ -3,9 +3,11 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use super::row::ROWS_MAX;
 use super::*;
-use crate::sys::clock::MonotonicClock;
+use crate::sys::clock::{Clock, MonotonicClock};
 
 fn subject(drives: usize) -> Subject {
     Subject { array: *b"0123456789abcdef", drives: (0..drives).map(|drive| format!("/mnt/ssd{drive}")).collect() }

@@ -45,7 +45,8 @@ impl Purse {
         Purse { lent: AtomicUsize::new(0), most: chunks * CHUNK_BYTES }
     }
 
-    /// Takes `bytes` bytes, beyond half of `most` only for a first chunk (rule 3). `Some(true)` if at most half is lent then.
+    /// Takes `bytes` bytes, beyond half of `most` only for a first chunk (rule 3). `Some(true)` if at most half is lent
+    /// then.
     fn take(&self, bytes: usize, is_first: bool) -> Option<bool> {
         let most = if is_first { self.most } else { self.most / 2 };
         let more = |lent: usize| Some(lent + bytes).filter(|lent| *lent <= most);
@@ -123,8 +124,8 @@ impl Bounce {
     fn borrow(&mut self, chunk: usize, engine: &mut dyn Engine) -> bool {
         let Some(stays) = self.purse.take(CHUNK_BYTES, self.lent == 0) else { return false };
         let start = self.memory.base().wrapping_add(chunk * CHUNK_BYTES);
-        // SAFETY: the chunk stays mapped while `self` lives. The engine is dropped before that, or unregisters the chunk in
-        // `give_back`.
+        // SAFETY: the chunk stays mapped while `self` lives. The engine is dropped before that, or unregisters the
+        // chunk in `give_back`.
         let region = if stays { unsafe { engine.register(start, CHUNK_BYTES) } } else { None };
         self.chunks[chunk].lent = Some(region.unwrap_or(NO_REGION));
         self.lent += 1;
@@ -155,8 +156,8 @@ impl Bounce {
             let start = index * CHUNK_BYTES;
             // SAFETY: no piece in flight uses the chunk, and the engine has let it go.
             let released = unsafe { self.memory.release(start..start + CHUNK_BYTES) };
-            // If the release fails, the memory stays with the queue until its next use. It cannot fail: the mapping is the
-            // queue's own, in whole pages.
+            // If the release fails, the memory stays with the queue until its next use. It cannot fail: the mapping is
+            // the queue's own, in whole pages.
             debug_assert!(released.is_ok(), "{released:?}");
             self.lent -= 1;
             self.purse.give(CHUNK_BYTES);

@@ -107,7 +107,8 @@ impl<T> Inbox<T> {
         Taken { some, closed: state.closed }
     }
 
-    /// Refuses all messages from now on; the thread still takes those inside. `true` tells the caller to wake the thread.
+    /// Refuses all messages from now on; the thread still takes those inside. `true` tells the caller to wake the
+    /// thread.
     pub fn close(&self) -> bool {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -161,8 +162,8 @@ mod models {
         }
     }
 
-    /// `senders` each send their messages into an inbox of the given size. A thread that sleeps takes them. All messages arrive, and no thread
-    /// hangs: loom reports a deadlock when a wake is lost.
+    /// `senders` each send their messages into an inbox of the given size. A thread that sleeps takes them. All
+    /// messages arrive, and no thread hangs: loom reports a deadlock when a wake is lost.
     fn hand_off(limit: usize, senders: &'static [&'static [u32]]) {
         model(move || {
             let shared = Arc::new((Inbox::new(limit), Bell(Mutex::new(false), Condvar::new())));

@@ -71,7 +71,8 @@ impl InlineContext {
     /// others' I/O, and lets time pass.
     ///
     /// # Safety
-    /// The memory and the files of all pieces are valid until this returns. Nothing else touches memory that is read into.
+    /// The memory and the files of all pieces are valid until this returns. Nothing else touches memory that is read
+    /// into.
     pub unsafe fn run(
         &mut self,
         regions: &Regions,

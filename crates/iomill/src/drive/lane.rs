@@ -1,5 +1,5 @@
-//! `Lane`: one engine with the queues of the drives that it serves. A context has a lane for each kind of engine. Non-goals: when a lane is
-//! advanced (`inline`, `shared`).
+//! `Lane`: one engine with the queues of the drives that it serves. A context has a lane for each kind of engine.
+//! Non-goals: when a lane is advanced (`inline`, `shared`).
 
 use std::io;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ impl Lane {
         for (index, drive) in drives.iter().enumerate() {
             let first = owner.len();
             let bounce = Bounce::new(drive.depth)?;
-            // SAFETY: the queue lives in the lane, after the engine in drop order. The lane never drops with I/O in flight
-            // (`run`, and the drain of `SharedContext`).
+            // SAFETY: the queue lives in the lane, after the engine in drop order. The lane never drops with I/O in
+            // flight (`run`, and the drain of `SharedContext`).
             queues
                 .push(unsafe { Queue::new(drive.depth, first as u32, drive.align, Arc::clone(engines.locks), bounce) });
             if let Some(queue) = queues.last_mut() {

@@ -1,12 +1,12 @@
 //! Locks on blocks, so that a read-modify-write of a page never loses another write to it.
 //!
 //! Rules:
-//! 1. A write of whole pages holds its block's lock shared while it is in flight. A read-modify-write holds it exclusively from
-//!    before its read until after its write.
+//! 1. A write of whole pages holds its block's lock shared while it is in flight. A read-modify-write holds it
+//!    exclusively from before its read until after its write.
 //! 2. A piece never waits while it holds a lock: it takes exactly one, by `try_`, and releases it when it ends. So no
 //!    order of locks can deadlock.
-//! 3. An exclusive taker that fails leaves a mark (`WAITING`) that keeps new sharers out, so that it cannot starve. The next
-//!    exclusive taker clears the mark.
+//! 3. An exclusive taker that fails leaves a mark (`WAITING`) that keeps new sharers out, so that it cannot starve. The
+//!    next exclusive taker clears the mark.
 //! 4. A sharer that fails leaves a mark, too (`KEPT_OUT`), which the next sharer clears. If an exclusive hold ends with
 //!    that mark, the sharers have their turn (`TURN`): no exclusive taker gets the lock before one of them. So
 //!    exclusive takers cannot starve them.
@@ -45,8 +45,8 @@ impl Default for BlockLocks {
 impl BlockLocks {
     /// The lock of a block.
     pub fn index(file_key: u64, block: u64) -> u32 {
-        // The upper bits tell arrays of the process apart (`Exec::next_key`). These locks are of one array, and which of its blocks share a
-        // lock must not depend on the arrays that were opened before.
+        // The upper bits tell arrays of the process apart (`Exec::next_key`). These locks are of one array, and which
+        // of its blocks share a lock must not depend on the arrays that were opened before.
         let file = file_key << 24;
         // Multiplication by odd constants spreads runs of blocks; the high bits are the well-mixed ones.
         let mixed = (file ^ block.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -72,8 +72,8 @@ impl BlockLocks {
         })
     }
 
-    /// Changes a lock's state; `next` says whether the lock is taken, and the new state. Acquire: pairs with the Release in
-    /// `release_shared` and `release_exclusive`.
+    /// Changes a lock's state; `next` says whether the lock is taken, and the new state. Acquire: pairs with the
+    /// Release in `release_shared` and `release_exclusive`.
     #[inline]
     fn change(&self, index: u32, next: impl Fn(u32) -> (bool, u32)) -> bool {
         let state = &self.states[index as usize];
@@ -180,7 +180,8 @@ mod models {
         Arc::new(Block { locks: BlockLocks::default(), page: UnsafeCell::new(0) })
     }
 
-    /// Rule 1: two modifiers and a sharer. loom reports it when two of them are at the page at once. No modification is lost.
+    /// Rule 1: two modifiers and a sharer. loom reports it when two of them are at the page at once. No modification is
+    /// lost.
     #[test]
     fn loom_locks_exclude() {
         model(|| {
@@ -213,8 +214,8 @@ mod models {
         });
     }
 
-    /// Rules 4 and 5: a sharer, and a modifier that comes twice, keep trying. Both get the lock, and neither a mark nor a turn
-    /// stays behind.
+    /// Rules 4 and 5: a sharer, and a modifier that comes twice, keep trying. Both get the lock, and neither a mark nor
+    /// a turn stays behind.
     #[test]
     fn loom_locks_give_turns() {
         model(|| {

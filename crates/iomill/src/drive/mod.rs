@@ -133,9 +133,9 @@ pub enum Class {
     /// A caller waits: served first.
     #[default]
     Foreground,
-    /// No caller waits. It is served when the foreground leaves room, and at least once in eight turns. It never has more than a
-    /// quarter of a drive's slots, but always one. So a read finds a slot free however much is written behind it. A caller that
-    /// waits for background work to end asks for it as foreground.
+    /// No caller waits. It is served when the foreground leaves room, and at least once in eight turns. It never has
+    /// more than a quarter of a drive's slots, but always one. So a read finds a slot free however much is written
+    /// behind it. A caller that waits for background work to end asks for it as foreground.
     Background,
 }
 
@@ -155,8 +155,8 @@ pub struct Batching {
     pub sort: bool,
     /// Merge neighbours into one I/O.
     pub merge: bool,
-    /// While neighbours are in sight, a batch waits until it has as many pieces as its class has in flight. It waits for at most
-    /// this number of pieces, and until at most this number of I/Os has ended. 1: it never waits.
+    /// While neighbours are in sight, a batch waits until it has as many pieces as its class has in flight. It waits
+    /// for at most this number of pieces, and until at most this number of I/Os has ended. 1: it never waits.
     pub plug: u32,
     /// Use as many of the slots as the drive's throughput asks for, instead of all.
     pub adaptive: bool,
@@ -178,8 +178,8 @@ impl Default for Batching {
 /// A read needs no alignment. If the read or its memory is not aligned for the drive, it is at most [`BOUNCE_BYTES`]
 /// with its page edges. A write is whole pages, or is within one page.
 ///
-/// A piece with scattered memory is whole pages at a page's edge, at most [`PIECE_BYTES`]. Each of its segments is whole pages at
-/// a page's edge too, so that the drive takes the piece as it is.
+/// A piece with scattered memory is whole pages at a page's edge, at most [`PIECE_BYTES`]. Each of its segments is
+/// whole pages at a page's edge too, so that the drive takes the piece as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
     /// The part.
@@ -205,8 +205,8 @@ pub struct Piece {
 /// Pieces are copied from queue to queue: they fit a line of the processor's cache.
 const _: () = assert!(size_of::<Piece>() <= 64);
 
-// SAFETY: a piece describes an I/O. By the contract of `queue::Queue::push` its memory and its list stay valid, on any thread,
-// until the piece's end is reported.
+// SAFETY: a piece describes an I/O. By the contract of `queue::Queue::push` its memory and its list stay valid, on any
+// thread, until the piece's end is reported.
 unsafe impl Send for Piece {}
 
 impl Piece {

@@ -15,13 +15,13 @@
 //!             \--> ModifyRead --copy in--> BounceWrite -> done
 //! ```
 //!
-//! A slot is taken only when a request is dispatched. The rules of the order are in `waiting.rs`, of merging in `merge.rs`, of
-//! the depth in `pace.rs`. These rules say when a class sends its batch on:
+//! A slot is taken only when a request is dispatched. The rules of the order are in `waiting.rs`, of merging in
+//! `merge.rs`, of the depth in `pace.rs`. These rules say when a class sends its batch on:
 //!
 //! 1. At once, while no neighbours are in sight: waiting would win nothing.
-//! 2. With neighbours in sight, when as many of its pieces wait as are in flight, and at the latest at `plug`. So a class with
-//!    little demand waits for few pieces, and the drive never idles. Pieces of the other class do not count: they cannot merge
-//!    with these.
+//! 2. With neighbours in sight, when as many of its pieces wait as are in flight, and at the latest at `plug`. So a
+//!    class with little demand waits for few pieces, and the drive never idles. Pieces of the other class do not count:
+//!    they cannot merge with these.
 //! 3. At once, when the owner says that no more will come (`Queue::flush`), and when a sync comes.
 //! 4. When `plug` I/Os of any class have ended since the class began to wait.
 //! 5. A batch is sent on whole: its pieces then wait for slots only.
@@ -31,10 +31,10 @@
 //! 6. Pieces that found their block locked or no bounce memory are tried before all others, in the order in which
 //!    they came. Locks are fair (`locks.rs`). Bounce memory comes back when other threads' I/O ends (`bounce.rs`).
 //! 7. The background has one of `BACKGROUND_TURN` turns, unless its share of the slots is taken.
-//! 8. Take a drive that ends I/Os in the order in which they began, each after at most two requests. A piece finds `p` others
-//!    parked when it comes. The piece ends within `plug + 2 (p + WINDOW) (depth + BACKGROUND_TURN)` ends. It waits once for
-//!    neighbours. Each piece that may go before it (`waiting.rs`, rule 1) takes a turn and, in the background, a slot of the
-//!    share.
+//! 8. Take a drive that ends I/Os in the order in which they began, each after at most two requests. A piece finds `p`
+//!    others parked when it comes. The piece ends within `plug + 2 (p + WINDOW) (depth + BACKGROUND_TURN)` ends. It
+//!    waits once for neighbours. Each piece that may go before it (`waiting.rs`, rule 1) takes a turn and, in the
+//!    background, a slot of the share.
 
 mod merge;
 mod pace;
@@ -77,8 +77,8 @@ pub struct Queue {
     background: Waiting,
     /// Pieces of merged I/O that failed; each is tried by itself, before all others.
     alone: VecDeque<Piece>,
-    /// Pieces that found their block locked or no bounce memory when their turn came, in the order of their turns. Every dispatch
-    /// tries them first.
+    /// Pieces that found their block locked or no bounce memory when their turn came, in the order of their turns.
+    /// Every dispatch tries them first.
     blocked: VecDeque<Piece>,
     /// Pieces of `blocked` that this dispatch has tried without success.
     tried: VecDeque<Piece>,
@@ -188,8 +188,8 @@ impl Queue {
         self.blocked.len()
     }
 
-    /// Pieces parked with slots free, because the background holds its share of them or because they wait for neighbours.
-    /// Something is then in flight, and more may come.
+    /// Pieces parked with slots free, because the background holds its share of them or because they wait for
+    /// neighbours. Something is then in flight, and more may come.
     pub fn held_back(&self) -> usize {
         if !self.has_room() {
             return 0;
@@ -258,10 +258,10 @@ impl Queue {
             pace.turn(full);
         }
         if !self.ready.is_empty() {
-            // SAFETY: the memory of each request is a piece's or the bounce buffer of a slot. The first is valid by the contract
-            // of `push`, the second by that of `new`. One request at a time uses the buffer, because a slot has one request. A
-            // list is a piece's too, or the slot's place in `rests` or `lists`, which the queue keeps for as long. The owner made
-            // the engine for at least as many requests as there are slots.
+            // SAFETY: the memory of each request is a piece's or the bounce buffer of a slot. The first is valid by the
+            // contract of `push`, the second by that of `new`. One request at a time uses the buffer, because a slot
+            // has one request. A list is a piece's too, or the slot's place in `rests` or `lists`, which the queue
+            // keeps for as long. The owner made the engine for at least as many requests as there are slots.
             unsafe { engine.push(&self.ready) };
             self.ready.clear();
             if let Some(probe) = &self.probe {
@@ -305,8 +305,8 @@ impl Queue {
         }
     }
 
-    /// Whether a piece of a class that waits may have its turn now. If so, the pieces that wait with it may have theirs too (rule
-    /// 5).
+    /// Whether a piece of a class that waits may have its turn now. If so, the pieces that wait with it may have theirs
+    /// too (rule 5).
     fn is_ready(&mut self, class: Class) -> bool {
         if self.waiting(class).is_empty() || !self.may_start(class) || self.is_plugged(class) {
             return false;
@@ -408,8 +408,8 @@ impl Queue {
     fn copy_in(&mut self, index: u32, piece: &Piece) {
         let within = (piece.offset - Self::bounced_offset(piece)) as usize;
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
-        // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`). A slot without a request in flight uses
-        // its bounce buffer alone. The range fits the buffer by the assertion.
+        // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`). A slot without a request in
+        // flight uses its bounce buffer alone. The range fits the buffer by the assertion.
         unsafe { copy_bytes(whole(piece), self.bounce(index).add(within), piece.len as usize) };
     }
 
@@ -433,9 +433,9 @@ impl Queue {
                     let nothing = Segment { buf: std::ptr::null_mut(), len: 0 };
                     self.rests = vec![nothing; self.slots.len() * MAX_SEGMENTS];
                 }
-                // SAFETY: `index` is below the depth, so these are the slot's own places, and it has no request in flight.
-                // No reference to the places is made, because an engine may be reading those of other slots. The piece's
-                // list is valid by the contract of `push`.
+                // SAFETY: `index` is below the depth, so these are the slot's own places, and it has no request in
+                // flight. No reference to the places is made, because an engine may be reading those of other slots.
+                // The piece's list is valid by the contract of `push`.
                 let rest = unsafe {
                     let places = self.rests.as_mut_ptr().add(index as usize * MAX_SEGMENTS);
                     rest_of(list, count, moved as usize, places)

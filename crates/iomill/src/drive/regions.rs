@@ -1,15 +1,15 @@
 //! Memory that callers have registered with an array, and its numbers in one engine.
 //!
-//! Goals: a batch looks its own memory up once. A piece in a slab is found by arithmetic, without a lock. An array without slabs
-//! pays a branch. Non-goals: keeping memory mapped, which is its owner's.
+//! Goals: a batch looks its own memory up once. A piece in a slab is found by arithmetic, without a lock. An array
+//! without slabs pays a branch. Non-goals: keeping memory mapped, which is its owner's.
 //!
 //! Rules:
 //! 1. Memory is added before the first piece in it is queued, and removed after the last has ended.
-//! 2. Every change raises `version`. For each piece an engine looks at it first, and unregisters what was removed. So a number
-//!    never stands for memory that was mapped anew: a piece in the new memory comes after the removal of the old. The piece's
-//!    batch may have begun before that removal.
+//! 2. Every change raises `version`. For each piece an engine looks at it first, and unregisters what was removed. So a
+//!    number never stands for memory that was mapped anew: a piece in the new memory comes after the removal of the
+//!    old. The piece's batch may have begun before that removal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use crate::engine::{Engine, Memory, NO_REGION};
@@ -21,8 +21,8 @@ pub struct Regions {
     /// Start address to (length, id). Ranges do not overlap; ids are never used again.
     ranges: RwLock<BTreeMap<usize, (usize, u64)>>,
     slabs: RwLock<Vec<RegisteredSlab>>,
-    /// Grows with every change, so that engines notice; zero: nothing was ever registered. It changes under the lock of `ranges`
-    /// or `slabs`. AcqRel: pairs with the Acquire in `Known::keep_up`.
+    /// Grows with every change, so that engines notice; zero: nothing was ever registered. It changes under the lock of
+    /// `ranges` or `slabs`. AcqRel: pairs with the Acquire in `Known::keep_up`.
     version: AtomicU64,
 }
 
@@ -77,8 +77,8 @@ impl Regions {
         });
     }
 
-    /// Notes how much of the slab at `start` is in use, in bytes. Chunks that are registered stay as they are. A buffer beyond
-    /// the registered end of a chunk counts as not registered.
+    /// Notes how much of the slab at `start` is in use, in bytes. Chunks that are registered stay as they are. A buffer
+    /// beyond the registered end of a chunk counts as not registered.
     pub fn use_slab(&self, start: *mut u8, len: usize) {
         let mut slabs = write(&self.slabs);
         self.version.fetch_add(1, Ordering::AcqRel);
@@ -87,8 +87,9 @@ impl Regions {
         }
     }
 
-    /// Makes engines unregister the chunks that touch a range of the slab at `start`, before they next use any region. `range` is
-    /// in bytes from `start`. Rule 1 holds for the chunks as for removed memory: no piece in them is unfinished.
+    /// Makes engines unregister the chunks that touch a range of the slab at `start`, before they next use any region.
+    /// `range` is in bytes from `start`. Rule 1 holds for the chunks as for removed memory: no piece in them is
+    /// unfinished.
     pub fn drop_chunks(&self, start: *mut u8, range: Range<usize>) {
         let mut slabs = write(&self.slabs);
         let version = self.version.fetch_add(1, Ordering::AcqRel) + 1;
@@ -112,8 +113,9 @@ impl Regions {
         (start as usize + len <= at + size).then_some((id, at, size))
     }
 
-    fn has(&self, id: u64) -> bool {
-        read(&self.ranges).values().any(|&(_, i)| i == id)
+    /// The ids of all regions.
+    fn ids(&self) -> HashSet<u64> {
+        read(&self.ranges).values().map(|&(_, id)| id).collect()
     }
 }
 
@@ -152,9 +154,18 @@ pub struct Known {
     /// The engine's number for the memory of the batch that runs now.
     current: u16,
     version: u64,
-    /// Region id to the engine's number; [`NO_REGION`] where the engine refused it.
-    numbers: Vec<(u64, u16)>,
+    /// By address. So a batch in a region that the engine knows takes no lock.
+    regions: Vec<KnownRegion>,
     slabs: Vec<KnownSlab>,
+}
+
+#[derive(Debug)]
+struct KnownRegion {
+    id: u64,
+    start: usize,
+    end: usize,
+    /// The engine's number; [`NO_REGION`] where the engine refused it.
+    number: u16,
 }
 
 #[derive(Debug)]
@@ -168,7 +179,8 @@ struct KnownSlab {
 enum Chunk {
     /// It is not registered. So many bytes of pieces have lain in it.
     Used(usize),
-    /// The engine's number for it, and the address up to which it is registered. The number is [`NO_REGION`] where the engine refused it.
+    /// The engine's number for it, and the address up to which it is registered. The number is [`NO_REGION`] where the
+    /// engine refused it.
     Registered(u16, usize),
 }
 
@@ -183,7 +195,7 @@ impl Chunk {
 
 impl Default for Known {
     fn default() -> Self {
-        Known { current: NO_REGION, version: 0, numbers: Vec::new(), slabs: Vec::new() }
+        Known { current: NO_REGION, version: 0, regions: Vec::new(), slabs: Vec::new() }
     }
 }
 
@@ -232,8 +244,8 @@ impl Known {
                 (NO_REGION, chunk_end)
             }
             Chunk::Used(_) => {
-                // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of this
-                // piece (rule 1). After that the engine still holds it for a while, as in `number`.
+                // SAFETY: a slab is mapped until its owner has called `Regions::remove_slab`, which is after the end of
+                // this piece (rule 1). After that the engine still holds it for a while, as in `number`.
                 let number = unsafe { engine.register(at as *mut u8, used_end - at) }.unwrap_or(NO_REGION);
                 known.chunks[chunk] = Chunk::Registered(number, used_end);
                 (number, used_end)
@@ -248,15 +260,19 @@ impl Known {
         if self.version == 0 {
             return NO_REGION;
         }
-        let Some((id, at, size)) = regions.find(start, len) else { return NO_REGION };
-        if let Some(&(_, number)) = self.numbers.iter().find(|&&(known, _)| known == id) {
-            return number;
+        let after = self.regions.partition_point(|known| known.start <= start as usize);
+        if let Some(known) = after.checked_sub(1).map(|last| &self.regions[last])
+            && start as usize + len <= known.end
+        {
+            return known.number;
         }
-        // SAFETY: a region is mapped until its owner has called `Regions::remove` (the owner's contract). After that the engine
-        // still holds it for a while, but the kernel has its own reference to the pages. No request names the region again,
-        // because the version has changed.
+        let Some((id, at, size)) = regions.find(start, len) else { return NO_REGION };
+        // SAFETY: a region is mapped until its owner has called `Regions::remove` (the owner's contract). After that
+        // the engine still holds it for a while, but the kernel has its own reference to the pages. No request names
+        // the region again, because the version has changed.
         let number = unsafe { engine.register(at as *mut u8, size) }.unwrap_or(NO_REGION);
-        self.numbers.push((id, number));
+        // No other known region begins between `at` and `start`: ranges do not overlap.
+        self.regions.insert(after, KnownRegion { id, start: at, end: at + size, number });
         number
     }
 
@@ -278,10 +294,11 @@ impl Known {
                 engine.unregister(number);
             }
         };
-        self.numbers.retain(|&(id, number)| {
-            let stays = regions.has(id);
+        let ids = regions.ids();
+        self.regions.retain(|known| {
+            let stays = ids.contains(&known.id);
             if !stays {
-                unregister(number);
+                unregister(known.number);
             }
             stays
         });

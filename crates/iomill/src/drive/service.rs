@@ -28,9 +28,9 @@ pub struct Service {
 /// The engines without a ring, the best first.
 const INSTEAD_OF_RINGS: [EngineKind; 2] = [EngineKind::Aio, EngineKind::Posix];
 
-/// What `make` makes for services. A ring may find too little locked memory: the kernel counts that of all rings of a user
-/// together, so other processes may hold it. Where `may_change`, another engine then serves in place of the ring, and `notice` is
-/// called.
+/// What `make` makes for services. A ring may find too little locked memory: the kernel counts that of all rings of a
+/// user together, so other processes may hold it. Where `may_change`, another engine then serves in place of the ring,
+/// and `notice` is called.
 pub fn with_rings_or_without<T>(
     services: &[Service],
     may_change: bool,
@@ -57,8 +57,8 @@ pub fn with_rings_or_without<T>(
     Err(error)
 }
 
-/// The engine reports nothing any more, while the kernel may still write to memory. After a while only the end of the process is
-/// safe. This has no known cause on a working kernel.
+/// The engine reports nothing any more, while the kernel may still write to memory. After a while only the end of the
+/// process is safe. This has no known cause on a working kernel.
 pub(super) fn give_up_after(failures: &mut u32, error: &io::Error) {
     /// A panic cannot leave an `extern "C"` function: its message is printed, and the process ends.
     extern "C" fn give_up(error: &io::Error) {

@@ -1,4 +1,5 @@
-//! [`SharedContext`]: engines over all drives of an array that any thread may advance, one at a time. Asynchronous operations run there.
+//! [`SharedContext`]: engines over all drives of an array that any thread may advance, one at a time. Asynchronous
+//! operations run there.
 //!
 //! A caller begins a share and gives it pieces. A turn starts pieces, and reports ended pieces to their owners. A turn
 //! by any thread collects the completions of all shares. So an operation does not depend on the thread that began it:

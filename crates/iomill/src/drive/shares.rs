@@ -24,11 +24,12 @@ pub fn begin_serving() -> Raised {
 
 /// Receives the ends of a share and of its pieces.
 pub trait Owner: Send + Sync {
-    /// The piece with this tag has ended. Called once per piece, before `share_done`, on the thread that reaps: it must not block.
+    /// The piece with this tag has ended. Called once per piece, before `share_done`, on the thread that reaps: it must
+    /// not block.
     fn piece_done(&self, _tag: u32, _result: Result<(), Failure>) {}
 
-    /// All pieces of one share have ended; `failure` is the first failure among them. Called once per share, on the thread that reaps:
-    /// it must not block.
+    /// All pieces of one share have ended; `failure` is the first failure among them. Called once per share, on the
+    /// thread that reaps: it must not block.
     fn share_done(self: Arc<Self>, failure: Option<Failure>);
 }
 

@@ -1,5 +1,5 @@
-//! Drive threads: an engine that hands its requests to one thread per drive ([`RemoteEngine`]). Each thread ([`DriveThread`]) has the drive's own
-//! engine, and serves the requests of all contexts.
+//! Drive threads: an engine that hands its requests to one thread per drive ([`RemoteEngine`]). Each thread
+//! ([`DriveThread`]) has the drive's own engine, and serves the requests of all contexts.
 //!
 //! These are the I/O threads of "Toward Millions of File System IOPS on Low-Cost, Commodity Hardware" (SC'13, section
 //! 3.2): each is bound to the CPUs near its drive, and requests go there in messages, one for a batch. Goals: contexts
@@ -167,7 +167,8 @@ impl DriveThread {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A thread that panicked has ended the process (`Server::drop`), or had nothing in flight. The message has been printed.
+            // A thread that panicked has ended the process (`Server::drop`), or had nothing in flight. The message has
+            // been printed.
             let _ = thread.join();
         }
     }
@@ -294,15 +295,16 @@ impl Server {
             self.known.fill_in(&self.regions, &mut *self.engine, &mut request.memory, request.len);
             self.requests.push(request);
         }
-        // SAFETY: the sender keeps memory, list and file until the end comes out of its own engine (contract of `push`), which is after it came
-        // out of this one. A request in flight has a slot.
+        // SAFETY: the sender keeps memory, list and file until the end comes out of its own engine (contract of
+        // `push`), which is after it came out of this one. A request in flight has a slot.
         unsafe { self.engine.push(&self.requests) };
         self.requests.clear();
     }
 }
 
 impl Drop for Server {
-    /// The kernel may write to memory until I/O has ended, so this waits for all of it (rule 4): also where a panic ends the thread.
+    /// The kernel may write to memory until I/O has ended, so this waits for all of it (rule 4): also where a panic
+    /// ends the thread.
     fn drop(&mut self) {
         self.inbox.close();
         self.inbox.take(&mut self.messages, false);
@@ -397,7 +399,8 @@ pub struct RemoteEngine {
 }
 
 impl RemoteEngine {
-    /// For drives with these threads. The slots are numbered drive after drive; `depths` has each drive's number of slots.
+    /// For drives with these threads. The slots are numbered drive after drive; `depths` has each drive's number of
+    /// slots.
     pub fn new(threads: &[Arc<DriveThread>], depths: impl Iterator<Item = u32>) -> io::Result<RemoteEngine> {
         let slots = |(drive, depth): (usize, u32)| std::iter::repeat_n(drive as u16, depth as usize);
         let drive_of = depths.enumerate().flat_map(slots).collect();
@@ -442,8 +445,8 @@ mod models {
     use super::*;
     use crate::sys::sync::model;
 
-    /// Two ends come from two drives, and an engine waits for both, or for one after the other: it is rung in time, and gets each once. loom
-    /// reports a sleep that does not end.
+    /// Two ends come from two drives, and an engine waits for both, or for one after the other: it is rung in time, and
+    /// gets each once. loom reports a sleep that does not end.
     fn ends_come_in(mins: &'static [usize]) {
         model(move || {
             let outbox = Outbox::new().unwrap();

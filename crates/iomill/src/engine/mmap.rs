@@ -66,7 +66,7 @@ pub struct MmapEngine {
     only_memory: bool,
 }
 
-/// What an engine knows of a part.
+/// An engine's state of one part.
 #[derive(Debug)]
 struct KnownPart {
     part: Arc<MappedPart>,
@@ -97,15 +97,15 @@ impl MmapEngine {
         })
     }
 
-    /// Makes an engine that copies nothing, as if no part could be mapped: for measurements and tests.
+    /// Makes an engine that does every request by a system call: for measurements and tests.
     pub fn by_system_calls(config: &EngineConfig, parts: Arc<MappedParts>) -> io::Result<MmapEngine> {
         let mut engine = MmapEngine::new(config, parts)?;
         engine.only_system_calls = true;
         Ok(engine)
     }
 
-    /// Copies all pending requests that can be copied, and pushes the rest to `below`. Whether the engine was cold
-    /// ([`Ahead`]).
+    /// Copies all pending requests that can be copied, and pushes the rest to `below`. Returns whether the engine was
+    /// cold ([`Ahead`]).
     fn begin(&mut self) -> bool {
         if self.pending.is_empty() {
             return false;

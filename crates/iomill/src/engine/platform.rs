@@ -42,7 +42,7 @@ pub struct DurableWrite<'a> {
     pub offset: u64,
 }
 
-/// The file system that a directory is on.
+/// The kind of file system under a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Footing {
     /// A file system of its own, or at least not that of `/`.
@@ -51,8 +51,9 @@ pub enum Footing {
     Root,
 }
 
-/// Makes writes to several files durable, to all at the same time if the platform can. The results are in the order of `writes`. It is an
-/// error, too, if another flush of a file's drive fails meanwhile, which may have lost the write (rule 4 of `sys::flushes`).
+/// Makes writes to several files durable, at the same time if the platform can. The results are in the order of
+/// `writes`. A write also fails if any other flush of its drive fails meanwhile, because that flush may have lost the
+/// write (rule 4 of `sys::flushes`).
 pub fn write_durably(platform: &dyn Platform, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
     let since = Since::now();
     let mut results = platform.write_and_flush(writes);
@@ -64,19 +65,19 @@ pub fn write_durably(platform: &dyn Platform, writes: &[DurableWrite<'_>]) -> Ve
     results
 }
 
-/// The world in which an array lives.
+/// The environment of an array.
 pub trait Platform: Send + Sync + fmt::Debug {
     /// Attaches to the drive in directory `path`, which must exist. With `create` it makes `<path>/iomill` first.
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>>;
 
-    /// The file system that a directory is on. An error if there is no such directory.
+    /// The kind of file system under a directory. Fails if the directory does not exist.
     fn footing(&self, path: &Path) -> io::Result<Footing> {
         let _there_are_only_drives = path;
         Ok(Footing::Drive)
     }
 
     /// Opens a plain file. With `access.create` it creates an empty file if there is none, durably. If the path names
-    /// something else than a file, the error says what.
+    /// no regular file, the error says what it names.
     fn plain(&self, path: &Path, access: Access) -> io::Result<PlainPlace> {
         let what = format!("{} ({access:?}): this platform has no plain files", path.display());
         Err(io::Error::new(io::ErrorKind::Unsupported, what))
@@ -98,9 +99,9 @@ pub trait Platform: Send + Sync + fmt::Debug {
         let _none_is_held = key;
     }
 
-    /// Writes to several files and flushes them, to all at the same time if the platform can. The results are in the order of
-    /// `writes`. No flush is tried twice, and one that fails is counted in its drive's `flush_failures`. The caller aligns writes to files
-    /// that are open for direct I/O, and calls [`write_durably`].
+    /// Writes to several files and flushes them, at the same time if the platform can. The results are in the order of
+    /// `writes`. A failed flush is not repeated, and counts in its drive's `flush_failures`. The caller aligns writes
+    /// to files that are open for direct I/O, and calls [`write_durably`].
     fn write_and_flush(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let one = |write: &DurableWrite<'_>| {
             write.fs.write_at(write.handle, write.bytes, write.offset)?;

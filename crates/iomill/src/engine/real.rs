@@ -153,7 +153,7 @@ fn choose(probe: Handle, direct: bool) -> io::Result<Choice> {
     }
 }
 
-/// The engine that the user asked for, or an error that says why it is not available.
+/// The engine that the user named, or an error with the reason why it is not available.
 fn grant(kind: EngineKind, probe: Handle, direct: bool) -> io::Result<Choice> {
     let why = match kind {
         EngineKind::Uring => {

@@ -133,8 +133,8 @@ impl UringEngine {
         self.broken.as_ref().is_some_and(|error| error.raw_os_error().is_some())
     }
 
-    /// Waits until `done` has `wanted` completions, without entering the rings. The kernel shows the completions of
-    /// requests that it has taken also to a thread that does not enter.
+    /// Waits until `done` has `wanted` completions, and does not enter the rings. The kernel shows the completions of
+    /// accepted requests also to a thread that does not enter.
     fn wait_outside(&mut self, wanted: usize, timeout: Option<Duration>, done: &mut Vec<Completion>) -> io::Result<()> {
         let mut deadline = Deadline::new(timeout);
         let mut is_readable = false;
@@ -409,7 +409,7 @@ mod tests {
         engines
     }
 
-    /// A wake that has not come by then is lost.
+    /// The longest wait for a wake; a later one counts as lost.
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::{fmt, io};
 
-/// An error with a text, and the errno that the kernel uses for such a case.
+/// An error with a text, and the errno that the kernel uses for the same failure.
 #[derive(Debug)]
 struct Told {
     errno: i32,

@@ -1,5 +1,5 @@
-//! The texts of errors: what failed and where ([`Error`]'s `Display`), and what to do ([`Error::advice`]). Non-goals: the
-//! kinds of errors (`error`).
+//! The texts of errors: what failed and where ([`Error`]'s `Display`), and what to do ([`Error::advice`]). Non-goals:
+//! the kinds of errors (`error`).
 
 use std::borrow::Cow;
 use std::fmt;

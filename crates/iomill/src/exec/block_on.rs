@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::cell::own;
-use super::contexts::engine_failed;
 use super::pools;
+use super::refusal::engine_failed;
 use crate::error::Result;
 use crate::sys::parker::Parked;
 

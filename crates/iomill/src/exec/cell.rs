@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
 
-use super::contexts::ToForget;
+use super::forget::ToForget;
 use super::telling::Collecting;
 use crate::drive::Piece;
 use crate::drive::regions::{Regions, Within};
@@ -60,6 +60,13 @@ pub struct SharedCell {
     /// The cell's number for the watcher.
     pub place: AtomicU64,
     common: Arc<Common>,
+}
+
+/// What a poll of an operation that has not ended waits for: one more poll, or a wake by the operation's end.
+#[derive(PartialEq, Eq)]
+pub enum Next {
+    Poll,
+    Wake,
 }
 
 /// Whether the watcher backs up a cell: takes turns of it from time to time.
@@ -401,8 +408,8 @@ impl SharedCell {
         Ok(())
     }
 
-    /// Takes the pieces of a share, at least one, for the next turn, which the cell's own thread takes. Does not wait for a
-    /// thread in the context. `waits` is as for `push`.
+    /// Takes the pieces of a share, at least one, for the next turn, which the cell's own thread takes. Does not wait
+    /// for a thread in the context. `waits` is as for `push`.
     ///
     /// # Safety
     /// As for [`SharedContext::push`].
@@ -439,15 +446,17 @@ impl SharedCell {
     /// For a poll of an operation that has not ended: takes a turn, and ensures the next one (rule 3). If pieces are
     /// unsent at the operation's first poll, it asks for one more poll instead, where that mostly collects more pieces.
     /// Without one more poll they are sent all the same (rule 7).
-    pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) {
+    pub fn advance(self: &Arc<Self>, context: &mut Context<'_>, is_first: bool) -> Next {
         if self.is_driven_here() {
-            return;
+            return Next::Wake;
         }
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
-            return context.waker().wake_by_ref();
+            context.waker().wake_by_ref();
+            return Next::Poll;
         }
         self.turn();
         self.watch();
+        Next::Wake
     }
 
     /// As `leave`, except on a thread that takes the turns of its cells by itself: it does so later, once for several

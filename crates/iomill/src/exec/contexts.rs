@@ -2,21 +2,21 @@
 //! one.
 //!
 //! The thread owns its cell, so that its rings end with the thread. The array reaches the cell by a `Weak`, and drops
-//! the context at its close. Non-goals: contexts that any thread may advance (`shared`).
+//! the context at its close. Non-goals: how they are made (`inline`); contexts that any thread may advance (`shared`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use super::{Exec, help_and_pause};
-use crate::drive::inline::{InlineContext, Source};
+use super::forget::ToForget;
+use super::refusal::engine_failed;
+use super::shared::help_and_pause;
+use crate::drive::inline::InlineContext;
 use crate::drive::regions::Regions;
-use crate::drive::service::{Service, with_rings_or_without};
 use crate::drive::{Done, Piece};
 use crate::error::{Error, Result};
 use crate::sys::clock::Clock;
 use crate::sys::process::Home;
-use crate::sys::sync::{Mutex, Ordering, lock};
+use crate::sys::sync::{Mutex, MutexGuard, lock};
 
 thread_local! {
     /// This thread's cells, by array instance.
@@ -24,124 +24,28 @@ thread_local! {
 }
 
 /// One thread's context, where the array can reach it.
-pub(crate) struct ContextCell {
+pub struct ContextCell {
     home: Home,
     /// `None` before the first use and after the array was closed.
     context: Mutex<Option<InlineContext>>,
     forget: ToForget,
 }
 
-/// Keys of closed files, which engines forget before their next use.
-#[derive(Default)]
-pub(super) struct ToForget {
-    keys: Mutex<Vec<u64>>,
-    any: AtomicBool,
-}
-
-impl ToForget {
-    pub fn later(&self, key: u64) {
-        lock(&self.keys).push(key);
-        // Release: pairs with the Acquire in `each`.
-        self.any.store(true, Ordering::Release);
-    }
-
-    /// Calls `forget` with each key, once.
-    #[inline]
-    pub fn each(&self, forget: impl FnMut(u64)) {
-        // Acquire: pairs with the Release in `later`.
-        if self.any.load(Ordering::Acquire) {
-            self.each_now(forget);
+/// The calling thread's cell of an array. If there is none, `make` makes one.
+pub fn own(instance: u64, make: impl Fn() -> Arc<ContextCell>) -> Arc<ContextCell> {
+    let found = CONTEXTS.try_with(|contexts| {
+        let mut contexts = contexts.borrow_mut();
+        if let Some((_, cell)) = contexts.iter().find(|(other, _)| *other == instance) {
+            return Arc::clone(cell);
         }
-    }
-
-    #[cold]
-    fn each_now(&self, forget: impl FnMut(u64)) {
-        self.any.store(false, Ordering::Release);
-        std::mem::take(&mut *lock(&self.keys)).into_iter().for_each(forget);
-    }
-}
-
-impl Exec {
-    /// Runs pieces to their ends on the calling thread, and reports each. An error means that none was begun.
-    ///
-    /// # Safety
-    /// The pieces' memory and files are valid until this returns. No other code touches memory that is read into.
-    pub(super) unsafe fn run_inline(
-        &self,
-        span: (*const u8, usize),
-        pieces: impl Source,
-        done: impl FnMut(Done),
-    ) -> Result<()> {
-        let cell = self.cell();
-        let mut context = lock(&cell.context);
-        cell.forget_closed(&mut context);
-        if self.is_behind(&context) {
-            self.renew(&mut context)?;
-        }
-        let Some(context) = &mut *context else { unreachable!("it was made above") };
-        // SAFETY: the caller's promise is the one that `run` asks for.
-        let result = unsafe { context.run(&self.regions, span, pieces, || self.pause_for_drives(), done) };
-        result.map_err(engine_failed)
-    }
-
-    /// Makes the context of a cell, if it has none.
-    pub fn ready_context(&self, cell: &ContextCell) -> Result<()> {
-        let mut context = lock(&cell.context);
-        if self.is_behind(&context) {
-            self.renew(&mut context)?;
-        }
-        Ok(())
-    }
-
-    /// Whether there is no context, or one that does not serve all drives.
-    #[inline]
-    fn is_behind(&self, context: &Option<InlineContext>) -> bool {
-        context.as_ref().is_none_or(|context| context.drives() < self.services.count())
-    }
-
-    /// Replaces a context by one that serves all present drives. The old one has no I/O in flight.
-    #[cold]
-    fn renew(&self, context: &mut Option<InlineContext>) -> Result<()> {
-        // The old rings are dropped before new ones are made, because locked memory may be short.
-        *context = None;
-        *context = Some(self.new_context()?);
-        Ok(())
-    }
-
-    fn new_context(&self) -> Result<InlineContext> {
-        let services: Vec<Service> = self.services.iter().cloned().collect();
-        let engines = self.engines(&services)?;
-        let make = |services: &[Service]| InlineContext::new(&engines, services);
-        let notice = |notice| self.notice(notice);
-        let context = with_rings_or_without(&services, self.may_change_engines, &notice, make);
-        context.map_err(engine_failed)
-    }
-
-    /// This thread's cell.
-    pub(super) fn cell(&self) -> Arc<ContextCell> {
-        let found = CONTEXTS.try_with(|contexts| {
-            let mut contexts = contexts.borrow_mut();
-            if let Some((_, cell)) = contexts.iter().find(|(instance, _)| *instance == self.instance) {
-                return Arc::clone(cell);
-            }
-            // The cells of closed arrays are empty, and dropped when a new one is made.
-            contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
-            let cell = self.new_cell();
-            contexts.push((self.instance, Arc::clone(&cell)));
-            cell
-        });
-        // A thread that is ending has no table any more: each of its last calls gets a cell of its own.
-        found.unwrap_or_else(|_| self.new_cell())
-    }
-
-    /// A new cell, which the array can reach.
-    pub fn new_cell(&self) -> Arc<ContextCell> {
-        let cell = Arc::new(ContextCell { home: self.home, context: Mutex::new(None), forget: ToForget::default() });
-        let mut contexts = lock(&self.contexts);
-        contexts.retain(|cell| cell.strong_count() > 0);
-        contexts.push(Arc::downgrade(&cell));
+        // The cells of closed arrays are empty, and dropped when a new one is made.
+        contexts.retain(|(_, cell)| Arc::weak_count(cell) > 0);
+        let cell = make();
+        contexts.push((instance, Arc::clone(&cell)));
         cell
-    }
+    });
+    // A thread that is ending has no table any more: each of its last calls gets a cell of its own.
+    found.unwrap_or_else(|_| make())
 }
 
 impl Drop for ContextCell {
@@ -154,6 +58,19 @@ impl Drop for ContextCell {
 }
 
 impl ContextCell {
+    /// A cell without a context.
+    pub fn new(home: Home) -> ContextCell {
+        ContextCell { home, context: Mutex::new(None), forget: ToForget::default() }
+    }
+
+    /// The context, which has forgotten the files that were closed.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, Option<InlineContext>> {
+        let mut context = lock(&self.context);
+        self.forget.each(|key| context.iter_mut().for_each(|context| context.forget(key)));
+        context
+    }
+
     /// Runs pieces to their ends on the calling thread, which owns the cell, and reports each. An error means that none
     /// was begun.
     ///
@@ -166,8 +83,7 @@ impl ContextCell {
         pieces: impl Iterator<Item = (u16, Piece)>,
         done: impl FnMut(Done),
     ) -> Result<()> {
-        let mut context = lock(&self.context);
-        self.forget_closed(&mut context);
+        let mut context = self.lock();
         let Some(context) = &mut *context else { return Err(Error::Closed) };
         // SAFETY: the caller's promise is the one that `run` asks for.
         let result = unsafe { context.run(regions, (std::ptr::null(), 0), pieces, || help_and_pause(clock), done) };
@@ -183,15 +99,4 @@ impl ContextCell {
     pub(super) fn clear(&self) {
         *lock(&self.context) = None;
     }
-
-    /// Forgets the files that were closed since the last use.
-    fn forget_closed(&self, context: &mut Option<InlineContext>) {
-        self.forget.each(|key| context.iter_mut().for_each(|context| context.forget(key)));
-    }
-}
-
-#[cold]
-pub(super) fn engine_failed(source: std::io::Error) -> Error {
-    let thread = format!("thread {:?}", std::thread::current().name().unwrap_or("unnamed"));
-    Error::Engine { thread, drive: None, source }
 }

@@ -1,24 +1,14 @@
-//! [`Exec::write_pages`]: writes of whole pages to several places of drives in one batch. Non-goals: which bytes a file
-//! has there.
+//! [`Exec::write_pages`]: writes of whole pages to several places of drives in one batch, also those of a turn's jobs.
+//! Non-goals: which bytes a file has there.
 
-use super::{Exec, FirstFailure, Within};
+use std::sync::Arc;
+
+use super::turns::{Job, Jobs};
+use super::{Exec, FirstFailure, PageWrite, Within};
 use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
-use crate::engine::{FileRef, Memory, Op};
+use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::sys::memory::PageBuf;
-
-/// Bytes for whole pages of one drive. Zeroes fill the last page.
-#[derive(Clone, Copy, Debug)]
-pub struct PageWrite<'a> {
-    /// The index of the drive.
-    pub drive: u16,
-    /// The file, which is open until the write has ended.
-    pub file: FileRef,
-    /// The offset in the file in bytes, a multiple of a page.
-    pub offset: u64,
-    /// At most 64 KiB.
-    pub bytes: &'a [u8],
-}
 
 impl Exec {
     /// Writes pages, and waits. No other code touches these pages meanwhile. Returns the first failure. After a failure
@@ -41,5 +31,22 @@ impl Exec {
         // SAFETY: `pages` and the files outlive the landing, and its drop waits for the pieces.
         drop(unsafe { self.blocking().run(within, pieces.into_iter(), &failure) }?);
         Ok(failure.take())
+    }
+
+    /// Adds a job to the turns in which changes of the catalog are made.
+    pub fn change(self: &Arc<Exec>, job: Box<dyn Job>) {
+        let exec = Arc::clone(self);
+        self.changes.push(move |jobs| exec.write_pages_of(jobs), job);
+    }
+
+    /// Writes the pages of all jobs in one batch.
+    fn write_pages_of(&self, jobs: &mut Jobs) {
+        let writes: Vec<PageWrite<'_>> = jobs.iter().filter_map(|job| job.pages()).collect();
+        if writes.is_empty() {
+            return;
+        }
+        // After a failure each job writes by itself, and so gets an error of its own.
+        let are_written = matches!(self.write_pages(Class::Foreground, &writes), Ok(None));
+        jobs.iter_mut().for_each(|job| job.end_pages(are_written));
     }
 }

@@ -70,7 +70,29 @@ thread_local! {
     static RESUMES: Cell<bool> = const { Cell::new(false) };
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+type BoxedJob = Box<dyn FnOnce() + Send>;
+
+/// A job of a pool.
+enum Job {
+    Run(BoxedJob),
+    /// Calls the callback of an operation. The operation is the memory of the job.
+    Call(Arc<dyn HasCallback>),
+}
+
+/// An operation that has ended, and has a callback.
+pub trait HasCallback: Send + Sync {
+    /// Calls the callback, once.
+    fn call_back(&self);
+}
+
+impl Job {
+    fn run(self) {
+        match self {
+            Job::Run(job) => job(),
+            Job::Call(ended) => Pool::call_here(|| ended.call_back()),
+        }
+    }
+}
 
 /// Refuses a blocking call in a callback or a waker (rule 1). The call could wait for I/O that ends only after this
 /// callback, and an error is better than a deadlock (rule 7 of the cache).
@@ -141,6 +163,8 @@ pub struct Pool {
     /// The CPUs of each thread that the pool may have; empty means any.
     cpus: OnceLock<Vec<Vec<usize>>>,
     jobs: Arc<Jobs>,
+    /// Whether the threads have started.
+    is_ready: AtomicBool,
     /// For the first thread, if the threads take the turns of their own contexts.
     host: Option<Arc<Host>>,
 }
@@ -197,7 +221,7 @@ impl Jobs {
             if let Some(job) = state.queue.pop_front() {
                 drop(state);
                 // A panic of one job must not end the thread, because more jobs wait. The message has been printed.
-                let _ = catch_unwind(AssertUnwindSafe(job));
+                let _ = catch_unwind(AssertUnwindSafe(|| job.run()));
                 state = lock(&self.state);
             } else if state.stopped {
                 return;
@@ -217,11 +241,12 @@ impl Jobs {
         if let Some(host) = host {
             let _first = host.parker.set(Arc::clone(parked.parker()));
         }
+        let mut jobs: Vec<Job> = Vec::new();
         loop {
             // A wake that comes from here on ends the next sleep.
             parked.take();
             host.iter().for_each(|host| host.adopt());
-            let jobs: Vec<Job> = {
+            {
                 let mut state = lock(&self.state);
                 state.parked.retain(|other| !Arc::ptr_eq(other, parked.parker()));
                 if state.queue.is_empty() {
@@ -231,11 +256,11 @@ impl Jobs {
                     state.parked.push(Arc::clone(parked.parker()));
                 }
                 let share = state.queue.len().div_ceil(state.threads.len().max(1));
-                state.queue.drain(..share).collect()
-            };
+                jobs.extend(state.queue.drain(..share));
+            }
             let is_idle = jobs.is_empty();
             // Panics as in `serve`.
-            jobs.into_iter().for_each(|job| drop(catch_unwind(AssertUnwindSafe(job))));
+            jobs.drain(..).for_each(|job| drop(catch_unwind(AssertUnwindSafe(|| job.run()))));
             // Pieces of the jobs are sent now, even if more jobs wait.
             let turns = || if is_idle { own::turn_until_woken(&parked) } else { own::leave() };
             let _ = catch_unwind(AssertUnwindSafe(turns));
@@ -266,7 +291,8 @@ impl Pool {
     /// A pool with a thread for each node. No thread is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
         let (closes, grows_to, host) = (false, None, None);
-        Pool { threads, name, closes, grows_to, cpus: OnceLock::new(), jobs: Arc::default(), host }
+        let is_ready = AtomicBool::new(false);
+        Pool { threads, name, closes, grows_to, cpus: OnceLock::new(), jobs: Arc::default(), is_ready, host }
     }
 
     /// A pool for users' callbacks of an array.
@@ -293,11 +319,16 @@ impl Pool {
     /// Starts the threads, unless they run already. A call that will need them does this first, so that it can report
     /// an error.
     pub fn get_ready(&self) -> Result<()> {
-        let mut state = lock(&self.jobs.state);
-        if !self.threads || state.stopped || !state.threads.is_empty() {
+        // Without the lock, which the threads take for each job.
+        if self.is_ready.load(Ordering::Relaxed) {
             return Ok(());
         }
-        self.start(&mut state)
+        let mut state = lock(&self.jobs.state);
+        if self.threads && !state.stopped && state.threads.is_empty() {
+            self.start(&mut state)?;
+        }
+        self.is_ready.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Starts one more thread of a pool that grows, or all threads of any other. An error if the pool then has no
@@ -332,8 +363,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The cell of the host, which serves at least `drives` drives. If there is none, `make` makes one. `None` if there is
-    /// no host, or no cell can be made.
+    /// The cell of the host, which serves at least `drives` drives. If there is none, `make` makes one. `None` if there
+    /// is no host, or no cell can be made.
     pub fn host_cell(&self, drives: usize, make: impl FnOnce() -> Result<Arc<SharedCell>>) -> Option<Arc<SharedCell>> {
         let host = self.host.as_ref()?;
         let parker = host.parker.get()?;
@@ -361,8 +392,13 @@ impl Pool {
     }
 
     /// Calls a user's callback on a thread of the pool.
-    pub fn call(&self, callback: Job) {
+    pub fn call(&self, callback: impl FnOnce() + Send + 'static) {
         self.run(Box::new(move || Self::call_here(callback)));
+    }
+
+    /// Calls the callback of an operation on a thread of the pool.
+    pub fn call_back(&self, ended: Arc<dyn HasCallback>) {
+        self.do_job(Job::Call(ended));
     }
 
     /// Calls a user's callback on the calling thread.
@@ -371,16 +407,28 @@ impl Pool {
     }
 
     /// Runs a job of this library that blocks, such as a sync for a future.
-    pub fn run(&self, job: Job) {
+    pub fn run(&self, job: BoxedJob) {
+        self.do_job(Job::Run(job));
+    }
+
+    fn do_job(&self, job: Job) {
         // Without a thread (the array is closing, or none could be started) the job runs here, because it must not be
         // lost. Its panic must not end this thread, which may be a drive's.
-        if let Some(job) = self.hand_over(job) {
-            let _ = catch_unwind(AssertUnwindSafe(job));
+        if let Some(job) = self.queue(job) {
+            let _ = catch_unwind(AssertUnwindSafe(|| job.run()));
         }
     }
 
     /// Queues a job for a thread of the pool. Gives the job back if there is no thread.
-    pub fn hand_over(&self, job: Job) -> Option<Job> {
+    pub fn hand_over(&self, job: BoxedJob) -> Option<BoxedJob> {
+        match self.queue(Job::Run(job)) {
+            Some(Job::Run(job)) => Some(job),
+            Some(Job::Call(_)) => unreachable!("the job comes back as it was"),
+            None => None,
+        }
+    }
+
+    fn queue(&self, job: Job) -> Option<Job> {
         let mut state = lock(&self.jobs.state);
         if state.stopped {
             return Some(job);
@@ -413,7 +461,7 @@ impl Pool {
             return false;
         }
         let job = lock(&self.jobs.state).queue.pop_front();
-        job.map(|job| job()).is_some()
+        job.map(Job::run).is_some()
     }
 
     /// Runs the queued jobs, then ends the threads.
@@ -465,12 +513,12 @@ mod models {
             });
             for number in 0..2 {
                 let (done, last) = (loom::sync::Arc::clone(&done), loom::sync::Arc::clone(&last));
-                let job = Box::new(move || {
+                let job = Job::Run(Box::new(move || {
                     done.fetch_add(1, Ordering::Relaxed);
                     if number == 1 {
                         last.notify();
                     }
-                });
+                }));
                 jobs.push(&mut lock(&jobs.state), job);
             }
             while done.load(Ordering::Relaxed) < 2 {

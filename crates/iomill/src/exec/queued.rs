@@ -5,7 +5,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Exec;
 use crate::sys::sync::{Mutex, lock};
 
 /// See the module.
@@ -33,23 +32,22 @@ impl Drop for QueuedCall {
     }
 }
 
-impl Exec {
+impl QueuedCalls {
     /// Notes a call that is about to be handed over to a pool.
-    pub fn queue_call(&self) -> QueuedCall {
-        let all = Arc::clone(&self.queued);
-        let mut state = lock(&all.0);
+    pub fn add(self: &Arc<Self>) -> QueuedCall {
+        let mut state = lock(&self.0);
         let number = state.next;
         state.next += 1;
         state.waiting.insert(number);
         drop(state);
-        QueuedCall { all, number }
+        QueuedCall { all: Arc::clone(self), number }
     }
 
-    /// Waits until all calls that are queued now have begun.
-    pub fn wait_for_queued_calls(&self) {
-        let end = lock(&self.queued.0).next;
-        while lock(&self.queued.0).waiting.first().is_some_and(|first| *first < end) {
-            self.pause();
+    /// Waits (by `pause`) until all calls that are queued now have begun.
+    pub fn wait(&self, pause: impl Fn()) {
+        let end = lock(&self.0).next;
+        while lock(&self.0).waiting.first().is_some_and(|first| *first < end) {
+            pause();
         }
     }
 }

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
-use super::PAUSE;
 use super::cell::{SharedCell, Watch};
+use super::pause::PAUSE;
 use super::pools;
 use crate::sys::descriptor::raised;
 use crate::sys::event::Event;

@@ -2,8 +2,8 @@
 //! thread may complete them. So no I/O changes threads, and no operation depends on its thread's next actions.
 //!
 //! Goals: one system call for several operations, and none for those that have ended. Each operation ends soon,
-//! whatever becomes of its future and of the thread that began it. Non-goals: the engines (`drive::shared`), and the
-//! thread that watches where no other does (`reaper`).
+//! whatever becomes of its future and of the thread that began it. Non-goals: the engines (`drive::shared`), the
+//! context in which an operation begins (`cell_for`), and the thread that watches where no other does (`reaper`).
 //!
 //! Rules:
 //! 1. Any thread that gets a context's lock may take its turn (`turn`): it starts waiting pieces, and completes ended
@@ -26,26 +26,17 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
-use super::Exec;
-use super::cell::own;
-use super::cell::{Common, SharedCell, Waiting, Watch};
-use super::contexts::engine_failed;
+use super::cell::{Common, SharedCell, Waiting};
+use super::pause::PAUSE;
 use super::reaper::Reaper;
 use crate::cache::{Outcome, Waiter};
-use crate::drive::Class;
-use crate::drive::service::{Service, with_rings_or_without};
-use crate::drive::shared::SharedContext;
-use crate::error::Result;
+use crate::sys::clock::Clock;
 use crate::sys::parker::Parked;
 use crate::sys::process::PerProcess;
 use crate::sys::sync::{Mutex, RwLock, lock, read, write};
 
-/// The most shares that wait for the host of callbacks. If more operations with callbacks begin, their threads do the I/O
-/// too.
-const POSTED_MAX: u32 = 512;
-
 /// The shared contexts of all arrays of the process.
-static EVERYWHERE: PerProcess<Mutex<Vec<Weak<SharedCells>>>> = PerProcess::empty();
+pub(super) static EVERYWHERE: PerProcess<Mutex<Vec<Weak<SharedCells>>>> = PerProcess::empty();
 
 /// Takes the turns of all contexts of all arrays with unfinished operations, except those that another thread is in
 /// (rule 6). Does not wait.
@@ -54,14 +45,21 @@ pub fn help_everywhere() {
     all.iter().for_each(|cells| cells.help());
 }
 
+/// One step of a thread that waits for bounce memory or a lock: it takes turns of the contexts of all arrays, because
+/// they share bounce memory, and sleeps.
+pub(super) fn help_and_pause(clock: &dyn Clock) {
+    help_everywhere();
+    clock.sleep(PAUSE);
+}
+
 /// All shared contexts of an array.
 #[derive(Default)]
 pub struct SharedCells {
-    all: RwLock<Vec<Arc<SharedCell>>>,
+    pub(super) all: RwLock<Vec<Arc<SharedCell>>>,
     /// The cell for operations of the background, made with the first one.
-    background: Mutex<Option<Arc<SharedCell>>>,
-    common: Arc<Common>,
-    reaper: Reaper,
+    pub(super) background: Mutex<Option<Arc<SharedCell>>>,
+    pub(super) common: Arc<Common>,
+    pub(super) reaper: Reaper,
 }
 
 impl SharedCells {
@@ -71,7 +69,7 @@ impl SharedCells {
     }
 
     /// Any cell that serves at least `drives` drives, whatever thread owns it.
-    fn any(&self, drives: usize) -> Option<Arc<SharedCell>> {
+    pub(super) fn any(&self, drives: usize) -> Option<Arc<SharedCell>> {
         read(&self.all).iter().find(|cell| cell.drives() >= drives).cloned()
     }
 
@@ -146,91 +144,5 @@ impl SharedCells {
         self.reaper.stop();
         *lock(&self.background) = None;
         std::mem::take(&mut *write(&self.all)).iter().for_each(|cell| cell.clear());
-    }
-}
-
-impl Exec {
-    /// Whether the calling thread has enough operations in flight that a caller which may wait should do so.
-    pub fn is_full_here(&self) -> bool {
-        own::made(self.instance).is_some_and(|cell| cell.is_full()) || self.callbacks.is_host_full()
-    }
-
-    /// Whether the background has the most operations in flight.
-    pub fn is_full_behind(&self) -> bool {
-        lock(&self.shared.background).as_ref().is_some_and(|cell| cell.is_full())
-    }
-
-    /// The cell in which an asynchronous operation is to begin: the calling thread's, or for the background one that
-    /// all threads share. If the system refuses the thread a context at the moment, another thread's cell is used.
-    pub fn cell_for(&self, class: Class) -> Result<Arc<SharedCell>> {
-        if class == Class::Background {
-            return self.background_cell();
-        }
-        let drives = self.services.count();
-        match own::get(self.instance, drives, &self.shared.common, || self.new_shared_cell()) {
-            Ok(cell) => Ok(cell),
-            Err(error) => self.shared.any(drives).ok_or(error),
-        }
-    }
-
-    /// The cell where the calling thread posts an operation with a callback ([`SharedCell::post`]). `None` if it should
-    /// begin the operation in its own cell: it takes the turns of that one itself, or the host of callbacks has too much
-    /// to do.
-    pub fn cell_to_post_to(&self, class: Class) -> Option<Arc<SharedCell>> {
-        if class == Class::Background || own::is_driven_here() || !self.has_threads() {
-            return None;
-        }
-        let drives = self.services.count();
-        let make = || self.shared.common.free_cell(drives, || self.new_shared_cell());
-        self.callbacks.host_cell(drives, make).filter(|cell| cell.posted() < POSTED_MAX)
-    }
-
-    fn background_cell(&self) -> Result<Arc<SharedCell>> {
-        let mut background = lock(&self.shared.background);
-        let drives = self.services.count();
-        if let Some(cell) = background.as_ref().filter(|cell| cell.drives() >= drives) {
-            return Ok(Arc::clone(cell));
-        }
-        let cell = self.shared.common.free_cell(drives, || self.new_shared_cell())?;
-        let before = background.replace(Arc::clone(&cell));
-        // The lock is released first: an owner that is told in the turn may begin background work.
-        drop(background);
-        if let Some(before) = before {
-            // Its operations go on there.
-            before.leave();
-            before.give_back();
-        }
-        Ok(cell)
-    }
-
-    fn new_shared_cell(&self) -> Result<Arc<SharedCell>> {
-        let made = self.try_shared_cell();
-        match &made {
-            Ok(cell) => {
-                let mut all = write(&self.shared.all);
-                if all.is_empty() && self.has_threads() {
-                    lock(EVERYWHERE.get()).push(Arc::downgrade(&self.shared));
-                }
-                all.push(Arc::clone(cell));
-            }
-            Err(error) => self.notice(format!("some threads share the engines of others for futures: {error}")),
-        }
-        made
-    }
-
-    fn try_shared_cell(&self) -> Result<Arc<SharedCell>> {
-        let services: Vec<Service> = self.services.iter().cloned().collect();
-        let engines = self.engines(&services)?;
-        let make = |services: &[Service]| SharedContext::new(&engines, services);
-        let context = with_rings_or_without(&services, self.may_change_engines, &|notice| self.notice(notice), make);
-        let cell = SharedCell::new(context.map_err(engine_failed)?, &self.regions, &self.shared.common);
-        if self.has_threads() {
-            // Operations that have waited for a page go on there.
-            self.resumes.get_ready()?;
-            let reaper = self.shared.reaper.start(help_everywhere).map_err(engine_failed)?;
-            reaper.add(&cell).map_err(engine_failed)?;
-            let _there_already = self.shared.common.watcher.set(reaper as Arc<dyn Watch>);
-        }
-        Ok(cell)
     }
 }

@@ -59,7 +59,8 @@ impl Collecting {
     }
 }
 
-/// The shares that end in a turn. Its drop counts them, and leaves them to be told, also when an engine panics after it has ended some.
+/// The shares that end in a turn. Its drop counts them, and leaves them to be told, also when an engine panics after it
+/// has ended some.
 pub struct TurnEnds<'a> {
     unfinished: &'a AtomicU32,
     collecting: &'a mut Collecting,

@@ -12,7 +12,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 
-use super::contexts::engine_failed;
+use super::refusal::engine_failed;
 use crate::error::{Error, Result};
 use crate::sys::event::Event;
 use crate::sys::process::PerProcess;

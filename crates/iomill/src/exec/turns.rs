@@ -9,9 +9,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::page_write::PageWrite;
 use super::pools::Pool;
-use super::{Exec, PageWrite};
-use crate::drive::Class;
 use crate::error::Result;
 use crate::sys::sync::{Mutex, lock};
 
@@ -19,7 +18,7 @@ use crate::sys::sync::{Mutex, lock};
 const TURN_JOBS: usize = 256;
 
 /// The jobs of a turn.
-type Jobs = [Box<dyn Job>];
+pub type Jobs = [Box<dyn Job>];
 
 /// A job in steps.
 pub trait Job: Send {
@@ -67,11 +66,11 @@ impl Turns {
         self.pool.get_ready()
     }
 
-    /// Adds a job.
-    pub fn push(self: &Arc<Self>, exec: &Arc<Exec>, job: Box<dyn Job>) {
+    /// Adds a job. `write_pages` writes the pages of jobs.
+    pub fn push(self: &Arc<Self>, write_pages: impl Fn(&mut Jobs) + Send + 'static, job: Box<dyn Job>) {
         if self.add(job) {
-            let (turns, exec) = (Arc::clone(self), Arc::clone(exec));
-            self.pool.run(Box::new(move || turns.serve(&|jobs| write_pages(&exec, jobs))));
+            let turns = Arc::clone(self);
+            self.pool.run(Box::new(move || turns.serve(&write_pages)));
         }
     }
 
@@ -124,17 +123,6 @@ fn take_turn(jobs: Vec<Box<dyn Job>>, write_pages: &dyn Fn(&mut Jobs)) {
     }
 }
 
-/// Writes the pages of all jobs in one batch.
-fn write_pages(exec: &Exec, jobs: &mut Jobs) {
-    let writes: Vec<PageWrite<'_>> = jobs.iter().filter_map(|job| job.pages()).collect();
-    if writes.is_empty() {
-        return;
-    }
-    // After a failure each job writes by itself, and so gets an error of its own.
-    let are_written = matches!(exec.write_pages(Class::Foreground, &writes), Ok(None));
-    jobs.iter_mut().for_each(|job| job.end_pages(are_written));
-}
-
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
@@ -169,10 +157,7 @@ mod tests {
 
     /// As `Turns::push`, with jobs that have no pages.
     fn push(turns: &Arc<Turns>, job: Box<dyn Job>) {
-        if turns.add(job) {
-            let serving = Arc::clone(turns);
-            turns.pool.run(Box::new(move || serving.serve(&|_| ())));
-        }
+        turns.push(|_| (), job);
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub struct Part {
     pub drive: u16,
     /// The alignment that its drive's queues assume for I/O on it.
     pub align: Alignment,
-    /// Bytes that the part is known to have: a multiple of the page. Changed only under `FileState::grow`, or with nothing in flight.
+    /// Bytes that the part is known to have: a multiple of the page. Changed only under `FileState::grow`, or with
+    /// nothing in flight.
     pub reserved: AtomicU64,
     /// Whether it holds bytes that no fdatasync has covered.
     pub mark: Mark,
@@ -182,7 +183,8 @@ pub trait Backing: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Moves its first `len` bytes to a place for `end` bytes. The gate is closed, and the caller holds `FileState::grow`.
+    /// Moves its first `len` bytes to a place for `end` bytes. The gate is closed, and the caller holds
+    /// `FileState::grow`.
     fn move_for(&self, exec: &Exec, len: u64, end: u64) -> Result<()> {
         let _never = (exec, len, end);
         Ok(())

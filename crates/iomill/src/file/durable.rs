@@ -3,9 +3,9 @@
 //! Non-goals: flushing cached pages, which the pager does between the begin and the end of a turn.
 //!
 //! Rules:
-//! 1. A mark says that a part holds bytes that no fdatasync has covered. It is set after a write has ended, before the write is
-//!    acknowledged. A sync takes the mark before it asks for the part's fdatasync. A part that already holds bytes when it is opened
-//!    begins with a mark (`Mark`).
+//! 1. A mark says that a part holds bytes that no fdatasync has covered. It is set after a write has ended, before the
+//!    write is acknowledged. A sync takes the mark before it asks for the part's fdatasync. A part that already holds
+//!    bytes when it is opened begins with a mark (`Mark`).
 //! 2. Syncs run one after the other, in the order of their calls, so that no sync starves. Under the lock each checks
 //!    whether an earlier one has failed. A missing mark does not show that: the sync that took the mark may have failed
 //!    while this one waited.
@@ -78,7 +78,8 @@ pub struct DurableLength {
 pub struct SyncTurn<'a> {
     file: &'a FileState,
     published: FairGuard<'a, DurableLength>,
-    /// The length to publish, in bytes. Taken before the flush: later writes may not be on the drives when this length is published.
+    /// The length to publish, in bytes. Taken before the flush: later writes may not be on the drives when this length
+    /// is published.
     len: u64,
     is_end: bool,
 }
@@ -352,10 +353,11 @@ mod models {
         });
     }
 
-    /// A flush of another file that fails, and drops what the drive holds, is heard by the sync of each write that it may have lost, whenever
-    /// that write's end is noted (rule 5).
+    /// A flush of another file that fails, and drops what the drive holds, is heard by the sync of each write that it
+    /// may have lost, whenever that write's end is noted (rule 5).
     ///
-    /// Seen to fail when a sync took the moments of writes apart from the mark, and when a write took its moment after its end.
+    /// Seen to fail when a sync took the moments of writes apart from the mark, and when a write took its moment after
+    /// its end.
     #[test]
     fn loom_sync_hears_of_the_failed_flush_of_another_file() {
         model(|| {

@@ -87,7 +87,8 @@ impl FileState {
         self.begin_resize()
     }
 
-    /// Closes the gate for the file's end, even if the array is closed. Operations that entered before have ended when this returns.
+    /// Closes the gate for the file's end, even if the array is closed. Operations that entered before have ended when
+    /// this returns.
     pub fn close_gate(&self) -> impl Drop + '_ {
         self.gate.close(|| self.exec.pause_for_io())
     }
@@ -99,10 +100,9 @@ impl Resize<'_> {
         self.file.is_in_stale_tail(u64::MAX)
     }
 
-    /// Prepares a shorter length: marks the zones that change, and verifies the page that becomes the last. An error
-    /// changes nothing.
-    pub fn begin_cut(&self, len: u64) -> Result<()> {
-        self.file.begin_cut(len).map(drop)
+    /// Before a shorter length: verifies the page that becomes the last one. An error changes nothing.
+    pub fn check_cut(&self, len: u64) -> Result<()> {
+        self.file.begin_cut(len, true).map(drop)
     }
 
     /// Shortens the length in memory.
@@ -140,10 +140,10 @@ impl Resize<'_> {
     pub fn clean_tail(&self) -> Result<()> {
         let (file, len) = (self.file, self.file.len());
         file.has_stale_tail.store(true, Ordering::Relaxed);
-        let cut = file.begin_cut(len)?;
+        let cut = file.begin_cut(len, false)?;
         // The last page of a small file is verified before it changes.
         let has_begun = |error: &Error| !matches!(error, Error::CorruptPage { .. });
-        file.end_cut(len, cut).inspect_err(|error| {
+        file.end_cut(len, &cut).inspect_err(|error| {
             if has_begun(error) {
                 file.set_poison_for_good(error);
             }

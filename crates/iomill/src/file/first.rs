@@ -12,8 +12,8 @@ use crate::exec::PageWrite;
 use crate::sys::sync::lock;
 
 impl FileState {
-    /// Writes the first bytes of a file, if it has no place and they fit into pages of a shared part. Returns whether it did. The caller is
-    /// inside the gate.
+    /// Writes the first bytes of a file, if it has no place and they fit into pages of a shared part. Returns whether
+    /// it did. The caller is inside the gate.
     pub fn write_first(&self, bytes: &[u8], class: Class) -> Result<bool> {
         let Some(place) = self.give_first(bytes.len())? else { return Ok(false) };
         let failed = self.exec.write_pages(class, &[PageWrite::first(&place, bytes)])?;

@@ -2,12 +2,12 @@
 //! change itself.
 //!
 //! Rules:
-//! 1. An operation that enters counts up, and then looks at the flag. A change that closes the gate sets the flag, and then looks at the
-//!    count. Both are in one word, so neither can miss the other.
+//! 1. An operation that enters counts up, and then looks at the flag. A change that closes the gate sets the flag, and
+//!    then looks at the count. Both are in one word, so neither can miss the other.
 //! 2. A call that finds the gate closed counts down again and waits outside, holding nothing.
-//! 3. A call that waits outside leaves a mark (`KEPT_OUT`), which the next call that enters clears. If the gate opens with that mark, the
-//!    calls outside get a turn (`TURN`): the gate does not close again before one of them has entered. So changes in a loop cannot
-//!    starve them.
+//! 3. A call that waits outside leaves a mark (`KEPT_OUT`), which the next call that enters clears. If the gate opens
+//!    with that mark, the calls outside get a turn (`TURN`): the gate does not close again before one of them has
+//!    entered. So changes in a loop cannot starve them.
 //! 4. A call that leaves the mark keeps trying until it has entered. So every turn is taken.
 
 use crate::sys::sync::{AtomicU64, Ordering};
@@ -73,7 +73,8 @@ impl Gate {
         debug_assert!(before & INSIDE > 0);
     }
 
-    /// Closes the gate until the guard is dropped, and waits (by `pause`) until no operation is inside. Closers exclude each other.
+    /// Closes the gate until the guard is dropped, and waits (by `pause`) until no operation is inside. Closers exclude
+    /// each other.
     pub fn close(&self, mut pause: impl FnMut()) -> Closed<'_> {
         let close = |state| (state & (CLOSED | TURN) == 0).then_some(state | CLOSED);
         // Acquire: pairs with the Release in `Closed::drop`, so that a closer sees the change of the last one.

@@ -31,7 +31,8 @@ const NOTHING: u64 = u64::MAX;
 /// only an explicit sync pays for them. Without this bit, some bytes were written since the opening.
 const FOUND: u64 = 1;
 
-/// A mark that a sync has taken: the moment before the first write (rule 4 of `flushes`), times two, and perhaps [`FOUND`].
+/// A mark that a sync has taken: the moment before the first write (rule 4 of `flushes`), times two, and perhaps
+/// [`FOUND`].
 #[derive(Clone, Copy, Debug)]
 pub struct Taken(u64);
 
@@ -76,7 +77,8 @@ impl Mark {
             // Always changes the word, so that the sync that takes this mark sees the stamp.
             return self.add(word);
         }
-        // Relaxed: the word has this write's mark, and the sync that takes it comes after the write. The most frequent case.
+        // Relaxed: the word has this write's mark, and the sync that takes it comes after the write. The most frequent
+        // case.
         let has = self.word.load(Ordering::Relaxed);
         if has & FOUND != 0 || has > word {
             self.add(word);

@@ -32,7 +32,8 @@
 //!    have changed while it waited.
 //!
 //! So a crash leaves parts too long, never too short. The next opening for writing cuts off the bytes beyond the
-//! published length. With the hash layout it also zeroes unused blocks inside the parts.
+//! published length. With the hash layout it also zeroes unused blocks inside the parts. A file with sums does this
+//! later, like a small file: before it first grows, because the sum of its last page changes with it.
 //!
 //! - Parts grow by an eighth of their size, by at least 1 MiB and at most 256 MiB. If the drive has no room for that,
 //!   they grow by what the write needs. They are trimmed when the file is closed, so `du` agrees with `ls`.
@@ -154,20 +155,20 @@ pub struct FileState {
     /// Whether a failed write may have left bytes past the length (rule 5). Set inside the gate, cleared with the gate
     /// closed.
     has_stale_tail: AtomicBool,
-    /// Whether these bytes have been cleared at the end of a file with sums.
-    is_tail_cut: AtomicBool,
-    /// Whether the pages of a small file may hold bytes of an earlier writer past the length. They are cleared like
-    /// those of failed writes, so that opening the file needs no system call.
+    /// Whether an earlier writer may have left bytes past the length: in the pages of a small file, or in a file with
+    /// sums. They are cleared like those of failed writes: opening a small file needs no system call, and the sums of
+    /// these bytes go with them.
     is_tail_unknown: AtomicBool,
 }
 
 impl FileState {
-    /// Opens a file of an array. One without a name is a draft.
+    /// Opens a file of an array. One without a name is a draft. `memory` is that of the array for sums.
     pub fn open(
         exec: &Arc<Exec>,
         catalog: &Arc<Catalog>,
         record: &Arc<Record>,
         draft: Option<Arc<Draft>>,
+        memory: &Arc<sums::SumsMemory>,
     ) -> Result<FileState> {
         let len = record.length;
         if len > MAX_FILE_BYTES {
@@ -175,7 +176,7 @@ impl FileState {
             let why = format!("a file has at most {MAX_FILE_BYTES} bytes (4 PiB), so its length is damaged");
             return Err(Error::invalid(what, why).advise(CHECK));
         }
-        let backing = Box::new(ArrayParts::open(exec, catalog, record, draft)?);
+        let backing = Box::new(ArrayParts::open(exec, catalog, record, draft, memory)?);
         let published = DurableLength { len };
         FileState::new(exec, backing, catalog.is_writer(), published)
     }
@@ -200,7 +201,6 @@ impl FileState {
             grow: Mutex::new(()),
             syncs: Syncs::new(published),
             has_stale_tail: AtomicBool::new(false),
-            is_tail_cut: AtomicBool::new(false),
             is_tail_unknown: AtomicBool::new(false),
         };
         file.check_parts(len)?;
@@ -208,6 +208,9 @@ impl FileState {
         if is_writer && file.kind == BackingKind::Parts {
             if file.backing.is_small() {
                 file.is_tail_unknown.store(true, Ordering::Relaxed);
+            } else if file.sums.is_some() {
+                tail::fill_up(&file, len)?;
+                file.is_tail_unknown.store(!file.parts().is_empty(), Ordering::Relaxed);
             } else {
                 tail::clean(&file, len)?;
             }

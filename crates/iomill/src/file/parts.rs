@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::backing::{Backing, BackingKind, FirstPlace, Pages, Part, Place};
 use super::mark::Mark;
-use super::sums::{PartSums, Sums};
+use super::sums::{OpenSums, Sums, SumsMemory};
 use crate::catalog::{Catalog, Draft, Extent, PARTS, Record, SharedPart, part_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
@@ -66,7 +66,7 @@ struct Held {
     /// The pages of a small file, and the shared part that has them.
     small: Option<(Extent, Arc<SharedPart>)>,
     /// The sums of parts, until the file has this place.
-    sums: Option<Box<[PartSums]>>,
+    sums: Option<Box<[OpenSums]>>,
 }
 
 impl Held {
@@ -95,12 +95,13 @@ impl ArrayParts {
         catalog: &Arc<Catalog>,
         record: &Arc<Record>,
         draft: Option<Arc<Draft>>,
+        memory: &Arc<SumsMemory>,
     ) -> Result<ArrayParts> {
         let map = Map::new(record.layout, &record.weights, record.key)?;
         let parts = ArrayParts {
             catalog: Arc::clone(catalog),
             record: Arc::clone(record),
-            sums: Sums::new(catalog, record, draft.as_ref(), &map).map(Arc::new),
+            sums: Sums::new(catalog, record, draft.as_ref(), &map, memory).map(Arc::new),
             draft,
             map,
             block_bytes: u64::from(record.block_bytes),
@@ -206,7 +207,7 @@ impl ArrayParts {
             open.fs().set_len(open.handle(), 0).map_err(|e| Error::io("cut", part.path(), e))?;
             part.reserved.store(0, Ordering::Relaxed);
         }
-        held.sums.iter().flatten().try_for_each(PartSums::clear)?;
+        held.sums.iter().flatten().try_for_each(|part| part.clear())?;
         Ok(held)
     }
 
@@ -275,8 +276,8 @@ impl ArrayParts {
         let mut open = opened.map_err(|e| Error::io("open", whole_path(), e))?;
         let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
         if own != align {
-            // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by its drive, and buffered
-            // I/O takes them all.
+            // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by
+            // its drive, and buffered I/O takes them all.
             let buffered = Access { direct: false, ..access };
             open = DriveFile::open(&place.fs, path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
         }
@@ -295,7 +296,7 @@ impl ArrayParts {
         let buffer = read_pages(from, bytes)?;
         if let Some(sums) = &self.sums {
             for (page, bytes) in (0..).zip(buffer.as_slice().chunks(PAGE_BYTES)) {
-                sums.check(page, bytes).map_err(|_| self.wrong_page(&from.parts[0], page))?;
+                sums.check_small(page, bytes).map_err(|_| self.wrong_page(&from.parts[0], page))?;
             }
         }
         let (part, at) = match to.extent() {
@@ -307,14 +308,17 @@ impl ArrayParts {
         };
         let open = part.open()?;
         if to.small.is_none() {
-            let make = || open.fs().allocate(open.handle(), 0, at + bytes);
-            let made = match make() {
-                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && self.catalog.make_space(part.drive) => {
-                    make()
-                }
-                made => made,
+            let pages = at / PAGE_BYTES as u64..(at + bytes) / PAGE_BYTES as u64;
+            let sums = to.sums.as_ref().and_then(|sums| sums.get(self.first_block().0));
+            let make = || {
+                sums.map_or(Ok(()), |sums| sums.reserve(pages.clone()))?;
+                let made = open.fs().allocate(open.handle(), 0, at + bytes);
+                made.map_err(|e| Error::io("make room in", part.path(), e))
             };
-            made.map_err(|e| Error::io("make room in", part.path(), e))?;
+            match make() {
+                Err(error) if error.errno() == Some(libc::ENOSPC) && self.catalog.make_space(part.drive) => make(),
+                made => made,
+            }?;
             part.reserved.store(at + bytes, Ordering::Relaxed);
         }
         let write = || open.fs().write_at(open.handle(), buffer.as_slice(), at).map_err(failed_at("write", part, at));

@@ -1,5 +1,5 @@
-//! Plain files: [`PlainFile`] is one that was found and opened, [`PlainParts`] is one or a list of them as a [`Backing`]. [`Claim`] keeps
-//! a file from being open for reading and for writing at the same time in this process.
+//! Plain files: [`PlainFile`] is one that was found and opened, [`PlainParts`] is one or a list of them as a
+//! [`Backing`]. [`Claim`] keeps a file from being open for reading and for writing at the same time in this process.
 //!
 //! Goals: a file is identified by device and inode, and for reading also by its version; a list reads as one file.
 //! Non-goals: which queue serves a device (`api::runtime`), and the length (rule 6 in `file`).
@@ -7,8 +7,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-use xxhash_rust::xxh3::xxh3_128;
 
 use super::backing::{Backing, BackingKind, Part, Place};
 use super::durable::DurableLength;
@@ -21,6 +19,7 @@ use crate::engine::{BY_DESCRIPTOR, FileRef};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::sys::fs::{Access, Alignment, DriveFile, Identity, Stamp};
+use crate::sys::hash::xxh3_128;
 use crate::sys::process::PerProcess;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, lock};
 

@@ -7,18 +7,20 @@ use std::ops::Range;
 
 use super::FileState;
 use super::backing::Part;
+use super::sums::OpenSums;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
 use crate::sys::sync::{Ordering, lock, try_lock};
 
-/// Parts grow by an eighth of their size, within these bounds, in bytes. A range that skips more than the most leaves a hole.
+/// Parts grow by an eighth of their size, within these bounds, in bytes. A range that skips more than the most leaves a
+/// hole.
 const GROW_LEAST_BYTES: u64 = 1 << 20;
 const GROW_MOST_BYTES: u64 = 256 << 20;
 
 impl Part {
-    /// Notes the part's new size in bytes, which the next sync makes durable. `since` is the moment before it grew. The caller holds
-    /// `FileState::grow`.
+    /// Notes the part's new size in bytes, which the next sync makes durable. `since` is the moment before it grew. The
+    /// caller holds `FileState::grow`.
     fn grew(&self, to: u64, since: Since) {
         self.reserved.store(to, Ordering::Relaxed);
         self.mark.set(since);
@@ -39,7 +41,7 @@ impl Part {
 
     /// Makes a part of an array at least `needs` bytes long, for a range that begins at `start`. If `start` is far past
     /// the end, it leaves a hole before it.
-    fn reserve(&self, start: u64, needs: u64, is_ahead: bool) -> Result<()> {
+    fn reserve(&self, start: u64, needs: u64, is_ahead: bool, sums: Option<&OpenSums>) -> Result<()> {
         let mut has = self.has();
         if needs <= has {
             return Ok(());
@@ -54,19 +56,22 @@ impl Part {
             return Ok(());
         }
         let since = Since::now();
-        let to = if is_ahead { self.allocate_ahead(has, needs)? } else { self.allocate(has, needs).map(|()| needs)? };
+        let to = match is_ahead {
+            true => self.allocate_ahead(has, needs, sums)?,
+            false => self.allocate(has, needs, sums).map(|()| needs)?,
+        };
         self.grew(to, since);
         Ok(())
     }
 
     /// Allocates more than a part needs now. If the drive lacks space for that, it allocates only what the part needs.
     /// Returns the new size in bytes.
-    fn allocate_ahead(&self, has: u64, needs: u64) -> Result<u64> {
+    fn allocate_ahead(&self, has: u64, needs: u64, sums: Option<&OpenSums>) -> Result<u64> {
         let extra = (has / 8).clamp(GROW_LEAST_BYTES, GROW_MOST_BYTES);
         let target = needs.max((has + extra).next_multiple_of(PAGE_BYTES as u64));
-        match self.allocate(has, target) {
+        match self.allocate(has, target, sums) {
             Ok(()) => Ok(target),
-            Err(_) if target > needs => self.allocate(has, needs).map(|()| needs),
+            Err(_) if target > needs => self.allocate(has, needs, sums).map(|()| needs),
             Err(error) => Err(error),
         }
     }
@@ -98,7 +103,10 @@ impl Part {
         Ok(())
     }
 
-    fn allocate(&self, from: u64, to: u64) -> Result<()> {
+    /// Allocates space for a range, with that of its sums. So a full drive is an error of the write, and not of the
+    /// sync that writes the sums.
+    fn allocate(&self, from: u64, to: u64, sums: Option<&OpenSums>) -> Result<()> {
+        sums.map_or(Ok(()), |sums| sums.reserve(from / PAGE_BYTES as u64..to.div_ceil(PAGE_BYTES as u64)))?;
         let open = self.open()?;
         let (fs, handle) = (open.fs(), open.handle());
         fs.allocate(handle, from, to - from).map_err(|source| {
@@ -139,10 +147,16 @@ impl FileState {
             for (index, part) in self.parts().iter().enumerate() {
                 let start = self.backing.part_bytes(index, span.start) & !(PAGE_BYTES as u64 - 1);
                 let needs = self.needs(index, span.end);
-                self.with_space(index, || part.reserve(start, needs, span.end == end))?;
+                let sums = self.part_sums(index);
+                self.with_space(index, || part.reserve(start, needs, span.end == end, sums))?;
             }
         }
         Ok(true)
+    }
+
+    /// The sums of part `index`, if it has some.
+    pub(super) fn part_sums(&self, index: usize) -> Option<&OpenSums> {
+        self.sums.as_ref()?.parts().get(index)
     }
 
     /// Allocates in a part. If its drive is full, frees the space of deleted files first.
@@ -213,7 +227,7 @@ impl FileState {
             if needs > has {
                 part.check_uncut(false)?;
                 let since = Since::now();
-                self.with_space(index, || part.allocate(has, needs))?;
+                self.with_space(index, || part.allocate(has, needs, self.part_sums(index)))?;
                 part.grew(needs, since);
             }
         }
@@ -234,13 +248,14 @@ impl FileState {
         Ok(())
     }
 
-    /// Whether a small file needs another place for `end` bytes. The caller then closes the gate, and calls [`Resize::move_for`](super::Resize).
+    /// Whether a small file needs another place for `end` bytes. The caller then closes the gate, and calls
+    /// [`Resize::move_for`](super::Resize).
     pub fn must_move(&self, end: u64) -> bool {
         self.backing.must_move(end)
     }
 
-    /// The bytes that part `index` must have when the file is `end` bytes long: whole pages, as direct I/O writes them. A plain file without
-    /// direct I/O has its own length at all times.
+    /// The bytes that part `index` must have when the file is `end` bytes long: whole pages, as direct I/O writes them.
+    /// A plain file without direct I/O has its own length at all times.
     pub(super) fn needs(&self, index: usize, end: u64) -> u64 {
         let bytes = self.backing.part_bytes(index, end);
         if self.is_exact(index) { bytes } else { bytes.next_multiple_of(PAGE_BYTES as u64) }

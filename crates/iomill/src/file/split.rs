@@ -19,13 +19,17 @@ pub struct Extent {
     pub buf: *mut u8,
 }
 
-// SAFETY: an extent describes memory. A caller that passes it to another thread keeps that memory valid, as for a piece.
+// SAFETY: an extent describes memory. A caller that passes it to another thread keeps that memory valid, as for a
+// piece.
 unsafe impl Send for Extent {}
 // SAFETY: as above; only unsafe code reaches the memory through it.
 unsafe impl Sync for Extent {}
 
 /// Ranges with their memory, which lies one after the other from `start` on.
-pub fn extents(ranges: impl Iterator<Item = (u64, usize)>, start: *mut u8) -> impl Iterator<Item = Extent> {
+pub fn extents<R: Iterator<Item = (u64, usize)>>(
+    ranges: R,
+    start: *mut u8,
+) -> std::iter::Map<R, impl FnMut((u64, usize)) -> Extent + Clone> {
     let mut at = 0;
     ranges.map(move |(offset, len)| {
         let buf = start.wrapping_add(at);
@@ -165,7 +169,8 @@ fn piece_len(op: Op, align: Alignment, offset: u64, len: usize, address: usize) 
     if into_page + len <= BOUNCE_BYTES {
         return len;
     }
-    // A long read: up to the page edge through a bounce page if the rest can go without one, else a whole bounce buffer.
+    // A long read: up to the page edge through a bounce page if the rest can go without one, else a whole bounce
+    // buffer.
     if misaligned(address + to_edge) { BOUNCE_BYTES - into_page } else { to_edge }
 }
 

@@ -5,22 +5,19 @@
 //! of this room holds such pages. No unverified byte stays in the caller's memory: a page that fails its check is
 //! zeroed there.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::split::{Extent, Splitter};
-use super::sums::{Doubt, Holding, Settling, Sums, UNKNOWN, Writing};
+use super::sums::{Doubt, Holding, NONE, Settling, Sums, UNKNOWN, Writing};
 use super::{FileState, tail};
-use crate::drive::{Class, Failure, Fault, PAGE_BYTES};
+use crate::drive::{Class, Failure, Fault, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Io, Within};
 use crate::sys::copy::copy_bytes;
 use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::Ordering;
 
 /// The most pages of one batch, and the most of them in memory of this room.
 const BATCH_PAGES: usize = 4096;
@@ -33,6 +30,17 @@ pub fn doubted(page: u64, doubt: Doubt) -> Failure {
         Doubt::NoSum => Fault::NoSum,
     };
     Failure { op: Op::Read, key: 0, offset: page * PAGE_BYTES as u64, fault }
+}
+
+/// A cut of a file with sums, from `begin_cut`.
+#[derive(Debug)]
+pub(super) struct Cut<'a> {
+    /// The number and the new sum of the last page, if its bytes past the length are not zeros.
+    last: Option<(u64, u32)>,
+    /// Whether there may be bytes, or sums of bytes, past the length.
+    is_needed: bool,
+    /// The zones that change.
+    zones: Option<Writing<'a>>,
 }
 
 /// Memory for whole pages.
@@ -96,12 +104,15 @@ fn ranges(pages: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Whole pages with their memory, in rising order, as few extents.
-fn joined(pages: &[Extent]) -> Vec<Extent> {
+/// Whole pages with their memory, in rising order, as few extents. None crosses a multiple of `most` bytes.
+fn joined(pages: &[Extent], most: usize) -> Vec<Extent> {
     let mut extents: Vec<Extent> = Vec::new();
     for page in pages {
-        let goes_on =
-            |last: &Extent| last.offset + last.len as u64 == page.offset && last.buf.wrapping_add(last.len) == page.buf;
+        let goes_on = |last: &Extent| {
+            last.offset + last.len as u64 == page.offset
+                && last.buf.wrapping_add(last.len) == page.buf
+                && !page.offset.is_multiple_of(most as u64)
+        };
         match extents.last_mut() {
             Some(last) if goes_on(last) => last.len += page.len,
             _ => extents.push(*page),
@@ -131,38 +142,51 @@ enum Source {
 /// Pages to write.
 #[derive(Default)]
 struct WriteBatch {
-    pages: BTreeMap<u64, Source>,
-    /// Parts of pages in the order of the call.
+    /// In rising order.
+    pages: Vec<(u64, Source)>,
+    /// Parts of pages, those of a page in the order of the call.
     patches: Vec<(usize, Bit)>,
     through: usize,
 }
 
 impl WriteBatch {
-    fn is_full(&self) -> bool {
-        self.pages.len() >= BATCH_PAGES || self.through >= BATCH_THROUGH
+    /// Takes the next parts of a write.
+    fn take(bits: &mut impl Iterator<Item = Bit>) -> WriteBatch {
+        let (mut taken, mut through): (Vec<Bit>, usize) = (Vec::new(), 0);
+        while taken.len() < BATCH_PAGES
+            && through < BATCH_THROUGH
+            && let Some(bit) = bits.next()
+        {
+            let is_new = |last: &Bit| last.page != bit.page || last.is_whole();
+            through += usize::from(!bit.is_whole() && taken.last().is_none_or(is_new));
+            taken.push(bit);
+        }
+        // Stable: what a call writes later to a page stays.
+        taken.sort_by_key(|bit| bit.page);
+        let mut batch = WriteBatch { pages: Vec::with_capacity(taken.len()), ..WriteBatch::default() };
+        taken.into_iter().for_each(|bit| batch.add(bit));
+        batch
     }
 
-    /// Adds the next part of the write.
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.pages.iter().map(|(page, _)| *page)
+    }
+
+    /// Adds a part of the last page, or of one behind it.
     fn add(&mut self, bit: Bit) {
-        if bit.is_whole() {
-            // Patches of memory that is not used any more are harmless.
-            self.pages.insert(bit.page, Source::Whole(bit.extent));
-            return;
-        }
-        let (next, through) = (self.through, &mut self.through);
+        let last = self.pages.pop_if(|(page, _)| *page == bit.page).map(|(_, source)| source);
         let mut new = |under| {
-            *through += 1;
-            Source::Through(next, under)
+            self.through += 1;
+            Source::Through(self.through - 1, under)
         };
-        let source = match self.pages.entry(bit.page) {
-            Entry::Vacant(vacant) => *vacant.insert(new(None)),
-            Entry::Occupied(mut there) => {
-                if let Source::Whole(whole) = *there.get() {
-                    *there.get_mut() = new(Some(whole));
-                }
-                *there.get()
-            }
+        let source = match last {
+            // Patches of memory that is not used any more are harmless.
+            _ if bit.is_whole() => Source::Whole(bit.extent),
+            Some(Source::Whole(whole)) => new(Some(whole)),
+            Some(through) => through,
+            None => new(None),
         };
+        self.pages.push((bit.page, source));
         if let Source::Through(at, _) = source {
             self.patches.push((at, bit));
         }
@@ -178,7 +202,7 @@ impl FileState {
 
     /// A publication begins to name a draft (rule 4 of `sums`).
     pub fn end_draft(&self) -> Result<()> {
-        self.sums.as_ref().map_or(Ok(()), |sums| sums.end_draft(self.has_stale_tail()))
+        self.sums.as_ref().map_or(Ok(()), |sums| sums.end_draft())
     }
 
     /// The pages of a small file's first place have these bytes, and zeros behind them. No other call can reach them.
@@ -187,7 +211,7 @@ impl FileState {
         for (page, bytes) in (0..).zip(bytes.chunks(PAGE_BYTES)) {
             let mut whole = [0; PAGE_BYTES];
             whole[..bytes.len()].copy_from_slice(bytes);
-            sums.set(page, sums.identity().sum(page, &whole));
+            sums.small().into_iter().for_each(|small| small.set(page, sums.identity().sum(page, &whole)));
         }
     }
 
@@ -252,9 +276,8 @@ impl FileState {
     ) -> Result<()> {
         let mut numbers: Vec<u64> = batch.iter().map(|bit| bit.page).collect();
         numbers.sort_unstable();
-        let _holding = self.hold(io, sums, &ranges(numbers.iter().copied()), false).await;
-        numbers.dedup();
-        numbers.iter().try_for_each(|page| sums.load(*page))?;
+        let _holding = self.hold(io, sums, &ranges(numbers.into_iter()), false).await;
+        let wanted = batch.iter().map(|bit| sums.loaded(bit.page)).collect::<Result<Vec<u32>>>()?;
         let mut pages = Pages::new(through)?;
         let mut next = 0;
         // Where each whole page goes.
@@ -269,7 +292,7 @@ impl FileState {
             })
             .collect();
         let first = FirstFailure::default();
-        let pieces = joined(&places);
+        let pieces = joined(&places, usize::MAX);
         // SAFETY: the caller's promise for its memory, and `pages` lives until this has ended or is dropped.
         let landing =
             unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, pieces.into_iter()), &first) };
@@ -279,10 +302,10 @@ impl FileState {
         }
         let mut failure = first.take();
         let is_read = failure.is_none();
-        for (bit, place) in batch.iter().zip(&places) {
+        for ((bit, place), sum) in batch.iter().zip(&places).zip(wanted) {
             // SAFETY: the page was read to there, and nothing else uses the memory.
             let bytes = unsafe { page_at(place.buf) };
-            let proved = if is_read { sums.check(bit.page, bytes) } else { Err(Doubt::NoSum) };
+            let proved = sums.check_against(is_read.then_some(sum), bit.page, bytes);
             // SAFETY: the caller's promise for its memory. The page is within `pages`, or it is that memory.
             unsafe {
                 match proved {
@@ -312,14 +335,8 @@ impl FileState {
     ) -> Result<()> {
         let mut bits = bits(extents).peekable();
         while bits.peek().is_some() {
-            let mut batch = WriteBatch::default();
-            while !batch.is_full()
-                && let Some(bit) = bits.next()
-            {
-                batch.add(bit);
-            }
             // SAFETY: the caller's promise.
-            unsafe { self.write_batch(io, class, sums, batch).await? };
+            unsafe { self.write_batch(io, class, sums, WriteBatch::take(&mut bits)).await? };
         }
         Ok(())
     }
@@ -327,7 +344,7 @@ impl FileState {
     /// # Safety
     /// As for `transfer`.
     async unsafe fn write_batch(&self, io: &Io<'_>, class: Class, sums: &Sums, batch: WriteBatch) -> Result<()> {
-        let _holding = self.hold(io, sums, &ranges(batch.pages.keys().copied()), true).await;
+        let _holding = self.hold(io, sums, &ranges(batch.numbers()), true).await;
         let mut pages = Pages::new(batch.through)?;
         // SAFETY: the caller's promise, and `pages` lives until this has ended or is dropped.
         unsafe { self.read_under(io, class, sums, &batch, &mut pages).await? };
@@ -346,17 +363,20 @@ impl FileState {
                 Extent { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf }
             })
             .collect();
-        let sum = |place: &Extent| {
-            let page = place.offset / PAGE_BYTES as u64;
-            // SAFETY: as above, for both kinds of memory.
-            (page, sums.identity().sum(page, unsafe { page_at(place.buf) }))
-        };
-        let writing = Writing::begin(sums, places.iter().map(sum).collect())?;
+        let mut writing = Writing::begin(sums, batch.numbers().map(|page| (page, UNKNOWN)).collect())?;
         let (first, since) = (FirstFailure::default(), Since::now());
-        let pieces = joined(&places);
+        let mut next = 0;
+        // A sum is made as a piece begins, so that the piece finds its bytes in the processor's caches, and other
+        // pieces are on their way.
+        let pieces = joined(&places, PIECE_BYTES).into_iter().inspect(|extent| {
+            for (page, bytes) in (extent.offset / PAGE_BYTES as u64..).zip((0..extent.len).step_by(PAGE_BYTES)) {
+                // SAFETY: as above, for both kinds of memory.
+                writing.know(next, sums.identity().sum(page, unsafe { page_at(extent.buf.wrapping_add(bytes)) }));
+                next += 1;
+            }
+        });
         // SAFETY: as above.
-        let landing =
-            unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Write, class, pieces.into_iter()), &first)? };
+        let landing = unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Write, class, pieces), &first)? };
         landing.await;
         // Before the write counts as ended: a sync that makes its zones clean covers it.
         self.mark_parts(since);
@@ -385,27 +405,31 @@ impl FileState {
         let mut unread = Vec::new();
         for (page, source) in &batch.pages {
             let Source::Through(at, under) = source else { continue };
-            sums.load(*page)?;
-            match under {
+            if let Some(whole) = under {
                 // SAFETY: the caller's memory has a whole page there, and the page of `pages` is this call's.
-                Some(whole) => unsafe { copy_bytes(whole.buf, pages.at(*at), PAGE_BYTES) },
-                // A page that was never written is zeros, like new memory.
-                None if sums.is_none(*page) => {}
-                None => unread.push(Extent { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf: pages.at(*at) }),
+                unsafe { copy_bytes(whole.buf, pages.at(*at), PAGE_BYTES) };
+                continue;
+            }
+            let sum = sums.loaded(*page)?;
+            // A page past the length is zeros, like new memory. Below the length a page without a sum is read, too: its
+            // drive may have lost a page of sums.
+            if sum != NONE || page * (PAGE_BYTES as u64) < self.len() {
+                let (offset, buf) = (page * PAGE_BYTES as u64, pages.at(*at));
+                unread.push((Extent { offset, len: PAGE_BYTES, buf }, sum));
             }
         }
         let first = FirstFailure::default();
+        let extents = unread.iter().map(|(extent, _)| *extent);
         // SAFETY: the caller's promise.
-        let landing =
-            unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, unread.iter().copied()), &first)? };
+        let landing = unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, extents), &first)? };
         landing.await;
         if let Some(failure) = first.take() {
             return Err(self.error(failure));
         }
-        for extent in unread {
+        for (extent, sum) in unread {
             let page = extent.offset / PAGE_BYTES as u64;
             // SAFETY: it was read to there.
-            let proved = sums.check(page, unsafe { page_at(extent.buf) });
+            let proved = sums.check_against(Some(sum), page, unsafe { page_at(extent.buf) });
             proved.map_err(|doubt| self.error(doubted(page, doubt)))?;
         }
         Ok(())
@@ -422,8 +446,12 @@ impl FileState {
             let (file, drive, path, offset) = (self.name().to_owned(), part.drive, part.path(), place.offset);
             return Error::CorruptPage { file, page, drive, path, offset };
         }
-        let why = format!("the sum of page {page} of {:?} cannot be read, so the page is not proved", self.name());
-        Error::corrupt(part.path(), why).advise("see the kernel's log, then check the array")
+        let why = format!(
+            "the sum of page {page} of {:?} is damaged or cannot be read, so the page is not proved",
+            self.name()
+        );
+        Error::corrupt(part.path(), why)
+            .advise("write the page again as a whole, from another copy; see the kernel's log")
     }
 
     /// For each part the pages that a file of `len` bytes does not use, in rising order. The last range extends to the
@@ -443,77 +471,58 @@ impl FileState {
         self.parts().iter().enumerate().map(of_part).collect()
     }
 
-    /// Prepares a cut to `len`, before that length is durable: marks the zones of all pages that change, and verifies
-    /// the page that becomes the last one. Nothing is in flight. Returns the number and the new sum of that page, if
-    /// the cut is within it.
-    pub(super) fn begin_cut(&self, len: u64) -> Result<Option<(u64, u32)>> {
-        let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else { return Ok(None) };
+    /// Prepares a cut to `len`: verifies the page that becomes the last one, and marks the zones of all pages that
+    /// change. Nothing is in flight. An error changes nothing but marks. `proves` makes a wrong page an error.
+    /// Otherwise it stays wrong.
+    pub(super) fn begin_cut(&self, len: u64, proves: bool) -> Result<Cut<'_>> {
+        let sums = match self.sums.as_ref() {
+            Some(sums) if sums.small().is_none() => sums,
+            _ => return Ok(Cut { last: None, is_needed: true, zones: None }),
+        };
         let mut unused = self.unused_pages(len);
         let (last, within) = (len / PAGE_BYTES as u64, (len % PAGE_BYTES as u64) as usize);
-        let mut cut = None;
+        let mut cut = Cut { last: None, is_needed: false, zones: None };
         if within > 0 {
-            sums.load(last)?;
+            let sum = match sums.loaded(last) {
+                // A lost one.
+                Err(Error::Corrupt { .. }) if !proves => None,
+                sum => Some(sum?),
+            };
             let (part, place) = self.locate(last * PAGE_BYTES as u64);
             let mut page = PageBuf::new(PAGE_BYTES).map_err(Error::memory("cutting a page", PAGE_BYTES as u64))?;
             let (bytes, offset) = (page.as_mut_slice(), place.offset);
             part.read_whole(offset, &mut bytes[..self.page_bytes(last)])?;
-            sums.check(last, bytes).map_err(|doubt| self.error(doubted(last, doubt)))?;
-            bytes[within..].fill(0);
-            cut = Some((last, sums.identity().sum(last, bytes)));
-            // Its zone is marked, too.
-            let at = offset / PAGE_BYTES as u64;
-            unused.iter_mut().skip(place.part).take(1).for_each(|unused| unused.insert(0, at..at));
+            let proved = sums.check_against(sum, last, bytes);
+            if let (Err(doubt), true) = (proved, proves) {
+                return Err(self.error(doubted(last, doubt)));
+            }
+            if proved.is_ok() && bytes[within..].iter().any(|byte| *byte != 0) {
+                bytes[within..].fill(0);
+                (cut.last, cut.is_needed) = (Some((last, sums.identity().sum(last, bytes))), true);
+                // Its zone is marked, too.
+                let at = offset / PAGE_BYTES as u64;
+                unused.iter_mut().skip(place.part).take(1).for_each(|unused| unused.insert(0, at..at));
+            }
         }
-        for (part, unused) in unused.iter().enumerate() {
-            sums.begin_cut(part, unused)?;
-        }
+        cut.zones = Writing::of_cut(sums, &unused)?;
+        cut.is_needed |= cut.zones.is_some();
         Ok(cut)
     }
 
-    /// Makes everything beyond the length read as zero (`tail::clean`), with the sums. `cut` is what `begin_cut` has
-    /// returned. Nothing is in flight.
-    pub(super) fn end_cut(&self, len: u64, cut: Option<(u64, u32)>) -> Result<()> {
+    /// Makes everything beyond the length read as zero (`tail::clean`), with the sums. Nothing is in flight.
+    pub(super) fn end_cut(&self, len: u64, cut: &Cut<'_>) -> Result<()> {
+        if !cut.is_needed {
+            return Ok(());
+        }
         let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else {
             return tail::clean(self, len);
         };
         let unused = self.unused_pages(len);
         // If this fails, an unknown part of the page is zeros (rule 2 of `sums`).
-        cut.iter().for_each(|(page, _)| sums.set(*page, UNKNOWN));
+        cut.last.map_or(Ok(()), |(page, _)| sums.set(page, UNKNOWN))?;
         tail::clean(self, len)?;
-        cut.iter().for_each(|(page, sum)| sums.set(*page, *sum));
-        unused.iter().enumerate().try_for_each(|(part, unused)| sums.end_cut(part, unused))
-    }
-
-    /// Clears, at the end of the file, the bytes that failed writes have left past the length, so that no sum of them
-    /// stays. If that cannot begin, their sums become unknown instead, so that the other pages of the zone keep theirs.
-    /// Nothing is in flight, and dirty pages are lost.
-    pub fn cut_stale_tail(&self) -> Result<()> {
-        let Some(sums) = self.sums.as_ref().filter(|_| self.has_stale_tail() && self.syncs.failure().is_none()) else {
-            return Ok(());
-        };
-        let len = self.len();
-        let cut = match self.begin_cut(len) {
-            Ok(cut) => self.end_cut(len, cut),
-            Err(error) => {
-                self.forget_tail(sums, len, &error);
-                self.is_tail_cut.store(true, Ordering::Relaxed);
-                return Err(error);
-            }
-        };
-        // The pages of a small file beyond its length have no sums in its record.
-        let is_cut = cut.is_ok() || matches!(cut, Err(Error::CorruptPage { .. }));
-        self.is_tail_cut.store(is_cut, Ordering::Relaxed);
-        cut
-    }
-
-    /// Makes the sums of a tail unknown that could not be cut. A wrong last page stays wrong, with any bytes past the
-    /// length.
-    fn forget_tail(&self, sums: &Sums, len: u64, error: &Error) {
-        let unused = self.unused_pages(len);
-        sums.parts().iter().zip(&unused).for_each(|(part, unused)| part.forget(unused));
-        if !len.is_multiple_of(PAGE_BYTES as u64) && !matches!(error, Error::CorruptPage { .. }) {
-            sums.set(len / PAGE_BYTES as u64, UNKNOWN);
-        }
+        cut.last.map_or(Ok(()), |(page, sum)| sums.set(page, sum))?;
+        sums.end_cut(&unused)
     }
 
     /// Begins a sync. Returns its epoch (rule 5 of `sums`), if the file has sums. `names` means that the sync will
@@ -531,10 +540,6 @@ impl FileState {
     /// those that were idle for a while.
     pub(super) fn settle_sums(&self, epoch: u64, len: u64, is_end: bool) -> Result<()> {
         let Some(sums) = &self.sums else { return Ok(()) };
-        // Sums of a failed write may exist past the length.
-        if self.has_stale_tail() && !self.is_tail_cut.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let is_all = is_end || self.backing.is_unnamed();
         let which = if is_all { Some(Settling { before: epoch }) } else { sums.idle(epoch, self.exec.clock.now_ns()) };
         let Some(which) = which else { return Ok(()) };

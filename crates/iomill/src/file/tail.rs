@@ -1,12 +1,13 @@
-//! The bytes beyond a file's end in its parts: [`clean`] makes them read as zero, and [`trim`] and [`cut_plain`] cut
-//! them off. Non-goals: `room`, which
-//! makes parts longer.
+//! The bytes beyond a file's end in its parts: [`clean`] makes them read as zero, [`trim`] and [`cut_plain`] cut them
+//! off, and [`fill_up`] replaces those that are missing. Non-goals: space for a longer file (`room`).
 //!
 //! A process leaves stale bytes there if it dies between a write past the end and the publication of the new length, or
 //! between the publication of a shorter length and the cut of the parts. With the hash layout the last, partial group
 //! of blocks leaves unused blocks *inside* a part, so cutting is not enough.
 
 use super::FileState;
+use super::backing::Part;
+use crate::drive::PAGE_BYTES;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::sys::flushes::Since;
@@ -39,9 +40,7 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
             part.reserved.store(end, Ordering::Relaxed);
         }
         if has != end || whole != end {
-            fs.set_len(handle, whole).map_err(failed("extend"))?;
-            part.reserved.store(whole, Ordering::Relaxed);
-            part.mark.set(since);
+            extend(part, whole, since)?;
         }
         let ranges = file.backing.unused_ranges(index, len, whole);
         for &(offset, len) in &ranges {
@@ -54,6 +53,27 @@ pub fn clean(file: &FileState, len: u64) -> Result<()> {
             fs.sync_data(handle).map_err(failed("sync"))?;
         }
     }
+    Ok(())
+}
+
+/// Makes parts as long as the layout implies, in whole pages. A crash within `clean` may have left them shorter. Longer
+/// ones stay as they are.
+pub fn fill_up(file: &FileState, len: u64) -> Result<()> {
+    for (index, part) in file.parts().iter().enumerate() {
+        let (needs, since) = (file.needs(index, len), Since::now());
+        if part.has() < needs {
+            extend(part, needs, since)?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a part as long as that, and marks it as changed since `since`.
+fn extend(part: &Part, bytes: u64, since: Since) -> Result<()> {
+    let open = part.open()?;
+    open.fs().set_len(open.handle(), bytes).map_err(|e| Error::io("extend", part.path(), e))?;
+    part.reserved.store(bytes, Ordering::Relaxed);
+    part.mark.set(since);
     Ok(())
 }
 
@@ -85,6 +105,7 @@ pub fn trim(file: &FileState) -> Result<()> {
             let cut = open.fs().set_len(open.handle(), needs);
             cut.map_err(|e| Error::io("cut", part.path(), e))?;
             part.reserved.store(needs, Ordering::Relaxed);
+            file.part_sums(index).map_or(Ok(()), |sums| sums.trim(needs / PAGE_BYTES as u64))?;
         }
     }
     Ok(())

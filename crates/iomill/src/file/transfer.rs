@@ -1,4 +1,5 @@
-//! Transfers between a call's memory and a file's drives, past every cache; and [`WriteTurn`], which every write has. Non-goals: pages.
+//! Transfers between a call's memory and a file's drives, past every cache; and [`WriteTurn`], which every write has.
+//! Non-goals: pages.
 
 use super::FileState;
 use super::split::{Extent, Splitter};
@@ -28,6 +29,7 @@ impl<'a> WriteTurn<'a> {
     }
 
     /// The write has succeeded.
+    #[inline]
     pub fn finish(mut self) {
         if self.end > 0 {
             if self.is_direct {
@@ -52,7 +54,8 @@ impl FileState {
     /// more pieces begin.
     ///
     /// # Safety
-    /// The extents' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing else.
+    /// The extents' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing
+    /// else.
     pub async unsafe fn transfer(
         &self,
         io: &Io<'_>,

@@ -1,4 +1,5 @@
-//! [`VectoredWrite`]: a vectored write, cut so that every page is written once and as a whole. Non-goals: vectored reads.
+//! [`VectoredWrite`]: a vectored write, cut so that every page is written once and as a whole. Non-goals: vectored
+//! reads.
 
 use std::io::IoSlice;
 

@@ -127,8 +127,7 @@ impl HashLayout {
 
 /// The number of times that the reduced weights are in a group; `sum` is their sum. The group has at least
 /// [`GROUP_MIN`] blocks and should fill 7/8 of a power of two, so that the permutation seldom walks. The result is the
-/// smallest such number. If there is none, it is the number, with groups up to [`GROUP_MAX`], that fills most of a
-/// power of two.
+/// smallest number that does. If no group up to [`GROUP_MAX`] does, it is the number that fills most of a power of two.
 fn repeats(sum: u64) -> u64 {
     let fill = |times: u64| ((sum * times) << 32) >> bits_for(sum * times);
     let least = GROUP_MIN.div_ceil(sum);

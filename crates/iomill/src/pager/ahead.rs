@@ -422,8 +422,8 @@ fn go_on(pager: &Arc<Pager>) {
             Ok(Start::Done) => return,
             Ok(Start::NoQuota) if pages.end - pages.start <= AheadQuota::most(pager) => {
                 pager.wanted.put_back(Arc::downgrade(&*file), pages, go_on_later(resumes, pager));
-                // The next end of a quota takes `resume`. If the last quota has just ended, this thread takes it back and continues.
-                // Acquire: pairs with the AcqRel in `AheadQuota::drop`.
+                // The next end of a quota takes `resume`. If the last quota has just ended, this thread takes it back
+                // and continues. Acquire: pairs with the AcqRel in `AheadQuota::drop`.
                 if pager.ahead.load(Ordering::Acquire) > 0 || pager.wanted.take_resume().is_none() {
                     return;
                 }

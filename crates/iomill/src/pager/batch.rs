@@ -1,7 +1,8 @@
 //! Batches of asynchronous reads and writes: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a
 //! [`BatchReceiver`] for its outcome. Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
-//! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of `pools`).
+//! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of
+//! `pools`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -80,7 +81,8 @@ fn reads(requests: &[Request]) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-/// Receives the outcome of an operation, with the buffers `K` that it owned. If a panic drops it, the outcome is an error.
+/// Receives the outcome of an operation, with the buffers `K` that it owned. If a panic drops it, the outcome is an
+/// error.
 pub struct BatchReceiver<K: Send + 'static>(Option<ReceiverKind<K>>);
 
 enum ReceiverKind<K> {
@@ -93,7 +95,8 @@ impl<K: Send + 'static> BatchReceiver<K> {
         BatchReceiver(Some(ReceiverKind::Promise(promise)))
     }
 
-    /// Calls `callback` on a thread of `callbacks`. Starts that thread now, so that the caller sees the error if that fails.
+    /// Calls `callback` on a thread of `callbacks`. Starts that thread now, so that the caller sees the error if that
+    /// fails.
     pub fn callback(callbacks: &Arc<Pool>, callback: Callback<K>) -> Result<BatchReceiver<K>> {
         callbacks.get_ready()?;
         Ok(BatchReceiver(Some(ReceiverKind::Callback(Arc::clone(callbacks), callback))))
@@ -107,7 +110,7 @@ impl<K: Send + 'static> BatchReceiver<K> {
     fn tell(mut self, outcome: Outcome<K>) {
         match self.0.take() {
             Some(ReceiverKind::Promise(promise)) => promise.keep(Ok(outcome)),
-            Some(ReceiverKind::Callback(callbacks, callback)) => callbacks.call(Box::new(move || callback(outcome))),
+            Some(ReceiverKind::Callback(callbacks, callback)) => callbacks.call(move || callback(outcome)),
             None => {}
         }
     }
@@ -126,7 +129,7 @@ impl<K: Send + 'static> BatchReceiver<K> {
 impl<K: Send + 'static> Drop for BatchReceiver<K> {
     fn drop(&mut self) {
         if let Some(ReceiverKind::Callback(callbacks, callback)) = self.0.take() {
-            callbacks.call(Box::new(move || callback(Err(Failed::new(Error::Panicked, None)))));
+            callbacks.call(move || callback(Err(Failed::new(Error::Panicked, None))));
         }
     }
 }
@@ -164,11 +167,10 @@ impl Requester {
     /// `begin` for a read into a buffer of the caller up to the end of the file. The outcome has the number of bytes.
     pub fn begin_up_to_end<B: IoBuffer>(
         self,
-        buffer: B,
-        offset: u64,
+        read: UpToEnd<B>,
         done: BatchReceiver<(B, usize)>,
     ) -> std::result::Result<Begun, Failed<(B, usize)>> {
-        self.begin_with(UpToEnd { buffer: Some(Kept::new((buffer, 0))), offset }, done)
+        self.begin_with(read, done)
     }
 
     /// Starts the operation that `work` prepares. If `work` prepares none, a callback thread prepares it again, and
@@ -239,12 +241,6 @@ impl Requester {
         }
         Ok(file.reserve(end, ranges)?.then_some(entered))
     }
-
-    /// Whether the calling thread has so much in flight that a caller which may wait should wait.
-    pub fn is_full_here(&self) -> bool {
-        let exec = self.file.exec();
-        if self.class == Class::Background { exec.is_full_behind() } else { exec.is_full_here() }
-    }
 }
 
 /// The preparation of an operation before its I/O.
@@ -304,10 +300,54 @@ impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
 }
 
 /// A read up to the end of the file.
-struct UpToEnd<B> {
+pub struct UpToEnd<B> {
     /// The buffer, and the number of its bytes to read. `None` after it was taken.
     buffer: Option<Kept<(B, usize)>>,
-    offset: u64,
+    /// The bytes that are in the file, with their memory in the buffer.
+    extent: Extent,
+    /// The length of the buffer.
+    len: usize,
+    /// The part of the extent that is not cached.
+    unread: Unread,
+}
+
+impl<B: IoBuffer> UpToEnd<B> {
+    /// Copies the cached bytes.
+    pub fn new(file: &OpenFile, buffer: B, offset: u64) -> UpToEnd<B> {
+        let extent = Extent { offset, len: 0, buf: std::ptr::null_mut() };
+        let mut read = UpToEnd { buffer: Some(Kept::new((buffer, 0))), extent, len: 0, unread: Unread::default() };
+        read.look(file);
+        read
+    }
+
+    /// Copies the cached bytes of the file as long as it is now.
+    fn look(&mut self, file: &OpenFile) {
+        let Some((buffer, read)) = self.buffer.as_mut().map(Kept::get) else { unreachable!("a buffer is used once") };
+        let memory = buffer.memory();
+        *read = file.file.len().saturating_sub(self.extent.offset).min(memory.len() as u64) as usize;
+        self.len = memory.len();
+        self.extent = Extent { len: *read, buf: memory.cast(), ..self.extent };
+        // SAFETY: the memory is the buffer's, which this has, and nothing else uses it.
+        self.unread = unsafe { Unread::new(file, (*read > 0).then_some(self.extent).into_iter()) };
+    }
+
+    /// The number of bytes that were read, and the buffer, if all were cached and there are any.
+    pub fn into_cached(mut self) -> std::result::Result<(B, usize), UpToEnd<B>> {
+        match self.buffer.take() {
+            Some(buffer) if self.extent.len > 0 && self.unread.is_empty() => Ok(buffer.into_inner()),
+            buffer => Err(UpToEnd { buffer, ..self }),
+        }
+    }
+
+    /// The buffer.
+    pub fn into_buffer(self) -> Option<B> {
+        self.buffer.map(|buffer| buffer.into_inner().0)
+    }
+
+    /// The number of bytes to read.
+    pub fn bytes(&self) -> usize {
+        self.extent.len
+    }
 }
 
 impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
@@ -319,15 +359,15 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
         let file = &by.file.file;
         let Some(entered) = by.enter_for(None, std::iter::empty())? else { return Ok(None) };
         let cell = by.file.exec().cell_for(by.class)?;
-        let Some((buffer, read)) = self.buffer.as_mut().map(Kept::get) else { unreachable!("a buffer is used once") };
-        let memory = buffer.memory();
-        file.range_end(self.offset, memory.len() as u64)?;
-        *read = file.len().saturating_sub(self.offset).min(memory.len() as u64) as usize;
-        let extent = Extent { offset: self.offset, len: *read, buf: memory.cast() };
-        // SAFETY: the memory is the buffer's, which `Prepared` has.
-        let reads = unsafe { Unread::new(&by.file, (extent.len > 0).then_some(extent).into_iter()) };
-        let Some(buffers) = self.buffer.take() else { unreachable!("as above") };
-        let within = Within::new(memory.cast(), memory.len());
+        let Extent { offset, len, .. } = self.extent;
+        file.range_end(offset, self.len as u64)?;
+        if file.len().saturating_sub(offset).min(self.len as u64) as usize != len {
+            // The length has changed since.
+            self.look(&by.file);
+        }
+        let within = Within::new(self.extent.buf, self.len);
+        let Some(buffers) = self.buffer.take() else { unreachable!("a buffer is used once") };
+        let reads = std::mem::take(&mut self.unread);
         let moves = Moves { within, reads, writes: Vec::new(), write_end: 0, class: by.class, cell };
         let entered = EnteredFile::stay(entered, by.file.clone());
         Ok(Some(Prepared { entered, buffers, moves, done: done.take() }))

@@ -184,7 +184,8 @@ impl OpenFile {
         let end = of_page.iter().map(|span| span.within + span.len).max().unwrap_or(begin);
         let mut bytes = vec![0_u8; usize::from(end - begin)];
         let all = Span { within: begin, len: end - begin, buf: bytes.as_mut_ptr(), ..*first };
-        // SAFETY: the bytes live until this has ended or is dropped, which waits for their I/O, and nothing else has them.
+        // SAFETY: the bytes live until this has ended or is dropped, which waits for their I/O, and nothing else has
+        // them.
         if !unsafe { self.pass_full(io, paged, Op::Read, all, class).await? } {
             of_page.iter().for_each(|span| todo.again(*span));
             return Ok(());
@@ -286,7 +287,8 @@ impl OpenFile {
         first.and(second).map(drop)
     }
 
-    /// Fills the pages of a wave, at least one, until all fills have ended. Adds the pages of sets that need a flush to `over`.
+    /// Fills the pages of a wave, at least one, until all fills have ended. Adds the pages of sets that need a flush to
+    /// `over`.
     ///
     /// # Safety
     /// The memory of all spans is valid until this has ended or is dropped. For reads nothing else uses it.
@@ -299,8 +301,8 @@ impl OpenFile {
     ) -> Result<()> {
         fills.plan(&self.file);
         let ends = FillEnds { fills: &fills, first: FirstFailure::default(), many: Mutex::default() };
-        // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Dropping the landing waits for all
-        // ends, and it is dropped before `ends` and `fills`.
+        // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Dropping the
+        // landing waits for all ends, and it is dropped before `ends` and `fills`.
         let begun = unsafe { io.run(Within::SLABS, fills.pieces(&self.file, class), &ends) };
         let begun = match begun {
             Ok(landing) => {

@@ -1,23 +1,23 @@
 //! [`DirectRead`]: an asynchronous read that consists of its pieces alone: of any range without a cache, or within one
 //! missing page. Most asynchronous reads are direct.
 //!
-//! Goals: one allocation besides the buffer, and two locks. Non-goals: all other cases. If the page is not simply
-//! missing, or the gate is closed, the caller takes the general path (`batch`), an operation of `exec`.
+//! Goals: one allocation besides the buffer, which has the callback, too. Non-goals: all other cases. If the page is
+//! not simply missing, or the gate is closed, the caller takes the general path (`batch`), an operation of `exec`.
 //!
 //! Rules:
 //! 1. The fill's frame, the buffer and the file stay valid until all pieces have ended: the share of the pieces holds
 //!    this.
 //! 2. `piece_done` is called once for each piece, then `share_done` once, by threads that have the context's lock, or
-//!    had it. No other code uses `fill`, `ended`, `file` and `buffer` before the state says that the read has ended.
+//!    had it. No other code uses the cells before the end. Then the future takes the result, or the callback, if there
+//!    is one.
 //! 3. If no piece could begin, dropping this abandons the fill (rule 6 of the cache).
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::Paged;
-use super::batch::Callback;
-use super::io_buffer::{Failed, IoBuffer, Kept};
+use super::io_buffer::{self, Failed, IoBuffer, Kept};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::Span;
 use crate::cache::{Begun, Fill, Outcome};
@@ -26,31 +26,31 @@ use crate::drive::shares::Owner;
 use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
-use crate::exec::Within;
-use crate::exec::cell::SharedCell;
-use crate::exec::pools::{self, Pool};
+use crate::exec::cell::{Next, SharedCell};
+use crate::exec::pools::{self, HasCallback, Pool};
+use crate::exec::{End, Within};
 use crate::file::Entered;
 use crate::file::split::{Extent, Splitter};
 use crate::sys::copy::copy_bytes;
 use crate::sys::process::Home;
-use crate::sys::sync::{Mutex, Ordering, lock};
+use crate::sys::sync::Ordering;
 
-/// The state of a read.
-enum State<B> {
-    /// A future waits. The waker, if it has been polled.
-    Open(Option<Waker>),
-    /// A callback waits, to be called on a thread of this pool.
-    Callback(Arc<Pool>, Callback<B>),
-    Ended,
-    /// The result was taken.
-    Taken,
+/// The callback of a read: it is called on a thread of the pool, with the function's help.
+struct Callback<B, C> {
+    pool: Arc<Pool>,
+    callback: C,
+    call: fn(C, io_buffer::Outcome<B>),
 }
 
 /// See the module.
-pub struct DirectRead<B> {
-    state: Mutex<State<B>>,
-    /// The fill, and the span of the page to copy. `None` without a cache, and after the end of the fill.
-    fill: UnsafeCell<Option<(Fill, Span)>>,
+pub struct DirectRead<B, C> {
+    /// For the future, which takes the result after the end.
+    end: End,
+    /// `None` if a future waits.
+    callback: UnsafeCell<Option<Callback<B, C>>>,
+    /// The fill, the span of the page to copy, and the sum of the page, if it has one. `None` without a cache, and
+    /// after the end of the fill.
+    fill: UnsafeCell<Option<(Fill, Span, Option<u32>)>>,
     /// The first failure.
     ended: UnsafeCell<Result<()>>,
     /// `None` after the end.
@@ -59,17 +59,18 @@ pub struct DirectRead<B> {
     buffer: UnsafeCell<Option<Kept<B>>>,
 }
 
-// SAFETY: one thread at a time uses the cells (rule 2), and passes them on by `state`. The fill and the span describe
-// memory that they own.
-unsafe impl<B: Send> Sync for DirectRead<B> {}
+// SAFETY: one thread at a time uses the cells (rule 2), and passes them on by `end` or by the queue of the pool.
+// The fill and the span describe memory that they own.
+unsafe impl<B: Send, C: Send> Sync for DirectRead<B, C> {}
 // SAFETY: as above.
-unsafe impl<B: Send> Send for DirectRead<B> {}
+unsafe impl<B: Send, C: Send> Send for DirectRead<B, C> {}
 
 /// The future's side of a read in flight.
 pub struct DirectReading<B> {
-    read: Arc<DirectRead<B>>,
+    read: Arc<DirectRead<B, ()>>,
     cell: Arc<SharedCell>,
     is_polled: bool,
+    is_taken: bool,
     home: Home,
 }
 
@@ -102,23 +103,22 @@ impl OpenFile {
         (offset, len): (u64, usize),
         buffer: B,
     ) -> std::result::Result<DirectReading<B>, B> {
-        let (read, cell) =
-            begin(file, class, (offset, len), buffer, State::Open(None), None).map_err(|(buffer, _)| buffer)?;
-        Ok(DirectReading { read, cell, is_polled: false, home: Home::here() })
+        let (read, cell) = begin(file, class, (offset, len), buffer, None, None).map_err(|(buffer, _)| buffer)?;
+        Ok(DirectReading { read, cell, is_polled: false, is_taken: false, home: Home::here() })
     }
 
-    /// `begin_direct` with a callback, which it returns together with the buffer.
-    pub fn submit_direct<B: IoBuffer>(
+    /// `begin_direct` with a callback, which it returns together with the buffer. `call` calls the callback.
+    pub fn submit_direct<B: IoBuffer, C: Send + 'static>(
         file: &OpenRef,
         class: Class,
         range: (u64, usize),
         buffer: B,
-        callback: Callback<B>,
-    ) -> std::result::Result<(), (B, Callback<B>)> {
-        let callbacks = Arc::clone(&file.exec().callbacks);
+        (callback, call): (C, fn(C, io_buffer::Outcome<B>)),
+    ) -> std::result::Result<(), (B, C)> {
+        let callback = Callback { pool: Arc::clone(&file.exec().callbacks), callback, call };
         let host = file.exec().cell_to_post_to(class);
         let is_posted = host.is_some();
-        match begin(file, class, range, buffer, State::Callback(callbacks, callback), host) {
+        match begin(file, class, range, buffer, Some(callback), host) {
             Ok((_, cell)) => {
                 if is_posted {
                     file.exec().callbacks.wake_host();
@@ -127,52 +127,52 @@ impl OpenFile {
                 }
                 Ok(())
             }
-            Err((buffer, State::Callback(_, callback))) => Err((buffer, callback)),
-            Err(_) => unreachable!("the state comes back as it was"),
+            Err((buffer, Some(Callback { callback, .. }))) => Err((buffer, callback)),
+            Err((_, None)) => unreachable!("the callback comes back"),
         }
     }
 }
 
-type Begin<B> = std::result::Result<(Arc<DirectRead<B>>, Arc<SharedCell>), (B, State<B>)>;
+type Begin<B, C> = std::result::Result<(Arc<DirectRead<B, C>>, Arc<SharedCell>), (B, Option<Callback<B, C>>)>;
 
 /// Begins a read in the calling thread's cell, or posts it to `host`.
-fn begin<B: IoBuffer>(
+fn begin<B: IoBuffer, C: Send + 'static>(
     file: &OpenRef,
     class: Class,
     (offset, len): (u64, usize),
     buffer: B,
-    state: State<B>,
+    callback: Option<Callback<B, C>>,
     host: Option<Arc<SharedCell>>,
-) -> Begin<B> {
-    let Some(entered) = Entered::try_enter(&file.file) else { return Err((buffer, state)) };
-    // The general path reports the error.
+) -> Begin<B, C> {
+    let Some(entered) = Entered::try_enter(&file.file) else { return Err((buffer, callback)) };
     let is_posted = host.is_some();
-    let Ok(cell) = host.map_or_else(|| file.exec().cell_for(class), Ok) else { return Err((buffer, state)) };
+    let Ok(cell) = host.map_or_else(|| file.exec().cell_for(class), Ok) else { return Err((buffer, callback)) };
     // The file may have shrunk before this call was inside.
     if offset.checked_add(len as u64).is_none_or(|end| end > file.file.len()) {
-        return Err((buffer, state));
+        return Err((buffer, callback));
     }
     let mut buffer = Kept::new(buffer);
     let memory = buffer.get().memory();
     let waits = cell.waits();
     let fill = match &file.paged {
         // The bytes of a file with sums are verified page by page.
-        None if file.file.sums().is_some() => return Err((buffer.into_inner(), state)),
+        None if file.file.sums().is_some() => return Err((buffer.into_inner(), callback)),
         None => None,
         Some(paged) => {
             let (page, within) = (offset / PAGE_BYTES as u64, offset as usize % PAGE_BYTES);
             let span = Span { page, within: within as u16, len: len as u16, buf: memory.cast() };
             let is_in_page = within + len <= PAGE_BYTES && !file.file.is_list();
-            let fill = if is_in_page && paged.has_sum_of(page) { paged.begin_page(span) } else { None };
-            let Some(fill) = fill else { return Err((buffer.into_inner(), state)) };
+            let fill = if is_in_page { paged.begin_summed_page(span) } else { None };
+            let Some((fill, sum)) = fill else { return Err((buffer.into_inner(), callback)) };
             if fill.came.is_pressed {
                 file.note_pressed(paged, page);
             }
-            Some((fill, span))
+            Some((fill, span, sum))
         }
     };
     let read = Arc::new(DirectRead {
-        state: Mutex::new(state),
+        end: End::default(),
+        callback: UnsafeCell::new(callback),
         fill: UnsafeCell::new(fill),
         ended: UnsafeCell::new(Ok(())),
         file: UnsafeCell::new(Some(EnteredFile::stay(entered, file.clone()))),
@@ -180,14 +180,14 @@ fn begin<B: IoBuffer>(
     });
     let owner = Arc::clone(&read) as Arc<dyn Owner>;
     let pushed = match (&file.paged, fill) {
-        (Some(paged), Some((fill, _))) => {
+        (Some(paged), Some((fill, ..))) => {
             let page = fill.key.page();
             let (has, cache) = (file.file.page_bytes(page), paged.pager.cache_of(fill.key));
             if has < PAGE_BYTES {
                 cache.put_zeroes(&fill, has);
             }
             let piece = file.file.page_piece(Op::Read, class, page, has, Memory::one(cache.filling(&fill)));
-            // SAFETY: the memory is a frame, which the fill owns, and the owner holds the fill and the file until its end (rule 1).
+            // SAFETY: the memory is the fill's frame, and the owner holds the fill and the file until its end (rule 1).
             unsafe { send(&cell, is_posted, owner, Within::SLABS, std::iter::once(piece), waits) }
         }
         _ => {
@@ -202,7 +202,7 @@ fn begin<B: IoBuffer>(
         // Not expected: a close of the array waits for operations inside files. Dropping `read` abandons the fill.
         // SAFETY: nothing else has `read`, because its share was not taken.
         unsafe { *read.ended.get() = Err(error) };
-        read.end();
+        Arc::clone(&read).end();
     }
     Ok((read, cell))
 }
@@ -226,9 +226,14 @@ unsafe fn send(
 }
 
 impl Paged {
-    /// Whether the sum of a page is in memory, if the file has sums.
-    fn has_sum_of(&self, page: u64) -> bool {
-        self.sums.as_ref().is_none_or(|sums| sums.is_loaded(page))
+    /// `begin_page` with the sum of the page, if the file has sums. `None` also if the sum is not in memory.
+    fn begin_summed_page(&self, span: Span) -> Option<(Fill, Option<u32>)> {
+        let Some(sums) = &self.sums else { return Some((self.begin_page(span)?, None)) };
+        sums.sum(span.page)?;
+        let fill = self.begin_page(span)?;
+        // Not before the fill has begun: until then the page may be written to. If the sum has left memory meanwhile,
+        // which is rare, this waits for its drive.
+        Some((fill, sums.loaded(span.page).ok()))
     }
 
     /// Makes the caller the owner of a page's fill, if the page is missing and its set has a frame for it.
@@ -246,21 +251,22 @@ impl Paged {
     }
 }
 
-impl<B: Send + 'static> DirectRead<B> {
+impl<B: Send + 'static, C: Send + 'static> DirectRead<B, C> {
     /// Ends the fill with a result. Returns the result, or an error if the bytes could not be verified.
     ///
     /// # Safety
     /// Rule 2: the caller is the only thread that uses this.
     unsafe fn end_fill(&self, paged: &Paged, outcome: Outcome) -> Outcome {
         // SAFETY: the caller's promise.
-        let Some((fill, span)) = (unsafe { (*self.fill.get()).take() }) else { return outcome };
+        let Some((fill, span, sum)) = (unsafe { (*self.fill.get()).take() }) else { return outcome };
         let cache = paged.pager.cache_of(fill.key);
         let outcome = match &paged.sums {
             None => outcome,
-            Some(sums) => paged.prove(sums, &fill, outcome),
+            Some(sums) => paged.prove(sums, sum, &fill, outcome),
         };
         if outcome.is_ok() {
-            // SAFETY: the fill owns the frame until its end, the range is within a page, and the buffer is this read's (rule 1).
+            // SAFETY: the fill owns the frame until its end, the range is within a page, and the buffer is this read's
+            // (rule 1).
             unsafe {
                 copy_bytes(cache.filling(&fill).wrapping_add(span.within.into()), span.buf, span.len.into());
             }
@@ -270,25 +276,33 @@ impl<B: Send + 'static> DirectRead<B> {
     }
 
     /// Shows the end to the future and wakes its task, or queues the call of the callback.
-    fn end(&self) {
-        let before = std::mem::replace(&mut *lock(&self.state), State::Ended);
-        match before {
-            State::Open(Some(waker)) => pools::wake(waker),
-            State::Callback(callbacks, callback) => {
-                // SAFETY: the read has ended and has no future, so only this takes its result (rule 2).
-                let outcome = match unsafe { self.take() } {
-                    (Ok(()), Some(buffer)) => Ok(buffer),
-                    (Ok(()), None) => Err(Failed::new(Error::Panicked, None)),
-                    (Err(error), buffer) => Err(Failed::new(error, buffer)),
-                };
-                callbacks.call(Box::new(move || callback(outcome)));
-            }
-            State::Open(None) | State::Ended | State::Taken => {}
+    fn end(self: Arc<Self>) {
+        // SAFETY: rule 2.
+        if let Some(Callback { pool, .. }) = unsafe { &*self.callback.get() } {
+            let pool = Arc::clone(pool);
+            return pool.call_back(self);
+        }
+        if let Some(waker) = self.end.come() {
+            pools::wake(waker);
         }
     }
 }
 
-impl<B> DirectRead<B> {
+impl<B: Send + 'static, C: Send + 'static> HasCallback for DirectRead<B, C> {
+    fn call_back(&self) {
+        // SAFETY: the read has ended and has no future, so only this takes its result (rule 2).
+        let (callback, ended) = unsafe { ((*self.callback.get()).take(), self.take()) };
+        let Some(Callback { callback, call, .. }) = callback else { return };
+        let outcome = match ended {
+            (Ok(()), Some(buffer)) => Ok(buffer),
+            (Ok(()), None) => Err(Failed::new(Error::Panicked, None)),
+            (Err(error), buffer) => Err(Failed::new(error, buffer)),
+        };
+        call(callback, outcome);
+    }
+}
+
+impl<B, C> DirectRead<B, C> {
     /// The result, with the buffer.
     ///
     /// # Safety
@@ -301,7 +315,7 @@ impl<B> DirectRead<B> {
     }
 }
 
-impl<B: Send + 'static> Owner for DirectRead<B> {
+impl<B: Send + 'static, C: Send + 'static> Owner for DirectRead<B, C> {
     fn piece_done(&self, _tag: u32, result: std::result::Result<(), Failure>) {
         // SAFETY: rule 2. The file is held until `share_done`.
         let Some(file) = (unsafe { &*self.file.get() }) else { return };
@@ -323,11 +337,11 @@ impl<B: Send + 'static> Owner for DirectRead<B> {
     }
 }
 
-impl<B> Drop for DirectRead<B> {
+impl<B, C> Drop for DirectRead<B, C> {
     fn drop(&mut self) {
         // Rule 3.
         let file = self.file.get_mut();
-        if let (Some((fill, _)), Some(paged)) =
+        if let (Some((fill, ..)), Some(paged)) =
             (self.fill.get_mut().take(), file.as_ref().and_then(|file| file.paged.as_ref()))
         {
             paged.pager.cache_of(fill.key).abandon_fill(fill);
@@ -341,58 +355,28 @@ impl<B> DirectReading<B> {
         if !self.home.is_here() {
             return Poll::Ready((Err(Error::Forked), None));
         }
-        if let Some(ended) = self.look(context) {
-            return Poll::Ready(ended);
+        if self.is_taken {
+            return Poll::Ready((Err(Error::invalid("a future", "polled again after it resolved")), None));
         }
-        self.cell.advance(context, !std::mem::replace(&mut self.is_polled, true));
-        match self.look(context) {
-            Some(ended) => Poll::Ready(ended),
-            None => Poll::Pending,
+        let is_first = !std::mem::replace(&mut self.is_polled, true);
+        let end = &self.read.end;
+        // The next poll comes in any case after the first one has asked for it. So this one leaves no waker.
+        if !end.has_come() && self.cell.advance(context, is_first) == Next::Poll {
+            return Poll::Pending;
         }
-    }
-
-    /// The result, if the read has ended. Otherwise its end wakes the task of `context`.
-    fn look(&self, context: &mut Context<'_>) -> Option<(Result<()>, Option<B>)> {
-        let mut state = lock(&self.read.state);
-        match &mut *state {
-            State::Open(waker) => {
-                if waker.as_ref().is_none_or(|waker| !waker.will_wake(context.waker())) {
-                    drop(state);
-                    return self.look_again(context);
-                }
-                None
-            }
-            State::Ended => {
-                *state = State::Taken;
-                drop(state);
-                // SAFETY: the read has ended, and this takes its result alone (rule 2).
-                Some(unsafe { self.read.take() })
-            }
-            State::Taken | State::Callback(..) => {
-                Some((Err(Error::invalid("a future", "polled again after it resolved")), None))
-            }
+        if !end.has_come() && end.wait(context.waker()) {
+            return Poll::Pending;
         }
-    }
-
-    fn look_again(&self, context: &mut Context<'_>) -> Option<(Result<()>, Option<B>)> {
-        // Wakers are code of the user: none is cloned or dropped under the lock.
-        let mut waker = Some(context.waker().clone());
-        let is_open = match &mut *lock(&self.read.state) {
-            State::Open(before) => {
-                std::mem::swap(before, &mut waker);
-                true
-            }
-            State::Callback(..) | State::Ended | State::Taken => false,
-        };
-        drop(waker);
-        if is_open { None } else { self.look(context) }
+        self.is_taken = true;
+        // SAFETY: the read has ended, and this takes its result alone (rule 2).
+        Poll::Ready(unsafe { self.read.take() })
     }
 }
 
 impl<B> Drop for DirectReading<B> {
     /// The read continues without its future. No poll drives it any more.
     fn drop(&mut self) {
-        if self.home.is_here() && matches!(&*lock(&self.read.state), State::Open(_)) {
+        if self.home.is_here() && !self.read.end.has_come() {
             self.cell.leave();
         }
     }

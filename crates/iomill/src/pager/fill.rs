@@ -43,6 +43,8 @@ pub(super) struct FillLists {
     runs: Vec<Run>,
     /// The frames of runs with several entries, as scattered memory.
     frames: Vec<Segment>,
+    /// For a file with sums: that of each entry. `None` if it could not be read.
+    sums: Vec<Option<u32>>,
 }
 
 impl FillLists {
@@ -58,6 +60,7 @@ impl FillLists {
         self.more.clear();
         self.runs.clear();
         self.frames.clear();
+        self.sums.clear();
     }
 }
 
@@ -113,7 +116,8 @@ struct Run {
     ended: AtomicU32,
 }
 
-// SAFETY: the pointers are to frames, which a fill owns, and to the memory of spans, which the call keeps valid until its end.
+// SAFETY: the pointers are to frames, which a fill owns, and to the memory of spans, which the call keeps valid until
+// its end.
 unsafe impl<P: Deref<Target = Paged> + Send> Send for Fills<P> {}
 // SAFETY: after `plan` nothing changes by `&self` except `ended`, which is atomic.
 unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
@@ -201,8 +205,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 
     /// Joins adjacent pages of a block into runs. Nothing is added after this.
     pub fn plan(&mut self, file: &FileState) {
-        if let Some(sums) = &self.paged.sums {
-            self.load_sums(sums);
+        if self.paged.sums.is_some() {
+            self.take_sums();
         }
         if file.is_list() {
             self.plan_list(file);
@@ -219,13 +223,14 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// Loads the sums of the pages. An error is not lost: it surfaces at the verification of a page, which finds no
-    /// sum.
+    /// Takes the sums of the pages. They stay right, because nothing writes to a page that is being filled (rule 3 of
+    /// `file::sums`, which rests on rule 3 of the cache). An error is not lost: it surfaces at the verification of the
+    /// page, which has no sum.
     #[cold]
-    fn load_sums(&self, sums: &Sums) {
-        for entry in &self.lists.entries {
-            let _shown_by_the_page = sums.load(page_of(entry));
-        }
+    fn take_sums(&mut self) {
+        let FillLists { entries, sums: taken, .. } = &mut self.lists;
+        let Some(sums) = &self.paged.sums else { return };
+        taken.extend(entries.iter().map(|entry| sums.loaded(page_of(entry)).ok()));
     }
 
     /// Makes the runs. `is_behind` says whether one piece can move a page together with the page before it.
@@ -322,7 +327,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             let entry = &self.lists.entries[begin + index];
             let mut own = outcome;
             if let Some(sums) = &self.paged.sums {
-                own = self.paged.prove(sums, &entry.fill, outcome);
+                let sum = self.lists.sums.get(begin + index).copied().flatten();
+                own = self.paged.prove(sums, sum, &entry.fill, outcome);
                 first = first.and(own);
             }
             if let Some(page) = self.end(entry, own) {
@@ -350,7 +356,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     #[inline(always)]
     fn copy(&self, cache: &Cache, fill: &Fill, span: &Span) {
         let (within, len) = (usize::from(span.within), usize::from(span.len));
-        // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is within a page.
+        // SAFETY: the fill owns the frame until its end, the call keeps the span's memory valid, and the range is
+        // within a page.
         unsafe {
             match self.want {
                 Want::Read => copy_bytes(cache.filling(fill).wrapping_add(within), span.buf, len),
@@ -394,15 +401,15 @@ impl<P: Deref<Target = Paged>> Drop for Fills<P> {
 }
 
 impl Paged {
-    /// Verifies the bytes that were read into a frame.
+    /// Verifies the bytes that were read into a frame, which should have this sum.
     #[cold]
-    pub(super) fn prove(&self, sums: &Sums, fill: &Fill, outcome: Outcome) -> Outcome {
+    pub(super) fn prove(&self, sums: &Sums, sum: Option<u32>, fill: &Fill, outcome: Outcome) -> Outcome {
         outcome?;
         let frame = self.pager.cache_of(fill.key).filling(fill);
         // SAFETY: the fill owns the frame until its end.
         let bytes = unsafe { std::slice::from_raw_parts(frame.cast_const(), PAGE_BYTES) };
         let page = fill.key.page();
-        sums.check(page, bytes).map_err(|doubt| doubted(page, doubt))
+        sums.check_against(sum, page, bytes).map_err(|doubt| doubted(page, doubt))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Flushing: writing dirty pages to their drives. [`Runs`] are pages in flight, [`Flushed`] is the result. Non-goals: which bytes are
-//! durable (`file::durable`).
+//! Flushing: writing dirty pages to their drives. [`Runs`] are pages in flight, [`Flushed`] is the result. Non-goals:
+//! which bytes are durable (`file::durable`).
 //!
 //! A page is copied under its set's lock and written from the copy, so that calls may read and write it meanwhile. One
 //! write takes adjacent dirty pages of a block. Three kinds of threads flush. A background thread flushes sets with too
@@ -168,7 +168,8 @@ struct SetsFlushed {
 }
 
 impl OpenFile {
-    /// Flushes the sets of some pages, or leaves them to the flusher. The caller has no unfinished fills (rule 4 of the cache).
+    /// Flushes the sets of some pages, or leaves them to the flusher. The caller has no unfinished fills (rule 4 of the
+    /// cache).
     pub(super) async fn note_dirty(&self, io: &Io<'_>, paged: &Paged, op: Op, over: &Over) {
         if op == Op::Read {
             self.note_dirty_for_later(paged, over);
@@ -241,8 +242,8 @@ impl OpenFile {
         all
     }
 
-    /// Flushes pages of the file, unless its length is being changed or the array is closed. After a close, the remaining pages are lost:
-    /// without the array's lock another process may own the parts.
+    /// Flushes pages of the file, unless its length is being changed or the array is closed. After a close, the
+    /// remaining pages are lost: without the array's lock another process may own the parts.
     pub async fn flush_if_open(&self, io: &Io<'_>, keys: &[Key], class: Class) -> Option<Flushed> {
         let paged = self.paged.as_ref()?;
         let _entered = Entered::try_enter(&self.file)?;
@@ -269,7 +270,8 @@ impl OpenFile {
         Exec::run_to_end(self.flush_page(&self.exec().blocking(), paged, page))
     }
 
-    /// Flushes all dirty pages of the file, and waits for those that other threads flush. Returns the first error, after it has tried all.
+    /// Flushes all dirty pages of the file, and waits for those that other threads flush. Returns the first error,
+    /// after it has tried all.
     pub(super) fn flush_all(&self) -> Result<()> {
         let Some(paged) = &self.paged else { return Ok(()) };
         Exec::run_to_end(self.flush_all_of(&self.exec().blocking(), paged))

@@ -111,7 +111,8 @@ impl Pager {
             // Closing a file here would delay the flushes of all other files.
             pools::leave_closing_to_others();
             loop {
-                // Held during a round, and while the thread sleeps in `next`. `stop` ends that sleep before the pager is dropped.
+                // Held during a round, and while the thread sleeps in `next`. `stop` ends that sleep before the pager
+                // is dropped.
                 let Some(pager) = pager.upgrade() else { return };
                 let Some(pages) = pager.flusher.next() else { return };
                 // A panic of one round must not end the thread. The panic message has been printed.

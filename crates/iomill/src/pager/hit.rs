@@ -26,8 +26,8 @@ impl OpenFile {
     /// closed, inside a callback, and if pages of other nodes are read by message. One comparison checks all of these.
     #[inline(always)]
     pub fn hit_path(&self) -> Option<HitPath<'_>> {
-        // Relaxed: the value only says whether the array is open, and a call may see it late.
-        // SAFETY: `readers` holds the instance of this file's pager, which is borrowed for as long, or one that no local has.
+        // Relaxed: the value only says whether the array is open, and a call may see it late. SAFETY: `readers` holds
+        // the instance of this file's pager, which is borrowed for as long, or one that no local has.
         let local = unsafe { Pager::last_local_if(self.readers.load(Ordering::Relaxed)) }?;
         // SAFETY: `readers` holds the instance of a pager only if there is one.
         let paged = unsafe { self.paged.as_deref().unwrap_unchecked() };
@@ -53,7 +53,8 @@ impl HitPath<'_> {
     /// Copies a range within one cached page, if the page's hint is right.
     ///
     /// # Safety
-    /// The page is in the file. `within + len` is at most a page. `to` is writable for `len` bytes, and nothing else uses them.
+    /// The page is in the file. `within + len` is at most a page. `to` is writable for `len` bytes, and nothing else
+    /// uses them.
     #[inline(always)]
     pub unsafe fn read(self, page: u64, within: usize, to: *mut u8, len: usize) -> bool {
         let HitPath { paged, memory, local } = self;

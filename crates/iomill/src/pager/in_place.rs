@@ -136,7 +136,8 @@ impl Drop for PinnedRange<'_> {
     }
 }
 
-/// A range in place has at most 1/`RANGE_SHARE` of the cache's pages. A few pages are always allowed: the range may take copies.
+/// A range in place has at most 1/`RANGE_SHARE` of the cache's pages. A few pages are always allowed: the range may
+/// take copies.
 const RANGE_SHARE: u64 = 8;
 const RANGE_LEAST: u64 = 16;
 
@@ -252,7 +253,8 @@ impl OpenFile {
         Exec::run_to_end(unsafe { self.complete(&io, paged, Want::Touch, spans, class) })
     }
 
-    /// The pages of a range up to the file's end, and the length of that in bytes. An error if there are too many pages.
+    /// The pages of a range up to the file's end, and the length of that in bytes. An error if there are too many
+    /// pages.
     fn page_numbers(&self, paged: &Paged, offset: u64, len: usize) -> Result<(Range<u64>, usize)> {
         let len = self.file.len().saturating_sub(offset).min(len as u64);
         let numbers = numbers(offset, len);
@@ -321,8 +323,8 @@ impl OpenFile {
         Some(PinnedRange::new(paged, places, offset as usize % PAGE_BYTES, len as usize))
     }
 
-    /// Pins all pages of a range, and copies those that cannot be pinned. So a thread with pins never waits for other pins (rule 5 of the
-    /// cache).
+    /// Pins all pages of a range, and copies those that cannot be pinned. So a thread with pins never waits for other
+    /// pins (rule 5 of the cache).
     pub fn pages<'a>(&self, paged: &'a Paged, offset: u64, len: usize, class: Class) -> Result<PinnedRange<'a>> {
         let (numbers, len) = self.page_numbers(paged, offset, len)?;
         // Only the first lookup is counted: cached pages as hits, the others as misses.

@@ -1,8 +1,8 @@
 //! Memory that an operation owns until its end ([`IoBytes`], [`IoBuffer`]), and the outcomes that return it
 //! ([`Outcome`], [`Failed`]).
 //!
-//! Goals: a future that is dropped frees no memory that the kernel still uses, and the caller allocates nothing for each record. Non-goals: the
-//! operations (`batch`, `direct`).
+//! Goals: a future that is dropped frees no memory that the kernel still uses, and the caller allocates nothing for
+//! each record. Non-goals: the operations (`batch`, `direct`).
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -81,7 +81,8 @@ macro_rules! buffers_on_the_heap {
 
 macro_rules! shared_bytes {
     ($($bytes:ty),*) => {$(
-        // SAFETY: the bytes are elsewhere, stay there when the value is moved, and nothing changes them while the value is there.
+        // SAFETY: the bytes are elsewhere, stay there when the value is moved, and nothing changes them while the value
+        // is there.
         unsafe impl IoBytes for $bytes {
             fn bytes(&self) -> *const [u8] {
                 &raw const self[..]

@@ -1,5 +1,5 @@
-//! A thread's [`Local`] for a pager, so that its hits store nothing that is shared: counters, hits that the policy does not know yet, and
-//! slots for pins. Non-goals: what the policy does with hits (`cache::policy`).
+//! A thread's [`Local`] for a pager, so that its hits store nothing that is shared: counters, hits that the policy does
+//! not know yet, and slots for pins. Non-goals: what the policy does with hits (`cache::policy`).
 //!
 //! The policy may receive hits late: it needs them only to choose a victim, and a thread that needs a frame reports its
 //! hits first. A thread with only hits reports them when its ring is full, if other threads have taken frames
@@ -154,8 +154,8 @@ fn give_back_empty(memory: &Memory, pins: &mut Vec<Arc<PinBlock>>) {
 }
 
 impl Pager {
-    /// The calling thread's local, if it was the last that the thread used, the array is open, and this is not a callback. One comparison
-    /// checks all three.
+    /// The calling thread's local, if it was the last that the thread used, the array is open, and this is not a
+    /// callback. One comparison checks all three.
     #[inline(always)]
     pub fn last_local(&self) -> Option<&Local> {
         // Relaxed: the value only says whether the array is open, and a call may see it late.
@@ -327,8 +327,8 @@ impl Local {
         // SAFETY: it is `none` or the first of `blocks`. Only `with_slot` changes the first, and it does not run here.
         let block = unsafe { self.pins.first.get().as_ref() };
         let slot = block.first()?;
-        // SAFETY: the blocks are this thread's, from this memory; `none` has no empty slot. With another first block, the kernel has a
-        // barrier (`set_first`).
+        // SAFETY: the blocks are this thread's, from this memory; `none` has no empty slot. With another first block,
+        // the kernel has a barrier (`set_first`).
         let held = unsafe { memory.pin(key, (paged.hints, page), (block, slot)) }?;
         self.hit_and(paged, key, (Counter::Pins, 1));
         Some(held)

@@ -10,9 +10,10 @@
 //! - `span.rs`, `todo.rs`, `wave.rs`, `fill.rs`, `complete.rs`: calls that need I/O.
 //! - `pipeline.rs`: blocking calls with many missing pages: half a wave begins while the other half drains.
 //! - `flush.rs`, `flusher.rs`: writing dirty pages to the drives.
-//! - `in_place.rs`, `owned.rs`: pins and ranges in place; owned bytes.
+//! - `in_place.rs`: pins and ranges in place.
 //! - `io_buffer.rs`: memory that an operation owns until its end, and the outcomes that return it.
-//! - `batch.rs`, `direct.rs`: batches for futures and callbacks; asynchronous reads that consist of their pieces alone.
+//! - `batch.rs`: batches for futures and callbacks.
+//! - `direct.rs`, `direct_write.rs`: asynchronous reads that consist of their pieces alone; writes to cached pages.
 //! - `ahead.rs`: read-ahead and advice.
 //! - `nodes.rs`, `node_request.rs`, `node_threads.rs`: NUMA nodes.
 //! - `resize.rs`, `numbers.rs`: the size of the cache; the numbers of files in the cache, also of closed files.
@@ -75,8 +76,6 @@
 //! - No thread waits without bound for the end of a pin: pins may fill a set, and their holders may wait for pins, too.
 //!   A range in place copies pages that cannot be pinned. A call for a single pin in a set full of pins returns an
 //!   error after a while.
-//! - `OwnedBytes` owns a pin and the file's part of the cache, but not the file. So it delays neither the close of the
-//!   file nor that of the array. The memory of the cache is freed with the last `OwnedBytes`.
 //! - The function of `submit_with` runs on a callback thread. If its pages were evicted again four times, the callback
 //!   thread reads them.
 //!
@@ -130,6 +129,7 @@ pub mod ahead;
 pub mod batch;
 mod complete;
 mod direct;
+mod direct_write;
 mod fill;
 mod flush;
 mod flusher;
@@ -144,7 +144,6 @@ mod numbers;
 mod open;
 mod open_files;
 mod open_plain;
-mod owned;
 mod pipeline;
 mod read;
 mod resize;
@@ -180,13 +179,12 @@ pub use io_buffer::{Failed, IoBuffer, IoBytes, Kept, Outcome};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
 pub use open_plain::Places;
-pub use owned::OwnedBytes;
 pub use span::Want;
 pub use span::{Span, spans};
 pub use todo::LIST_SPANS;
 
-/// Frames are registered with engines in chunks, and memory goes back to the system in chunks. A chunk is a sixteenth of the cache or a
-/// little more, within these bounds, in bytes.
+/// Frames are registered with engines in chunks, and memory goes back to the system in chunks. A chunk is a sixteenth
+/// of the cache or a little more, within these bounds, in bytes.
 const CHUNK_MIN_BYTES: u64 = 2 << 20;
 const CHUNK_MAX_BYTES: u64 = 64 << 20;
 const CHUNK_SHARE: u64 = 16;

@@ -1,17 +1,19 @@
 //! Requests to other nodes: a [`NodeRequest`] is a node's share of a wave, done by a thread of that node. [`Replies`]
 //! collect the ends of requests.
 //!
-//! The caller sends each node its share as one message, does its own share meanwhile, and waits until all requests have ended. A node's
-//! thread (`node_threads`) looks the pages up, fills those that are missing, and copies straight from and into the caller's memory.
-//! Non-goals: which pages go to which node (`nodes`).
+//! The caller sends each node its share as one message, does its own share meanwhile, and waits until all requests have
+//! ended. A node's thread (`node_threads`) looks the pages up, fills those that are missing, and copies straight from
+//! and into the caller's memory. Non-goals: which pages go to which node (`nodes`).
 //!
 //! Rules, beside those of the cache and of the inbox:
-//! 1. A caller holds no fills when it sends, and none when it waits for the replies: its own have ended by then (rule 4 of the cache).
+//! 1. A caller holds no fills when it sends, and none when it waits for the replies: its own have ended by then (rule 4
+//!    of the cache).
 //! 2. A thread that works on a request waits for drives only. It returns a span undone if another operation works on
 //!    its page, or if its set is full. The caller does such spans after all its requests have ended. So no thread that
 //!    owns fills waits for a page, for room in a node's inbox, or for replies. Every chain of waits ends at a drive:
 //!    caller -> node's thread -> drive, or caller -> page -> the thread that fills it -> drive.
-//! 3. A caller returns only after all its requests have ended, also by an error or a panic: the nodes' threads write to its memory.
+//! 3. A caller returns only after all its requests have ended, also by an error or a panic: the nodes' threads write to
+//!    its memory.
 //! 4. A request ends once: when all its I/O has ended, or when it is dropped because no thread will work on it. It
 //!    releases its file and its array before the caller continues, because the caller may close them.
 
@@ -178,8 +180,8 @@ struct Tail {
 }
 
 impl PendingRequest {
-    /// The pieces that fill its pages, each with its drive. Each of them ends by [`PendingRequest::run_done`], or all by [`PendingRequest::fail`]. Their
-    /// lists of scattered memory are in `self`.
+    /// The pieces that fill its pages, each with its drive. Each of them ends by [`PendingRequest::run_done`], or all
+    /// by [`PendingRequest::fail`]. Their lists of scattered memory are in `self`.
     pub fn pieces(&self) -> Vec<(u16, Piece)> {
         let tail = lock(&self.tail);
         let Some(file) = &tail.request.file else { return Vec::new() };
@@ -321,7 +323,8 @@ mod models {
         }
     }
 
-    /// Asks for pages as a node's thread does: it ends its fills after it has asked for all. Returns the pages that go back (rule 2).
+    /// Asks for pages as a node's thread does: it ends its fills after it has asked for all. Returns the pages that go
+    /// back (rule 2).
     fn work_on(pages: &[Page; 2], wanted: [usize; 2]) -> Vec<usize> {
         let asked = wanted.map(|page| (page, pages[page].begin()));
         let those = |state| asked.into_iter().filter(move |(_, asked)| *asked == state).map(|(page, _)| page);
@@ -329,8 +332,8 @@ mod models {
         those(PageState::Filling).collect()
     }
 
-    /// Two threads of nodes fill the same two pages. Each may have begun one page when it comes to the other: no thread hangs, and pages
-    /// that go back are there soon.
+    /// Two threads of nodes fill the same two pages. Each may have begun one page when it comes to the other: no thread
+    /// hangs, and pages that go back are there soon.
     ///
     /// Seen to fail when they waited for each other's page (rule 2).
     #[test]
@@ -348,11 +351,12 @@ mod models {
         });
     }
 
-    /// Two callers and a node that sleeps. One caller asks the node for the page that the other caller fills, and the other asks it for
-    /// another page. No thread hangs, and the page is there in the end (rules 1 and 2, and those of the inbox).
+    /// Two callers and a node that sleeps. One caller asks the node for the page that the other caller fills, and the
+    /// other asks it for another page. No thread hangs, and the page is there in the end (rules 1 and 2, and those of
+    /// the inbox).
     ///
-    /// Seen to fail with rules 1 and 2 broken: the node waited for a page, and the thread that filled it waited for the node. One broken
-    /// rule is enough here. Also seen to fail when the sender did not wake the node.
+    /// Seen to fail with rules 1 and 2 broken: the node waited for a page, and the thread that filled it waited for the
+    /// node. One broken rule is enough here. Also seen to fail when the sender did not wake the node.
     #[test]
     fn loom_node_request_waits_for_no_page() {
         model(|| {

@@ -1,4 +1,5 @@
-//! The threads of the nodes that cache ([`NodeThreads`]): each takes the requests of its inbox and does them at the same time.
+//! The threads of the nodes that cache ([`NodeThreads`]): each takes the requests of its inbox and does them at the
+//! same time.
 //!
 //! Goals: one wake for all requests that arrive while a thread sleeps or works; all their pages in flight at the same
 //! time. Non-goals: the work of a request (`node_request`, with rules that hold here, too), and background work.
@@ -33,7 +34,8 @@ const INBOX_SPANS: usize = 4096;
 /// Pages that a thread has in flight before it takes another request.
 const PAGES_IN_FLIGHT: usize = 1024;
 
-/// Tags for each request, more than the pieces of a wave; and most requests that a thread begins before it has seen the ends of all.
+/// Tags for each request, more than the pieces of a wave; and most requests that a thread begins before it has seen the
+/// ends of all.
 const TAGS: u32 = 1 << 12;
 const REQUESTS: usize = 1 << 16;
 
@@ -87,8 +89,8 @@ impl NodeThreads {
         self.started.get_or_init(|| self.nodes.iter().map(|(id, cpus)| node_threads(*id, cpus, notice)).collect())
     }
 
-    /// Hands a request to the node that has the cache of this number. Returns the request if that node has no thread. Waits while the inbox
-    /// is full: the caller holds no fills (rule 1 of `node_request`).
+    /// Hands a request to the node that has the cache of this number. Returns the request if that node has no thread.
+    /// Waits while the inbox is full: the caller holds no fills (rule 1 of `node_request`).
     pub fn send(
         &self,
         cache: usize,
@@ -227,8 +229,8 @@ impl NodeWave {
             wave.pieces.pop_front()
         });
         let done = |end: Done| wave.borrow_mut().piece_done(end);
-        // SAFETY: the pieces' memory is frames, which the fills in `begun` own until their ends, and so are the lists; their files are
-        // the requests'.
+        // SAFETY: the pieces' memory is frames, which the fills in `begun` own until their ends, and so are the lists;
+        // their files are the requests'.
         let ran = made.and_then(|()| unsafe { ring.cell.run(&ring.regions, &*ring.clock, source, done) });
         if let Err(error) = ran {
             // None was begun.

@@ -27,8 +27,8 @@ use crate::sys::topology::{Finder, MEMORY_POLICY};
 /// itself: the drive writes to the memory of any node, and a message costs two wakes.
 const MESSAGE_PAGES: usize = 8;
 
-/// How blocking calls reach pages in the cache of another node. Futures and callbacks always reach them directly: their pieces go to the
-/// drive threads anyway.
+/// How blocking calls reach pages in the cache of another node. Futures and callbacks always reach them directly: their
+/// pieces go to the drive threads anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 // Only tools and tests choose.
@@ -39,7 +39,8 @@ pub enum Remote {
     Auto,
     /// Always directly.
     Direct,
-    /// Always by message to a thread of the node, one message for all pages of a call there, up to 1,024. Pins are always direct.
+    /// Always by message to a thread of the node, one message for all pages of a call there, up to 1,024. Pins are
+    /// always direct.
     Message,
 }
 
@@ -218,8 +219,8 @@ impl Paged {
         })
     }
 
-    /// Adds the spans to `missing` that the other nodes read by message, whether they are there or not. Returns the remaining spans, or
-    /// the extents as an error if no reads go by message.
+    /// Adds the spans to `missing` that the other nodes read by message, whether they are there or not. Returns the
+    /// remaining spans, or the extents as an error if no reads go by message.
     pub(super) fn leave_to_nodes<E: Iterator<Item = Extent>>(
         &self,
         extents: E,
@@ -237,7 +238,8 @@ impl Paged {
 }
 
 impl OpenFile {
-    /// Sends other nodes their shares of a wave, one message each. Returns the caller's share, if it is not all, and what was sent.
+    /// Sends other nodes their shares of a wave, one message each. Returns the caller's share, if it is not all, and
+    /// what was sent.
     ///
     /// # Safety
     /// The spans' memory is valid until the result has been waited for or dropped. For reads nothing else uses it.

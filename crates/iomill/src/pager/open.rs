@@ -124,10 +124,12 @@ impl OpenFile {
         handle
     }
 
-    /// Gives up the bytes that are only in memory, unless there is another handle than the caller's. A new handle counts itself and then
-    /// clears the mark (`handle`). So either it is counted here, or it clears the mark after this.
+    /// Gives up the bytes that are only in memory, unless there is another handle than the caller's. A new handle
+    /// counts itself and then clears the mark (`handle`). So either it is counted here, or it clears the mark after
+    /// this.
     pub fn give_up(&self) {
-        // A swap, so that a handle is counted below if this undoes its clearing. AcqRel: pairs with the Release in `handle`.
+        // A swap, so that a handle is counted below if this undoes its clearing. AcqRel: pairs with the Release in
+        // `handle`.
         self.given_up.swap(true, Ordering::AcqRel);
         if Arc::strong_count(&self.handles) > 2 {
             self.given_up.store(false, Ordering::Release);
@@ -149,11 +151,8 @@ impl OpenFile {
     /// exact length, too.
     fn sync_as(&self, is_end: bool, is_quiet: bool) -> Result<()> {
         let Some(mut turn) = self.file.begin_sync(is_end)? else { return Ok(()) };
-        let mut flushed = self.flush_all();
-        if is_end {
-            // Pages that could not be flushed are lost: their parts keep the old bytes.
-            flushed = flushed.and(self.file.cut_stale_tail());
-        }
+        let flushed = self.flush_all();
+        // At the end of the file, pages that could not be flushed are lost: their parts keep the old bytes.
         if flushed.is_err() && !is_end {
             // Pages that failed stay dirty, and the next sync tries again.
             return flushed;
@@ -178,8 +177,8 @@ impl OpenFile {
         turn
     }
 
-    /// Makes every write that ended before this call durable, and the length, for a handle. It also reports failures of write-back since
-    /// the handle's last sync. The caller is not inside the gate.
+    /// Makes every write that ended before this call durable, and the length, for a handle. It also reports failures of
+    /// write-back since the handle's last sync. The caller is not inside the gate.
     pub fn sync_and_report(&self, reported: &Reported) -> Result<()> {
         let result = if self.file.is_overlong() {
             // The writes that made it so have ended, or they end before the gate is closed.
@@ -194,8 +193,8 @@ impl OpenFile {
         later.map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
 
-    /// Writes all dirty pages, without a flush of the drives: so that a later sync shares its flush with other files. The handle has
-    /// reported the error then. The caller is not inside the gate.
+    /// Writes all dirty pages, without a flush of the drives: so that a later sync shares its flush with other files.
+    /// The handle has reported the error then. The caller is not inside the gate.
     pub fn write_back(&self, reported: &Reported) -> Result<()> {
         let _entered = Entered::enter(&self.file)?;
         self.flush_all().inspect_err(|_| {
@@ -214,7 +213,7 @@ impl OpenFile {
         let before = self.file.len();
         if len < before {
             self.sync_as(false, true)?;
-            resize.begin_cut(len)?;
+            resize.check_cut(len)?;
             resize.cut(len);
             if let Some(paged) = &self.paged {
                 paged.cut(len);
@@ -247,6 +246,17 @@ impl OpenFile {
     /// Enters the file for writes of `ranges`, in bytes, and allocates space for them. The last range ends at `end`.
     /// First clears the bytes that failed writes have left before `end` (rule 5 of the length).
     pub fn enter_to_write(&self, end: u64, ranges: impl Iterator<Item = Range<u64>> + Clone) -> Result<Entered<'_>> {
+        let mut entered = self.enter_swept(end)?;
+        while self.file.must_move(end) || !self.file.reserve(end, ranges.clone())? {
+            drop(entered);
+            self.file.begin_sweep()?.move_for(end)?;
+            entered = Entered::enter(&self.file)?;
+        }
+        Ok(entered)
+    }
+
+    /// Enters the file, after it has cleared the bytes that failed writes have left before `end`.
+    fn enter_swept(&self, end: u64) -> Result<Entered<'_>> {
         let mut entered = Entered::enter(&self.file)?;
         while self.file.is_in_stale_tail(end) {
             drop(entered);
@@ -255,12 +265,21 @@ impl OpenFile {
             drop(resize);
             entered = Entered::enter(&self.file)?;
         }
-        while self.file.must_move(end) || !self.file.reserve(end, ranges.clone())? {
-            drop(entered);
-            self.file.begin_sweep()?.move_for(end)?;
-            entered = Entered::enter(&self.file)?;
-        }
         Ok(entered)
+    }
+
+    /// Allocates space for `len` bytes. The caller is not inside the gate.
+    pub fn preallocate(&self, len: u64) -> Result<()> {
+        loop {
+            if self.file.must_move(len) {
+                self.file.begin_resize()?.move_for(len)?;
+            }
+            // Clearing these bytes later would free the space again.
+            let _entered = self.enter_swept(len)?;
+            if self.file.preallocate(len)? {
+                return Ok(());
+            }
+        }
     }
 
     fn clear_stale_tail(&self, resize: &crate::file::Resize<'_>) -> Result<()> {

@@ -1,4 +1,5 @@
-//! [`OpenFiles`]: opening the files of an array, and removing those that lost their names. Non-goals: the table itself (`table`).
+//! [`OpenFiles`]: opening the files of an array, and removing those that lost their names. Non-goals: the table itself
+//! (`table`).
 //!
 //! Rules:
 //! 1. A handle holds a file by its number. A name is looked up when a file is opened, and not again.
@@ -15,18 +16,21 @@ use crate::catalog::{Catalog, Draft, Id, Record};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::FileState;
+use crate::file::sums::SumsMemory;
 
 /// The open files of an array.
 #[derive(Debug)]
 pub struct OpenFiles {
     pub(super) exec: Arc<Exec>,
     pub(super) table: Arc<Table<OpenFile>>,
+    /// The memory for the sums of these files.
+    sums: Arc<SumsMemory>,
 }
 
 impl OpenFiles {
     /// No file is open.
-    pub fn new(exec: &Arc<Exec>) -> OpenFiles {
-        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec) }
+    pub fn new(exec: &Arc<Exec>, sums: Arc<SumsMemory>) -> OpenFiles {
+        OpenFiles { exec: Arc::clone(exec), table: Table::new(exec), sums }
     }
 
     /// The file, if it is open.
@@ -80,7 +84,7 @@ impl OpenFiles {
         entry: Entry<OpenFile>,
         owner: &ArrayRef,
     ) -> Result<OpenRef> {
-        let file = FileState::open(&self.exec, catalog, record, None)?;
+        let file = FileState::open(&self.exec, catalog, record, None, &self.sums)?;
         let ending = catalog.is_writer().then(|| Ending::new(catalog, record.number, None));
         Ok(self.enter(file, pager, record.id, entry, ending, owner))
     }
@@ -125,7 +129,7 @@ impl OpenFiles {
         let Found::Closed(entry) = self.table.look(&record.id)? else {
             unreachable!("no other file has the number of a draft");
         };
-        let file = FileState::open(&self.exec, catalog, record, Some(Arc::clone(draft)))?;
+        let file = FileState::open(&self.exec, catalog, record, Some(Arc::clone(draft)), &self.sums)?;
         let ending = Ending::new(catalog, record.number, Some(Arc::clone(draft)));
         Ok(self.enter(file, pager, record.id, entry, Some(ending), owner))
     }
@@ -185,8 +189,8 @@ impl OpenFiles {
         };
         let files: Vec<OpenRef> = self.table.settled().into_iter().map(OpenRef::new).collect();
         for file in &files {
-            // Operations that entered before end their I/O. Later ones find the array closed, and enter only when the file is
-            // finished.
+            // Operations that entered before end their I/O. Later ones find the array closed, and enter only when the
+            // file is finished.
             let _closed = file.file.close_gate();
             keep(file.finish());
         }

@@ -1,5 +1,5 @@
-//! Opening plain files: a method of [`OpenFiles`]. Non-goals: finding them (`file::plain`), and which queue serves a device
-//! (`api::runtime`).
+//! Opening plain files: a method of [`OpenFiles`]. Non-goals: finding them (`file::plain`), and which queue serves a
+//! device (`api::runtime`).
 
 use std::path::PathBuf;
 use std::sync::Arc;

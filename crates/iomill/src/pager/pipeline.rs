@@ -54,7 +54,8 @@ struct Half<'a> {
 }
 
 impl<'a> Pipeline<'a> {
-    /// Fills pages of `todo`, at most `most` for each half, at least 1, until nothing is left, or a half leaves something to do.
+    /// Fills pages of `todo`, at most `most` for each half, at least 1, until nothing is left, or a half leaves
+    /// something to do.
     ///
     /// # Safety
     /// The spans' memory is valid until this returns. For reads nothing else uses it.
@@ -71,8 +72,8 @@ impl<'a> Pipeline<'a> {
         let state = State { todo, halves: [half(), half()], now: 0, sorted: Sorted::default() };
         let (state, first) = (RefCell::new(state), FirstFailure::default());
         let pipeline = Pipeline { file, paged, class, most, state, first };
-        // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Neither changes before the ends of their
-        // pieces (rule 2), and `pipeline` is dropped after them.
+        // SAFETY: the memory is frames, which the fills own until their ends, and lists in `fills`. Neither changes
+        // before the ends of their pieces (rule 2), and `pipeline` is dropped after them.
         unsafe { io.run_fed(&pipeline, |tag, outcome| pipeline.end(tag, outcome))? };
         match pipeline.first.take() {
             Some(failure) => Err(file.file.error(failure)),

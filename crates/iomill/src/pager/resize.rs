@@ -31,8 +31,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The next smaller default size to try if the address space has no room for this one. `None` below one set, and if an option names a
-    /// size.
+    /// The next smaller default size to try if the address space has no room for this one. `None` below one set, and if
+    /// an option names a size.
     pub fn smaller(self, options: &PagerOptions, nodes: usize) -> Option<Sizes> {
         let now = self.now / 2;
         let by_default = options.cache_bytes.is_none() && options.cache_max_bytes.is_none();
@@ -96,7 +96,8 @@ impl Pager {
             let help = format!("open it anew with a largest size of {bytes} bytes (`max_bytes`)");
             return Err(Error::invalid(format!("a cache of {bytes} bytes"), why).advise(help));
         }
-        // All resizes begin before the first continues. So of two calls at a time the same one comes first on all nodes.
+        // All resizes begin before the first continues. So of two calls at a time the same one comes first on all
+        // nodes.
         let shares = super::nodes::shares(bytes, ways, self.caches().count());
         let mut resizes: Vec<_> =
             self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();

@@ -102,8 +102,8 @@ pub(super) fn halve(mut spans: Vec<Span>) -> (Vec<Span>, Vec<Span>) {
 }
 
 impl OpenFile {
-    /// Reads extents through the cache, list by list. The calling thread waits, and is not inside the gate. `check` says whether the extents are within
-    /// the file: the file may have shrunk before this call is inside.
+    /// Reads extents through the cache, list by list. The calling thread waits, and is not inside the gate. `check`
+    /// says whether the extents are within the file: the file may have shrunk before this call is inside.
     ///
     /// # Safety
     /// The extents' memory is writable, and nothing else uses it until this returns.

@@ -160,8 +160,8 @@ impl Paged {
         cache.waiter(key, hash, false)
     }
 
-    /// Asks for the pages of a wave. Spans with cached pages are done. Pages that the call must fill go into `fills`, each with all its spans.
-    /// Those of a page come one after the other.
+    /// Asks for the pages of a wave. Spans with cached pages are done. Pages that the call must fill go into `fills`,
+    /// each with all its spans. Those of a page come one after the other.
     ///
     /// # Safety
     /// The spans' memory is valid until the fills have ended. For reads nothing else uses it.
@@ -175,7 +175,8 @@ impl Paged {
                 if let Some(later) = spans.get(index + FETCH_AHEAD) {
                     self.prefetch(later.page);
                 }
-                // Spans of one page come one after the other (`todo`). What comes after one that is not done goes with it.
+                // Spans of one page come one after the other (`todo`). What comes after one that is not done goes with
+                // it.
                 if let Some((page, goes)) = last
                     && page == span.page
                 {

@@ -1,5 +1,5 @@
-//! Events and spans for the feature `tracing`, with the target `iomill`. Without the feature these functions do nothing.
-//! Non-goals: single reads and writes, which [`Counters`](crate::Counters) count.
+//! Events and spans for the feature `tracing`, with the target `iomill`. Without the feature these functions do
+//! nothing. Non-goals: single reads and writes, which [`Counters`](crate::Counters) count.
 
 use std::fmt::Display;
 use std::path::PathBuf;

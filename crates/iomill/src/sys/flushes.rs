@@ -1,5 +1,5 @@
-//! [`Flushes`]: the flushes of a file to which many callers write, and the writes that each covers. [`FlushFailures`]:
-//! the failed flushes of a drive, which may have lost writes of any file. Non-goals: flushing, and turns.
+//! [`Flushes`]: the flushes of a file with many writers, and the writes that each flush covers. [`FlushFailures`]: the
+//! failed flushes of a drive, which may have lost writes of any file. Non-goals: flushing, and turns.
 //!
 //! Rules:
 //! 1. A flush covers each write that ended before the flush began. So a caller takes a stamp after its write: the
@@ -88,8 +88,8 @@ impl FlushFailures {
         self.0.load(Ordering::Acquire) > since.0
     }
 
-    /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive. A file system that
-    /// became read-only counts: it has dropped what it could not write, and the next flush may end well.
+    /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive. A
+    /// file system that became read-only counts: it has dropped unwritten data, and the next flush may succeed.
     /// Release: pairs with the Acquire in `any_since` and `Since::now`.
     pub fn note(&self, errno: Option<i32>) {
         let is_harmless = matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug));

@@ -21,7 +21,7 @@ pub struct Handle(pub i32);
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Access {
-    /// Create the file (mode 1600). An error if it exists.
+    /// Create the file (mode 1600). Fails if it exists.
     pub create: bool,
     /// Open the file for writing, too.
     pub write: bool,
@@ -80,7 +80,7 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// The version of an open file's contents, as far as the file system notes it.
+/// The version of an open file's contents, as far as the file system records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The file.
@@ -93,7 +93,7 @@ pub struct Stamp {
     pub changed_ns: i128,
     /// Whether a change from now on gets another time.
     pub is_settled: bool,
-    /// The number of the mount, which no other mount ever gets. 0 if it is not known.
+    /// The number of the mount, which the kernel never reuses. 0 if it is not known.
     pub mount: u64,
     /// Why cached pages must not outlive the file's last handle: a later change might not show in the times. `None` if
     /// they may.
@@ -134,10 +134,10 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// The identity of the directory, whatever its path. Two ways to the same directory (a bind mount, a symbolic link)
     /// give one identity. A copy of the directory has another.
     fn identity(&self) -> io::Result<Identity> {
-        let inode = xxhash_rust::xxh3::xxh3_64(self.location().as_os_str().as_encoded_bytes());
+        let inode = crate::sys::hash::xxh3_64(self.location().as_os_str().as_encoded_bytes());
         Ok(Identity { device: u64::MAX, inode })
     }
-    /// Makes one directory (mode 0700). No error if it exists already.
+    /// Makes one directory (mode 0700). An existing directory is no error.
     fn make_dir(&self, dir: &str) -> io::Result<()>;
     /// Whether [`Platform::attach`](crate::engine::platform::Platform::attach) has created the directory
     /// `<drive>/iomill` for this value.
@@ -201,7 +201,7 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
         Ok(false)
     }
     /// Returns the space of a range to the file system. The range then reads as zero, and the length stays the same. No
-    /// other code uses the range. An error if the file system cannot do that.
+    /// other code uses the range. Fails if the file system cannot do that.
     fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
     /// The space that an open file takes on its drive, in bytes.
     fn allocated(&self, handle: Handle) -> io::Result<u64>;
@@ -213,7 +213,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     }
     /// Makes a file's data and length durable.
     fn sync_data(&self, handle: Handle) -> io::Result<()>;
-    /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself). Call [`sync_dir`](self::sync_dir()), which compares.
+    /// Makes a directory's entries durable (`""` is `<drive>/iomill` itself). Call [`sync_dir`](self::sync_dir()),
+    /// which compares.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
     /// Renames a file atomically, and replaces a file at `to`.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
@@ -239,8 +240,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn ground(&self) -> io::Result<Ground>;
 }
 
-/// Makes changes of a directory's entries durable that began at this moment or later (`""` is `<drive>/iomill` itself). An error also if
-/// another flush of the drive has failed since (rule 4 of `flushes`).
+/// Makes those changes of a directory's entries durable that began at this moment or later (`""` is `<drive>/iomill`
+/// itself). An error also if another flush of the drive has failed since (rule 4 of `flushes`).
 pub fn sync_dir(fs: &dyn DriveFs, dir: &str, since: Since) -> Result<()> {
     fs.sync_dir(dir).map_err(|error| Error::io("sync", fs.root().join(dir), error))?;
     check_flushes(fs, since)
@@ -281,8 +282,8 @@ impl DriveFile {
         &self.fs
     }
 
-    /// Makes writes durable that began at this moment or later. An error also if another flush of the drive has failed since (rule 4 of
-    /// `flushes`).
+    /// Makes writes durable that began at this moment or later. An error also if another flush of the drive has failed
+    /// since (rule 4 of `flushes`).
     pub fn sync_since(&self, since: Since) -> Result<()> {
         self.fs.sync_data(self.handle).map_err(|error| Error::io("sync", self.full_path(), error))?;
         check_flushes(&*self.fs, since)

@@ -1,7 +1,7 @@
 //! The limits on the memory of this process.
 //!
-//! Goals: the least of the machine's memory and the limits of all control groups of the process; the limit on address
-//! space. The root path is an argument, so that a test can bring its own tree. Non-goals: the memory that is free now.
+//! Goals: the least of the machine's memory and the limits of all control groups of the process; what of it is
+//! available now; the limit on address space. The root path is an argument, so that a test can bring its own tree.
 
 use std::fs;
 use std::io;
@@ -22,6 +22,11 @@ const V2_FILES: [&str; 2] = ["memory.max", "memory.high"];
 /// The files that limit memory in a control group of version 1.
 const V1_FILES: [&str; 1] = ["memory.limit_in_bytes"];
 
+/// The files with the memory that a control group uses, in version 2 and 1, and the keys of `memory.stat` for pages of
+/// files in it. The kernel drops these pages when memory is short.
+const V2_USE: Use = Use { file: "memory.current", pages: ["active_file", "inactive_file"] };
+const V1_USE: Use = Use { file: "memory.usage_in_bytes", pages: ["total_active_file", "total_inactive_file"] };
+
 /// The default size of a cache, in bytes: 512 MiB, and at most a quarter of `limit_bytes`.
 pub fn default_cache_bytes(limit_bytes: u64) -> u64 {
     DEFAULT_CACHE_BYTES.min(limit_bytes / DEFAULT_CACHE_SHARE)
@@ -36,23 +41,78 @@ pub fn default_cache_bytes(limit_bytes: u64) -> u64 {
 /// A limit exists, but cannot be read or understood.
 pub fn memory_limit_bytes(root: &Path) -> io::Result<u64> {
     let mut least = physical_bytes(root)?;
-    let (Some(groups), Some(mounts)) =
-        (read_if_there(&root.join("proc/self/cgroup"))?, read_if_there(&root.join("proc/self/mountinfo"))?)
-    else {
-        return Ok(least);
-    };
-    let mounts: Vec<Hierarchy> = mounts::table(&mounts).into_iter().filter_map(hierarchy).collect();
-    for group in groups.lines().filter_map(parse_group) {
-        let files: &[&str] = if group.v2 { &V2_FILES } else { &V1_FILES };
-        for hierarchy in mounts.iter().filter(|hierarchy| hierarchy.v2 == group.v2) {
-            for directory in directories(root, &hierarchy.mount, &group.path) {
-                for file in files {
-                    least = least.min(limit_in(&directory.join(file))?);
-                }
-            }
+    for (directory, v2) in own_groups(root)? {
+        least = least.min(limit_of(&directory, v2)?);
+    }
+    Ok(least)
+}
+
+/// The memory that this process can still take, in bytes: the least of the machine's available memory and of what each
+/// control group of [`memory_limit_bytes`] has left. Pages of files do not count as used, because the kernel drops
+/// them.
+///
+/// # Errors
+/// As for [`memory_limit_bytes`].
+pub fn available_bytes(root: &Path) -> io::Result<u64> {
+    let mut least = machine_available_bytes(root)?;
+    for (directory, v2) in own_groups(root)? {
+        let limit = limit_of(&directory, v2)?;
+        if limit < u64::MAX {
+            least = least.min(limit.saturating_sub(group_used_bytes(&directory, v2)?));
         }
     }
     Ok(least)
+}
+
+/// The directories of the control groups of this process that limit memory, and of the groups above them. True for
+/// version 2.
+fn own_groups(root: &Path) -> io::Result<Vec<(PathBuf, bool)>> {
+    let (Some(groups), Some(mounts)) =
+        (read_if_there(&root.join("proc/self/cgroup"))?, read_if_there(&root.join("proc/self/mountinfo"))?)
+    else {
+        return Ok(Vec::new());
+    };
+    let mounts: Vec<Hierarchy> = mounts::table(&mounts).into_iter().filter_map(hierarchy).collect();
+    let mut found = Vec::new();
+    for group in groups.lines().filter_map(parse_group) {
+        for hierarchy in mounts.iter().filter(|hierarchy| hierarchy.v2 == group.v2) {
+            let directories = directories(root, &hierarchy.mount, &group.path);
+            found.extend(directories.into_iter().map(|directory| (directory, group.v2)));
+        }
+    }
+    Ok(found)
+}
+
+/// The limit of a control group without the groups above it. `u64::MAX` if there is none.
+fn limit_of(directory: &Path, v2: bool) -> io::Result<u64> {
+    let files: &[&str] = if v2 { &V2_FILES } else { &V1_FILES };
+    let mut least = u64::MAX;
+    for file in files {
+        least = least.min(limit_in(&directory.join(file))?);
+    }
+    Ok(least)
+}
+
+/// The names of a control group's use of memory.
+struct Use {
+    file: &'static str,
+    pages: [&'static str; 2],
+}
+
+/// The memory that a control group uses, in bytes, without pages of files. Shared memory counts as used. `v2` is for a
+/// group of version 2. 0 if the group's use is not visible.
+///
+/// # Errors
+/// The files of the group cannot be read or understood.
+pub fn group_used_bytes(directory: &Path, v2: bool) -> io::Result<u64> {
+    let names = if v2 { &V2_USE } else { &V1_USE };
+    let path = directory.join(names.file);
+    let Some(text) = read_if_there(&path)? else { return Ok(0) };
+    let used: u64 = text.trim().parse().map_err(|_| senseless(&path, text.trim()))?;
+    let stat = read_if_there(&directory.join("memory.stat"))?.unwrap_or_default();
+    let amounts = stat.lines().filter_map(|line| line.split_once(' '));
+    let pages = amounts.filter(|(key, _)| names.pages.contains(key)).filter_map(|(_, text)| text.parse::<u64>().ok());
+    Ok(used.saturating_sub(pages.sum()))
 }
 
 /// The limit on this process's address space in bytes (`ulimit -v`). `u64::MAX` if there is none.
@@ -61,14 +121,28 @@ pub fn address_space_bytes() -> u64 {
 }
 
 /// The machine's memory in bytes, by the `/proc` below `root`. If this machine has no `/proc`, the memory that
-/// `sysinfo` reports. An error if there is a `/proc` without that number.
+/// `sysinfo` reports. Fails if `/proc` exists without that number.
 pub fn physical_bytes(root: &Path) -> io::Result<u64> {
+    of_machine(root, "MemTotal", machine_bytes)
+}
+
+/// The machine's memory that is available without swapping, in bytes, by the `/proc` below `root`. If this machine has
+/// no `/proc`, the free memory that `sysinfo` reports.
+fn machine_available_bytes(root: &Path) -> io::Result<u64> {
+    of_machine(root, "MemAvailable", || {
+        let info = rustix::system::sysinfo();
+        (info.freeram as u64).saturating_mul(info.mem_unit.into())
+    })
+}
+
+/// An amount of `/proc/meminfo` below `root`, in bytes, or `without_proc` if this machine has no `/proc`.
+fn of_machine(root: &Path, key: &str, without_proc: impl FnOnce() -> u64) -> io::Result<u64> {
     let path = root.join("proc/meminfo");
-    let text = match fs::read_to_string(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && root == Path::new("/") => return Ok(machine_bytes()),
-        text => text.map_err(|error| at(&path, error))?,
-    };
-    memory::bytes(&text, "MemTotal").ok_or_else(|| senseless(&path, &text))
+    match fs::read_to_string(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && root == Path::new("/") => Ok(without_proc()),
+        Err(error) => Err(at(&path, error)),
+        Ok(text) => memory::bytes(&text, key).ok_or_else(|| senseless(&path, &text)),
+    }
 }
 
 /// The machine's memory as `sysinfo` reports it.
@@ -154,7 +228,7 @@ mod tests {
     /// A machine of 16 GiB with some files.
     fn tree(files: &[(&str, &str)]) -> TempDir {
         let root = tempfile::tempdir().unwrap();
-        let machine = ("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:  1 kB\n");
+        let machine = ("proc/meminfo", "MemTotal:       16777216 kB\nMemAvailable: 12582912 kB\n");
         for (path, text) in [&[machine], files].concat() {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -166,6 +240,11 @@ mod tests {
     #[track_caller]
     fn limit(files: &[(&str, &str)], expected: u64) {
         assert_eq!(memory_limit_bytes(tree(files).path()).unwrap(), expected);
+    }
+
+    #[track_caller]
+    fn available(files: &[(&str, &str)], expected: u64) {
+        assert_eq!(available_bytes(tree(files).path()).unwrap(), expected);
     }
 
     const V2_MOUNT: (&str, &str) =
@@ -192,6 +271,39 @@ mod tests {
         limit(&[group, V2_MOUNT, own, above, other], 2 * GIB);
         limit(&[group, V2_MOUNT, free, above, high], GIB);
         limit(&[group, V2_MOUNT, ("sys/fs/cgroup/user.slice/one two/run/memory.max", "99999999999999")], 16 * GIB);
+    }
+
+    #[test]
+    fn memory_that_a_group_uses_is_not_available_unless_the_kernel_drops_it() {
+        available(&[], 12 * GIB);
+        let group = ("proc/self/cgroup", "0::/a\n");
+        let [limit, above] =
+            ["sys/fs/cgroup/a/memory.max", "sys/fs/cgroup/memory.high"].map(|path| (path, "8589934592\n"));
+        let used = ("sys/fs/cgroup/a/memory.current", "3221225472\n");
+        let stat =
+            ("sys/fs/cgroup/a/memory.stat", "anon 5\nactive_file 1073741824\ninactive_file 1073741824\nfile 9\n");
+        available(&[group, V2_MOUNT], 12 * GIB);
+        available(&[group, V2_MOUNT, limit], 8 * GIB);
+        available(&[group, V2_MOUNT, limit, used], 5 * GIB);
+        available(&[group, V2_MOUNT, limit, used, stat], 7 * GIB);
+        // The group above is all of the machine.
+        available(&[group, V2_MOUNT, limit, above, ("sys/fs/cgroup/memory.current", "7516192768\n")], GIB);
+        // More than the limit, which was lowered.
+        available(&[group, V2_MOUNT, limit, ("sys/fs/cgroup/a/memory.current", "9663676416\n")], 0);
+        let mount = ("proc/self/mountinfo", "35 31 0:32 / /cg rw - cgroup cgroup rw,memory\n");
+        let files = [
+            mount,
+            ("proc/self/cgroup", "4:memory:/a\n"),
+            ("cg/a/memory.limit_in_bytes", "8589934592\n"),
+            ("cg/a/memory.usage_in_bytes", "3221225472\n"),
+            (
+                "cg/a/memory.stat",
+                "active_file 1\ninactive_file 2\ntotal_active_file 0\ntotal_inactive_file 1073741824\n",
+            ),
+        ];
+        available(&files, 6 * GIB);
+        let root = tree(&[group, V2_MOUNT, limit, ("sys/fs/cgroup/a/memory.current", "much\n")]);
+        assert!(available_bytes(root.path()).unwrap_err().to_string().contains("memory.current should hold"));
     }
 
     #[test]
@@ -236,9 +348,11 @@ mod tests {
             "{error}"
         );
         let empty = tempfile::tempdir().unwrap();
-        assert_eq!(memory_limit_bytes(empty.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
         let root = tree(&[("proc/meminfo", "MemTotal: 5 MB\n")]);
-        assert_eq!(memory_limit_bytes(root.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        for read in [memory_limit_bytes, available_bytes] {
+            assert_eq!(read(root.path()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+            assert_eq!(read(empty.path()).unwrap_err().kind(), io::ErrorKind::NotFound);
+        }
     }
 
     #[test]
@@ -247,6 +361,8 @@ mod tests {
         let physical = physical_bytes(Path::new("/")).unwrap();
         assert!(limit > 1 << 20 && limit <= physical, "{limit} of {physical}");
         assert_eq!(machine_bytes(), physical, "with /proc or without");
+        let available = available_bytes(Path::new("/")).unwrap();
+        assert!(available > 0 && available <= limit, "{available} of {limit}");
     }
 
     #[test]

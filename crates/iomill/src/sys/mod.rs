@@ -1,5 +1,5 @@
 //! The edge to the kernel: memory, files, devices, CPUs. Nearly all `unsafe` code outside engines is here. Non-goals:
-//! what sysfs and procfs say of the machine, which `iomill-platform` reads.
+//! the machine's description in sysfs and procfs, which `iomill-platform` reads.
 //!
 //! - `fs.rs`, `real_fs.rs`, `plain_fs.rs`: `DriveFs`: the file operations of the catalog and the parts; the real ones;
 //!   one plain file.
@@ -15,6 +15,7 @@
 //! - `process.rs`, `holder.rs`: the identity of this process, and one value per process; the process that holds a
 //!   file's lock.
 //! - `grown.rs`: a list that only grows, read without a lock.
+//! - `hash.rs`: hashes of numbers, for maps.
 //! - `retry.rs`: when to repeat a request that the system refused.
 //! - `cpu.rs`, `topology.rs`, `thread.rs`: CPUs of threads, nodes as an array sees them, threads of the library.
 //! - `neighbours.rs`, `limits.rs`: where drives may be; limits of memory.
@@ -50,6 +51,7 @@ pub mod fair;
 pub mod flushes;
 pub mod fs;
 pub mod grown;
+pub mod hash;
 pub mod holder;
 pub mod limits;
 pub mod memory;

@@ -9,8 +9,8 @@
 //! 2. A waker sets `WOKEN`. Only a waker that found `ASLEEP` writes to the event descriptor, which ends the sleep.
 //! 3. The thread returns to `AWAKE`. If a waker has found it asleep, it drains the event descriptor. The waker's write
 //!    may still come, and then only ends a later sleep early.
-//! 4. Another thread may leave work without a wake if it then finds the thread awake (`is_asleep`): the thread looks for
-//!    such work after it has announced its sleep (`sleep_unless`). So one of the two sees the other.
+//! 4. Another thread may leave work without a wake if it then finds the thread awake (`is_asleep`): the thread looks
+//!    for work once more after it has announced its sleep (`sleep_unless`). So one of the two sees the other.
 
 use std::cell::RefCell;
 use std::io;
@@ -164,8 +164,8 @@ mod models {
         });
     }
 
-    /// Another thread leaves work, and wakes only a thread that is asleep: the work is done (rule 4). Loom reports a sleep
-    /// without an end.
+    /// Another thread leaves work, and wakes only a thread that is asleep: the work is done (rule 4). Loom reports a
+    /// sleep without an end.
     ///
     /// Seen to fail without either fence, and if the thread looks for work before it announces its sleep.
     #[test]

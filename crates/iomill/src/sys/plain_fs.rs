@@ -82,8 +82,8 @@ struct Found {
 }
 
 impl PlainFs {
-    /// Finds and opens a file. With `access.create` it creates an empty file if there is none, durably. Errors have an
-    /// errno: the kernel's own, or the one that it has for such a case.
+    /// Finds and opens a file. With `access.create` it creates an empty file if there is none, durably. Every error has
+    /// an errno: the kernel's own, or the one that the kernel uses for the same failure.
     pub fn open(path: &Path, access: Access) -> io::Result<Opened> {
         let (mut was_missing, since) = (false, Since::now());
         for _ in 0..OPEN_TRIES {
@@ -137,7 +137,7 @@ impl PlainFs {
         // Reads a whole page, because the file may be open for direct I/O.
         let mut page = PageBuf::new(PAGE_BYTES as usize)?;
         let read = calls::read_at(self.file.as_fd(), page.as_mut_slice(), 0)?;
-        // The file may just have grown, so its length is asked for once more.
+        // The file may just have grown, so its length is read once more.
         Ok(read > 0 && calls::len(self.handle())? == 0)
     }
 }
@@ -212,8 +212,8 @@ fn check_kind(kind: FileType) -> io::Result<()> {
     Err(told(errno, format!("it is {what}, not a file")))
 }
 
-/// Creates an empty file, if that is wanted. If the file would be in the directory of a drive, nothing is created, and the
-/// result is the drive. No error if another program has just created the file.
+/// Creates an empty file, if that is wanted. If the file would be in the directory of a drive, nothing is created, and
+/// the result is the drive. No error if another program has just created the file.
 fn create(path: &Path, is_wanted: bool) -> io::Result<Option<PathBuf>> {
     if !is_wanted {
         return Err(Errno::NOENT.into());
@@ -249,8 +249,8 @@ fn split(path: &Path) -> (&Path, &Path) {
     (part(&bytes[..=slash]), part(&bytes[slash + 1..]))
 }
 
-/// The path of a found file, without symbolic links. `None` if it has none, or none that leads to it from here (rule
-/// 2).
+/// The path of a found file, without symbolic links. `None` for a file without a name, or without a name that leads to
+/// it from here (rule 2).
 fn text_of(found: &Found, path: &Path) -> Option<PathBuf> {
     let text = match retry(|| sys::readlinkat(CWD, number_path(&found.file), Vec::new())) {
         Ok(text) => PathBuf::from(std::ffi::OsString::from_vec(text.into_bytes())),

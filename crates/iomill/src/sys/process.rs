@@ -44,10 +44,9 @@ impl Home {
     /// This process.
     pub fn here() -> Home {
         let word = word().unwrap_or_else(find_word);
-        let name = NAMES.fetch_add(1, Ordering::Relaxed) + 1;
-        match word.compare_exchange(0, name, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => Home(name),
-            Err(named) => Home(named),
+        match word.load(Ordering::Relaxed) {
+            0 => Home(name(word)),
+            named => Home(named),
         }
     }
 
@@ -55,6 +54,16 @@ impl Home {
     #[inline]
     pub fn is_here(self) -> bool {
         word().is_some_and(|word| word.load(Ordering::Relaxed) == self.0)
+    }
+}
+
+/// Names the calling process. Returns its name: another thread may have been faster.
+#[cold]
+fn name(word: &AtomicU64) -> u64 {
+    let name = NAMES.fetch_add(1, Ordering::Relaxed) + 1;
+    match word.compare_exchange(0, name, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => name,
+        Err(named) => named,
     }
 }
 

@@ -35,7 +35,7 @@ pub struct RealFs {
     /// The path of `directory` when it was opened.
     root: PathBuf,
     directory: OwnedFd,
-    /// Cleared once the kernel (or a seccomp filter) has answered that it lacks `openat2`.
+    /// Cleared once the kernel or a seccomp filter has refused `openat2` as unknown.
     has_openat2: AtomicBool,
     /// The demands of the devices of opened files.
     demands: Demands,
@@ -66,7 +66,7 @@ impl RealFs {
         Ok(fs)
     }
 
-    /// The same drive with failures of its own, as if no other directory were on the device.
+    /// The same drive with a failure count of its own, shared with no other directory of the device.
     #[cfg(test)]
     pub fn as_own_device(self) -> RealFs {
         RealFs { flush_failures: Arc::default(), ..self }
@@ -402,6 +402,8 @@ fn make_dir_at(parent: &OwnedFd, name: &str) -> io::Result<bool> {
             descriptor::openat(parent, name, flags, Mode::empty())?;
             Ok(false)
         }
+        // `/proc` and its like make no directories. The parent is there, unless it was just removed.
+        Err(Errno::NOENT) if sys::fstat(parent)?.st_nlink > 0 => Err(Errno::OPNOTSUPP.into()),
         Err(error) => Err(error.into()),
     }
 }

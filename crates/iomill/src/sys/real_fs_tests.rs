@@ -148,6 +148,8 @@ fn symbolic_links_are_refused() {
 fn a_drive_must_be_there() {
     let dir = scratch();
     assert_eq!(raw(RealFs::attach(&dir.path().join("x"), true)), Some(libc::ENOENT));
+    // It is there, but it answers to the making of a directory that there is none.
+    assert_eq!(raw(RealFs::attach(Path::new("/proc"), true)), Some(libc::EOPNOTSUPP));
     assert_eq!(raw(RealFs::attach(dir.path(), false)), Some(libc::ENOENT));
     std::fs::write(dir.path().join("file"), b"").unwrap();
     assert_eq!(raw(RealFs::attach(&dir.path().join("file"), true)), Some(libc::ENOTDIR));

@@ -1,4 +1,4 @@
-//! [`Retry`]: when to ask the system again for a resource that it has refused. A descriptor or a thread that is missing
+//! [`Retry`]: the time of the next try for a resource that the system refused. A descriptor or a thread that is missing
 //! now may be available at the next call, so no refusal is final. If it stays missing, asking costs little. Non-goals:
 //! calls that report the refusal as their error.
 

@@ -1,7 +1,8 @@
-//! Tests that need a process to themselves: they change its limits, its root or its signals, fork it, or measure all of it.
+//! Tests that need a process to themselves: they change its limits, its root or its signals, fork it, or measure the
+//! whole process.
 //!
-//! Such a test begins with `alone!()`. The process of all tests then starts itself again for this one test, and waits for it. The
-//! new process has no descriptors but the first three. An alarm ends it if it hangs.
+//! Such a test begins with `alone!()`. The process of all tests then starts itself again for this one test, and waits
+//! for it. The new process has no descriptors but the first three. An alarm ends it if it hangs.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,10 +11,10 @@ use std::process::{Command, Stdio};
 /// The variable that names the test for which a process was started.
 const CHILD: &str = "IOMILL_TEST_ALONE";
 
-/// A test that takes longer hangs. What it waits for itself has less time, and says more.
+/// A test that takes longer hangs. Its own waits end sooner, with a better message.
 const PATIENCE_SECONDS: u32 = 3600;
 
-/// Goes on only in a process that runs nothing but the test that it stands in.
+/// Lets a test go on only in a process that runs nothing else.
 macro_rules! alone {
     () => {
         if $crate::alone::ran_elsewhere(crate::alone::test_name!()) {
@@ -22,7 +23,7 @@ macro_rules! alone {
     };
 }
 
-/// The name of the function that it stands in, as `--exact` takes it.
+/// The name of the enclosing function, as `--exact` takes it.
 macro_rules! test_name {
     () => {{
         fn here() {}
@@ -57,7 +58,8 @@ pub fn command(test: &str) -> Command {
         command.pre_exec(|| {
             libc::signal(libc::SIGALRM, libc::SIG_DFL);
             libc::alarm(PATIENCE_SECONDS);
-            // What the process of all tests has inherited. Where the call is missing, the descriptors stay open.
+            // Closes the descriptors that the process of all tests has inherited. Kernels without the call keep them
+            // open.
             libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             Ok(())
         });
@@ -65,7 +67,7 @@ pub fn command(test: &str) -> Command {
     command
 }
 
-/// Bounds the address space of such a process, in bytes.
+/// Bounds the address space of the child, in bytes.
 pub fn limit_addresses(command: &mut Command, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: one system call between fork and exec. It reads a structure that the closure owns.
@@ -77,7 +79,7 @@ pub fn limit_addresses(command: &mut Command, bytes: u64) {
     }
 }
 
-/// Runs such a process to its end, prints what it says, and fails if its test fails. Returns what it said.
+/// Runs the child to its end, prints its output, and fails if its test fails. Returns the output.
 pub fn run(mut command: Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

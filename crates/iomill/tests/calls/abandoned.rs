@@ -71,7 +71,7 @@ impl Drop for Away {
     }
 }
 
-/// Begins to read a page on a thread of its own, and lets that happen to the future. Returns when it has happened.
+/// Begins to read a page on a thread of its own, and subjects the future to `fate`. Returns after that.
 fn begin(file: &File, page: u64, fate: Fate) -> Away {
     let (file, (happened, happens), comes_back) = (file.clone(), channel(), Arc::new(AtomicBool::new(false)));
     let back = Arc::clone(&comes_back);
@@ -111,7 +111,8 @@ fn begin(file: &File, page: u64, fate: Fate) -> Away {
     Away { thread: Some(thread), comes_back }
 }
 
-/// Makes a call while threads are away. If it waits for one of them, they come back after [`PATIENCE`], so that the test ends and fails.
+/// Makes a call while threads are away. If the call waits for one of them, they come back after [`PATIENCE`], so that
+/// the test ends and fails.
 fn beside<T>(what: &str, away: &[&Away], fate: Fate, call: impl FnOnce() -> T) -> T {
     let (ended, ends) = channel::<()>();
     thread::scope(|scope| {
@@ -127,7 +128,7 @@ fn beside<T>(what: &str, away: &[&Away], fate: Fate, call: impl FnOnce() -> T) -
     })
 }
 
-/// A blocking read and a future of the same pages end, whatever has become of the future that began to read them.
+/// A blocking read and a future of the same pages end, whatever the fate of the future that began to read them.
 #[test]
 fn pages_do_not_wait_for_the_thread_that_began_to_read_them() {
     let (_root, array, file) = site();
@@ -167,7 +168,7 @@ fn files_do_not_wait_for_the_thread_that_reads_them() {
     }
 }
 
-/// Without a word of its user, an array ends with its last handle, also if a read was in flight that no task waited for.
+/// An array ends with its last handle without a call to `close`, also with a read in flight that no task waits for.
 #[test]
 fn an_array_ends_with_its_last_handle() {
     for fate in [Fate::Drops, Fate::Sleeps, Fate::Computes] {
@@ -186,8 +187,8 @@ fn an_array_ends_with_its_last_handle() {
     }
 }
 
-/// A call goes on without its future. Calls that waited for a thread of a pool were refused when the array closed: a write that makes the
-/// file longer, a length, a file, a content.
+/// A call goes on without its future. Calls that waited for a thread of a pool were refused when the array closed:
+/// extending writes, changes of lengths, creations, puts.
 #[test]
 fn what_was_begun_ends_before_the_array() {
     for _ in 0..crate::rounds(10) {
@@ -215,7 +216,7 @@ fn what_was_begun_ends_before_the_array() {
     }
 }
 
-/// Readings are not for one thread alone, and hits are ready at their first poll.
+/// Futures of reads may move between threads, and hits are ready at their first poll.
 #[test]
 fn a_hit_is_ready_at_once() {
     let (_root, _array, file) = site();
@@ -228,7 +229,7 @@ fn a_hit_is_ready_at_once() {
     }
 }
 
-/// `block_on` brings on what other threads have begun, what it began itself, and futures of other kinds.
+/// `block_on` advances its own operations, those of other threads, and other futures.
 #[test]
 fn block_on_runs_any_future() {
     let (_root, _array, file) = site();

@@ -216,7 +216,7 @@ fn advice_without_a_cache_is_taken_and_changes_nothing() {
     assert!(matches!(file.advise(.., Advice::Normal), Err(Error::Closed)));
 }
 
-/// A page that is asked for in place counts once: as a miss when it comes in, as a hit when it is there.
+/// A page read in place counts once: as a miss if it comes in, else as a hit.
 #[test]
 fn pins_and_tasks_are_counted_once() {
     for drive_threads in DRIVE_THREADS {
@@ -243,7 +243,7 @@ fn pins_and_tasks_are_counted_once() {
     }
 }
 
-/// Thousands of tasks at a time, each of which asks for one more.
+/// Thousands of tasks at a time, each of which submits one more.
 #[test]
 fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
     fn task(file: File, page: usize, step: usize, told: std::sync::mpsc::Sender<(usize, u8)>) {
@@ -274,7 +274,7 @@ fn many_tasks_are_on_their_way_at_a_time_and_ask_for_more() {
     }
 }
 
-/// A thread that learns of the end from the task may delete the file.
+/// A thread that the task notifies of its end may delete the file.
 #[test]
 fn a_task_keeps_no_handle() {
     let World { _place, array, file, .. } = World::new(options(false), 100);

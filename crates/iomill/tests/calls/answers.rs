@@ -1,4 +1,4 @@
-//! Calls of the array as futures, on the machine. What they do is what the blocking calls do.
+//! Calls of the array as futures, on the machine. They do the same as the blocking calls.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -106,7 +106,7 @@ fn from_many_tasks() {
             task.await.unwrap();
         }
     });
-    // Those that nothing waits for are done when the array is closed.
+    // Calls without a waiter are done when the array is closed.
     array.close().unwrap();
     let array = Array::open(root.path().join("ssd0")).unwrap();
     assert_eq!(
@@ -188,7 +188,7 @@ fn a_version_is_opened_only_while_the_name_has_it() {
         ] {
             assert!(matches!(refused, Error::Conflict { .. }), "{refused}");
         }
-        // Handles keep what they have.
+        // Handles keep their content.
         let new = block_on(array.open_version_async("file", version)).unwrap();
         for (file, byte) in [(held, 1), (again, 1), (new, 2)] {
             assert_eq!((file.len(), block_on(file.read_async(0, 1)).unwrap()), (len as u64, vec![byte]));
@@ -199,7 +199,7 @@ fn a_version_is_opened_only_while_the_name_has_it() {
     }
 }
 
-/// An opening waited until all long puts that had begun before were written, which is most of their time.
+/// An opening waited for the writes of all long puts before it, which take most of a put's time.
 #[test]
 fn an_opening_does_not_wait_behind_long_puts() {
     const PUTS: usize = 48;
@@ -224,7 +224,7 @@ fn an_opening_does_not_wait_behind_long_puts() {
     assert_eq!(file.len(), 300_000);
 }
 
-/// Each opening by a version took a thread, also that of a small file or of a file that is open.
+/// Each opening by a version took a thread, also for a small file or an open one.
 #[test]
 fn openings_that_take_no_call_of_the_system_are_ready_at_once() {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

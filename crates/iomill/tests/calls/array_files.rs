@@ -1,4 +1,5 @@
-//! Files of an array as other users and programs meet them: their owner, other paths to them, and a lock that was removed.
+//! Files of an array as other users and programs meet them: their owner, other paths to them, and a lock that was
+//! removed.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ fn drives(dir: &Path) -> [PathBuf; 2] {
     })
 }
 
-/// Files and directories of a drive, the directory `iomill` first.
+/// All files and directories of a drive, the directory `iomill` first.
 fn all_of(drive: &Path) -> Vec<PathBuf> {
     let mut found = vec![drive.join("iomill")];
     let mut at = 0;
@@ -38,7 +39,7 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Does all that makes files: small and long ones, segments, checkpoints, labels.
+/// Makes files of every kind: small and long ones, segments, checkpoints, labels.
 fn use_much(array: &Array) {
     for index in 0..40 {
         array.put(&format!("small{index}"), &[1; 40_000], &PutOptions::new()).unwrap();
@@ -51,8 +52,8 @@ fn use_much(array: &Array) {
     }
 }
 
-/// What root makes in an array of another user is that user's. A check tells what is not, and a repair by root gives it back. Only root can make
-/// files of another user, so nothing is to be seen as another user.
+/// Root's files in an array of another user belong to that user. A check names the files that do not, and a repair by
+/// root gives them back. Only root can make files of another user, so the test needs root.
 #[test]
 fn what_root_makes_is_the_owners() {
     if !is_root() {
@@ -80,7 +81,7 @@ fn what_root_makes_is_the_owners() {
     assert_eq!(owners(&drives), []);
     let check = |repair| ArrayOptions::new().check([&drives[0]], repair).unwrap();
     assert!(check(false).is_clean());
-    // Earlier versions left such files.
+    // Earlier versions left files of root.
     let lost = ["label", "lock", "log", "parts"].map(|name| drives[1].join("iomill").join(name));
     lost.iter().for_each(|path| chown(path, Some(0), Some(0)).unwrap());
     let found = check(false);
@@ -94,7 +95,7 @@ fn what_root_makes_is_the_owners() {
     assert!(check(false).is_clean());
 }
 
-/// A part is a part by whatever path it is opened.
+/// A part is recognized by every path to it.
 #[test]
 fn files_of_an_array_are_no_plain_files_by_any_path() {
     let dir = scratch();
@@ -134,11 +135,11 @@ fn an_open_array_is_locked_though_its_lock_was_removed() {
     drives.iter().for_each(|drive| std::fs::remove_file(drive.join("iomill/lock")).unwrap());
     let repaired = ArrayOptions::new().check([&drives[0]], true);
     assert!(matches!(repaired, Err(Error::Locked { .. })), "{repaired:?}");
-    // A lock that a person makes anew is another file.
+    // A lock that the user creates again is another file.
     drives.iter().for_each(|drive| std::fs::write(drive.join("iomill/lock"), b"").unwrap());
     for read_only in [false, true] {
         let opened = ArrayOptions::new().read_only(read_only).open(&drives[0]);
-        // The directory's holder is named. Nothing waits for it, as it does not end.
+        // The error names the directory's holder. The opening does not wait, because the holder does not end.
         let holder = if let Err(Error::Locked { holder, .. }) = &opened { *holder } else { None };
         assert_eq!(holder, Some(std::process::id()), "{opened:?}");
     }
@@ -146,7 +147,7 @@ fn an_open_array_is_locked_though_its_lock_was_removed() {
     assert!(matches!(repaired, Err(Error::Locked { .. })), "{repaired:?}");
     array.put("after", b"2", &PutOptions::new()).unwrap();
     array.close().unwrap();
-    // A reader keeps a repair out as well.
+    // A reader also keeps a repair out.
     let reader = ArrayOptions::new().read_only(true).open(&drives[0]).unwrap();
     drives.iter().for_each(|drive| std::fs::remove_file(drive.join("iomill/lock")).unwrap());
     assert!(matches!(ArrayOptions::new().check([&drives[0]], true), Err(Error::Locked { .. })));

@@ -1,4 +1,4 @@
-//! An array that was closed holds its drives no more: their file systems can be unmounted.
+//! A closed array holds no drive: the drives' file systems can be unmounted.
 
 use std::sync::mpsc;
 use std::thread;
@@ -11,11 +11,11 @@ use crate::executor::block_on;
 
 const LEN: usize = 3 << 20;
 
-/// Within this number of tries, each by a process, the kernel drops what a request has. With a ring that was only closed it takes about a
-/// hundred.
+/// The number of unmounts, each a process, in which the kernel drops the references of ended requests. After a mere
+/// close of a ring it takes about a hundred.
 const TRIES: usize = 10;
 
-/// A thread that ended has used the array as well. Others go on living: the kernel takes down their rings when it has time.
+/// One thread that used the array has ended. Others live on, and the kernel takes down their rings later.
 #[test]
 fn nothing_holds_the_drives_of_a_closed_array() {
     alone!();

@@ -1,4 +1,5 @@
-//! Files by the asynchronous traits of tokio. What the cursor shares with those of `futures` is tested here.
+//! Files by the asynchronous traits of tokio. The code that the cursor shares with the traits of `futures` is tested
+//! here.
 
 use std::future::Future;
 use std::io::{ErrorKind, SeekFrom};
@@ -30,7 +31,7 @@ fn a_file_is_read_to_its_end_cold_and_warm() {
     }
 }
 
-/// A page in the middle is missing: what is before it comes at once, and the rest after it.
+/// A page in the middle is missing: the bytes before it come at once, and the rest after it.
 #[test]
 fn a_read_gives_what_is_there_and_then_the_rest() {
     let (_root, _array, file) = site();
@@ -53,7 +54,7 @@ fn a_read_gives_what_is_there_and_then_the_rest() {
     });
 }
 
-/// A future of a read that is dropped loses no byte: the next read gives it.
+/// A dropped future of a read loses no byte: the next read returns it.
 #[test]
 fn a_read_that_is_dropped_loses_no_byte() {
     let (_root, _array, file) = site();

@@ -1,4 +1,5 @@
-//! Where operations of futures begin, and what brings them on: also when the system refuses a thread what it needs, and when no poll comes.
+//! Where operations of futures begin, and which threads advance them: also when the system refuses a thread an engine,
+//! and when no poll comes.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -31,12 +32,12 @@ thread_local! {
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// What a test sees of engines that any thread may advance.
+/// A test's hooks in shared engines.
 #[derive(Default)]
 struct Seen {
     made: AtomicUsize,
     pushes: AtomicUsize,
-    /// Called once, when a thread has handed such an engine requests.
+    /// Called once, when a thread has pushed requests to a shared engine.
     on_push: Mutex<Option<Hook>>,
 }
 
@@ -46,7 +47,7 @@ impl std::fmt::Debug for Seen {
     }
 }
 
-/// The machine, where a test sees such engines.
+/// The machine, with hooks in its shared engines.
 #[derive(Debug, Default)]
 struct Watched {
     machine: RealPlatform,
@@ -110,7 +111,8 @@ struct Rig {
 
 const PAGES: u64 = 256;
 
-/// An array with a file of `PAGES` pages, each full of its number, none of them in the cache. `None` where there is no io_uring.
+/// An array with a file of `PAGES` pages, each full of its number, none of them in the cache. `None` where there is no
+/// io_uring.
 fn rig(by_posix: Option<&'static str>, drives: usize, cache_bytes: u64) -> Option<Rig> {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<_> = (0..drives).map(|drive| root.path().join(format!("d{drive}"))).collect();
@@ -134,7 +136,7 @@ fn forget(file: &File) {
     file.advise(.., Advice::Random).unwrap();
 }
 
-/// Runs `body` on a thread of its own. Fails if it does not end.
+/// Runs `body` on another thread. Fails if it does not end.
 fn ends<R: Send + 'static>(what: &str, body: impl FnOnce() -> R + Send + 'static) -> R {
     let (tell, told) = channel();
     thread::spawn(move || tell.send(body()));
@@ -155,7 +157,8 @@ fn read_refused(file: &File, page: u64) -> iomill::Result<Vec<u8>> {
     read
 }
 
-/// The future looked for its context again after its operation had begun, and found none. Then no thread brought the end.
+/// The future looked for its context again after its operation had begun, and found none. Then no thread brought the
+/// end.
 #[test]
 fn a_future_ends_if_another_thread_is_refused_a_context_while_it_begins() {
     let Some(rig) = rig(None, 2, 1 << 20) else { return };
@@ -239,12 +242,12 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// What the drives have read, in bytes.
+/// The number of bytes that the drives have read.
 fn bytes_read(array: &Array) -> u64 {
     array.counters().drives.iter().map(|drive| drive.read_bytes).sum()
 }
 
-/// A read waited for a second poll, which need not come. One that was never polled waited for its first.
+/// A read waited for a second poll, which need not come. A read that was never polled waited for its first.
 #[test]
 fn a_read_begins_and_ends_without_polls() {
     let Some(rig) = rig(None, 1, 1 << 20) else { return };
@@ -261,7 +264,7 @@ fn a_read_begins_and_ends_without_polls() {
     ends_alone(polled.next().expect("a read that is pending after its first poll"));
 }
 
-/// A read in a poll of `block_on` was left to that, which waited for the poll, and so for the read.
+/// A blocking read within a poll of `block_on` was left to `block_on`, which waited for the poll, and so for the read.
 #[test]
 fn a_poll_of_block_on_may_wait_for_another_executor() {
     let Some(rig) = rig(None, 1, 1 << 20) else { return };
@@ -299,7 +302,8 @@ impl Wake for PollsInWake {
     }
 }
 
-/// A turn of the inner `block_on` begins a read in another context of the thread, for which it waits. It slept beside it.
+/// A turn of the inner `block_on` begins a read in another context of the thread, and waits for that read. It slept
+/// beside it.
 #[test]
 fn a_nested_block_on_sees_what_its_turns_begin() {
     let (Some(one), Some(other)) = (rig(None, 1, 1 << 20), rig(None, 1, 1 << 20)) else { return };
@@ -323,7 +327,8 @@ fn a_nested_block_on_sees_what_its_turns_begin() {
     });
 }
 
-/// Without a cache a write of part of a page holds the lock of its block from its read to its end. A future that was begun and never polled kept it.
+/// Without a cache a write of part of a page holds the lock of its block from its read to its end. A future that was
+/// begun and never polled kept that lock.
 #[test]
 fn a_write_that_no_poll_brings_on_does_not_block_the_background() {
     for is_polled in [false, true] {

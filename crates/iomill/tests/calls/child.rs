@@ -7,8 +7,8 @@ use crate::alone;
 const VALUE: &str = "IOMILL_TEST_CHILD";
 const MARK: &str = "IOMILL_TEST_CHILD_MARK";
 
-/// Runs the test of this name, below `calls`, again in a child for each value. In the child it returns the value, and in the parent `None`. The child says by
-/// `ended_well` that it has done what it was to do.
+/// Runs the test of this name, below `calls`, again in a child for each value. Returns the value in the child, and
+/// `None` in the parent. The child reports its success by `ended_well`.
 #[track_caller]
 pub fn in_child(test: &str, values: &[&str]) -> Option<String> {
     if let Ok(value) = std::env::var(VALUE) {
@@ -28,7 +28,7 @@ pub fn in_child(test: &str, values: &[&str]) -> Option<String> {
     None
 }
 
-/// The child has done all, and has this to say.
+/// Reports the child's success, with a result for the parent.
 pub fn ended_well(says: &str) {
     std::fs::write(PathBuf::from(std::env::var_os(MARK).unwrap()), says).unwrap();
 }

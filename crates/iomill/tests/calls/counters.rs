@@ -1,4 +1,4 @@
-//! What arrays on real files count, and show to other processes.
+//! The counters of arrays on real files, and their view from other processes.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::PAGE;
 fn array(directory: &Path, drives: usize, drive_threads: bool) -> Array {
     let drives: Vec<_> = (0..drives).map(|drive| directory.join(format!("d{drive}"))).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
-    // These tests count the way to the drives. Merged requests would be too few for one of them to be timed.
+    // These tests count requests to the drives. With merges there would be too few requests to time one of them.
     ArrayOptions::new()
         .tuning(Tuning::new().drive_threads(drive_threads).merge(false))
         .cache_bytes(0)
@@ -43,8 +43,7 @@ fn every_way_of_io_is_counted_once() {
             );
             assert!(drive.latency.sum_ns > 0 && drive.latency.quantile_us(0.5).unwrap() > 0.0);
         }
-        // Unaligned, from another thread, and asynchronously: the bytes that were asked for count, not those that were
-        // transferred.
+        // Unaligned, from another thread, and asynchronously: the caller's bytes count, not the transferred ones.
         let mut bytes = [0; 100];
         std::thread::scope(|scope| scope.spawn(|| file.read_at(&mut bytes, 10).unwrap()).join().unwrap());
         let (tell, told) = std::sync::mpsc::channel();

@@ -1,5 +1,5 @@
-//! File systems of a test's own: on loop devices, in memory, and in other namespaces. They take root's rights; without them a test says that it
-//! was skipped.
+//! File systems for one test: on loop devices, in memory, and in other namespaces. They need root's rights; without
+//! them a test reports that it was skipped.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// An ext4 file system of `mib` MiB, which `mkfs.ext4` makes with these options, too.
+    /// An ext4 file system of `mib` MiB, by `mkfs.ext4` with these additional options.
     pub fn ext4(mib: u64, options: &[&str]) -> Option<Disk> {
         Disk::made(mib, Command::new("mkfs.ext4").args(["-q", "-F", "-m", "0"]).args(options))
     }
@@ -28,7 +28,7 @@ impl Disk {
         Disk::made(mib, Command::new("mkfs.xfs").arg("-q").envs(tested))
     }
 
-    /// With an image of which this command makes a file system.
+    /// Makes an image, and a file system in it by `command`.
     fn made(mib: u64, command: &mut Command) -> Option<Disk> {
         let dir = beside();
         let image = dir.path().join("image");
@@ -73,12 +73,12 @@ impl Disk {
         &self.at
     }
 
-    /// Whether nothing holds the file system, which is gone then.
+    /// Unmounts the file system. Returns whether that worked: nothing held it.
     pub fn unmount(&self) -> bool {
         run(Command::new("umount").arg(&self.at))
     }
 
-    /// Free bytes, when all that is to be freed by the file system itself has been.
+    /// Free bytes, after a sync that completes the file system's delayed frees.
     pub fn free_bytes(&self) -> u64 {
         let directory = std::fs::File::open(&self.at).unwrap();
         rustix::fs::syncfs(&directory).unwrap();
@@ -94,7 +94,7 @@ impl Drop for Disk {
     }
 }
 
-/// A directory on the disk that the tests are built on.
+/// A directory on the disk of the build.
 fn beside() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -113,7 +113,7 @@ fn run(command: &mut Command) -> bool {
 pub struct Elsewhere(Child);
 
 impl Elsewhere {
-    /// Mounts `other` over `data` in a namespace of its own.
+    /// Mounts `other` over `data` in a namespace of the new process.
     pub fn start(other: &Path, data: &Path) -> Option<Elsewhere> {
         // Without root's rights the namespace needs users of its own.
         let flags = if rustix::process::geteuid().is_root() { "-m" } else { "-rm" };
@@ -141,7 +141,7 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Says that a test could not be done here.
+/// Reports that a test could not run here.
 pub fn skipped(why: &str) {
     println!("skipped: {why}");
 }

@@ -31,7 +31,7 @@ fn a_put_is_whole_and_keeps_its_condition() {
         let second = array.put("file", &random(100_000, 2), &options(When::Version(first.version))).unwrap();
         assert_ne!(second.version, first.version);
         assert!(held.is_nameless() && !array.open_file("file").unwrap().is_nameless());
-        // A handle keeps what it had.
+        // A handle keeps its content.
         let mut bytes = vec![0; 5001];
         assert_eq!(held.read_at(&mut bytes, 0).unwrap(), 5000);
         assert!(bytes[..5000] == random(5000, 1) && read(&array, "file") == random(100_000, 2));
@@ -48,7 +48,7 @@ fn a_put_is_whole_and_keeps_its_condition() {
     }
 }
 
-/// Drafts that are dropped, small ones and large ones, leave nothing, neither at once nor for the next process.
+/// Dropped drafts, small and large, leave nothing, neither at once nor for the next process.
 #[test]
 fn a_draft_that_is_dropped_gives_its_space_back() {
     let (_dir, drives) = drives(2);
@@ -59,7 +59,7 @@ fn a_draft_that_is_dropped_gives_its_space_back() {
         draft.file().sync().unwrap();
         let handle = draft.file().clone();
         drop(draft);
-        // The last handle goes.
+        // The last handle is dropped.
         let mut bytes = vec![1; len];
         assert_eq!(handle.read_at(&mut bytes, 0).unwrap(), len);
         assert!(bytes == random(len, 1));
@@ -100,7 +100,7 @@ fn threads_write_one_draft() {
     let stat = draft.publish("whole", When::Absent).unwrap();
     assert_eq!((stat.len_bytes, stat.version), (1_000_000, draft.version()));
     assert!(!draft.file().is_nameless());
-    // The handle goes on as one of the named file.
+    // The handle is now one of the named file.
     assert_eq!(draft.file().name(), "whole");
     draft.file().write_at(&[9; 10], 0).unwrap();
     let refused = draft.publish("twice", When::Always).unwrap_err().to_string();
@@ -112,7 +112,7 @@ fn threads_write_one_draft() {
     assert_clean(&drives);
 }
 
-/// Of threads that replace one version, one wins each time.
+/// If several threads replace one version, one wins each time.
 #[test]
 fn one_of_many_writers_replaces_a_version() {
     let (_dir, drives) = drives(1);
@@ -183,7 +183,7 @@ fn taken(array: &Array, name: &str) -> u64 {
     parts.iter().map(|(path, _)| path.metadata().unwrap().blocks() * 512).sum()
 }
 
-/// A copy takes as much of the drives as the file does. Seen to fail when holes were copied as data: 4 GiB were taken.
+/// A copy takes as much space as its file. Seen to fail when holes were copied as data: 4 GiB were taken.
 #[test]
 fn a_copy_keeps_holes() {
     const MIB: u64 = 1 << 20;
@@ -222,5 +222,30 @@ fn a_copy_keeps_holes() {
         }
         array.close().unwrap();
         assert_clean(&drives);
+    }
+}
+
+/// A part of a file with sums has lost bytes, and its file system reports a hole in their place. A copy does not take
+/// them for zeros.
+#[test]
+fn a_copy_takes_no_lost_page_for_a_hole() {
+    for dir in places() {
+        let array = Array::create([dir.path()]).unwrap();
+        let file = array.create_file("file", &FileOptions::new().checksums(true)).unwrap();
+        file.write_at(&random(1 << 20, 3), 0).unwrap();
+        file.write_at(&random(5000, 4), 9 << 20).unwrap();
+        file.close().unwrap();
+        array.copy("file", "good", When::Absent).unwrap();
+        assert!(read(&array, "file") == read(&array, "good"));
+        array.close().unwrap();
+        let part =
+            std::fs::OpenOptions::new().write(true).open(dir.path().join("iomill/parts/0000000000000001")).unwrap();
+        let len = part.metadata().unwrap().len();
+        part.set_len(512 << 10).unwrap();
+        part.set_len(len).unwrap();
+        let array = Array::open(dir.path()).unwrap();
+        let copied = array.copy("file", "bad", When::Absent).unwrap_err();
+        assert!(matches!(copied, Error::CorruptPage { .. }), "{copied}");
+        array.close().unwrap();
     }
 }

@@ -33,7 +33,7 @@ fn a_refused_creation_leaves_the_drives_free() {
     Array::create(&drives).unwrap().close().unwrap();
 }
 
-/// An option that has no effect beside the others is refused, and the error says what would give it one.
+/// An option without an effect beside the others is refused, and the error names the option that gives it one.
 #[test]
 fn options_without_an_effect_are_refused() {
     let (_dir, drives) = drives(2);
@@ -66,7 +66,7 @@ fn options_without_an_effect_are_refused() {
     }
 }
 
-/// What the machine does not give is an error that says what was wanted, and how much of it.
+/// A resource that the machine refuses is an error that names the resource and the amount.
 #[test]
 fn memory_that_is_not_there_is_an_error_of_its_own() {
     let (_dir, drives) = drives(1);

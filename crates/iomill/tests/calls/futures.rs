@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use crate::executor::block_on;
-use iomill::{Array, ArrayOptions, Error, File, FileOptions, Request};
+use iomill::{Advice, Array, ArrayOptions, Error, File, FileOptions, Request};
 
 struct Site {
     _root: tempfile::TempDir,
@@ -40,7 +40,7 @@ fn on_tokio_from_many_tasks() {
                     let page = (n % 64) as u8;
                     let bytes = file.read_async(u64::from(page) * 4096 + 100, 300).await.unwrap();
                     assert_eq!(bytes, [page; 300]);
-                    // Pages beyond those that the other tasks read.
+                    // Pages beyond those of the other tasks' reads.
                     let back = file.write_at_async(vec![n as u8; 50], (64 + n) * 4096 + 7).await.unwrap();
                     assert_eq!(back, [n as u8; 50]);
                 })
@@ -107,7 +107,67 @@ fn callbacks_come_with_their_bytes_and_may_submit_but_not_block() {
     assert!(matches!(outside, Err(Error::Invalid { .. })), "{outside:?}");
 }
 
-/// The reads of this thread are posted to the thread that runs callbacks. That one is in a callback.
+/// Hits and misses, within a page and over several, at the end of the file and past it.
+#[test]
+fn reads_into_a_buffer_of_the_caller_come_with_the_buffer() {
+    for cache_bytes in [0, 1 << 20] {
+        let site = site_with(ArrayOptions::new().cache_bytes(cache_bytes));
+        let (tell, told) = channel();
+        let end = 64 * 4096;
+        for (offset, len) in [(0, 10), (5000, 4096), (4096, 4096), (100, 3 * 4096), (end - 5, 10), (end, 10), (0, 0)] {
+            for file in [site.file.clone(), site.file.background(), site.file.clone()] {
+                let (buf, tell) = (vec![77; len], tell.clone());
+                let memory = buf.as_ptr();
+                file.read_at_then(buf, offset, move |ended| tell.send(ended.unwrap()).unwrap()).unwrap();
+                let (buf, read) = told.recv_timeout(crate::PATIENCE).unwrap();
+                let mut wanted = vec![77; len];
+                assert_eq!(read, site.file.read_at(&mut wanted, offset).unwrap(), "{len} at {offset}");
+                assert!(buf == wanted && buf.as_ptr() == memory, "{len} at {offset}");
+            }
+        }
+        let outside = site.file.read_at_then(vec![1; 10], u64::MAX - 5, |_| panic!("it never began")).unwrap_err();
+        assert!(matches!(outside.error(), Error::Invalid { .. }), "{outside:?}");
+        assert_eq!(outside.into_parts().1, Some(vec![1; 10]));
+        site.array.close().unwrap();
+        let closed = site.file.read_at_then(vec![1; 10], 0, |_| panic!("it never began")).unwrap_err();
+        assert!(matches!(closed.error(), Error::Closed), "{closed:?}");
+        assert_eq!(closed.into_parts().1, Some(vec![1; 10]));
+    }
+}
+
+/// The first pages of a write are cached, or all, or none. A page of a write with dirty neighbours is one, too.
+#[test]
+fn writes_to_cached_pages_and_to_others_keep_all_bytes() {
+    let site = site_with(ArrayOptions::new().cache_bytes(1 << 20));
+    let mut wanted = vec![0; 64 * 4096];
+    for (round, (cached, offset, len)) in
+        [(1, 100, 3 * 4096), (3, 5 * 4096, 2 * 4096), (2, 20_000, 50), (0, 30 * 4096, 4096), (9, 40 * 4096 + 1, 30_000)]
+            .into_iter()
+            .enumerate()
+    {
+        site.file.read_at(&mut wanted, 0).unwrap();
+        site.file.sync().unwrap();
+        site.file.advise(.., Advice::DontNeed).unwrap();
+        site.file.advise(.., Advice::Random).unwrap();
+        site.file.read_at(&mut vec![0; cached * 4096], offset).unwrap();
+        wanted[offset as usize..][..len].fill(100 + round as u8);
+        let bytes = block_on(site.file.write_at_async(vec![100 + round as u8; len], offset)).unwrap();
+        assert_eq!(bytes, vec![100 + round as u8; len]);
+        let mut read = vec![0; 64 * 4096];
+        site.file.read_at(&mut read, 0).unwrap();
+        assert!(read == wanted, "{cached} pages cached, {len} bytes at {offset}");
+    }
+    site.file.sync().unwrap();
+    let rows = [3 * 4096 + 7, 50 * 4096, 3 * 4096 + 9, 60 * 4096 + 4090];
+    block_on(site.file.write_many_async((0..40).collect::<Vec<u8>>(), &rows, 10)).unwrap();
+    let mut read = vec![0; 40];
+    site.file.read_many(&mut read, &rows, 10).unwrap();
+    let mut first: Vec<u8> = (0..40).collect();
+    first[2..10].copy_from_slice(&[20, 21, 22, 23, 24, 25, 26, 27]);
+    assert_eq!(read, first);
+}
+
+/// The reads of this thread are posted to the thread that runs callbacks, which is in a callback.
 #[test]
 fn reads_with_callbacks_begin_while_another_callback_runs() {
     let site = site_with(ArrayOptions::new().cache_bytes(0));

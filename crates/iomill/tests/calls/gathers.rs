@@ -1,4 +1,4 @@
-//! What gathers cost: each page of a gather is read once, and never more often than by a call for each row.
+//! The cost of gathers: each page of a gather is read once, and never more often than by one call per row.
 
 use std::sync::mpsc::channel;
 
@@ -133,7 +133,8 @@ fn array(topology: Topology) -> (TempDir, iomill::Array, File, Vec<u8>) {
     (dir, array, file, all)
 }
 
-/// As for reads: each page of which a call writes a part comes in once, or goes past its full set. Later rows of one call overwrite earlier ones.
+/// As for reads: each page that a call writes in part comes in once, or goes past its full set. Later rows of one call
+/// overwrite earlier ones.
 #[test]
 fn a_scatter_reads_each_page_once() {
     for (order, offsets) in orders() {
@@ -160,7 +161,7 @@ fn a_scatter_reads_each_page_once() {
     }
 }
 
-/// Calls with more rows than one list has.
+/// Calls with more rows than one list holds.
 #[test]
 fn long_gathers_are_right() {
     let (_dir, array, file, mut all) = array(Topology::default());
@@ -198,7 +199,7 @@ fn a_gather_over_nodes_reads_each_page_once() {
     }
 }
 
-/// Rows of a page that finds its set full were read past the cache one by one.
+/// Rows of a page with a full set were read past the cache one at a time.
 #[test]
 fn rows_that_go_past_a_full_set_are_one_io() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -1,4 +1,4 @@
-//! Listings on real files: lengths of open files, changes meanwhile, and what a listing says after the array was closed.
+//! Listings on real files: lengths of open files, changes meanwhile, and the error after the array was closed.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn a_listing_has_names_lengths_and_common_prefixes() {
         assert_eq!(names(array.list("a/").delimiter('/').after("a/1")), ["a/2", "a/b/ ..."]);
         assert_eq!(names(array.list("").delimiter('/').after("a/")), ["b", "c/ ..."]);
         assert_eq!(names(array.list("a/").from("a/2")), ["a/2", "a/b/3"]);
-        // What is before the prefix is no place to begin, and what is behind it is the end.
+        // A start before the prefix begins at its first name, and a start behind it lists nothing.
         assert_eq!(names(array.list("b").after("a/1")), ["b"]);
         assert_eq!(names(array.list("a/").from("b")), [""; 0]);
 
@@ -78,7 +78,7 @@ fn a_file_is_opened_or_created() {
     }
 }
 
-/// Files that are there all the time are listed once, whatever comes and goes meanwhile.
+/// Files that exist throughout are listed once, whatever is created and deleted meanwhile.
 #[test]
 fn a_listing_goes_on_beside_changes() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -90,7 +90,7 @@ fn a_listing_goes_on_beside_changes() {
         let Listed::File(file) = entry.unwrap() else { panic!("there is no delimiter") };
         listed.push(file.name);
         if step % 50 == 0 {
-            // One before what was seen, one after it, and one that the listing may have seen goes.
+            // Creates one name before the listing's position, one after it, and one that is deleted at once.
             drop(create(&array, &format!("{:04}", step + 1)));
             drop(create(&array, &format!("{:04}", 6_000 + step + 1)));
             drop(create(&array, "passing"));

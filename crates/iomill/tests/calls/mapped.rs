@@ -1,7 +1,7 @@
-//! Arrays with mapped parts (`EngineKind::Mmap`). Parts that are cut or fail are errors of calls. Growth and cuts go on under
-//! readers. Without address space there are system calls.
+//! Arrays with mapped parts (`EngineKind::Mmap`). Parts that are cut or fail are errors of calls. Growth and cuts go on
+//! under readers. Without address space there are system calls.
 //!
-//! Non-goals: what all engines do (`engines.rs`), and kills (`kill.rs`).
+//! Non-goals: the behaviour of all engines (`engines.rs`), and kills (`kill.rs`).
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -134,7 +134,7 @@ fn arrays_of_one_platform_keep_their_parts_apart() {
 
 const TEST: &str = "calls::mapped::without_address_space_there_are_system_calls";
 
-/// Tells the process with the limit where its drive is.
+/// The variable with the drive's path, for the process with the limit.
 const DRIVE: &str = "IOMILL_TEST_MAPPED_DRIVE";
 
 #[test]

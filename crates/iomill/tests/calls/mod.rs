@@ -1,4 +1,4 @@
-//! What the calls on files do, by the public interface: one file for each kind of call.
+//! The calls on files, through the public interface: one file for each kind of call.
 
 mod abandoned;
 mod ahead;

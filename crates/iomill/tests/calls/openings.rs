@@ -1,4 +1,5 @@
-//! Drives that were put back to an older state or used apart, on real directories; and parts that the catalog does not know.
+//! Drives that were put back to an older state or used apart, on real directories; and parts that the catalog does not
+//! know.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, PutOptions}
 
 use super::small::{assert_clean, drives, read};
 
-/// Copies a directory with all that it holds.
+/// Copies a directory with its content.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -59,7 +60,7 @@ fn a_drive_that_was_restored_is_refused() {
     }
 }
 
-/// A part lies there under the number of a file that has none yet. The file cannot grow, and the part stays.
+/// A part exists under the number of a file without parts. The file cannot grow, and the part stays.
 #[test]
 fn a_part_of_an_unknown_file_is_kept() {
     let (_dir, drives) = drives(2);

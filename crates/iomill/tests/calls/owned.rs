@@ -1,4 +1,4 @@
-//! Futures that own a buffer: which memory there may be, and that it comes back with the outcome.
+//! Futures that own a buffer: the allowed kinds of memory, and its return with the outcome.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ fn run<F: Future>(future: F) -> F::Output {
     block_on(future).unwrap()
 }
 
-/// What reads and writes of any buffer must do, with pages that are in the cache and pages that are not.
+/// Reads and writes with any buffer, of pages in the cache and of pages outside it.
 fn round<B: IoBuffer + std::ops::DerefMut<Target = [u8]>>(file: &File, make: impl Fn(usize) -> B) {
     let page = PAGE as u64;
     let mut buffer = make(100);
@@ -73,7 +73,7 @@ fn bytes_that_are_shared_are_written() {
     assert_eq!(run(file.read_async(0, 28)).unwrap(), [&[3; 10][..], &[4; 10], b"constant"].concat());
 }
 
-/// A type of a user's own: memory with something before it.
+/// A user's type: memory with a header before it.
 struct Own(Vec<u8>);
 
 impl Own {
@@ -96,7 +96,7 @@ impl std::ops::DerefMut for Own {
     }
 }
 
-// SAFETY: the bytes are on the heap, in a vector that nothing changes the length of.
+// SAFETY: the bytes are on the heap, in a vector of constant length.
 unsafe impl IoBytes for Own {
     fn bytes(&self) -> *const [u8] {
         &raw const self[..]
@@ -169,7 +169,7 @@ fn what_is_dropped_goes_on_and_what_has_ended_has_no_buffer() {
     assert!(failed.into_parts().1.is_none());
 }
 
-/// A gather into new memory refuses what is not there, before it takes memory where it can.
+/// A gather into new memory refuses rows past the end, before it allocates where it can.
 #[test]
 fn a_gather_is_all_or_an_error() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

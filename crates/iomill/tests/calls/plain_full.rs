@@ -1,4 +1,4 @@
-//! Plain files on a disk that is full, and on more devices than a runtime has queues for.
+//! Plain files on a full disk, and on more devices than a runtime has queues.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,8 @@ use super::disks::{Disk, skipped};
 
 const MIB: usize = 1 << 20;
 
-/// A write that does not fit fails, as with any other file, and not the sync after it. The file ends behind the last write that fits.
+/// A write that does not fit fails by itself, as with any other file, and the sync after it succeeds. The file ends
+/// behind the last write that fits.
 ///
 /// Seen to fail when a file was made longer by a hole.
 #[test]
@@ -42,8 +43,8 @@ fn a_full_disk_fails_the_write() {
     }
 }
 
-/// Pages that the disk has no room for, where the file was made longer before: holes. What cannot be written at the file's end leaves the length of
-/// the last sync, and no zeroes.
+/// Holes of a file that was extended before, on a disk without room for their pages. If the file's end cannot be
+/// written, the length of the last sync stays, without zeroes.
 ///
 /// Seen to fail when the end of a file kept the length in memory.
 #[test]

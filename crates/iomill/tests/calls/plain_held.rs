@@ -1,5 +1,5 @@
-//! A plain file that was closed is held by nothing: its space is free when it is deleted, and its file system can be unmounted. Threads that have
-//! read it go on living.
+//! Nothing holds a closed plain file: its space is free when it is deleted, and its file system can be unmounted.
+//! Threads that have read it live on.
 
 use std::future::Future;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::executor::block_on;
 
 const LEN: usize = 4 << 20;
 
-/// Runtimes with each engine, and each way in which it does I/O. A machine may forbid some.
+/// Runtimes with each engine, and each of its ways to do I/O. A machine may forbid some.
 fn runtimes() -> Vec<(String, Runtime)> {
     let mut all = Vec::new();
     for engine in
@@ -59,8 +59,8 @@ fn opened(runtime: &Runtime, path: &Path, write: bool, about: &str) -> Option<Fi
     }
 }
 
-/// Seen to fail with files that rings register, with mappings that go at the thread's next I/O, and with a `close` that does not wait for
-/// pages that are read ahead.
+/// Seen to fail with files that rings register, with mappings that go at the thread's next I/O, and with a `close` that
+/// does not wait for pages that are read ahead.
 #[test]
 fn nothing_holds_a_file_that_was_closed() {
     let Some(disk) = Disk::ext4(64, &[]) else { return skipped("no ext4 on a loop device here") };
@@ -94,7 +94,7 @@ fn nothing_holds_a_file_that_was_closed() {
                 told.recv().unwrap();
                 file.close().unwrap();
                 std::fs::remove_file(&path).unwrap();
-                // The kernel drops the reference of a request of libaio a moment after it has told its end.
+                // The kernel drops the reference of a libaio request a moment after its completion.
                 let patience = Instant::now() + PATIENCE;
                 while disk.free_bytes() < free_before + LEN as u64 || !disk.unmount() {
                     assert!(Instant::now() < patience, "{about}, write {write}, way {way}: the file is held");

@@ -1,4 +1,5 @@
-//! What a process may not do, or has closed: the standard descriptors, long files, system calls. Each test runs in a child.
+//! Limits of a process: closed standard descriptors, a limit on file lengths, forbidden system calls. Each test runs in
+//! a child.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -10,13 +11,14 @@ use super::{PAGE, random};
 use crate::executor::block_on;
 use crate::forbid;
 
-/// What is open by the numbers 0 to 2.
+/// The open descriptors among 0 to 2.
 fn standard() -> Vec<i32> {
     // SAFETY: the call asks for flags, and touches no memory.
     (0..3).filter(|&number| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0).collect()
 }
 
-/// Uses all that has descriptors: files, rings and events of calls, of futures and of drive threads; an array; its board of counters.
+/// Uses everything that has descriptors: files, rings and events of calls, of futures and of drive threads; an array;
+/// its board of counters.
 fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
     let path = dir.join("file");
     for engine in [None, Some(EngineKind::Aio), Some(EngineKind::Posix), Some(EngineKind::Mmap)] {
@@ -58,7 +60,8 @@ fn use_everything(dir: &Path, after_each: impl Fn(&str)) {
     array.close().unwrap();
 }
 
-/// A program may have closed its standard descriptors. Nothing of ours gets their numbers: a line for the standard output would go into a file.
+/// A program may have closed its standard descriptors. Nothing of ours gets their numbers: a line for the standard
+/// output would go into a file.
 ///
 /// Seen to fail for each kind of descriptor that does not go through `sys::descriptor`.
 #[test]
@@ -70,7 +73,7 @@ fn descriptors_0_to_2_stay_closed() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let closed: Vec<i32> = value.bytes().map(|digit| i32::from(digit - b'0')).collect();
     for &number in &closed {
-        // SAFETY: what the test harness prints from now on is lost.
+        // SAFETY: from now on the output of the test harness is lost.
         unsafe { libc::close(number) };
     }
     let open = standard();
@@ -82,17 +85,17 @@ fn descriptors_0_to_2_stay_closed() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         if standard() != open {
-            // There may be no standard error to tell.
+            // There may be no standard error for the message.
             std::fs::write(dir.path().with_extension("why"), what).unwrap();
             std::process::exit(1);
         }
     });
     ended_well("");
-    // The harness would print to what may be closed.
+    // The harness would print to descriptors that may be closed.
     std::process::exit(0);
 }
 
-/// A file of just the length that the process may write. Direct I/O would need a whole page.
+/// A file of exactly the largest length that the process may write. Direct I/O would need a whole page.
 ///
 /// Seen to fail when the file was made as long as whole pages.
 #[test]
@@ -133,9 +136,10 @@ fn a_file_may_be_as_long_as_its_limit() {
     ended_well("");
 }
 
-/// A filter of system calls may let engines be made, and not be used. The next engine serves then, and a notice says why.
+/// A filter of system calls may allow the creation of engines, but not their use. The next engine serves then, and a
+/// notice says why.
 ///
-/// Seen to fail when an engine was chosen that could be made.
+/// Seen to fail when the choice only tested the creation of an engine.
 #[test]
 fn an_engine_that_cannot_be_used_is_not_chosen() {
     let forbidden: [(&str, &[libc::c_long], &[&str]); 5] = [
@@ -193,7 +197,7 @@ fn a_file_has_one_descriptor() {
     let paths: Vec<_> = (0..FILES).map(|number| dir.path().join(number.to_string())).collect();
     paths.iter().for_each(|path| std::fs::write(path, [1; PAGE]).unwrap());
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // The engines, and what else a runtime has.
+    // The engines, and the other descriptors of a runtime.
     let warm = |path: &Path| iomill::open_plain(path).unwrap().read_at(&mut [0; 10], 0).unwrap();
     warm(&paths[0]);
     let before = count();

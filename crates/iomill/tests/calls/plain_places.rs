@@ -1,4 +1,5 @@
-//! Plain files in odd places: behind the magic links of `/proc`, without a name, in other namespaces; and what is no file.
+//! Plain files in odd places: behind the magic links of `/proc`, without a name, in other namespaces; and paths to
+//! other things than files.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -29,7 +30,7 @@ fn by_number(file: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The kernel resolves a path into another process's root. The text of such a link would name a file of this process.
+/// The kernel resolves a path into another process's root. The text of the link would name a file of this process.
 #[test]
 fn a_path_through_another_root_leads_there() {
     let dir = &places()[0];
@@ -53,7 +54,7 @@ fn a_path_through_another_root_leads_there() {
     assert!(std::fs::read(at("data/file")).unwrap() == [b'1'; 2 * PAGE], "the file of the same name here");
     assert_eq!(std::fs::read(at("other/file")).unwrap()[..7], *b"written");
     assert_eq!((std::fs::read(at("other/new")).unwrap(), at("data/new").exists()), (b"made".to_vec(), false));
-    // What belongs to an array is known there, too.
+    // Files of an array are recognized there, too.
     for (name, create) in [("drive/iomill/label", false), ("drive/iomill/parts/new", true)] {
         let error = PlainOptions::new().write(true).create(create).open(there(name)).unwrap_err();
         assert!(error.to_string().contains("it belongs to an array with a drive at"), "{error}");
@@ -72,7 +73,7 @@ fn files_are_opened_by_their_descriptors() {
     let path = dir.path().join("file");
     let mut unlinked = std::fs::File::create_new(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    // What has the name now is another file.
+    // The name now belongs to another file.
     std::fs::write(&path, b"another").unwrap();
     // Not all file systems have nameless files.
     for file in [Some(&mut memory), nameless.ok().as_mut(), Some(&mut unlinked)].into_iter().flatten() {
@@ -91,7 +92,7 @@ fn files_are_opened_by_their_descriptors() {
         assert_eq!(file.metadata().unwrap().len(), all.len() as u64);
     }
     assert_eq!(std::fs::read(&path).unwrap(), b"another");
-    // By its directory, which has another name now. What has the old name is another directory.
+    // By its directory, which was renamed. The old name now belongs to another directory.
     let old = dir.path().join("old");
     std::fs::create_dir(&old).unwrap();
     std::fs::write(old.join("a"), b"first").unwrap();
@@ -102,7 +103,7 @@ fn files_are_opened_by_their_descriptors() {
     assert_eq!(read(&by_number(&directory).join("a")), b"first");
 }
 
-/// The name of a file is bytes. Links are followed, but not to make a file elsewhere.
+/// The name of a file is bytes. Links are followed, except to create a file elsewhere.
 #[test]
 fn a_name_is_what_the_kernel_takes() {
     let dir = &places()[0];
@@ -122,7 +123,7 @@ fn a_name_is_what_the_kernel_takes() {
     assert!(!dir.path().join("new").exists());
 }
 
-/// What is no file is refused in words, with the number of the kernel's answer, whether it is to be read or written.
+/// Anything but a file is refused in words, with the kernel's errno, for reading and for writing.
 #[test]
 fn what_is_no_file_is_refused_with_a_number() {
     let dir = &places()[0];

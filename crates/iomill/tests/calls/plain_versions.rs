@@ -1,5 +1,5 @@
-//! Contents of plain files that no number tells apart: times of whole seconds, images with the same times, stores through mappings. A file
-//! that is opened again must have the bytes that it has now.
+//! Different contents of plain files with equal stamps: times of whole seconds, images with the same times, stores
+//! through mappings. A file that is opened again must have its present bytes.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -32,9 +32,10 @@ fn says_why(runtime: &Runtime, why: &str) {
     assert!(notices.contains("leave the cache with its last handle") && notices.contains(why), "{notices}");
 }
 
-/// A file that changes several times within a second. Its times say so only once.
+/// A file that changes several times within a second. Its times change only once.
 ///
-/// Seen to fail when times counted as settled after 50 ms whatever the clock, and when an opening shared pages with an earlier handle.
+/// Seen to fail when times counted as settled after 50 ms whatever the clock, and when an opening shared pages with an
+/// earlier handle.
 #[test]
 fn a_clock_of_whole_seconds_hides_no_change() {
     let Some(disk) = Disk::ext4(32, &["-I", "128"]) else { return skipped("no ext4 on a loop device here") };
@@ -61,7 +62,8 @@ fn a_clock_of_whole_seconds_hides_no_change() {
     assert_eq!(misses() == before, stay);
 }
 
-/// Two images that differ in the bytes of a file only, one after the other on one device: all numbers and times are the same.
+/// Two images that differ in the bytes of a file only, one after the other on one device: all numbers and times are the
+/// same.
 ///
 /// Seen to fail without the mount in the id.
 #[test]

@@ -1,4 +1,4 @@
-//! Plain files that are written: against a byte vector, and what other programs see after each sync.
+//! Writes of plain files: against a byte vector, and as other programs see them after each sync.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -90,7 +90,7 @@ fn step(file: &File, model: &mut Vec<u8>, path: &Path, rng: &mut Rng) {
     assert_eq!(file.len(), model.len() as u64);
 }
 
-/// Threads append and overwrite while others sync. No sync cuts what another thread is writing.
+/// Threads append and overwrite while others sync. No sync cuts off another thread's write.
 #[test]
 fn syncs_cut_nothing_that_is_being_written() {
     for dir in places() {
@@ -128,7 +128,7 @@ fn syncs_cut_nothing_that_is_being_written() {
     }
 }
 
-/// Opening a file for writing, and closing it, changes nothing of it.
+/// Opening a file for writing, and closing it, changes nothing in it.
 #[test]
 fn an_opening_without_a_write_changes_nothing() {
     let dir = &places()[0];
@@ -147,7 +147,8 @@ fn an_opening_without_a_write_changes_nothing() {
     assert_eq!(times(&before), times(&after));
 }
 
-/// Between a write and the sync the file is longer by less than a page. A handle that is discarded leaves the length, too.
+/// Between a write and the sync the file is longer by less than a page. A handle that is discarded leaves the length,
+/// too.
 #[test]
 fn an_unsynced_file_is_longer_by_less_than_a_page() {
     for runtime in runtimes() {
@@ -183,7 +184,7 @@ fn a_created_file_is_as_other_programs_create_it() {
     assert!(PlainOptions::new().runtime(&runtime).open(&path).is_err(), "it is open for writing");
 }
 
-/// What was written is not taken from the cache of an earlier opening, whatever another program has done since.
+/// Another program's writes are read, not the cached pages of an earlier opening.
 #[test]
 fn a_file_that_was_written_is_read_again_when_it_is_opened() {
     let dir = &places()[0];
@@ -200,10 +201,10 @@ fn a_file_that_was_written_is_read_again_when_it_is_opened() {
     }
 }
 
-/// Threads that open a file, append to it and close it lose nothing, whichever of them closes it last. Between writes the file is longer by
-/// less than a page. That length must not be taken for the file's own.
+/// Threads that open a file, append to it and close it lose nothing, in any order of their closes. Between writes the
+/// file is longer by less than a page. That length must not be taken for the file's own.
 ///
-/// Seen to fail when the length was taken before the opening had the file for itself.
+/// Seen to fail when the length was read before the opening had its claim on the file.
 #[test]
 fn threads_that_open_append_and_close_lose_nothing() {
     const THREADS: usize = 4;

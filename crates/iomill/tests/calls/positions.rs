@@ -1,4 +1,4 @@
-//! Files as `std::io` and `std::os::unix::fs::FileExt` have them.
+//! Files through the traits of `std::io` and `std::os::unix::fs::FileExt`.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 

@@ -114,7 +114,7 @@ fn drive(runtime: &Runtime) -> (u64, u64) {
     counters.drives.iter().fold((0, 0), |sum, drive| (sum.0 + drive.reads, sum.1 + drive.read_bytes))
 }
 
-/// Rows that miss are read once, however often they are asked for, and rows of one page together.
+/// Rows that miss are read once, however often a call names them, and rows of one page together.
 #[test]
 fn equal_rows_and_neighbours_are_one_io() {
     let dir = directory();
@@ -147,7 +147,7 @@ fn equal_rows_and_neighbours_are_one_io() {
     }
 }
 
-/// A dropped future gives its buffer up when the read has ended, and not before.
+/// A dropped future frees its buffer when the read has ended, and not before.
 #[test]
 fn a_future_of_rows_may_be_dropped() {
     let dir = directory();

@@ -1,4 +1,5 @@
-//! Runtimes of tokio that drive: their tasks find the bytes, and what a runtime leaves behind goes on without it.
+//! Runtimes of tokio that drive: their tasks get their bytes, and operations that a runtime leaves behind go on without
+//! it.
 
 use std::fs;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn runtimes() -> [Runtime; 2] {
     [current, several]
 }
 
-/// How often the threads of this process that reap have gone to sleep.
+/// The number of times that reaping threads of this process have gone to sleep.
 fn sleeps_of_reapers() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let reapers =
@@ -116,7 +117,8 @@ fn read_elsewhere(file: &File, pages: std::ops::Range<u64>) {
     }
 }
 
-/// The thread's context has a driver, and that runtime polls nothing: it is idle, it is not running, or its task waits in another executor.
+/// The thread's context has a driver, and that runtime polls nothing: it is idle, it is not running, or its task waits
+/// in another executor.
 #[test]
 fn reads_end_while_their_runtime_does_something_else() {
     for runtime in runtimes() {
@@ -131,7 +133,7 @@ fn reads_end_while_their_runtime_does_something_else() {
             }
             let nested = file.clone();
             runtime.block_on(async { tokio::spawn(async move { read_elsewhere(&nested, 25..30) }).await.unwrap() });
-            // A read that the runtime began goes to a thread for which the runtime waits.
+            // A read that the runtime began moves to a thread for which the runtime waits.
             let mut moved = file.read_async(30 * PAGE as u64 + 1, 2);
             runtime.block_on(async {
                 let polled = tokio::time::timeout(Duration::ZERO, &mut moved).await;

@@ -21,7 +21,7 @@ pub fn files_in(drive: &Path, dir: &str) -> Vec<PathBuf> {
     std::fs::read_dir(drive.join("iomill").join(dir)).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Bytes that the shared parts of all drives take.
+/// The space of the shared parts of all drives, in bytes.
 fn taken(drives: &[PathBuf]) -> u64 {
     let paths = drives.iter().flat_map(|drive| files_in(drive, "shared"));
     paths.map(|path| path.metadata().unwrap().blocks() * 512).sum()
@@ -63,7 +63,7 @@ fn small_files_make_no_inodes_and_give_their_pages_back() {
     for file in 0..files {
         assert!(read(&array, &format!("f{file}")) == content(file), "file {file}");
     }
-    // What is deleted is used again, and shows nothing of before.
+    // Freed pages are used again, and show nothing of their former bytes.
     for file in 0..files {
         array.delete(&format!("f{file}")).unwrap();
     }
@@ -81,7 +81,7 @@ fn small_files_make_no_inodes_and_give_their_pages_back() {
     assert_clean(&drives);
 }
 
-/// A file goes from few pages to many, and to parts, and back it does not go.
+/// A file grows from few pages to many, and to parts. It does not go back to pages of a shared part.
 #[test]
 fn a_small_file_moves_when_it_grows() {
     for cache_bytes in [0, 1 << 20] {
@@ -160,7 +160,8 @@ fn threads_share_parts() {
     }
 }
 
-/// The first new small file of a process looks for free pages while another file leaves its own. Those are given out once.
+/// The first new small file of a process looks for free pages while another file leaves its own. The freed pages are
+/// given out once.
 #[test]
 fn pages_that_a_file_leaves_are_free_once() {
     let (_dir, drives) = drives(1);
@@ -223,7 +224,8 @@ fn lost_pages_are_found_out() {
     }
 }
 
-/// Threads put, copy, replace and delete files of all sizes. Whatever they delete is free in the end, and used once before.
+/// Threads put, copy, replace and delete files of all sizes. In the end all deleted space is free. No page had two
+/// owners.
 #[test]
 fn what_threads_delete_is_free() {
     for syncs_changes in [true, false] {
@@ -265,7 +267,7 @@ fn what_threads_delete_is_free() {
     }
 }
 
-/// The last handle of a deleted file frees its space at once, though the log has something that waits for the next flush.
+/// The last handle of a deleted file frees its space at once, although records of the log wait for the next flush.
 #[test]
 fn the_last_handle_of_a_deleted_file_frees_its_space() {
     let (_dir, drives) = drives(1);
@@ -308,8 +310,8 @@ fn small_files_are_on_all_drives() {
     assert_clean(&drives);
 }
 
-/// Two threads begin to write one file at the same moment. The second found no place yet, so it did not move the file. Then it wrote behind the
-/// pages that the first had taken: to those of the next file, or for ever.
+/// Two threads begin to write one file at the same moment. The second write found no place yet, so it did not move the
+/// file. Then it wrote behind the first one's pages: to those of the next file, or without an end.
 #[test]
 fn first_writes_at_the_same_moment_share_a_place() {
     for cache_bytes in [0, 1 << 20] {

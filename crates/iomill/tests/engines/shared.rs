@@ -1,8 +1,8 @@
-//! Engines that any thread may use.
+//! Shared engines, which any thread may use.
 
 use super::*;
 
-/// A shared engine tells of ends by its descriptor, and not for ever when they were taken.
+/// A shared engine's descriptor is readable while completions wait, and not for ever after they were taken.
 #[test]
 fn a_shared_engine_tells_of_ends_by_its_descriptor() {
     fn is_readable(fd: std::os::fd::RawFd, timeout_ms: i32) -> bool {
@@ -31,7 +31,7 @@ fn a_shared_engine_tells_of_ends_by_its_descriptor() {
                 engine.wait(0, Some(Duration::ZERO), &mut done).unwrap();
             }
             assert!(done.iter().all(|end| end.result == PAGE as i32), "{name}: {done:?}");
-            // The kernel may tell of an end that was taken already. Each look takes that in.
+            // The kernel may signal a completion that was taken already. Each look drains that signal.
             let looks = (0..=reads.len()).take_while(|_| {
                 let tells = is_readable(descriptor, 0);
                 engine.wait(0, Some(Duration::ZERO), &mut done).unwrap();

@@ -1,4 +1,4 @@
-//! An executor that knows nothing of iomill: its thread sleeps until the future's waker is called.
+//! An executor without any code of iomill: its thread sleeps until the future's waker is called.
 
 use std::future::Future;
 use std::pin::pin;

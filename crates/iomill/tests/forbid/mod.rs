@@ -17,8 +17,8 @@ pub fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
     filter
 }
 
-/// Installs a filter for this thread, and for all that it starts. It allocates nothing, so it may be called between fork and
-/// exec.
+/// Installs a filter for this thread and the threads and processes that it starts. It allocates nothing, so it may be
+/// called between fork and exec.
 pub fn install(filter: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     // SAFETY: the kernel copies the program; its statements live until the calls return.

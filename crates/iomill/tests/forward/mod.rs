@@ -1,6 +1,6 @@
 //! Platforms of tests that differ from the real machine in few calls.
 
-/// The calls of `Platform` that such a platform hands on to the real machine in its field `$machine`: all but `choose` and
+/// The calls of `Platform` that are forwarded to the real machine in the field `$machine`: all but `choose` and
 /// `engine`.
 macro_rules! forward {
     ($machine:tt) => {
@@ -26,7 +26,7 @@ macro_rules! forward {
     };
 }
 
-/// The functions of an engine that are those of `self.$engine`.
+/// The functions of `Engine` that are forwarded to `self.$engine`.
 macro_rules! forward_engine {
     ($engine:tt) => {
         fn kind(&self) -> iomill::EngineKind {

@@ -37,7 +37,7 @@ impl Latch {
         state.1 -= 1;
     }
 
-    /// For a thread that it must not block: whether it is shut. If so, the thread counts as blocked until `leave`.
+    /// Whether it is shut, for a thread that it must not block. If so, the thread counts as blocked until `leave`.
     fn is_held(&self) -> bool {
         let mut state = self.state.lock().unwrap();
         state.1 += usize::from(state.0);
@@ -45,7 +45,7 @@ impl Latch {
         state.0
     }
 
-    /// Whether it is open. If so, a thread is blocked no more.
+    /// Whether it is open. If so, one thread fewer counts as blocked.
     fn leave(&self) -> bool {
         let mut state = self.state.lock().unwrap();
         state.1 -= usize::from(!state.0);
@@ -60,7 +60,7 @@ impl Latch {
     }
 }
 
-/// What a test asks of its engines.
+/// A test's controls of its engines.
 #[derive(Debug, Default)]
 pub struct Hooks {
     pub reads: Latch,
@@ -71,7 +71,7 @@ pub struct Hooks {
     pub panics_at_once: AtomicBool,
 }
 
-/// Counts down. Says whether the count is now 0.
+/// Counts down. Returns whether the count is now 0.
 fn is_last(count: &AtomicU32) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)) == Ok(1)
 }
@@ -97,7 +97,8 @@ impl Platform for Held {
 struct HeldEngine {
     inner: Box<dyn Engine>,
     hooks: Arc<Hooks>,
-    /// A shared engine blocks no thread: what a latch would block waits here, for a later `wait`.
+    /// Whether the engine is shared. It then blocks no thread: requests that a latch would block stay in `held` until a
+    /// later `wait`.
     is_shared: bool,
     held: Vec<(Op, Vec<IoRequest>)>,
 }

@@ -1,8 +1,8 @@
-//! Engines that panic: what they leave in flight ends, and nothing waits for ever.
+//! Engines that panic: their requests in flight end, and nothing waits for ever.
 
 use super::*;
 
-/// Rule 6 of the cache: a panic may come anywhere. Everything that the panicking call has begun ends, and other calls work.
+/// Rule 6 of the cache: a panic may come anywhere. All I/O of the panicking call ends, and other calls work.
 #[test]
 fn a_panic_leaves_no_page_filling_or_flushing() {
     {
@@ -40,7 +40,8 @@ fn a_panic_leaves_no_page_filling_or_flushing() {
     }
 }
 
-/// A panic of an engine goes to the thread that takes the turn. What has ended is told by the next turn, and nothing waits for ever.
+/// A panic of an engine goes to the thread that takes the turn. The next turn reports the ended requests, and nothing
+/// waits for ever.
 #[test]
 fn a_panic_in_a_turn_loses_no_end() {
     for cache_pages in [0, 64] {
@@ -63,7 +64,8 @@ fn a_panic_in_a_turn_loses_no_end() {
     }
 }
 
-/// An engine panics in the turn of the call that hands over an operation's pieces. What the pieces need stays until they have ended.
+/// An engine panics in the turn of the call that hands over an operation's pieces. The memory of the pieces stays until
+/// they have ended.
 ///
 /// Seen to fail without the landing before the push in `Io::run`: by SIGSEGV, or by wrong bytes of a later read.
 #[test]
@@ -90,7 +92,7 @@ fn a_panic_while_pieces_are_handed_over_keeps_what_they_need() {
     ends("closing", move || file.close().and_then(|()| array.close()).unwrap());
 }
 
-/// An engine panics in a turn that has ended another operation before.
+/// An engine panics in a turn that has already ended another operation.
 ///
 /// Seen not to end without the drop of `TurnEnds`.
 #[test]
@@ -103,7 +105,7 @@ fn a_panic_behind_ends_of_the_same_turn_loses_none_of_them() {
         let one = file.read_async(round % 64 * PAGE, PAGE as usize);
         rig.hooks.reads.wait_for(1);
         rig.hooks.reads.open();
-        // The first wait that finds something may find the end of `one`, and the second one panics.
+        // The first wait with a completion may end `one`; the second one panics.
         rig.hooks.panics.store(2, Ordering::SeqCst);
         let _panicked = catch_unwind(AssertUnwindSafe(|| drop(file.read_async(0, 64 * PAGE as usize))));
         let bytes = ends("what ended before a panic", move || block_on(one).unwrap());

@@ -1,37 +1,38 @@
-//! What a kill may leave of each file: the test's model. It knows nothing of parts, records or caches, only of operations that
-//! were begun and acknowledged.
+//! The test's model: the states in which a kill may leave each file. It has no parts, records or caches, only begun and
+//! acknowledged operations.
 //!
-//! The promises that are checked:
-//! 1. A change of the catalog is there wholly or not at all. A change that was acknowledged is there.
+//! The promises under test:
+//! 1. A change of the catalog takes effect wholly or not at all. An acknowledged change has taken effect.
 //! 2. The length is that of the last acknowledged sync, `set_len` or close, or of one in progress.
-//! 3. Writes that were acknowledged before an acknowledged sync are there. Each page holds what was synced last, or the result of
-//!    a later write (acknowledged or not). One piece of a write reaches a page wholly or not at all. With the engine `mmap`, which copies to
-//!    mapped parts, that holds for each byte.
+//! 3. Writes that were acknowledged before an acknowledged sync are durable. Each page has its last synced content, or
+//!    the result of a later write (acknowledged or not). One piece of a write reaches a page wholly or not at all. With
+//!    the engine `mmap`, which copies to mapped parts, that holds for each byte.
 //! 4. Bytes that no write has reached since the file grew over them are zero.
-//! 5. A put gives a name a content as a whole, or leaves the name as it was.
+//! 5. A put gives a name its whole content, or leaves the name as it was.
 //!
-//! A file is in doubt if an operation on it was in progress while a file system failed, which may then acknowledge what it loses
-//! (`shutdown.rs`). Its name, attribute and length are those that were promised, and its bytes may be any.
+//! A file is in doubt if an operation on it was in progress while a file system failed: the file system may then
+//! acknowledge data that it loses (`shutdown.rs`). The promises hold for its name, attribute and length; its bytes may
+//! be any.
 //!
-//! A kill leaves what the kernel holds. So data that was acknowledged but not synced is there in fact. That is not promised, and
-//! not checked.
+//! A kill loses no data of the kernel. So acknowledged data survives in fact, also without a sync. That is not
+//! promised, and not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::plan::{Op, PAGE, Shape, Write, stamp};
 
-/// A file as it was found after a kill.
+/// The state of a file after a kill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub shape: Shape,
     pub attribute: Option<String>,
     /// Zeros if it is cut.
     pub bytes: Vec<u8>,
-    /// Whether a part is missing, or shorter than the length needs. That is right only of a file in doubt.
+    /// Whether a part is missing, or too short for the length. Only a file in doubt may be cut.
     pub is_cut: bool,
 }
 
-/// What pages must hold in one of the allowed states.
+/// The required content of pages in one of the allowed states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     /// The synced bytes, or any bytes written since.
@@ -45,7 +46,7 @@ enum Expect {
 /// One page: never shorter than a page.
 #[derive(Clone, Debug)]
 struct PageModel {
-    /// With everything that was acknowledged.
+    /// With all acknowledged writes.
     now: Vec<u8>,
     /// The other contents that it may have.
     or: Vec<Vec<u8>>,
@@ -56,7 +57,7 @@ struct PageModel {
 struct FileModel {
     shape: Shape,
     attribute: Option<String>,
-    /// With everything that was acknowledged.
+    /// With all acknowledged writes.
     len: u64,
     /// The lengths that the last acknowledged syncs may have published.
     durable: Vec<u64>,
@@ -94,7 +95,8 @@ impl FileModel {
         file
     }
 
-    /// Each of the write's ranges may have reached its pages or not. The pieces of one range within a page count as one.
+    /// Each of the write's ranges may have reached its pages or not. The pieces of one range within a page count as
+    /// one.
     fn begin_write(&mut self, write: &Write) {
         for (number, ranges) in by_page(write) {
             let page = self.pages.entry(number).or_insert_with(PageModel::zero);
@@ -318,8 +320,8 @@ impl Model {
         }
     }
 
-    /// Checks what a kill has left, and continues from there. Returns for each interrupted change of the catalog whether it has
-    /// come about.
+    /// Checks what a kill has left, and continues from there. Returns for each interrupted change of the catalog
+    /// whether it has come about.
     pub fn check(&mut self, found: &BTreeMap<String, Found>) -> Result<Vec<bool>, String> {
         let ops: Vec<Op> = self.failed.drain(..).chain(self.in_progress.take()).collect();
         let mut outcomes = Vec::new();

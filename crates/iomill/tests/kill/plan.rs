@@ -1,5 +1,5 @@
-//! The operations of a writer, from a seed. The writer performs them, and the test that kills it follows. Each has a planner of
-//! its own, so a line through a pipe need only say how far the writer has come.
+//! The operations of a writer, from a seed. The writer performs them, and the test that kills it follows. Both have a
+//! planner, so a line through the pipe need only carry the writer's position.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,8 +9,8 @@ use iomill::{ArrayOptions, FileOptions, Layout, Remote, Topology, Tuning};
 
 pub const PAGE: u64 = 4096;
 
-/// Threads of a writer. Each has names of its own. So each has at most one operation in progress, and the outcome of every other
-/// is known. They share the array, its drives and the catalog.
+/// Threads of a writer. Each has its own names, and at most one operation in progress; the outcome of every other
+/// operation is known. They share the array, its drives and the catalog.
 pub const WORKERS: usize = 2;
 
 /// Longest file in bytes.
@@ -119,7 +119,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The names that it concerns.
+    /// The names that the operation changes.
     pub fn names(&self) -> Vec<&String> {
         match self {
             Op::Rename { from, to, .. } => vec![from, to],
@@ -177,8 +177,8 @@ pub const KINDS: [&str; 13] = [
     "sync",
 ];
 
-/// The bytes of a version at an offset of its file: cells of 16 bytes, with version and offset of the cell. So every page shows
-/// which write made each of its bytes, and where they belong.
+/// The bytes of a version at an offset of its file: cells of 16 bytes, with version and offset of the cell. So every
+/// page shows which write made each of its bytes, and where they belong.
 pub fn stamp(version: u64, offset: u64, len: u64) -> Vec<u8> {
     let first = offset / 16 * 16;
     let cells = (first..offset + len).step_by(16);
@@ -192,7 +192,7 @@ pub fn options(rng: &mut Rng) -> (ArrayOptions, String) {
     let asked = [EngineKind::Aio, EngineKind::Posix, EngineKind::Mmap].map(Some);
     let engine = [None, None, None, asked[0], asked[1], asked[2], asked[2]][rng.usize(..7)];
     let depth = [4, 32][rng.usize(..2)];
-    // No cache, small caches in which pages come and go, and a cache for everything.
+    // No cache, small caches with evictions, and a cache that holds everything.
     let cache_bytes = [0, 12 * PAGE, 48 * PAGE, 1 << 24][rng.usize(..4)];
     // A node has one set of 12 pages at least.
     let nodes = if cache_bytes < 48 * PAGE { 1 } else { [1, 2, 4][rng.usize(..3)] };
@@ -221,7 +221,7 @@ pub struct Planner {
     version: u64,
     drives: u16,
     files: BTreeMap<String, Entry>,
-    /// Names that are not used any more.
+    /// Names that are no longer used.
     forgotten: BTreeSet<String>,
     /// Operations that must come first.
     queue: VecDeque<Op>,
@@ -237,7 +237,8 @@ impl Planner {
         Planner { rng, worker, version, drives, files, forgotten: BTreeSet::new(), queue: VecDeque::new() }
     }
 
-    /// The next operation, as long as there are names. The planner takes it as done. If it fails, its names are not used any more.
+    /// The next operation, while there are names. The planner assumes its success. After a failure its names are no
+    /// longer used.
     pub fn next(&mut self) -> Option<Op> {
         let op = loop {
             match self.queue.pop_front() {
@@ -250,7 +251,7 @@ impl Planner {
         Some(op)
     }
 
-    /// The operation has failed, so what became of its files is not known.
+    /// The operation has failed, so the state of its files is unknown.
     pub fn forget(&mut self, op: &Op) {
         self.queue.clear();
         for name in op.names() {
@@ -358,7 +359,7 @@ impl Planner {
             52..80 => Op::Write { name, write: self.write(len) },
             80..90 => Op::Race { name, write: self.write(len) },
             _ => {
-                // A write first, so that there is something to sync.
+                // A write first, to give the sync work.
                 let write = self.write(len);
                 self.queue.push_back(Op::Write { name: name.clone(), write });
                 Op::Sync { name }
@@ -410,7 +411,7 @@ impl Planner {
         (offset, end - offset)
     }
 
-    /// Many ranges in pages of their own, or two in one page, which two pieces then change at the same time.
+    /// Many ranges, each in its own page; or two ranges in one page, which two pieces then change at the same time.
     fn scatter(&mut self, len: u64, same: bool) -> Vec<(u64, u64)> {
         let beyond = if self.rng.bool() { 0 } else { 8 };
         let pages = (len.div_ceil(PAGE) + beyond).clamp(4, MAX / PAGE);

@@ -1,6 +1,6 @@
-//! The process that is killed. It opens the array, performs the operations of its plan, and reports on its error output when it
-//! begins and ends each. Any other output there is a failure. So is an operation that fails, except where the drives are made to fail: the
-//! writer then says so, and goes on with other files.
+//! The process that is killed. It opens the array, performs the operations of its plan, and reports the begin and the
+//! end of each on its error output. Any other output there is a failure of the test. So is a failed operation, unless
+//! the test makes the drives fail: then the writer reports the failure, and goes on with other files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{IoSlice, Write as _};
@@ -14,10 +14,10 @@ use iomill::{Array, ArrayOptions, Error, File, PutOptions, Request};
 use super::plan::{Call, Op, PAGE, Planner, WORKERS, Write, options, stamp};
 use crate::executor::block_on;
 
-/// How lines of the writer begin.
+/// The beginning of the writer's lines.
 pub const MARK: &str = "kill:";
 
-/// The number that stands for the writer itself in its lines, not for one of its workers.
+/// The number of the writer itself in its lines, beside those of its workers.
 pub const ITSELF: usize = WORKERS;
 
 /// The job of a writer.
@@ -27,7 +27,7 @@ pub struct Job {
     pub round: u64,
     /// Only opens the array and all files, and closes them: the first work of every writer after a kill.
     pub only_opens: bool,
-    /// Goes on after operations that fail, until there is no file left that none has failed on.
+    /// Goes on after failed operations, until each file has met one.
     pub goes_on: bool,
     /// One drive of the array.
     pub drive: PathBuf,
@@ -118,12 +118,12 @@ fn run_job(job: &Job) -> iomill::Result<()> {
         let planner = Planner::new(job.seed, job.round, number, drives, lengths);
         workers.push((Worker { array: &array, number, files: HashMap::new() }, planner));
     }
-    // The test does not interrupt before this line, so all plans begin with what the array holds.
+    // The test does not interrupt before this line, so all plans begin with the array's present files.
     say(ITSELF, "done");
     std::thread::scope(|scope| {
         let started = |(worker, planner)| scope.spawn(move || Worker::run(worker, planner, job.goes_on));
         let running: Vec<_> = workers.into_iter().map(started).collect();
-        // Files that an operation has failed on stay open, because their end would sync them.
+        // Files with a failed operation stay open, because their last drop would sync them.
         let _open: Vec<HashMap<String, File>> = running.into_iter().map(|worker| worker.join().unwrap()).collect();
         say(ITSELF, "begin end");
         std::process::exit(0)

@@ -1,7 +1,8 @@
 //! CLOCK (Corbató 1968) and GCLOCK (Smith 1978). A hand goes round the ways. The first page without a hit is evicted,
 //! and each page that the hand passes loses one hit. CLOCK notes one hit per page, GCLOCK several.
 
-use super::{HitRule, Locked, Policy};
+use super::super::set::{HitRule, Locked};
+use super::rule::Policy;
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 

@@ -16,10 +16,11 @@
 
 use std::io;
 
+use super::super::set::Locked;
+use super::rule::Scale;
 use super::sketch::Sketch;
 use super::stamps::{Field, lowest, ways_flagged};
 use super::w_tinylfu::{self, Segmented, WAS_HIT};
-use super::{Locked, Scale};
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::lanes::ways_of;
 use crate::sys::sync::{AtomicU32, Ordering};

@@ -3,10 +3,11 @@
 
 use std::io;
 
+use super::super::set::{HitRule, Locked};
 use super::contenders::{Contender, Contenders, Names, holds};
+use super::rule::{Policy, Scale};
 use super::shadows::Shadows;
 use super::stamps::Field;
-use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::KeyHash;
 
 /// The hits' byte has the stamp and the flag for "hit". `aux` has the segment. The scratch is the place of the next

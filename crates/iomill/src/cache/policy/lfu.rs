@@ -2,8 +2,9 @@
 //! count of its hits. All counts of a set are halved after as many new pages as fill the set `PERIOD` times. Otherwise
 //! pages that were popular once would never be evicted.
 
+use super::super::set::{HitRule, Locked};
+use super::rule::Policy;
 use super::stamps::Field;
-use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 

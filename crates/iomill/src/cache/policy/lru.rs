@@ -2,8 +2,9 @@
 //! clock only if the page's stamp differs. So a page's stamp is stored at most once between two misses of its set,
 //! however often the page is hit. If all pages fit, hits store nothing.
 
+use super::super::set::{HitRule, Locked};
+use super::rule::Policy;
 use super::stamps::Field;
-use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 
 /// See the head of this file.

@@ -2,8 +2,9 @@
 //! were hit move on to the main queue. Ghosts remember pages that were evicted from the small queue. A page with a
 //! ghost enters the main queue at once.
 
+use super::super::set::{HitRule, Locked};
+use super::rule::Policy;
 use super::stamps::{Field, lowest, ways_flagged};
-use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 
 /// The most hits that are noted per page.
@@ -14,7 +15,7 @@ const MAIN: u8 = 1;
 /// The hits' byte counts hits. `aux` has the queue and the place in it. The scratch is the place of the next ghost.
 #[derive(Debug)]
 pub struct S3Fifo {
-    /// See [`super::Scale::hash_mask`].
+    /// See [`super::rule::Scale::hash_mask`].
     pub hash_mask: u64,
 }
 

@@ -23,8 +23,10 @@
 
 use std::io;
 
+use super::super::set::Locked;
 use super::contenders::{COUNT, Contender, Contenders, Names, holds};
-use super::{Locked, Scale, w_tinylfu};
+use super::rule::Scale;
+use super::w_tinylfu;
 use crate::cache::key::{self, Key, KeyHash};
 use crate::cache::set::{Set, Shape};
 use crate::cache::words::Words;

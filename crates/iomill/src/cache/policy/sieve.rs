@@ -3,8 +3,9 @@
 //! hand passes become unvisited. Unlike CLOCK's hand it reaches new pages late. So pages of one use are evicted
 //! quickly, and visited pages stay.
 
+use super::super::set::{HitRule, Locked};
+use super::rule::Policy;
 use super::stamps::{Field, lowest};
-use super::{HitRule, Locked, Policy};
 use crate::cache::key::KeyHash;
 
 /// The hits' byte means "visited". `aux` is the stamp of the page's admission. The hand is the next stamp to look at.

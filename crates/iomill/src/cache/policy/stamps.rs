@@ -4,7 +4,7 @@
 //! A page that was used later, or admitted later, has a higher stamp. No page has stamp 0. Two ways may have the same
 //! stamp.
 
-use super::Locked;
+use super::super::set::Locked;
 use crate::cache::lanes::{equal_bytes, lowest_byte};
 use crate::cache::set::WAYS_MAX;
 

@@ -3,6 +3,8 @@
 // Helpers of tests may unwrap, as tests do.
 #![allow(clippy::unwrap_used)]
 
+use super::super::key::KeyHash;
+use super::super::set::HitRule;
 use super::lru::Lru;
 use super::*;
 use crate::cache::directory::{Directory, DirectoryConfig};

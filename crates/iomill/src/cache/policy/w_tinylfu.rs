@@ -7,9 +7,10 @@
 
 use std::io;
 
+use super::super::set::{HitRule, Locked};
+use super::rule::{Policy, Scale};
 use super::sketch::Sketch;
 use super::stamps::{Field, lowest, ways_flagged, ways_with};
-use super::{HitRule, Locked, Policy, Scale};
 use crate::cache::key::KeyHash;
 use crate::cache::lanes::ways_of;
 

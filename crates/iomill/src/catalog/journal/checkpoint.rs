@@ -1,10 +1,10 @@
 //! [`CheckpointWriter`]: writes a checkpoint by instalments (C25 to C27).
 //!
-//! Goals: an instalment copies a few records under the lock of the files, and writes them without it. Non-goals: when to begin and when to go on
-//! (`journal`).
+//! Goals: an instalment copies a few records under the lock of the files, and writes them without it. Non-goals: when
+//! to begin and when to go on (`journal`).
 //!
-//! A checkpoint may show changes that are queued and not durable. So it gets its name only when the log is durable up to the last change
-//! that it shows. The record `end` names that group, E.
+//! A checkpoint may show changes that are queued and not durable. So it gets its name only when the log is durable up
+//! to the last change that it shows. The record `end` names that group, E.
 
 use crate::catalog::log::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId};
 use crate::catalog::log::header::{Features, FileHeader, FileKind, Position};
@@ -106,11 +106,12 @@ impl CheckpointWriter {
         (writer, failures)
     }
 
-    /// Copies the records of the next instalment, of about `bytes`. Returns whether that was the last one. The caller holds the lock of
-    /// the files.
+    /// Copies the records of the next instalment, of about `bytes`. Returns whether that was the last one. The caller
+    /// holds the lock of the files.
     pub fn copy(&mut self, files: &Files, bytes: usize) -> bool {
         let bytes = bytes.min(GROUP_MAX_BYTES / 2);
-        // A file that is copied now may have a layout that came since the last instalment. A reader must know it before the file.
+        // A file that is copied now may have a layout that came since the last instalment. A reader must know it before
+        // the file.
         self.copy_layouts(files);
         if self.stage == Stage::Small {
             self.copy_shared(files);
@@ -170,7 +171,8 @@ impl CheckpointWriter {
         self.group.len() + self.records.len()
     }
 
-    /// Adds a record. A group that it does not fit into ends before it, so a file or the list of layouts may have any size.
+    /// Adds a record. A group that it does not fit into ends before it, so a file or the list of layouts may have any
+    /// size.
     fn push(&mut self, record: &LogRecord<'_>) {
         let before = self.records.len();
         record.encode(&mut self.records);
@@ -228,8 +230,8 @@ impl CheckpointWriter {
         self.written
     }
 
-    /// Ends the checkpoint. The log is durable up to group `sequence` and has all changes that the checkpoint shows. `next` is the
-    /// number of the next file.
+    /// Ends the checkpoint. The log is durable up to group `sequence` and has all changes that the checkpoint shows.
+    /// `next` is the number of the next file.
     pub fn finish(mut self, next: u64, sequence: u64) -> Failures {
         let files = self.files;
         self.push(&LogRecord::End { files, next, sequence });

@@ -5,14 +5,16 @@
 //!
 //! Rules:
 //! 1. There is at most one leader. It takes all that is queued, and works without the lock.
-//! 2. A change is durable when the turn that took it has ended well. Tickets count the changes, so a turn covers all up to the ticket
-//!    that was the last when it began.
+//! 2. A change is durable when the turn that took it has ended well. Tickets count the changes, so a turn covers all up
+//!    to the ticket that was the last when it began.
 //! 3. A turn that ends wakes all that wait. Each that is not covered and finds no leader becomes the leader.
-//! 4. After a turn that failed nothing more is taken or queued. All that is not durable by then has failed.
-//!    A turn may also end *put off*: what it took is kept by its leader's caller, and is durable with the next turn that ends well.
+//! 4. After a turn that failed nothing more is taken or queued. All that is not durable by then has failed. A turn may
+//!    also end *put off*: what it took is kept by its leader's caller, and is durable with the next turn that ends
+//!    well.
 //! 5. A leader that panics has failed.
-//! 6. A leader that waits gives way a few times, until as many changes are queued as its forerunner took. Callers that were woken together
-//!    come back together. Without this the first of them leads a turn of its own, and all others wait for it.
+//! 6. A leader that waits gives way a few times, until as many changes are queued as its forerunner took. Callers that
+//!    were woken together come back together. Without this the first of them leads a turn of its own, and all others
+//!    wait for it.
 
 use crate::sys::sync::{Condvar, Mutex, give_way, lock, wait};
 
@@ -416,8 +418,8 @@ mod models {
 
     /// No caller hears that a change is durable that is not, no two lead, and none sleeps for ever.
     ///
-    /// Seen to fail when a turn covered `state.last` at its end, when `wait` did not wait for a leader, when `finish` woke none, and when a turn
-    /// that failed counted as durable.
+    /// Seen to fail when a turn covered `state.last` at its end, when `wait` did not wait for a leader, when `finish`
+    /// woke none, and when a turn that failed counted as durable.
     #[test]
     fn loom_commits_are_durable_when_they_return() {
         check(0);

@@ -104,7 +104,8 @@ mod models {
 
     /// Each request is seen by a round that begins after it, and no two threads run.
     ///
-    /// Seen to fail when `next` said that it goes on no longer in a second step, and when `wake` asked only if no thread ran.
+    /// Seen to fail when `next` said that it goes on no longer in a second step, and when `wake` asked only if no
+    /// thread ran.
     #[test]
     fn loom_keeper_misses_nothing() {
         model(|| {

@@ -1,7 +1,7 @@
 //! [`Journal`]: the files in memory, and the log that makes their changes durable.
 //!
-//! Goals: a change is checked, applied and queued under one lock (C16). Callers that want it durable share the flush (C17). No change waits for
-//! a checkpoint (C25). Non-goals: what changes there are, and what labels are.
+//! Goals: a change is checked, applied and queued under one lock (C16). Callers that want it durable share the flush
+//! (C17). No change waits for a checkpoint (C25). Non-goals: what changes there are, and what labels are.
 
 pub mod checkpoint;
 pub mod commits;
@@ -210,8 +210,8 @@ impl Journal {
         Ok(Journal { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
 
-    /// Before the first change the log says durably that it is open. Otherwise the next writer would take it for closed after a crash,
-    /// and give numbers again that changes without sync had (C24).
+    /// Before the first change the log says durably that it is open. Otherwise the next writer would take it for closed
+    /// after a crash, and give numbers again that changes without sync had (C24).
     fn begin(&self) -> Result<()> {
         // Acquire: pairs with the Release below, so that later changes are behind this one.
         if self.shared.has_begun.load(Ordering::Acquire) {
@@ -228,8 +228,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Makes the array ready for changes: the log says that it is open, and then the drives say that this opening is in use (C42). Files get numbers
-    /// from `least` on.
+    /// Makes the array ready for changes: the log says that it is open, and then the drives say that this opening is in
+    /// use (C42). Files get numbers from `least` on.
     pub fn start(&self, least: u64) -> Result<()> {
         // Relaxed: no other thread has the journal yet.
         self.shared.first_number.fetch_max(least, Ordering::Relaxed);
@@ -250,8 +250,9 @@ impl Journal {
         read(&self.shared.files)
     }
 
-    /// Makes a change, which is durable when [`Journal::commit`] has returned. `plan` checks the files and adds the records; it may be
-    /// called more than once. With `needs_space` the change is refused when the drives are full (C29).
+    /// Makes a change, which is durable when [`Journal::commit`] has returned. `plan` checks the files and adds the
+    /// records; it may be called more than once. With `needs_space` the change is refused when the drives are full
+    /// (C29).
     pub fn change<R>(
         &self,
         needs_space: bool,
@@ -313,7 +314,7 @@ impl Journal {
     }
 
     /// An error if a change has failed on all voters (C14).
-    pub fn check(&self) -> Result<()> {
+    pub fn check_known(&self) -> Result<()> {
         if self.shared.commits.has_failed() { Err(has_failed()) } else { Ok(()) }
     }
 
@@ -427,7 +428,8 @@ impl Journal {
         Error::Io { action: "make room for a change of the catalog in", path, offset: None, source }
     }
 
-    /// Tries again to make the next segment after a drive was full, or a small one if no other fits. Whether changes that need space may go on.
+    /// Tries again to make the next segment after a drive was full, or a small one if no other fits. Whether changes
+    /// that need space may go on.
     pub fn make_room(&self, may_be_small: bool) -> bool {
         // Any error is temporary, and the change returns it.
         let has_made = |small| self.shared.make_place(small).is_ok() && self.shared.has_room.load(Ordering::Relaxed);

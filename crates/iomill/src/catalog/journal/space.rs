@@ -88,7 +88,8 @@ impl DriveSpace {
 }
 
 impl Space {
-    /// The space that shared parts have, and that `extents` take. An error means damage: two extents overlap, or one is not in a part.
+    /// The space that shared parts have, and that `extents` take. An error means damage: two extents overlap, or one is
+    /// not in a part.
     pub fn new(
         parts: impl Iterator<Item = ((u16, u16), u32)>,
         extents: impl Iterator<Item = (u64, Extent)>,
@@ -206,7 +207,8 @@ mod tests {
         })
     }
 
-    /// Each page has one owner, what is free is found, and the map is the same when it is made anew from the extents (C36).
+    /// Each page has one owner, what is free is found, and the map is the same when it is made anew from the extents
+    /// (C36).
     #[test]
     fn pages_have_one_owner() {
         check(

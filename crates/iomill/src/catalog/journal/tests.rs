@@ -190,7 +190,8 @@ fn a_crash_leaves_what_was_acknowledged_and_a_prefix_of_the_rest() {
     });
 }
 
-/// Two lives of one log make a checkpoint of the same group. A drive that has the one of the other life was apart, and nothing else shows it.
+/// Two lives of one log make a checkpoint of the same group. A drive that has the one of the other life was apart, and
+/// nothing else shows it.
 #[test]
 fn a_checkpoint_of_another_life_is_refused() {
     let mut ours = Machine::new(2);
@@ -257,7 +258,8 @@ fn checkpoints_keep_the_log_short() {
     assert_eq!(machine.log.world.read(0, &path), Some(good));
 }
 
-/// A checkpoint that shows a change which is queued and not durable gets no name: after a crash it would show one half of a rename.
+/// A checkpoint that shows a change which is queued and not durable gets no name: after a crash it would show one half
+/// of a rename.
 #[test]
 fn a_checkpoint_waits_until_what_it_shows_is_durable() {
     let mut machine = Machine::new(1);

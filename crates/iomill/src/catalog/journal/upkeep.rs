@@ -44,8 +44,8 @@ impl Writing {
 }
 
 impl Shared {
-    /// Makes the next segment if it is time, and writes `instalment` more bytes of the checkpoint. A failure costs no change,
-    /// and is noted. Returns whether the checkpoint can go on at once.
+    /// Makes the next segment if it is time, and writes `instalment` more bytes of the checkpoint. A failure costs no
+    /// change, and is noted. Returns whether the checkpoint can go on at once.
     pub(super) fn step(&self, instalment: u64) -> bool {
         self.make_next();
         let mut place = lock(&self.checkpoint);
@@ -78,8 +78,8 @@ impl Shared {
         self.note_room(&writing);
     }
 
-    /// Makes the next segment for a change that finds no place for its group. An error is one that passes: then nothing has changed. All else is
-    /// left to the leader.
+    /// Makes the next segment for a change that finds no place for its group. An error is one that passes: then nothing
+    /// has changed. All else is left to the leader.
     pub(super) fn make_place(&self, small: bool) -> Result<()> {
         let _making = lock(&self.making);
         let planned = {

@@ -31,7 +31,8 @@ impl ActiveVoter {
         ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None }
     }
 
-    /// An error if the segment is shorter than it was made. A write into it would leave a hole in place of groups that are lost.
+    /// An error if the segment is shorter than it was made. A write into it would leave a hole in place of groups that
+    /// are lost.
     pub fn check_uncut(&self, least: u64) -> Result<()> {
         let path = || full_path(&*self.voter.fs, self.file.path());
         let len = self.file.fs().len(self.file.handle()).map_err(|error| Error::io("measure", path(), error))?;

@@ -175,7 +175,8 @@ impl Merged {
         }
     }
 
-    /// A segment or checkpoint of a copy that is another one than that of the same name that was read. All copies of one get the same random bits.
+    /// A segment or checkpoint of a copy that is another one than that of the same name that was read. All copies of
+    /// one get the same random bits.
     fn other_file(&self, end: &LogEnd, voter: &Voter) -> Result<Option<String>> {
         if let Some((number, read)) = end.checkpoint.zip(self.checkpoint_header())
             && self.header(voter, &checkpoint_path(number))?.is_some_and(|own| own != read)

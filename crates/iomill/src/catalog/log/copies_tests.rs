@@ -124,7 +124,8 @@ fn a_crash_at_any_operation_keeps_what_was_acknowledged_with_three_copies() {
     crash_everywhere(3, |at| if at % 8 == 0 { Loss::Kill } else { Loss::Mix(at * 31) });
 }
 
-/// A drive that dies at any operation is left behind, and nothing that was acknowledged is lost. It never votes until it is brought up.
+/// A drive that dies at any operation is left behind, and nothing that was acknowledged is lost. It never votes until
+/// it is brought up.
 #[test]
 fn a_copy_that_fails_is_left_behind_and_comes_back() {
     for dead in 0..3 {
@@ -262,7 +263,8 @@ fn rot_in_the_only_copy_is_an_error_and_a_tail_is_not() {
     assert!(matches!(log.read(), Err(Error::Corrupt { .. })));
 }
 
-/// A copy with a damaged header does not say that a group is missing. If another copy cannot read the last group, the log does not end before it.
+/// A copy with a damaged header does not say that a group is missing. If another copy cannot read the last group, the
+/// log does not end before it.
 #[test]
 fn a_damaged_copy_beside_an_unreadable_one_ends_no_log_early() {
     let log = prepared(2);

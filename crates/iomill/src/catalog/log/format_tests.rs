@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use arbitrary::Unstructured;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Cursor;
 use super::group::{GROUP_MAX_BYTES, Group, GroupHeader, OpeningId, group_bytes};
@@ -11,6 +10,7 @@ use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
 use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::catalog::Id;
 use crate::layout::Layout;
+use crate::sys::hash::xxh3_64;
 use crate::sys::property::{check, list, maybe, text};
 
 /// A record that owns its text.

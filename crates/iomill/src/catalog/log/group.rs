@@ -1,12 +1,11 @@
 //! [`Group`]: the records that one flush makes durable, with the proof that they are valid. Non-goals: the meaning of
 //! the records.
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::bytes::Cursor;
 use super::header::BLOCK_BYTES;
 use super::record::{LogFault, LogRecord};
 use crate::catalog::Id;
+use crate::sys::hash::xxh3_64;
 
 /// Most bytes of records in a group.
 pub const GROUP_MAX_BYTES: usize = 128 << 10;
@@ -81,8 +80,8 @@ pub fn group_bytes(records_bytes: usize) -> u64 {
 }
 
 impl<'a> Group<'a> {
-    /// Reads the group at the start of `bytes`. `None` if there is none that is whole and has a right checksum. Never panics, whatever
-    /// the bytes.
+    /// Reads the group at the start of `bytes`. `None` if there is none that is whole and has a right checksum. Never
+    /// panics, whatever the bytes.
     pub fn parse(bytes: &'a [u8]) -> Option<Group<'a>> {
         let mut cursor = Cursor::new(bytes);
         let magic = cursor.take(4)?;

@@ -1,10 +1,9 @@
 //! [`FileHeader`]: the first block of a segment or checkpoint. Non-goals: groups (`group`), and which files there are.
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::bytes::Cursor;
 use super::record::LogFault;
 use crate::catalog::Id;
+use crate::sys::hash::xxh3_64;
 
 /// The format of the log.
 pub const LOG_FORMAT: u32 = 2;

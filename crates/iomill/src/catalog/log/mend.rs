@@ -49,8 +49,9 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
     Ok(found)
 }
 
-/// Writes the last group again, with the same bytes, and syncs it. Its flush may have failed in a process that has ended. Then the kernel still shows
-/// the group, and takes it for written, so that a flush alone would do nothing (C12).
+/// Writes the last group again, with the same bytes, and syncs it. Its flush may have failed in a process that has
+/// ended. Then the kernel still shows the group, and takes it for written, so that a flush alone would do nothing
+/// (C12).
 fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let Some(place) = end.last_group else { return Ok(()) };
     let path = segment_path(place.segment);

@@ -180,7 +180,8 @@ impl Merged {
         self.copies.iter().map(|copy| (&copy.voter, &copy.files))
     }
 
-    /// Whether a voter lacked a group that was read. Only one voter is read as long as it is good, so others may lack more.
+    /// Whether a voter lacked a group that was read. Only one voter is read as long as it is good, so others may lack
+    /// more.
     pub fn has_missed(&self, drive: usize) -> bool {
         self.copies.iter().any(|copy| copy.lacks && copy.voter.drive == drive)
     }

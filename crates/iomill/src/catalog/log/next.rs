@@ -1,4 +1,5 @@
-//! [`NextSegment`] and [`MadeSegment`]: the segment after the active one, which is made while groups are appended (C29).
+//! [`NextSegment`] and [`MadeSegment`]: the segment after the active one, which is made while groups are appended
+//! (C29).
 //!
 //! Non-goals: when it is made, and when groups go there (`writer`).
 
@@ -29,7 +30,8 @@ pub struct MadeSegment {
 }
 
 impl NextSegment {
-    /// Makes it. An error if no voter has it, or if one has no space, or if the process lacks something: then it is on none.
+    /// Makes it. An error if no voter has it, or if one has no space, or if the process lacks something: then it is on
+    /// none.
     pub fn make(self) -> Result<MadeSegment> {
         let NextSegment { header, voters } = self;
         let path = segment_path(header.number);

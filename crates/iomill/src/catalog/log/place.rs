@@ -177,8 +177,8 @@ pub fn make_segment(fs: &Arc<dyn DriveFs>, header: &FileHeader) -> Result<DriveF
     making.finish()
 }
 
-/// Opens a segment for appending groups. With direct I/O, if the file system has it, they do not go through the page cache. So no later
-/// process reads there what never came to the drive.
+/// Opens a segment for appending groups. With direct I/O, if the file system has it, they do not go through the page
+/// cache. So no later process reads there what never came to the drive.
 pub fn open_for_groups(fs: &Arc<dyn DriveFs>, path: &str) -> Result<DriveFile> {
     let open = |access| DriveFile::open(fs, path, access).map_err(failed("open", &**fs, path));
     let file = open(Access::WRITE.direct())?;
@@ -207,8 +207,8 @@ pub struct LogFile {
 }
 
 impl LogFile {
-    /// Opens a file. `None` if nothing has that name, or if its header is damaged: then another copy may serve. `writes` says whether
-    /// this program writes to the array.
+    /// Opens a file. `None` if nothing has that name, or if its header is damaged: then another copy may serve.
+    /// `writes` says whether this program writes to the array.
     pub fn open(fs: &Arc<dyn DriveFs>, path: &str, access: Access, writes: bool) -> Result<Option<LogFile>> {
         let file = match absent_is_none(DriveFile::open(fs, path, access)) {
             Ok(Some(file)) => file,

@@ -259,7 +259,8 @@ impl LogRecord<'_> {
         }
     }
 
-    /// Takes one record from the front. `None` if its kind is unknown and may be skipped. Never panics, whatever the bytes.
+    /// Takes one record from the front. `None` if its kind is unknown and may be skipped. Never panics, whatever the
+    /// bytes.
     pub fn decode<'a>(cursor: &mut Cursor<'a>, writes: bool) -> Result<Option<LogRecord<'a>>, LogFault> {
         let cut = || LogFault::Damaged("a record is cut".to_owned());
         let kind = cursor.u16().ok_or_else(cut)?;

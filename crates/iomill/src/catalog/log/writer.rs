@@ -1,7 +1,7 @@
 //! [`LogWriter`]: appends groups to all voters.
 //!
-//! Goals: a group is durable on all voters of a durable epoch when `append` returns (C18). Non-goals: which changes are in a group
-//! (`commits`). One thread at a time has the writer: the leader.
+//! Goals: a group is durable on all voters of a durable epoch when `append` returns (C18). Non-goals: which changes are
+//! in a group (`commits`). One thread at a time has the writer: the leader.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,10 +35,12 @@ const GROUPS_BETWEEN_TRIES: u64 = 16;
 
 /// Makes the labels say which voters there are (C10).
 pub trait Announce {
-    /// Makes labels with this epoch and these voters, by their drives, durable on all voters. Returns the voters on which that failed.
+    /// Makes labels with this epoch and these voters, by their drives, durable on all voters. Returns the voters on
+    /// which that failed.
     fn announce(&mut self, epoch: u64, voters: &[usize]) -> Vec<usize>;
 
-    /// Refuses a log that is not the one of the drives. Then says durably on all drives that another opening begins (C42).
+    /// Refuses a log that is not the one of the drives. Then says durably on all drives that another opening begins
+    /// (C42).
     fn begin(&mut self, merged: &Merged, end: &LogEnd) -> Result<OpeningId>;
 
     /// Says durably on all drives that the opening makes changes from now on (C42). This group of the log is durable.
@@ -132,8 +134,8 @@ impl LogPlace {
         Ok(FileHeader { kind, array: self.array, number, salt, features: Features::default() })
     }
 
-    /// Makes a log on the voters of a new array. It has no name in a label yet. Its first group is that of a clean close, so the first
-    /// writer does not take it for the log of one that crashed before its first flush (C24).
+    /// Makes a log on the voters of a new array. It has no name in a label yet. Its first group is that of a clean
+    /// close, so the first writer does not take it for the log of one that crashed before its first flush (C24).
     /// Returns the checksum of the group.
     pub fn create(&self, voters: &[Voter], opening: OpeningId) -> Result<u64> {
         let header = self.header(1, self.segment_bytes)?;
@@ -277,7 +279,8 @@ impl LogWriter {
         self.log_bytes
     }
 
-    /// Whether changes that need space may go on: the last try to make the next segment did not find a full drive (C29).
+    /// Whether changes that need space may go on: the last try to make the next segment did not find a full drive
+    /// (C29).
     pub fn has_room(&self) -> bool {
         !self.is_full
     }
@@ -499,7 +502,8 @@ impl LogWriter {
         self.next.is_none() && is_half_full && self.sequence >= self.next_try
     }
 
-    /// The next segment. It can be made while groups are appended. Until [`LogWriter::take_next`] has it, no other is planned.
+    /// The next segment. It can be made while groups are appended. Until [`LogWriter::take_next`] has it, no other is
+    /// planned.
     pub fn plan_next(&mut self, small: bool) -> Result<NextSegment> {
         self.next_try = self.sequence + GROUPS_BETWEEN_TRIES;
         let first = self.place.segment_bytes;

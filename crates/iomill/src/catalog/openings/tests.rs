@@ -111,8 +111,8 @@ fn lives() -> Vec<Vec<Model>> {
     lives
 }
 
-/// A crash is no fault, whatever it interrupted. Any notes that are put back from an earlier state are refused, if changes were made since. The log
-/// is judged here by its opening alone, so only notes are put back.
+/// A crash is no fault, whatever it interrupted. Any notes that are put back from an earlier state are refused, if
+/// changes were made since. The log is judged here by its opening alone, so only notes are put back.
 #[test]
 fn a_crash_is_told_from_notes_that_were_put_back() {
     let (mut refused, mut all) = (0, 0);
@@ -187,8 +187,8 @@ fn a_note_is_read_as_it_was_written_and_any_changed_byte_spoils_it() {
     assert!((0..NOTE_BYTES).all(|len| Note::parse(&block[..len]).is_none()));
 }
 
-/// A close is interrupted anywhere, and so is the opening that comes then. No crash is taken for a copy of the middle of the opening, and each copy
-/// of the middle that is put back after the close is refused.
+/// A close is interrupted anywhere, and so is the opening that comes then. No crash is taken for a copy of the middle
+/// of the opening, and each copy of the middle that is put back after the close is refused.
 #[test]
 fn a_crash_in_a_close_is_told_from_a_copy_of_before() {
     let mut middle = Model::new();

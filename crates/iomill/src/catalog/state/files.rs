@@ -1,20 +1,19 @@
 //! [`Files`]: all files, with their indexes, and what else the log says.
 //!
-//! Goals: a record has the same effect at replay and later. Non-goals: whether a change is allowed, which its caller decides, and the
-//! bytes of records.
+//! Goals: a record has the same effect at replay and later. Non-goals: whether a change is allowed, which its caller
+//! decides, and the bytes of records.
 //!
-//! At replay names are not indexed, because records may be older than the checkpoint says (C26, C28). [`Files::index`] does it at the end.
-//! The order of names is made when it is first asked for: sorting a million names takes longer than reading them, and most programs
-//! list little.
+//! At replay names are not indexed, because records may be older than the checkpoint says (C26, C28). [`Files::index`]
+//! does it at the end. The order of names is made when it is first asked for: sorting a million names takes longer than
+//! reading them, and most programs list little.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::OnceLock;
 
-use xxhash_rust::xxh3::xxh3_64;
-
 use super::order::Order;
 use super::slots::SlotTable;
 use crate::catalog::log::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
+use crate::sys::hash::xxh3_64;
 
 /// Slots of a chunk, so that no vector of a million entries is ever moved.
 const CHUNK: usize = 1024;
@@ -143,7 +142,8 @@ fn number_hash(number: u64) -> u64 {
 }
 
 impl Files {
-    /// Takes a record. `is_late` says that the record may be older than the state (C27). An error means damage, and changes nothing.
+    /// Takes a record. `is_late` says that the record may be older than the state (C27). An error means damage, and
+    /// changes nothing.
     pub fn apply(&mut self, record: &LogRecord<'_>, is_late: bool) -> Result<(), LogFault> {
         match record {
             LogRecord::Layout(layout) => self.take_layout(layout),
@@ -278,7 +278,8 @@ impl Files {
         }
     }
 
-    /// Ends a replay: indexes the names. `hint` are numbers of files, sorted by name as well as is known. An error means damage (C28).
+    /// Ends a replay: indexes the names. `hint` are numbers of files, sorted by name as well as is known. An error
+    /// means damage (C28).
     pub fn index(&mut self, hint: Vec<u64>) -> Result<(), LogFault> {
         let hash_of = |slot: u32| xxh3_64(self.slab.get(slot).name.as_bytes());
         let mut by_name = SlotTable::with_capacity(self.by_number.len());
@@ -430,8 +431,8 @@ impl Files {
         Some(self.slab.get(slot)).filter(|entry| entry.number > 0).map(|entry| entry.record(&self.sums))
     }
 
-    /// Numbers of the files of one leaf of the order: a hint for the next opening. `None` behind the last leaf, and if no call has asked
-    /// for the order.
+    /// Numbers of the files of one leaf of the order: a hint for the next opening. `None` behind the last leaf, and if
+    /// no call has asked for the order.
     pub fn order_leaf(&self, leaf: usize) -> Option<Vec<u64>> {
         let slots = self.order.get()?.leaf(leaf)?;
         Some(slots.iter().map(|slot| self.slab.get(*slot).number).collect())

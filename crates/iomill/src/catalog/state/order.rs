@@ -1,6 +1,7 @@
 //! [`Order`]: slot numbers in the order of their names. Non-goals: the names, which stay where the slots are.
 //!
-//! It has leaves of up to 512 slots, each sorted, one after the other. So an insertion moves little, and costs about 20 comparisons.
+//! It has leaves of up to 512 slots, each sorted, one after the other. So an insertion moves little, and costs about 20
+//! comparisons.
 
 /// Most slots of a leaf.
 const LEAF_MAX: usize = 512;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use arbitrary::Unstructured;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::files::Files;
 use super::order::Order;
 use super::slots::SlotTable;
 use crate::catalog::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::layout::Layout;
+use crate::sys::hash::xxh3_64;
 use crate::sys::property::{check, list, weighted};
 
 fn file(number: u64, name: &str) -> FileRecord<'_> {
@@ -168,8 +168,8 @@ fn files_are_a_map() {
     );
 }
 
-/// A fuzzy checkpoint has each file as it was at some moment, and the replay of all records from its beginning makes the same state
-/// (C26, C27, C28), with whatever hint of the order.
+/// A fuzzy checkpoint has each file as it was at some moment, and the replay of all records from its beginning makes
+/// the same state (C26, C27, C28), with whatever hint of the order.
 #[test]
 fn a_fuzzy_checkpoint_and_the_log_make_the_state() {
     let make = |bytes: &mut Unstructured<'_>| {

@@ -18,7 +18,8 @@ fn closed(disks: usize) -> World {
 
 const SEGMENT: &str = "log/0000000000000001.segment";
 
-/// One copy of the log is lost or damaged, in any way. A reader does not care, a check says it, and a writer or a repair puts it right.
+/// One copy of the log is lost or damaged, in any way. A reader does not care, a check says it, and a writer or a
+/// repair puts it right.
 #[test]
 fn a_bad_copy_of_the_log_is_put_right() {
     let good = closed(3).read(1, SEGMENT).unwrap();
@@ -181,7 +182,8 @@ fn a_failing_drive_does_not_end_a_check() {
         world.arm(|at| world::Fault::Once { at, done: false }, k);
         match checked(&world, false) {
             Ok(report) => {
-                // A drive that cannot be looked at in one place is found in another, and what cannot be read of the log is read again.
+                // A drive that cannot be looked at in one place is found in another, and what cannot be read of the log
+                // is read again.
                 told += u32::from(!report.is_clean());
             }
             // Without locks and lists of files there is nothing to check.

@@ -1,5 +1,5 @@
-//! Each change under every fault: any one operation fails, a drive dies, a crash at any operation. Each crash is also followed by
-//! a second one in the middle of the recovery.
+//! Each change under every fault: any one operation fails, a drive dies, a crash at any operation. Each crash is also
+//! followed by a second one in the middle of the recovery.
 
 use super::world::{Fault, Loss};
 use super::*;
@@ -96,7 +96,8 @@ fn any_operation_may_fail() {
     }
 }
 
-/// A drive that dies is left behind. Nothing that was acknowledged is lost, and its copy comes back with the next writer.
+/// A drive that dies is left behind. Nothing that was acknowledged is lost, and its copy comes back with the next
+/// writer.
 #[test]
 fn a_drive_may_die() {
     let start = start();
@@ -248,7 +249,8 @@ fn init_may_fail_or_crash_anywhere() {
     }
 }
 
-/// A length that a call has acknowledged is there after a crash, and the outcome of another one does not change after it was seen.
+/// A length that a call has acknowledged is there after a crash, and the outcome of another one does not change after
+/// it was seen.
 #[test]
 fn a_length_is_durable_when_it_is_acknowledged() {
     let start = start();

@@ -67,7 +67,7 @@ fn resigned(bytes: Vec<u8>, from: &str, to: &str) -> Vec<u8> {
     let text = String::from_utf8(bytes).unwrap();
     let body = text[..text.rfind("# checksum").unwrap()].replacen(from, to, 1);
     assert!(!text.starts_with(&body), "{from} is not there");
-    format!("{body}# checksum xxh3:{:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes())).into_bytes()
+    format!("{body}# checksum xxh3:{:016x}\n", crate::sys::hash::xxh3_64(body.as_bytes())).into_bytes()
 }
 
 #[test]

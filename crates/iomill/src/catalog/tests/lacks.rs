@@ -1,4 +1,5 @@
-//! What passes: a process without descriptors, a machine without memory. No drive is at fault then. And what callers of one group hear.
+//! What passes: a process without descriptors, a machine without memory. No drive is at fault then. And what callers of
+//! one group hear.
 
 use super::world::Fault;
 use super::*;
@@ -16,7 +17,8 @@ fn change_until_refused(catalog: &Catalog, most: usize) -> (usize, Error) {
     panic!("no change needed a descriptor");
 }
 
-/// Without descriptors a change that needs one is refused before anything of it is applied, and no copy of the log is left behind.
+/// Without descriptors a change that needs one is refused before anything of it is applied, and no copy of the log is
+/// left behind.
 #[test]
 fn changes_fail_and_copies_stay_where_there_are_no_descriptors() {
     for (lack, disks) in LACKS.into_iter().flat_map(|lack| [(lack, 1), (lack, 3)]) {
@@ -89,8 +91,8 @@ fn an_opening_without_descriptors_leaves_no_copy_behind() {
     }
 }
 
-/// A write to one copy or to all finds no memory, a few times or many. The copies stay, and a group that a copy may have is written again
-/// before any other.
+/// A write to one copy or to all finds no memory, a few times or many. The copies stay, and a group that a copy may
+/// have is written again before any other.
 #[test]
 fn a_group_that_finds_no_memory_is_put_off() {
     for (times, of) in [(1, Some(1)), (5, Some(2)), (9, None), (200, Some(0)), (200, None)] {
@@ -126,7 +128,8 @@ fn a_group_that_finds_no_memory_is_put_off() {
     }
 }
 
-/// Changes that are made while there is no memory are all there later: each in a group of its own, also where the log goes on in another segment.
+/// Changes that are made while there is no memory are all there later: each in a group of its own, also where the log
+/// goes on in another segment.
 #[test]
 fn all_groups_that_were_put_off_come_later() {
     let (world, catalog) = array(3);
@@ -151,7 +154,8 @@ fn all_groups_that_were_put_off_come_later() {
     assert_spotless(&world, "put off again and again");
 }
 
-/// Labels that leave a copy behind find no descriptors. The group waits for them: until they are durable the old ones name that copy (C13).
+/// Labels that leave a copy behind find no descriptors. The group waits for them: until they are durable the old ones
+/// name that copy (C13).
 #[test]
 fn labels_that_leave_a_copy_behind_wait_for_descriptors() {
     let (world, catalog) = array(3);
@@ -190,7 +194,8 @@ fn parts_of_deleted_files_wait_for_descriptors() {
     assert_spotless(&world, "removed");
 }
 
-/// All callers of a group that fails hear that the outcome is not known: their changes may be on a drive. Later callers hear that nothing was done.
+/// All callers of a group that fails hear that the outcome is not known: their changes may be on a drive. Later callers
+/// hear that nothing was done.
 #[test]
 fn all_callers_of_a_failed_group_hear_that_its_outcome_is_unknown() {
     for done in [false, true] {

@@ -95,7 +95,8 @@ pub(super) fn set_length(catalog: &Catalog, name: &str, length: u64) -> Result<(
     catalog.publish(catalog.record(name)?.number, length, None, None)
 }
 
-/// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part, and have lengths that fit.
+/// An array of `disks` drives with the files `a` and `b`, which hold 5,000 bytes in each part, and have lengths that
+/// fit.
 pub(super) fn array(disks: usize) -> (World, Catalog) {
     let world = World::new(disks);
     let catalog = create(&world, disks).unwrap();
@@ -225,7 +226,8 @@ fn pages_that_had_a_file_are_never_said_to_be_zero() {
     assert!(catalog.give_pages(0, 1, Alignment::NONE).unwrap().is_zero, "no file had the page behind them");
 }
 
-/// Two callers find a deleted file closed before its deletion is durable. It is removed once, and its pages are free once.
+/// Two callers find a deleted file closed before its deletion is durable. It is removed once, and its pages are free
+/// once.
 #[test]
 fn a_deleted_file_is_removed_once() {
     let (world, mut catalog) = array(2);

@@ -141,8 +141,8 @@ fn is_a_map(steps: &[Step]) {
         let struck = world.disarm();
         let after = model.change(step);
         let crash_seed = crash.take().filter(|_| struck);
-        // Each failure leaves at most one copy of the log behind, until the next opening: at once, or where the log enters a segment that could not be made
-        // ahead. That of the last copy stops the catalog.
+        // Each failure leaves at most one copy of the log behind, until the next opening: at once, or where the log
+        // enters a segment that could not be made ahead. That of the last copy stops the catalog.
         whole -= usize::from(struck).min(whole);
         let stops = whole == 0 && matches!(result, Err(Error::OutcomeUnknown { .. }));
         if crash_seed.is_some() || stops {

@@ -11,7 +11,7 @@ fn relabel(world: &World, disk: usize, from: &str, to: &str) {
     let text = String::from_utf8(world.read(disk, "label").unwrap()).unwrap();
     let body = text[..text.rfind("# checksum").unwrap()].replacen(from, to, 1);
     assert!(!text.starts_with(&body), "{from} is not in {text}");
-    let signed = format!("{body}# checksum xxh3:{:016x}\n", xxhash_rust::xxh3::xxh3_64(body.as_bytes()));
+    let signed = format!("{body}# checksum xxh3:{:016x}\n", crate::sys::hash::xxh3_64(body.as_bytes()));
     world.put(disk, "label", Some(signed.as_bytes()));
 }
 
@@ -274,8 +274,8 @@ fn init_takes_no_drive_in_use() {
     assert!(path == "/src" && why.contains("Cargo.toml"), "{why}");
 }
 
-/// In a container the lock of a process that has ended has no holder that shows. Seen to fail when only a holder that is known to end was waited
-/// for: a parent could not write after a forked child had read.
+/// In a container the lock of a process that has ended has no holder that shows. Seen to fail when only a holder that
+/// is known to end was waited for: a parent could not write after a forked child had read.
 #[test]
 fn a_lock_without_a_known_holder_is_waited_for() {
     use crate::catalog::store::take_from_ending;

@@ -1,5 +1,5 @@
-//! Drives and directories that were restored, cloned, swapped or used apart: all are refused by name, by every kind of opening, and nothing is
-//! changed. A crash in the middle of an opening is no such fault.
+//! Drives and directories that were restored, cloned, swapped or used apart: all are refused by name, by every kind of
+//! opening, and nothing is changed. A crash in the middle of an opening is no such fault.
 
 use super::world::{Fault, Loss};
 use super::*;
@@ -213,7 +213,8 @@ fn each_opening_is_durable_on_all_drives_before_a_change() {
     }
 }
 
-/// An opening may be interrupted at any operation, several times, whatever of it is lost. That is never taken for a restored drive.
+/// An opening may be interrupted at any operation, several times, whatever of it is lost. That is never taken for a
+/// restored drive.
 #[test]
 fn an_opening_may_crash_anywhere() {
     for (copies, loss) in [1, 3].into_iter().flat_map(|copies| [Loss::Kill, Loss::Power].map(|loss| (copies, loss))) {
@@ -323,7 +324,8 @@ fn numbers_start_above_all_parts() {
     assert_eq!(report.problems.iter().filter(|problem| problem.what.contains("no such file")).count(), 2, "{report:?}");
 }
 
-/// Two copies are each rotten in another group, and whole together. An import that is cut short anywhere leaves an array that opens.
+/// Two copies are each rotten in another group, and whole together. An import that is cut short anywhere leaves an
+/// array that opens.
 #[test]
 fn an_import_keeps_a_log_that_two_copies_have_together() {
     let world = World::new(DISKS);

@@ -1,5 +1,5 @@
-//! Drives in memory, for the catalog's tests. They distinguish what is synced from what is not. Any operation can be made to
-//! fail, and the power can be cut.
+//! Drives in memory, for the catalog's tests. They distinguish what is synced from what is not. Any operation can be
+//! made to fail, and the power can be cut.
 
 mod platform;
 
@@ -10,13 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 pub use super::disk::Disk;
 use super::disk::{Dir, Inode, split};
 use crate::engine::platform::Platform;
 use crate::sys::flushes::FlushFailures;
 use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
+use crate::sys::hash::xxh3_64_with_seed;
 
 /// What goes wrong, and at which operation, counted over all drives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Merging: adjacent pieces of a part become one vectored I/O, also if they belong to different calls.
 //!
 //! Rules:
-//! 1. Only whole neighbours merge: the same part, the same operation, the same class, each beginning where the one before it
-//!    ends. Together they are at most `PIECE_BYTES` and `MAX_SEGMENTS`. A piece that bounces does not merge, nor does a sync.
-//! 2. A merged write holds the locks of all its pieces' blocks shared. The locks are tried, as for one piece. A piece that does
-//!    not get its lock ends the run before it, and is blocked when its turn comes.
+//! 1. Only whole neighbours merge: the same part, the same operation, the same class, each beginning where the one
+//!    before it ends. Together they are at most `PIECE_BYTES` and `MAX_SEGMENTS`. A piece that bounces does not merge,
+//!    nor does a sync.
+//! 2. A merged write holds the locks of all its pieces' blocks shared. The locks are tried, as for one piece. A piece
+//!    that does not get its lock ends the run before it, and is blocked when its turn comes.
 //! 3. A short merged I/O is continued. If it fails, the pieces that were transferred by then have succeeded. Each of
 //!    the others is tried by itself, and never merged again, so that its result is its own. It releases its lock and
 //!    takes it again. Its end was not reported, so another write in between counts as the earlier one.
@@ -67,7 +68,8 @@ fn gather(
 /// The memory of all members in order, with stretches that touch made one.
 ///
 /// # Safety
-/// `places` has room for `MAX_SEGMENTS` segments and is not in use. The members have no more segments, and their lists are valid.
+/// `places` has room for `MAX_SEGMENTS` segments and is not in use. The members have no more segments, and their lists
+/// are valid.
 unsafe fn joined(members: &[Piece], places: *mut Segment) -> Memory {
     let (mut count, mut end) = (0, std::ptr::null_mut());
     let mut add = |next: Segment| {
@@ -112,8 +114,8 @@ impl Queue {
             self.lists = vec![Segment { buf: std::ptr::null_mut(), len: 0 }; self.slots.len() * MAX_SEGMENTS];
         }
         // SAFETY: `index` is below the depth, so these are the slot's own places, and it has no request in flight. No
-        // reference to them is made, because an engine may be reading those of other slots. `gather` keeps to `MAX_SEGMENTS`,
-        // and the pieces' lists are valid by the contract of `push`.
+        // reference to them is made, because an engine may be reading those of other slots. `gather` keeps to
+        // `MAX_SEGMENTS`, and the pieces' lists are valid by the contract of `push`.
         let memory = unsafe { joined(members, self.lists.as_mut_ptr().add(index as usize * MAX_SEGMENTS)) };
         Piece { len, memory, ..first }
     }

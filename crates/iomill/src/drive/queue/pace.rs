@@ -10,15 +10,15 @@
 //! cannot be measured on a shared drive. So the limit climbs, as the thread pool of .NET does (Hellerstein, Morrison,
 //! Eilebrecht, FeBID 2008):
 //!
-//! 1. Throughput is measured in epochs. An epoch consists of stretches in which only the limit kept pieces waiting; other times
-//!    say nothing.
+//! 1. Throughput is measured in epochs. An epoch consists of stretches in which only the limit kept pieces waiting;
+//!    other times say nothing.
 //! 2. Half as much again is tried. It is kept where e is `RISE` or more, and tried again.
-//! 3. Otherwise a third less is tried. It is kept where e is below `FALL`, and tried again. `FALL` is below `RISE`, so that noise
-//!    does not drive the limit to and fro.
+//! 3. Otherwise a third less is tried. It is kept where e is below `FALL`, and tried again. `FALL` is below `RISE`, so
+//!    that noise does not drive the limit to and fro.
 //! 4. Then the limit rests. Each rest that follows no change is longer.
 //!
-//! A drive that saturates at k in flight is held between k and 1.5 k. A drive that works on k at a time, randomly chosen, has X =
-//! n / (n + k - 1). It is held at 4 to 9 k, where a fifth to a tenth could still be gained.
+//! A drive that saturates at k in flight is held between k and 1.5 k. A drive that works on k at a time, randomly
+//! chosen, has X = n / (n + k - 1). It is held at 4 to 9 k, where a fifth to a tenth could still be gained.
 
 use std::sync::Arc;
 

@@ -83,12 +83,12 @@ impl Slot {
     pub fn advance(&mut self, result: i32, align: Alignment) -> Verdict {
         if result < 0 {
             let errno = -result;
-            // A sync that was begun is not tried again. The kernel reports the loss of a page once, perhaps to the call that
-            // ended with another error. Only EAGAIN says that nothing was begun.
+            // A sync that was begun is not tried again. The kernel reports the loss of a page once, perhaps to the call
+            // that ended with another error. Only EAGAIN says that nothing was begun.
             let passing = match self.piece.op {
                 Op::Sync => errno == libc::EAGAIN,
-                // The kernel gives up a buffered transfer of a thread that has ended, and another thread begins it again. To write the same
-                // bytes twice is to write them once.
+                // The kernel gives up a buffered transfer of a thread that has ended, and another thread begins it
+                // again. To write the same bytes twice is to write them once.
                 Op::Read | Op::Write if matches!(errno, libc::EFAULT | libc::ECANCELED) => true,
                 Op::Read | Op::Write => classify(errno) == errno::ErrnoClass::Retry,
             };

@@ -268,8 +268,8 @@ fn a_list_that_is_too_long_is_refused() {
     unsafe { queue.push(Piece { memory, op: Op::Read, ..Piece::sync(PART) }) };
 }
 
-/// Ends the oldest request and starts what fits. Returns the class of the ended piece (its tag says it), and how many slots the
-/// background then holds.
+/// Ends the oldest request and starts what fits. Returns the class of the ended piece (its tag says it), and how many
+/// slots the background then holds.
 fn turn(queue: &mut Queue, drive: &mut Drive) -> (u32, usize) {
     let request = drive.requests.pop_front().unwrap();
     let done = complete(queue, Completion { slot: request.slot, result: 0 }).unwrap();

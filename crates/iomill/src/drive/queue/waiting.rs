@@ -6,10 +6,12 @@
 //! Rules:
 //! 1. Pieces are served in windows of the `WINDOW` oldest at most. A window is served whole before the next begins. So
 //!    fewer than `WINDOW` others overtake a piece.
-//! 2. A sync is a window of its own: pieces that came before it start before it, pieces that came after it start after it.
-//! 3. A window that is being served does not wait for neighbours: others of the window may have passed its first piece already.
-//! 4. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`). A drive without moving parts
-//!    gains from order only by merging.
+//! 2. A sync is a window of its own: pieces that came before it start before it, pieces that came after it start after
+//!    it.
+//! 3. A window that is being served does not wait for neighbours: others of the window may have passed its first piece
+//!    already.
+//! 4. A window is ordered only when enough of its pieces seem to have a neighbour in it (`is_near`). A drive without
+//!    moving parts gains from order only by merging.
 
 use std::collections::VecDeque;
 
@@ -25,7 +27,8 @@ const UNBROKEN: usize = 32;
 /// A window is ordered when at least one of this many pieces seems to have a neighbour.
 const ONE_IN: usize = 16;
 
-/// Words of the filter, of 64 bits each. With a word for each piece, one piece in 64 seems to have a neighbour and has none.
+/// Words of the filter, of 64 bits each. With a word for each piece, one piece in 64 seems to have a neighbour and has
+/// none.
 const FILTER_WORDS: usize = WINDOW;
 
 /// Below this number all pairs are compared: cheaper than the filter.

@@ -193,3 +193,25 @@ fn a_batch_hears_of_memory_that_changes() {
     assert_eq!(number(&regions, &mut known, &mut table, SLAB + 5 * MIB, 4096), 11);
     assert_eq!(table.taken_back, [10]);
 }
+
+#[test]
+fn many_buffers_are_registered_once_each_in_any_order() {
+    let (regions, mut known, mut table) = (Regions::default(), Known::default(), table(1000));
+    let places: Vec<usize> = (1..=300).map(|place| place * MIB).collect();
+    for &place in &places {
+        regions.add(at(place), 4096);
+    }
+    let mut order: Vec<usize> = (0..300).map(|index| index * 7 % 300).collect();
+    let begin = |known: &mut Known, table: &mut Table, index: usize| {
+        known.begin(&regions, table, (at(places[index]), 4096));
+        number(&regions, known, table, places[index], 4096)
+    };
+    let numbers: Vec<u16> = order.iter().map(|&index| begin(&mut known, &mut table, index)).collect();
+    assert_eq!(table.asked.len(), 300);
+    let again: Vec<u16> = order.iter().map(|&index| begin(&mut known, &mut table, index)).collect();
+    assert_eq!((again, table.asked.len()), (numbers.clone(), 300));
+    // The first in the order goes: it alone is unregistered, and the others keep their numbers.
+    regions.remove(at(places[order.remove(0)]));
+    let left: Vec<u16> = order.iter().map(|&index| begin(&mut known, &mut table, index)).collect();
+    assert_eq!((&left[..], &table.taken_back[..]), (&numbers[1..], &numbers[..1]));
+}

@@ -1,4 +1,4 @@
-//! Detection of copies that wait for pages which are not in memory, and what to do instead.
+//! Detection of copies that wait for pages outside memory, and the reads that replace such copies.
 //!
 //! Goals: bytes that are not in memory are read by one I/O per request, and all requests of a batch at the same time.
 //! Bytes in memory cost no system call. Non-goals: an own read-ahead. For sequential reads the kernel's is as good as
@@ -9,8 +9,8 @@
 //! 1. The thread's count of major faults shows whether its copies wait. Reading the count is a system call, so the
 //!    engine reads it once in `LOOK_PAGES` pages, and more often at first. After a fault the engine is *cold* for
 //!    `COLD_BATCHES` batches.
-//! 2. In a cold engine, a read that is alone in its batch is a system call, which reads exactly the bytes that were
-//!    asked for. Several reads are announced to the kernel before the first of them is copied.
+//! 2. In a cold engine, a read that is alone in its batch is a system call, which reads exactly the request's bytes.
+//!    Several reads are announced to the kernel before the first of them is copied.
 //! 3. A read that begins where the last read of its part ended, for the `STREAK`th time in a row or more, belongs to a
 //!    stream. It is copied without an announcement, so that the kernel reads ahead.
 //! 4. If the thread has waited in a batch of a cold engine, the engine is cold for another `COLD_BATCHES` batches.
@@ -137,7 +137,7 @@ impl Ahead {
 }
 
 impl PartStream {
-    /// Notes a read. Whether it belongs to a stream (rule 3).
+    /// Notes a read. Returns whether it belongs to a stream (rule 3).
     pub(super) fn goes_on(&mut self, request: &IoRequest) -> bool {
         self.streak = if request.offset == self.end { self.streak.saturating_add(1) } else { 0 };
         self.end = request.offset.saturating_add(request.len.into());

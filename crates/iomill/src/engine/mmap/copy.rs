@@ -102,7 +102,7 @@ mod routine {
     /// Makes an interrupted copy or write-back return. `false` if the signal interrupted any other instruction.
     ///
     /// # Safety
-    /// `context` is what the kernel gave to a signal handler.
+    /// `context` is the third argument of a signal handler, as the kernel passed it.
     pub unsafe fn leave(context: *mut libc::c_void) -> bool {
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: the caller's promise. The instruction pointer is a register of the interrupted thread, which the

@@ -32,7 +32,7 @@ const RETRY_REQUESTS: u32 = 4096;
 pub struct MappedParts {
     epochs: Arc<Epochs<Mapping>>,
     parts: Mutex<HashMap<u64, Arc<MappedPart>>>,
-    /// The number of calls that asked for a file's length or mapped a file.
+    /// The number of system calls that read a file's length or mapped a file.
     calls: AtomicU64,
 }
 
@@ -60,12 +60,12 @@ struct Change {
 impl MappedParts {
     /// No mapped parts.
     pub fn new() -> Arc<MappedParts> {
-        // The kernel is asked for heavy fences here, so that readers may use light ones later.
+        // Registers for the kernel's heavy fences here, so that readers may use light ones later.
         barrier::available();
         Arc::default()
     }
 
-    /// The number of calls that asked the kernel for a file's length or for a mapping: what the growth of parts costs.
+    /// The number of system calls for a file's length or a mapping: the cost of growing parts.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }

@@ -227,8 +227,8 @@ fn resident(file: &File, pages: usize) -> usize {
     }
 }
 
-/// In a cold engine a read brings in the pages that it asks for and none around them, alone and in a batch. The reads
-/// of a batch do not wait for each other.
+/// In a cold engine a read brings in its own pages and none around them, alone and in a batch. The reads of a batch do
+/// not wait for each other.
 #[test]
 fn a_cold_engine_fetches_what_is_read_and_nothing_around_it() {
     const PAGES: usize = 4096;

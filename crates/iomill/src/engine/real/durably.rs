@@ -23,7 +23,7 @@ use crate::sys::sync::{Mutex, give_way, lock};
 const CAPACITY: u32 = 32;
 /// The fewest files that get threads where there is no ring. A thread costs about a tenth of a flush.
 const FOR_THREADS: usize = 4;
-/// The number of tries of a system call for which the kernel lacks memory.
+/// The number of tries of a system call that fails because the kernel lacks memory.
 const SUBMIT_TRIES: u32 = 1000;
 
 /// See the module.
@@ -86,8 +86,8 @@ fn write_all_here(writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
     })
 }
 
-/// The result of a durable write from what the kernel answered. If the kernel refuses this kind of operation, it has
-/// written nothing, and a write and a flush follow instead.
+/// The result of a durable write. `written` is the kernel's answer. If the kernel refuses this kind of operation, it
+/// has written nothing, and a write and a flush follow instead.
 fn end_of(write: &DurableWrite<'_>, written: io::Result<usize>) -> io::Result<()> {
     match written {
         Ok(bytes) if bytes == write.bytes.len() => Ok(()),
@@ -127,7 +127,7 @@ fn working_ring() -> io::Result<IoUring> {
 }
 
 impl Ring {
-    /// Starts as many of the writes as there is room for, the first ones. Returns their number.
+    /// Starts the first writes, up to the room in the ring. Returns their number.
     fn hand(&mut self, writes: &[DurableWrite<'_>]) -> usize {
         if let Ring::Unasked = self {
             *self = match working_ring() {

@@ -11,7 +11,7 @@ use super::*;
 #[path = "../../../tests/forbid/mod.rs"]
 mod seccomp;
 
-/// The variable that tells a child, the test program started again, which errno the kernel is to answer.
+/// The variable with the errno of forbidden system calls, for a child: this test program, started again.
 const CHILD: &str = "IOMILL_TEST_FORBIDDEN";
 
 fn direct_file() -> (tempfile::TempDir, File) {

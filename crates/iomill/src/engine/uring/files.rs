@@ -4,13 +4,14 @@
 //! file without an entry uses its plain descriptor, which always works and is a little slower.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::io;
 
 use io_uring::Submitter;
 
 use crate::engine::FileRef;
 use crate::sys::fs::Handle;
+use crate::sys::hash::NumberHasher;
 
 /// Entries in the table.
 pub(super) const TABLE_FILES: u32 = 256;
@@ -40,7 +41,7 @@ struct TableEntry {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct FileTable {
-    by_key: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
+    by_key: HashMap<u64, u32, BuildHasherDefault<NumberHasher>>,
     /// The entries that change. In the kernel's table they come after the `held` entries.
     entries: Vec<TableEntry>,
     /// Free entries, as indices into `entries`.
@@ -171,27 +172,6 @@ fn register_empty(submitter: &Submitter<'_>, count: u32) -> io::Result<()> {
     }
 }
 
-/// Keys are small unique numbers, so one multiplication spreads them.
-#[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, key: u64) {
-        let spread = (self.0 ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = spread ^ (spread >> 32);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs::File;
@@ -209,7 +189,7 @@ mod tests {
         let file = File::open("/proc/self/exe").unwrap();
         let handle = Handle(file.as_raw_fd());
         let mut table = FileTable::new(&submitter, &[handle]).unwrap();
-        // Fewer entries than asked for if the limit of open files is low.
+        // A low limit of open files allows fewer entries than requested.
         let count = table.entries.len();
         assert!(count > 1 && count <= TABLE_FILES as usize);
         let mut resolve = |key, queued| table.resolve(&submitter, FileRef { handle, key }, queued);

@@ -47,8 +47,8 @@ pub(super) struct Ring {
     refusals: u32,
     /// Requests that were pushed and not yet reaped.
     pub(super) in_flight: u32,
-    /// The user data of all entries that were pushed since the queue was last empty. Its end matches what is in the
-    /// queue still.
+    /// The user data of all entries that were pushed since the queue was last empty. Its end matches the entries that
+    /// are still in the queue.
     queued: Vec<u64>,
 }
 
@@ -190,7 +190,7 @@ impl Ring {
         }
     }
 
-    /// Whether a system call would have work: entries to submit, or completions that the kernel does not show yet.
+    /// Whether a system call has work to do: entries to submit, or completions that the kernel does not show yet.
     pub(super) fn has_business(&mut self) -> bool {
         let queue = self.ring.submission();
         !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
@@ -232,8 +232,8 @@ impl Ring {
                 let time = Timespec::from(timeout);
                 let args = SubmitArgs::new().timespec(&time);
                 let flags = flags | EnterFlags::EXT_ARG;
-                // SAFETY: the arguments live until the call returns, and are what the flag announces. `SubmitArgs` has
-                // the layout of the kernel's own structure.
+                // SAFETY: the arguments live until the call returns, and have the type that the flag announces.
+                // `SubmitArgs` has the layout of the kernel's own structure.
                 unsafe { submitter.enter(queued, want, flags.bits(), Some(&args)) }
             }
             Some(timeout) => return self.submit_and_poll(timeout),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{Common, SharedCell};
 use crate::error::{Error, Result};
-use crate::exec::PAUSE;
-use crate::exec::contexts::engine_failed;
+use crate::exec::pause::PAUSE;
+use crate::exec::refusal::engine_failed;
 use crate::sys::parker::Parked;
 use crate::sys::retry::Retry;
 use crate::sys::thread::Raised;

@@ -1,5 +1,5 @@
-//! [`Posted`]: shares that other threads have posted to a context, and no turn has taken. A thread that posts does not wait
-//! for the thread in the context, which may make a long system call. Non-goals: which thread takes the turn
+//! [`Posted`]: shares that other threads have posted to a context, and no turn has taken. A thread that posts does not
+//! wait for the thread in the context, which may make a long system call. Non-goals: which thread takes the turn
 //! (`exec::pools`).
 
 use std::sync::Arc;

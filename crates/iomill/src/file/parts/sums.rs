@@ -1,19 +1,19 @@
 //! The sums of an array's files: their places, and their entries in records. Non-goals: the sums themselves
 //! (`file::sums`).
 
-use super::{ArrayParts, Held, bytes_of, failed_at, read_pages, start_of};
+use super::{ArrayParts, Held, bytes_of, failed_at, start_of};
 use crate::catalog::{SUMS_IN_PARTS, sums_path};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::file::backing::{Backing, Part};
-use crate::file::sums::{NONE, Opening, PartSums, Sums, Writing};
+use crate::file::sums::{NONE, OpenSums, Opening, PartSums, Sums, UNKNOWN, Writing};
 use crate::sys::flushes::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::Ordering;
 
 impl ArrayParts {
     /// Opens the sums of parts, as `open_parts` does the parts.
-    pub(super) fn open_sums(&self, sums: &Sums, parts: &[Part], len: u64) -> Result<Box<[PartSums]>> {
+    pub(super) fn open_sums(&self, sums: &Sums, parts: &[Part], len: u64) -> Result<Box<[OpenSums]>> {
         let path = sums_path(self.record.number);
         let open = |(index, part): (usize, &Part)| {
             let drive = self.catalog.drives().get(usize::from(part.drive));
@@ -22,8 +22,9 @@ impl ArrayParts {
                 fs: &drive.ok_or_else(no_drive)?.fs,
                 path: &path,
                 is_writer: self.catalog.is_writer(),
-                holds_bytes: self.map.part_bytes(index as u16, len, self.record.block_bytes) > 0,
+                used: self.map.part_bytes(index as u16, len, self.block_bytes as u32).div_ceil(PAGE_BYTES as u64),
                 pages: part.has().div_ceil(PAGE_BYTES as u64),
+                memory: sums.memory(),
             };
             PartSums::open(*sums.identity(), index, part.open.as_ref(), &opening)
         };
@@ -37,9 +38,16 @@ impl ArrayParts {
         };
         let bytes = len.next_multiple_of(PAGE_BYTES as u64);
         let Some(held) = self.now().filter(|_| bytes > 0 && small.is_unknown()) else { return Ok(()) };
-        let buffer = read_pages(held, bytes)?;
-        for (page, bytes) in (0..).zip(buffer.as_slice().chunks(PAGE_BYTES)) {
-            sums.set(page, sums.identity().sum(page, bytes));
+        let Some(extent) = held.extent() else { return Ok(()) };
+        let mut buffer = PageBuf::new(PAGE_BYTES).map_err(Error::memory("making sums anew", PAGE_BYTES as u64))?;
+        for page in 0..bytes / PAGE_BYTES as u64 {
+            let at = start_of(extent) + page * PAGE_BYTES as u64;
+            let sum = match held.parts[0].read_whole(at, buffer.as_mut_slice()) {
+                // A sector that cannot be read concerns its own page.
+                Err(error @ Error::Io { .. }) if !error.passes() => UNKNOWN,
+                read => read.map(|()| sums.identity().sum(page, buffer.as_slice()))?,
+            };
+            small.set(page, sum);
         }
         Ok(())
     }
@@ -73,7 +81,8 @@ impl ArrayParts {
         let (part, block) = self.first_block();
         let first = block * self.block_bytes / PAGE_BYTES as u64;
         if let Some(part) = parts.get(part).filter(|_| pages > 0) {
-            part.take_first(first, (0..pages).map(|page| small.sum(page)), !sums.marks())?;
+            let own: Vec<u32> = (0..pages).map(|page| small.sum(page)).collect();
+            part.take_first(first, &own, !sums.marks())?;
         }
         record(Some(&[SUMS_IN_PARTS]))
     }
@@ -111,7 +120,7 @@ impl ArrayParts {
             let page = &mut buffer.as_mut_slice()[..PAGE_BYTES];
             part.read_whole(at, page)?;
             if let Some(sums) = &self.sums {
-                sums.check(number, page).map_err(|_| self.wrong_page(part, number))?;
+                sums.check_small(number, page).map_err(|_| self.wrong_page(part, number))?;
             }
             page[within..].fill(0);
             if let Some(sums) = &self.sums {
@@ -124,8 +133,8 @@ impl ArrayParts {
         if let Some(writing) = writing {
             writing.all_written();
         }
-        if let Some(sums) = &self.sums {
-            (number + u64::from(within > 0)..u64::from(extent.pages)).for_each(|page| sums.set(page, NONE));
+        if let Some(small) = self.sums.as_ref().and_then(|sums| sums.small()) {
+            (number + u64::from(within > 0)..u64::from(extent.pages)).for_each(|page| small.set(page, NONE));
         }
         Ok(())
     }

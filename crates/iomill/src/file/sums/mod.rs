@@ -5,6 +5,7 @@
 //!
 //! - `page.rs`: the sum of a page, and the pages of sums on the drives.
 //! - `part.rs`: the sums of one part: in memory, and in the file beside it.
+//! - `memory.rs`: the bound on pages of sums in memory.
 //! - `zones.rs`: the log of zones with sums that a crash makes doubtful.
 //! - `small.rs`: the sums of a small file, which are in its record.
 //! - `writing.rs`: pages that are being written.
@@ -14,21 +15,29 @@
 //! 1. A page of zeros has no sum ([`NONE`]). So a page that was never written needs none.
 //! 2. The sum in memory is right while no operation writes to the page, or it is [`UNKNOWN`]. It becomes unknown if a
 //!    write of the page, or a cut within it, fails. Then any bytes are accepted until the page is written again.
-//! 3. Sums in memory are those of a whole page of sums, which is loaded before an operation that needs it begins
-//!    (`load`). They stay until the file is closed: four bytes for each page near a used one.
+//! 3. Sums in memory are those of a whole page of sums, which is loaded when an operation needs it. If there are too
+//!    many, those leave memory that no operation holds ([`SumsMemory`]). A write holds those of its pages. A read takes
+//!    the sums of its pages at its beginning, because no operation writes to a page that is being filled, or held.
 //! 4. Before a page of a clean zone is written to, the zone is durably marked ([`Writing`]). After a crash the sums of
 //!    marked zones are recomputed from the pages. A draft marks no zones, because a crash removes it.
 //! 5. A zone becomes clean when its pages are durable, also those of an earlier writer, then its sums, and no write has
 //!    begun since (`settle`).
-//! 6. Beyond the length there are no sums (`cut`).
+//! 6. Beyond the length neither bytes nor sums mean anything. Before the file grows over them, both are cleared
+//!    (`Writing::of_cut`).
+//! 7. If a page of sums has rotted, its sums are lost. A page with a lost sum is not returned until it was written as a
+//!    whole. No sum is computed from bytes that are not proved, except in marked zones.
 
 mod held;
+mod memory;
 mod page;
 mod part;
+#[cfg(all(test, not(iomill_models)))]
+mod part_tests;
 mod small;
 mod writing;
 mod zones;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -41,8 +50,10 @@ use crate::sys::sync::{AtomicU64, Ordering};
 use small::SmallSums;
 
 pub use held::{HeldPages, Holding};
+pub use memory::SumsMemory;
+use page::CHUNK_PAGES;
 pub use page::{Identity, NONE, UNKNOWN};
-pub use part::{Opening, PartSums, Settling};
+pub use part::{OpenSums, Opening, PartSums, Settling};
 pub use writing::Writing;
 
 /// The reason for which a page is not returned.
@@ -61,8 +72,10 @@ pub struct Sums {
     map: Map,
     block_pages: u64,
     small: SmallSums,
+    /// That of the array.
+    memory: Arc<SumsMemory>,
     /// Set when the file gets parts, with no operation inside the file, or before it is shared.
-    parts: OnceLock<Box<[PartSums]>>,
+    parts: OnceLock<Box<[OpenSums]>>,
     /// Counts the syncs, for rule 5.
     epoch: AtomicU64,
     /// The time of the last search for idle zones, in nanoseconds of the clock, and its epoch.
@@ -75,7 +88,13 @@ pub struct Sums {
 
 impl Sums {
     /// The sums of a file. `None` if it has none.
-    pub fn new(catalog: &Arc<Catalog>, record: &Record, draft: Option<&Arc<Draft>>, map: &Map) -> Option<Sums> {
+    pub fn new(
+        catalog: &Arc<Catalog>,
+        record: &Record,
+        draft: Option<&Arc<Draft>>,
+        map: &Map,
+        memory: &Arc<SumsMemory>,
+    ) -> Option<Sums> {
         let field = record.sums.as_deref()?;
         let identity = Identity::new(catalog.id(), record.number);
         Some(Sums {
@@ -83,6 +102,7 @@ impl Sums {
             map: map.clone(),
             block_pages: u64::from(record.block_bytes) / PAGE_BYTES as u64,
             small: SmallSums::new(catalog, draft, record.number, field, record.extent.is_some()),
+            memory: Arc::clone(memory),
             parts: OnceLock::new(),
             epoch: AtomicU64::new(1),
             swept_ns: AtomicU64::new(0),
@@ -96,18 +116,22 @@ impl Sums {
         &self.identity
     }
 
+    pub fn memory(&self) -> &Arc<SumsMemory> {
+        &self.memory
+    }
+
     /// The sums of a small file, unless it has parts.
     pub fn small(&self) -> Option<&SmallSums> {
         self.parts.get().is_none().then_some(&self.small)
     }
 
     /// The sums of its parts, if it has some.
-    pub fn parts(&self) -> &[PartSums] {
+    pub fn parts(&self) -> &[OpenSums] {
         self.parts.get().map_or(&[], |parts| parts)
     }
 
     /// Gives the file its parts, with the sums of its first pages.
-    pub fn take_parts(&self, parts: Box<[PartSums]>) {
+    pub fn take_parts(&self, parts: Box<[OpenSums]>) {
         let _set_once = self.parts.set(parts);
     }
 
@@ -123,18 +147,12 @@ impl Sums {
         block.checked_mul(self.block_pages).map_or(u64::MAX, |first| first + page % self.block_pages)
     }
 
-    /// Whether the sum of a page is in memory.
-    pub fn is_loaded(&self, page: u64) -> bool {
-        let Some(parts) = self.parts.get() else { return true };
+    /// The sum that a page should have. It waits for the drive if the sum is not in memory. An error if the sum is
+    /// lost.
+    pub fn loaded(&self, page: u64) -> Result<u32> {
+        let Some(parts) = self.parts.get() else { return Ok(self.small.sum(page)) };
         let (part, at) = self.place(page);
-        parts.get(part).is_none_or(|part| part.sum(at).is_some())
-    }
-
-    /// Brings the sum of a page to memory (rule 3). It waits for the drive if it is not there.
-    pub fn load(&self, page: u64) -> Result<()> {
-        let Some(parts) = self.parts.get() else { return Ok(()) };
-        let (part, at) = self.place(page);
-        self.part(parts, part)?.load(at, self.pages_of(part))
+        self.part(parts, part)?.loaded(at, self.pages_of(part))
     }
 
     /// The function that computes the sum of a part's page, from its number in the file and the identity of the file.
@@ -142,12 +160,12 @@ impl Sums {
         move |page, bytes| self.identity.sum(self.page_of(part, page), bytes)
     }
 
-    fn part<'a>(&self, parts: &'a [PartSums], part: usize) -> Result<&'a PartSums> {
+    fn part<'a>(&self, parts: &'a [OpenSums], part: usize) -> Result<&'a OpenSums> {
         parts.get(part).ok_or_else(|| Error::invalid(format!("part {part} of a file"), "its layout has no such part"))
     }
 
-    /// The sum that a page should have. `None` if it is not in memory.
-    fn sum(&self, page: u64) -> Option<u32> {
+    /// The sum that a page should have. `None` if it is not in memory, or lost.
+    pub fn sum(&self, page: u64) -> Option<u32> {
         match self.parts.get() {
             None => Some(self.small.sum(page)),
             Some(parts) => {
@@ -157,14 +175,30 @@ impl Sums {
         }
     }
 
-    /// Whether nothing was ever written to a page, or zeros were. Its sum was loaded.
-    pub fn is_none(&self, page: u64) -> bool {
-        self.sum(page) == Some(NONE)
+    /// Whether pages of one block have sums, so that they are not all zeros.
+    pub fn has_some(&self, pages: Range<u64>) -> Result<bool> {
+        let (Some(parts), mut page) = (self.parts.get(), pages.start) else { return Ok(true) };
+        while page < pages.end {
+            let (part, at) = self.place(page);
+            let chunk = self.part(parts, part)?.chunk(at / CHUNK_PAGES, self.pages_of(part))?;
+            let first = at % CHUNK_PAGES;
+            let of_chunk = first..CHUNK_PAGES.min(first + (pages.end - page));
+            page += of_chunk.end - first;
+            if of_chunk.into_iter().any(|at| chunk.get(at) != Some(NONE)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
-    /// Verifies the bytes of a whole page from its drive.
-    pub fn check(&self, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
-        match self.sum(page) {
+    /// Verifies the bytes of a page of a small file.
+    pub fn check_small(&self, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
+        self.check_against(Some(self.small.sum(page)), page, bytes)
+    }
+
+    /// Verifies the bytes of a page that should have this sum, if it could be read.
+    pub fn check_against(&self, sum: Option<u32>, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
+        match sum {
             None => Err(Doubt::NoSum),
             Some(UNKNOWN) => Ok(()),
             Some(sum) if sum == self.identity.sum(page, bytes) => Ok(()),
@@ -172,15 +206,15 @@ impl Sums {
         }
     }
 
-    /// Notes the sum of a page that no operation writes to. It was loaded.
-    pub fn set(&self, page: u64, sum: u32) {
-        match self.parts.get() {
-            None => self.small.set(page, sum),
-            Some(parts) => {
-                let (part, at) = self.place(page);
-                parts.iter().skip(part).take(1).for_each(|part| part.set(at, sum));
-            }
-        }
+    /// Notes the sum of a page that no operation writes to.
+    pub fn set(&self, page: u64, sum: u32) -> Result<()> {
+        let Some(parts) = self.parts.get() else {
+            self.small.set(page, sum);
+            return Ok(());
+        };
+        let (part, at) = self.place(page);
+        self.part(parts, part)?.chunk(at / CHUNK_PAGES, self.pages_of(part))?.set(at % CHUNK_PAGES, sum);
+        Ok(())
     }
 
     /// Begins a sync. Writes that have ended before are of an older epoch than the returned one.
@@ -195,7 +229,7 @@ impl Sums {
 
     /// Whether some sums were recomputed, or must be, because an earlier opening has left them doubtful.
     pub fn is_stale(&self) -> bool {
-        self.small().map_or_else(|| self.parts().iter().any(PartSums::is_stale), SmallSums::is_unknown)
+        self.small().map_or_else(|| self.parts().iter().any(|part| part.is_stale()), SmallSums::is_unknown)
     }
 
     /// Whether zones are marked before they are written to (rule 4).
@@ -204,10 +238,10 @@ impl Sums {
     }
 
     /// A publication begins to name a draft: from now on zones are marked, also those that are being written to (rule
-    /// 4). `all` marks the others, too: the sync that follows cannot make them clean.
-    pub fn end_draft(&self, all: bool) -> Result<()> {
+    /// 4).
+    pub fn end_draft(&self) -> Result<()> {
         self.is_draft.store(false, Ordering::SeqCst);
-        self.parts().iter().try_for_each(|part| part.end_draft(all))
+        self.parts().iter().try_for_each(|part| part.end_draft())
     }
 
     /// Makes the sums of parts durable, and then makes zones clean in which no write has begun since the sync of this
@@ -217,13 +251,20 @@ impl Sums {
         parts.map(|(at, part)| part.settle(which, pages(at), self.pages_of(at))).fold(Ok(()), Result::and)
     }
 
-    /// Pages of a part that become zeros (`PartSums::begin_cut`).
-    pub fn begin_cut(&self, part: usize, unused: &[Range<u64>]) -> Result<()> {
-        self.parts().iter().skip(part).take(1).try_for_each(|own| own.begin_cut(unused, self.pages_of(part)))
+    /// The zones that a cut changes, by part. `unused` has the pages of each part that become zeros, as ranges in rising
+    /// order (`PartSums::zones_of_cut`).
+    fn zones_of_cut(&self, unused: &[Vec<Range<u64>>]) -> Result<BTreeMap<usize, BTreeSet<u64>>> {
+        let mut zones = BTreeMap::new();
+        for (at, (part, unused)) in self.parts().iter().zip(unused).enumerate() {
+            let of_part = part.zones_of_cut(unused, self.pages_of(at))?;
+            of_part.map(|of_part| zones.insert(at, of_part));
+        }
+        Ok(zones)
     }
 
-    pub fn end_cut(&self, part: usize, unused: &[Range<u64>]) -> Result<()> {
-        self.parts().iter().skip(part).take(1).try_for_each(|own| own.end_cut(unused))
+    pub fn end_cut(&self, unused: &[Vec<Range<u64>>]) -> Result<()> {
+        let mut parts = self.parts().iter().zip(unused).enumerate();
+        parts.try_for_each(|(at, (part, unused))| part.end_cut(unused, self.pages_of(at)))
     }
 
     /// The zones that a sync of this epoch makes clean, at this time of the clock in nanoseconds: those without a write

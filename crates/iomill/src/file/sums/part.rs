@@ -1,26 +1,38 @@
 //! [`PartSums`]: the sums of one part, in memory and in the file beside the part. Non-goals: which page of the file a
-//! page of the part is.
+//! page of the part is. `part/pages.rs` writes pages of sums.
 //!
 //! The file begins with two places for its head (`zones`). Behind them are the pages of sums. What lies beyond its end
 //! is zeros: no sums.
 
+mod pages;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
 use std::io::ErrorKind;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use super::memory::SumsMemory;
 use super::page::{CHUNK_PAGES, Chunk, Identity, NONE, UNKNOWN};
 use super::zones::{Head, ZONE_CHUNKS, ZONE_PAGES, Zone, Zones};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::fs::{Access, DriveFile, DriveFs};
+use crate::sys::flushes::{Earliest, Since};
+use crate::sys::fs::{Access, DriveFile, DriveFs, check_flushes};
+use crate::sys::hash::NumberHasher;
 use crate::sys::memory::PageBuf;
-use crate::sys::sync::{Mutex, Ordering, RwLock, lock, read, write};
+use crate::sys::sync::{Mutex, RwLock, lock, read, write};
 
 /// Pages of the head.
 const HEADS: u64 = 2;
 /// Pages that are read at a time where sums are made anew.
 const REMAKE_PAGES: usize = 64;
+
+/// The most pages that cannot be read where sums are made anew. With more of them the drive may have failed.
+const UNREAD_MOST: usize = 16;
+
+/// The most zones that become clean by one flush: their sums are those of 16 GiB.
+const SETTLED_MOST: usize = 256;
 
 /// Which zones become clean.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +40,9 @@ pub struct Settling {
     /// Those that were last written to in an epoch before this one.
     pub before: u64,
 }
+
+/// The pages of sums in memory, by number.
+type Chunks = HashMap<u64, Arc<Chunk>, BuildHasherDefault<NumberHasher>>;
 
 /// See the module.
 #[derive(Debug)]
@@ -39,12 +54,47 @@ pub struct PartSums {
     data: Option<Arc<DriveFile>>,
     /// `None` if this process only reads and there is nothing.
     file: Option<DriveFile>,
-    chunks: RwLock<HashMap<u64, Arc<Chunk>>>,
+    is_writer: bool,
+    /// The bound on pages of sums in memory.
+    memory: Arc<SumsMemory>,
+    chunks: RwLock<Chunks>,
     /// One thread loads at a time.
     loads: Mutex<()>,
     zones: Mutex<Zones>,
-    /// The version of the head on the drive. Its holder alone changes which zones are marked.
-    version: Mutex<u64>,
+    /// The head on the drive. Its holder alone changes which zones are marked. Locked before `writes`.
+    written: Mutex<WrittenHead>,
+    /// Held while pages of sums are written, from the look at their marks on.
+    writes: Mutex<()>,
+    /// The moment before pages of sums left memory that no flush has covered.
+    unflushed: Earliest,
+}
+
+/// The sums of a part that is open. When this is dropped, no thread writes to their file any more.
+#[derive(Debug)]
+pub struct OpenSums(Arc<PartSums>);
+
+impl Deref for OpenSums {
+    type Target = Arc<PartSums>;
+
+    fn deref(&self) -> &Arc<PartSums> {
+        &self.0
+    }
+}
+
+impl Drop for OpenSums {
+    fn drop(&mut self) {
+        // Another thread may be writing a page of sums that leaves memory (`forget`). It finds no other.
+        let _writing = lock(&self.0.writes);
+        write(&self.0.chunks).clear();
+    }
+}
+
+/// The head that was written last.
+#[derive(Clone, Copy, Debug)]
+struct WrittenHead {
+    version: u64,
+    /// Otherwise the next one is written over it, because the one before is still needed: a crash may tear both.
+    is_durable: bool,
 }
 
 /// How a part is opened with its sums.
@@ -53,10 +103,11 @@ pub struct Opening<'a> {
     pub fs: &'a Arc<dyn DriveFs>,
     pub path: &'a str,
     pub is_writer: bool,
-    /// Whether the part holds bytes of the file, so that it has sums.
-    pub holds_bytes: bool,
+    /// Pages of the part that hold bytes of the file. If there are some, it has sums.
+    pub used: u64,
     /// Pages that the part has.
     pub pages: u64,
+    pub memory: &'a Arc<SumsMemory>,
 }
 
 impl PartSums {
@@ -66,13 +117,13 @@ impl PartSums {
         part: usize,
         data: Option<&Arc<DriveFile>>,
         opening: &Opening<'_>,
-    ) -> Result<PartSums> {
-        let Opening { fs, path, is_writer, holds_bytes, pages } = *opening;
+    ) -> Result<OpenSums> {
+        let Opening { fs, path, is_writer, used, pages, memory } = *opening;
         let whole_path = || fs.root().join(path);
         let access = if is_writer { Access::WRITE } else { Access::READ };
         let mut opened = DriveFile::open(fs, path, access);
         let is_missing = opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
-        if is_missing && holds_bytes {
+        if is_missing && used > 0 {
             let why = "the drive has lost the sums of this part, so its bytes cannot be proved";
             return Err(Error::corrupt(whole_path(), why));
         }
@@ -88,21 +139,29 @@ impl PartSums {
             part,
             data: data.cloned(),
             file,
+            is_writer,
+            memory: Arc::clone(memory),
             chunks: RwLock::default(),
             loads: Mutex::new(()),
             zones: Mutex::default(),
-            version: Mutex::new(0),
+            written: Mutex::new(WrittenHead { version: 0, is_durable: true }),
+            writes: Mutex::new(()),
+            unflushed: Earliest::new(None),
         };
         sums.read_head(pages.div_ceil(ZONE_PAGES))?;
         if is_writer {
-            sums.cut_file(pages)?;
+            // What a crash, or a later catalog, has left behind the end must not come back when the part grows.
+            let since = Since::now();
+            if sums.cut_file(used)? {
+                sums.file()?.sync_since(since)?;
+            }
         }
-        Ok(sums)
+        Ok(OpenSums(Arc::new(sums)))
     }
 
     /// Forgets all, also on the drive: the part is empty, and an earlier writer may have left something.
     pub fn clear(&self) -> Result<()> {
-        let file = self.file()?;
+        let (file, _writing) = (self.file()?, lock(&self.writes));
         let cut = file.fs().set_len(file.handle(), 0);
         cut.map_err(|error| Error::io("cut", file.full_path(), error))?;
         lock(&self.zones).clear();
@@ -126,69 +185,100 @@ impl PartSums {
         // Without a head no zone was ever marked. If both have rotted, a page that a crash has left without its sum
         // shows as corrupt.
         let Some(head) = heads.into_iter().flatten().max_by_key(|head| head.version) else { return Ok(()) };
-        self.version = Mutex::new(head.version);
-        let stale = Zone { is_marked: true, is_stale: true, ..Zone::default() };
-        self.zones = Mutex::new(head.marked.into_iter().map(|zone| (zone, stale)).collect());
+        self.written = Mutex::new(WrittenHead { version: head.version, is_durable: true });
+        self.zones = Mutex::new(Zones::with_left(head));
         Ok(())
     }
 
-    /// Cuts the pages of sums behind those of the first `pages` pages of the part.
-    fn cut_file(&self, pages: u64) -> Result<()> {
+    /// Cuts the pages of sums behind those of the first `pages` pages of the part. Returns whether there were any.
+    fn cut_file(&self, pages: u64) -> Result<bool> {
         let file = self.file()?;
         let failed = |error| Error::io("cut", file.full_path(), error);
         let end = (HEADS + pages.div_ceil(CHUNK_PAGES)) * PAGE_BYTES as u64;
-        if file.fs().len(file.handle()).map_err(failed)? > end {
+        let is_longer = file.fs().len(file.handle()).map_err(failed)? > end;
+        if is_longer {
             file.fs().set_len(file.handle(), end).map_err(failed)?;
         }
-        Ok(())
+        Ok(is_longer)
     }
 
-    /// The sum of a page of the part. `None` if it is not in memory.
-    pub fn sum(&self, page: u64) -> Option<u32> {
-        read(&self.chunks).get(&(page / CHUNK_PAGES)).map(|chunk| chunk.get(page % CHUNK_PAGES))
-    }
-
-    /// Replaces the sum of a page, if it is in memory.
-    pub fn set(&self, page: u64, sum: u32) {
-        if let Some(chunk) = read(&self.chunks).get(&(page / CHUNK_PAGES)) {
-            chunk.set(page % CHUNK_PAGES, sum);
+    /// Allocates space for the sums of pages of the part. If they are far past the end, it leaves a hole before them.
+    pub fn reserve(&self, pages: Range<u64>) -> Result<()> {
+        let file = self.file()?;
+        let has = file.fs().len(file.handle()).map_err(|error| Error::io("measure", file.full_path(), error))?;
+        let start = has.max((HEADS + pages.start / CHUNK_PAGES) * PAGE_BYTES as u64);
+        let end = (HEADS + pages.end.div_ceil(CHUNK_PAGES)) * PAGE_BYTES as u64;
+        if start >= end {
+            return Ok(());
         }
+        file.fs().allocate(file.handle(), start, end - start).map_err(failed_at("make room in", file, start))
+    }
+
+    /// Gives back the space past the first `pages` pages of the part.
+    pub fn trim(&self, pages: u64) -> Result<()> {
+        let _writing = lock(&self.writes);
+        self.cut_file(pages).map(drop)
+    }
+
+    /// The sum of a page of the part. `None` if it is not in memory, or lost.
+    pub fn sum(&self, page: u64) -> Option<u32> {
+        let chunks = read(&self.chunks);
+        let chunk = chunks.get(&(page / CHUNK_PAGES))?;
+        chunk.note_use();
+        chunk.get(page % CHUNK_PAGES)
     }
 
     /// Takes the sums of the first pages of the file, which begin with this page. They were durable elsewhere, and are
     /// here. Their zone is marked, unless `is_draft` says that it need not be. The part is new.
-    pub fn take_first(&self, first: u64, sums: impl Iterator<Item = u32>, is_draft: bool) -> Result<()> {
+    pub fn take_first(self: &Arc<Self>, first: u64, sums: &[u32], is_draft: bool) -> Result<()> {
         let zone = first / ZONE_PAGES;
         if is_draft {
-            lock(&self.zones).entry(zone).or_default();
+            lock(&self.zones).change(zone);
         } else {
-            self.mark(BTreeSet::from([zone]))?;
+            self.mark(&BTreeSet::from([zone]))?;
         }
-        let mut chunks = write(&self.chunks);
         for (page, sum) in (first..).zip(sums) {
-            chunks.entry(page / CHUNK_PAGES).or_default().set(page % CHUNK_PAGES, sum);
+            write(&self.chunks).entry(page / CHUNK_PAGES).or_default().set(page % CHUNK_PAGES, *sum);
+        }
+        for number in first / CHUNK_PAGES..(first + sums.len() as u64).div_ceil(CHUNK_PAGES) {
+            self.chunk_in_memory(number).inspect(|chunk| self.memory.enter(Arc::downgrade(self) as _, number, chunk));
         }
         Ok(())
     }
 
-    /// Brings the sum of a page to memory. `sum_of` makes the sum of a page of the part.
-    pub fn load(&self, page: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
-        self.chunk(page / CHUNK_PAGES, sum_of).map(drop)
+    /// The sum of a page, which is brought to memory if it is not there. `sum_of` makes the sum of a page of the part.
+    pub fn loaded(self: &Arc<Self>, page: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<u32> {
+        if let Some(sum) = self.sum(page) {
+            return Ok(sum);
+        }
+        let sum = self.chunk(page / CHUNK_PAGES, sum_of)?.get(page % CHUNK_PAGES);
+        sum.ok_or_else(|| self.lost_error(page / CHUNK_PAGES))
     }
 
-    fn chunk(&self, number: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<Arc<Chunk>> {
-        if let Some(chunk) = read(&self.chunks).get(&number) {
-            return Ok(Arc::clone(chunk));
+    /// A page of sums, by its number. It stays the one in memory as long as it is held, and until a cut, with nothing
+    /// in flight.
+    pub fn chunk(self: &Arc<Self>, number: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<Arc<Chunk>> {
+        if let Some(chunk) = self.chunk_in_memory(number) {
+            return Ok(chunk);
         }
-        let _loading = lock(&self.loads);
-        if let Some(chunk) = read(&self.chunks).get(&number) {
-            return Ok(Arc::clone(chunk));
-        }
-        let is_stale = lock(&self.zones).get(&(number / ZONE_CHUNKS)).is_some_and(|zone| zone.is_stale);
-        let chunk = if is_stale { self.remake(number, sum_of)? } else { self.read_chunk(number)? };
-        let chunk = Arc::new(chunk);
-        write(&self.chunks).insert(number, Arc::clone(&chunk));
+        let chunk = {
+            let _loading = lock(&self.loads);
+            if let Some(chunk) = self.chunk_in_memory(number) {
+                return Ok(chunk);
+            }
+            let zone = lock(&self.zones).get(number / ZONE_CHUNKS);
+            let is_stale = zone.is_some_and(|zone| zone.is_stale && !zone.has_written(number));
+            let chunk = Arc::new(if is_stale { self.remake(number, sum_of)? } else { self.read_chunk(number)? });
+            write(&self.chunks).insert(number, Arc::clone(&chunk));
+            chunk
+        };
+        self.memory.enter(Arc::downgrade(self) as _, number, &chunk);
         Ok(chunk)
+    }
+
+    fn chunk_in_memory(&self, number: u64) -> Option<Arc<Chunk>> {
+        let chunks = read(&self.chunks);
+        chunks.get(&number).inspect(|chunk| chunk.note_use()).cloned()
     }
 
     fn read_chunk(&self, number: u64) -> Result<Chunk> {
@@ -196,14 +286,19 @@ impl PartSums {
         let mut bytes = vec![0; PAGE_BYTES];
         let offset = (HEADS + number) * PAGE_BYTES as u64;
         read_there(file, &mut bytes, offset)?;
-        Chunk::decode(&self.identity, self.part, number, &bytes).ok_or_else(|| {
-            let (first, end) = (number * CHUNK_PAGES, (number + 1) * CHUNK_PAGES);
-            let why = format!(
-                "the page of sums at offset {offset} is damaged, so pages {first} to {end} of the part beside it cannot be \
-                 proved"
-            );
-            Error::corrupt(file.full_path(), why)
-        })
+        Ok(Chunk::decode(&self.identity, self.part, number, &bytes).unwrap_or_else(Chunk::lost))
+    }
+
+    /// The error of a page with a lost sum.
+    fn lost_error(&self, number: u64) -> Error {
+        let path = self.file.as_ref().map(DriveFile::full_path).unwrap_or_default();
+        let (offset, first) = ((HEADS + number) * PAGE_BYTES as u64, number * CHUNK_PAGES);
+        let why = format!(
+            "the page of sums at offset {offset} is damaged, so no page from {first} to {} of the part beside it can \
+             be proved that was not written since",
+            first + CHUNK_PAGES
+        );
+        Error::corrupt(path, why).advise("write these pages again as a whole, from another copy")
     }
 
     /// Makes the sums of a stretch anew from the part. No operation writes to it, because its sums were not loaded.
@@ -215,13 +310,26 @@ impl PartSums {
         let has = data.fs().len(data.handle()).map_err(|error| Error::io("measure", data.full_path(), error))?;
         let first = number * CHUNK_PAGES;
         let end = (first + CHUNK_PAGES).min(has.div_ceil(PAGE_BYTES as u64));
+        let mut unread = 0;
         for page in (first..end).step_by(REMAKE_PAGES) {
-            let (pages, offset) = ((end - page).min(REMAKE_PAGES as u64), page * PAGE_BYTES as u64);
-            let bytes = &mut buffer.as_mut_slice()[..pages as usize * PAGE_BYTES];
+            let pages = page..end.min(page + REMAKE_PAGES as u64);
+            let bytes = &mut buffer.as_mut_slice()[..(pages.end - page) as usize * PAGE_BYTES];
             bytes.fill(0);
-            read_there(data, bytes, offset)?;
-            for (at, bytes) in (page..).zip(bytes.chunks(PAGE_BYTES)) {
-                chunk.set(at - first, sum_of(at, bytes));
+            let failed = match read_there(data, bytes, page * PAGE_BYTES as u64) {
+                Err(Error::Io { .. }) => true,
+                read => read.map(|()| false)?,
+            };
+            for (at, bytes) in pages.zip(bytes.chunks_mut(PAGE_BYTES)) {
+                // A sector that cannot be read concerns its own page.
+                let read = if failed { read_there(data, bytes, at * PAGE_BYTES as u64) } else { Ok(()) };
+                match read {
+                    Ok(()) => chunk.set(at - first, sum_of(at, bytes)),
+                    Err(ref error @ Error::Io { .. }) if unread < UNREAD_MOST && !error.passes() => {
+                        unread += 1;
+                        chunk.set(at - first, UNKNOWN);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(chunk)
@@ -231,22 +339,19 @@ impl PartSums {
     /// `epoch` is the present one.
     pub fn begin(&self, zones: &BTreeSet<u64>, epoch: impl Fn() -> u64, marks: impl Fn() -> bool) -> Result<()> {
         loop {
-            let unmarked = {
+            {
                 let mut all = lock(&self.zones);
                 // Under the lock: the end of a draft marks those that are busy.
                 let marks = marks();
-                let is_unmarked = |zone: &&u64| marks && !all.get(zone).is_some_and(|zone| zone.is_marked);
-                let unmarked: BTreeSet<u64> = zones.iter().filter(is_unmarked).copied().collect();
-                if unmarked.is_empty() {
+                if !marks || all.has_marked(zones) {
                     for zone in zones {
-                        let zone = all.entry(*zone).or_default();
+                        let zone = all.change(*zone);
                         (zone.busy, zone.last) = (zone.busy + 1, epoch());
                     }
                     return Ok(());
                 }
-                unmarked
-            };
-            self.mark(unmarked)?;
+            }
+            self.mark(zones)?;
         }
     }
 
@@ -254,179 +359,146 @@ impl PartSums {
     pub fn end(&self, zones: &BTreeSet<u64>, epoch: impl Fn() -> u64) {
         let mut all = lock(&self.zones);
         for zone in zones {
-            let zone = all.entry(*zone).or_default();
+            let zone = all.change(*zone);
             (zone.busy, zone.last) = (zone.busy.saturating_sub(1), epoch());
         }
     }
 
     /// Marks zones durably.
-    fn mark(&self, zones: BTreeSet<u64>) -> Result<()> {
-        let mut version = lock(&self.version);
-        let mut marked = self.marked();
-        if zones.is_subset(&marked) {
-            return Ok(());
-        }
-        marked.extend(&zones);
-        self.file()?.durably(|| self.write_head(&mut version, marked))?;
+    fn mark(&self, zones: &BTreeSet<u64>) -> Result<()> {
+        let mut written = lock(&self.written);
+        let marked = {
+            let all = lock(&self.zones);
+            if all.has_marked(zones) {
+                return Ok(());
+            }
+            let new = zones.iter().map(|zone| *zone..*zone + 1);
+            all.marked().into_iter().chain(new).collect()
+        };
+        let written_head = self.file()?.durably(|| self.write_head(&mut written, marked));
+        written_head.inspect_err(|_| self.doubt_written())?;
+        written.is_durable = true;
         let mut all = lock(&self.zones);
-        for zone in zones {
-            all.entry(zone).or_default().is_marked = true;
-        }
+        zones.iter().for_each(|zone| all.change(*zone).is_marked = true);
         Ok(())
     }
 
-    /// Marks the zones of a draft that writes are under way to. `all` marks those, too, to which they have ended.
-    pub fn end_draft(&self, all: bool) -> Result<()> {
-        let zones = lock(&self.zones).iter().filter(|(_, zone)| all || zone.busy > 0).map(|(zone, _)| *zone).collect();
-        self.mark(zones)
+    /// Marks the zones of a draft that writes are under way to.
+    pub fn end_draft(&self) -> Result<()> {
+        let zones = lock(&self.zones).own().filter(|(_, zone)| zone.busy > 0).map(|(zone, _)| zone).collect();
+        self.mark(&zones)
     }
 
-    fn marked(&self) -> BTreeSet<u64> {
-        lock(&self.zones).iter().filter(|(_, zone)| zone.is_marked).map(|(zone, _)| *zone).collect()
-    }
-
-    fn write_head(&self, version: &mut u64, marked: BTreeSet<u64>) -> Result<()> {
+    fn write_head(&self, last: &mut WrittenHead, marked: Vec<Range<u64>>) -> Result<()> {
         let file = self.file()?;
-        let head = Head { version: *version + 1, marked };
+        let head = Head { version: last.version + if last.is_durable { 1 } else { 2 }, marked };
         let offset = Head::place(head.version) * PAGE_BYTES as u64;
         let bytes = head.encode(&self.identity, self.part);
         let written = file.fs().write_at(file.handle(), &bytes, offset);
         written.map_err(failed_at("write", file, offset))?;
-        *version = head.version;
+        *last = WrittenHead { version: head.version, is_durable: false };
         Ok(())
     }
 
     /// Whether an earlier opening has left zones marked.
     pub fn is_stale(&self) -> bool {
-        lock(&self.zones).values().any(|zone| zone.is_stale)
+        lock(&self.zones).is_stale()
     }
 
     /// Makes zones clean. The pages that were written to them before the epoch are durable. `pages` is how many the
     /// part has.
-    pub fn settle(&self, which: Settling, pages: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
-        let ready: BTreeMap<u64, Zone> = {
-            let is_ready = |zone: &Zone| zone.busy == 0 && zone.last < which.before;
-            lock(&self.zones).iter().filter(|(_, zone)| is_ready(zone)).map(|(at, zone)| (*at, *zone)).collect()
-        };
+    pub fn settle(self: &Arc<Self>, which: Settling, pages: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
+        let idle = |from| lock(&self.zones).idle_since(which.before, from, SETTLED_MOST);
+        let mut ready = idle(0);
         if ready.is_empty() {
             return Ok(());
         }
-        let mut version = lock(&self.version);
-        let end = pages.div_ceil(CHUNK_PAGES);
-        if ready.values().any(|zone| zone.is_stale) {
-            // What a crash has left behind the part's end must not come back when it grows.
-            self.cut_file(pages)?;
-        }
-        let written = self.write_zones(&ready, end, &sum_of);
-        written.inspect_err(|_| self.put_back(&ready))?;
-        let is_named = {
+        let mut written = lock(&self.written);
+        let mut is_named = false;
+        while let Some(last) = ready.keys().next_back().copied() {
+            let settled = self.write_zones(&ready, pages.div_ceil(CHUNK_PAGES), &sum_of);
+            settled.inspect_err(|_| self.doubt_written())?;
+            written.is_durable = true;
             let mut all = lock(&self.zones);
-            let mut is_named = false;
             for at in ready.into_keys() {
                 // A write that has begun meanwhile keeps its zone as it is.
-                if all.get(&at).is_some_and(|zone| zone.busy == 0 && zone.last < which.before) {
-                    is_named |= all.remove(&at).is_some_and(|zone| zone.is_marked);
+                if all.get(at).is_some_and(|zone| zone.is_idle_since(which.before)) {
+                    is_named |= all.remove(at).is_some_and(|zone| zone.is_marked);
                 }
             }
-            is_named
-        };
-        // It needs no flush: the head before names more zones.
-        if is_named { self.write_head(&mut version, self.marked()) } else { Ok(()) }
-    }
-
-    /// Makes the sums of zones durable. `end` is the first page of sums behind the part.
-    fn write_zones(&self, zones: &BTreeMap<u64, Zone>, end: u64, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
-        let chunks = |at: u64| at * ZONE_CHUNKS..((at + 1) * ZONE_CHUNKS).min(end);
-        let write = |(at, zone): (&u64, &Zone)| self.write_sums(chunks(*at), zone.is_stale, &sum_of);
-        self.file()?.durably(|| zones.iter().try_for_each(write))
-    }
-
-    /// After a failure it is not known which pages of sums are durable: the next time they are written again.
-    fn put_back(&self, zones: &BTreeMap<u64, Zone>) {
-        for (number, chunk) in read(&self.chunks).iter() {
-            if zones.contains_key(&(number / ZONE_CHUNKS)) {
-                chunk.is_dirty.store(true, Ordering::Release);
-            }
+            drop(all);
+            ready = idle(last + 1);
         }
-    }
-
-    /// Writes the pages of sums that differ from what is on the drive.
-    fn write_sums(&self, chunks: Range<u64>, is_stale: bool, sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
-        let (mut run, mut start) = (Vec::new(), chunks.start);
-        for number in chunks {
-            let chunk =
-                if is_stale { Some(self.chunk(number, &sum_of)?) } else { read(&self.chunks).get(&number).cloned() };
-            let Some(chunk) = chunk.filter(|chunk| is_stale || chunk.is_dirty.load(Ordering::Acquire)) else {
-                self.write_run(&mut run, start)?;
-                continue;
-            };
-            // Before its sums are read: one that changes behind this is written again.
-            chunk.is_dirty.store(false, Ordering::SeqCst);
-            if run.is_empty() {
-                start = number;
-            }
-            let at = run.len();
-            run.resize(at + PAGE_BYTES, 0);
-            chunk.encode(&self.identity, self.part, number, &mut run[at..]);
-        }
-        self.write_run(&mut run, start)
-    }
-
-    /// Writes pages of sums, from the page with this number on.
-    fn write_run(&self, run: &mut Vec<u8>, start: u64) -> Result<()> {
-        if run.is_empty() {
+        if !is_named {
             return Ok(());
         }
-        let (file, offset) = (self.file()?, (HEADS + start) * PAGE_BYTES as u64);
-        let written = file.fs().write_at(file.handle(), run, offset);
-        written.map_err(failed_at("write", file, offset))?;
-        run.clear();
-        Ok(())
+        // It needs no flush: the head before names more zones.
+        let marked = lock(&self.zones).marked();
+        self.write_head(&mut written, marked)
     }
 
-    /// The pages in these ranges, which go up, are to become zeros, and the part ends with the last of them. Marks
-    /// their zones, and loads the sums that share a page of sums with others. Nothing is in flight.
-    pub fn begin_cut(&self, ranges: &[Range<u64>], sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
-        let Some(end) = ranges.last().map(|range| range.end) else { return Ok(()) };
-        // An empty range stands for a page that is cut within.
-        let zones = |range: &Range<u64>| range.start / ZONE_PAGES..range.end.max(range.start + 1).div_ceil(ZONE_PAGES);
-        self.mark(ranges.iter().flat_map(zones).collect())?;
-        let chunks = |range: &Range<u64>| range.start / CHUNK_PAGES..range.end.div_ceil(CHUNK_PAGES);
-        for number in ranges.iter().flat_map(chunks) {
-            let (first, behind) = (number * CHUNK_PAGES, (number + 1) * CHUNK_PAGES);
-            let is_whole = ranges.iter().any(|range| range.start <= first && (range.end >= behind || range.end == end));
-            // What lies behind the last page that stays goes as a whole.
-            if !is_whole {
-                self.chunk(number, &sum_of)?;
-            }
-        }
-        Ok(())
+    /// Makes the sums of zones durable. `end` is the first page of sums behind the part. Those in memory behind it are
+    /// written, too: they may be of a write that has not made the file longer yet.
+    fn write_zones(
+        self: &Arc<Self>,
+        zones: &BTreeMap<u64, Zone>,
+        end: u64,
+        sum_of: impl Fn(u64, &[u8]) -> u32,
+    ) -> Result<()> {
+        // Pages of sums that have left memory must be on the drive, too.
+        let (file, left) = (self.file()?, self.unflushed.take());
+        let stale = |zone: &Zone| if zone.is_stale { end } else { 0 };
+        file.durably(|| zones.iter().try_for_each(|(at, zone)| self.write_zone(*at, stale(zone), &sum_of)))?;
+        left.map_or(Ok(()), |since| check_flushes(&**file.fs(), since))
     }
 
-    /// It is not known what the pages in these ranges have.
-    pub fn forget(&self, ranges: &[Range<u64>]) {
-        for (number, chunk) in read(&self.chunks).iter() {
-            let first = number * CHUNK_PAGES;
-            for range in ranges {
-                let pages = range.start.max(first)..range.end.min(first + CHUNK_PAGES);
-                pages.for_each(|page| chunk.set(page - first, UNKNOWN));
-            }
-        }
-    }
-
-    /// They are zeros now.
-    pub fn end_cut(&self, ranges: &[Range<u64>]) -> Result<()> {
-        let Some(last) = ranges.last() else { return Ok(()) };
-        self.cut_file(last.start)?;
-        let end = last.start.div_ceil(CHUNK_PAGES);
-        let mut chunks = write(&self.chunks);
-        chunks.retain(|number, _| *number < end);
+    /// The pages in these ranges, which go up, are to become zeros, and the part ends with the last of them. An empty
+    /// range stands for a page that is cut within, or for the end. Returns the zones to mark, or `None` if the pages
+    /// are zeros and have no sums. Nothing is in flight.
+    pub fn zones_of_cut(
+        self: &Arc<Self>,
+        ranges: &[Range<u64>],
+        sum_of: impl Fn(u64, &[u8]) -> u32,
+    ) -> Result<Option<BTreeSet<u64>>> {
+        let Some((last, within)) = ranges.split_last() else { return Ok(None) };
+        let mut is_needed = !last.is_empty() || within.iter().any(Range::is_empty);
         for range in ranges {
-            for number in range.start / CHUNK_PAGES..range.end.div_ceil(CHUNK_PAGES).min(end) {
-                let first = number * CHUNK_PAGES;
-                // One that is not in memory is of pages that all become zeros.
-                let chunk = chunks.entry(number).or_default();
-                let pages = range.start.max(first)..range.end.min(first + CHUNK_PAGES);
+            // What lies behind the last page that stays goes as a whole.
+            let end = if range == last { last.start.next_multiple_of(CHUNK_PAGES) } else { range.end };
+            for number in range.start / CHUNK_PAGES..end.div_ceil(CHUNK_PAGES) {
+                let (chunk, first) = (self.chunk(number, &sum_of)?, number * CHUNK_PAGES);
+                let mut pages = range.start.max(first)..end.min(first + CHUNK_PAGES);
+                is_needed |= pages.any(|page| chunk.get(page - first) != Some(NONE));
+            }
+        }
+        if !is_needed {
+            return Ok(None);
+        }
+        // The zones behind the last page that stays need no mark, however many they are: their sums are cut durably.
+        let zones = |range: &Range<u64>| range.start / ZONE_PAGES..range.end.max(range.start + 1).div_ceil(ZONE_PAGES);
+        let last = last.start..last.start;
+        Ok(Some(within.iter().chain([&last]).flat_map(zones).collect()))
+    }
+
+    /// They are zeros now. Their zones are busy.
+    pub fn end_cut(self: &Arc<Self>, ranges: &[Range<u64>], sum_of: impl Fn(u64, &[u8]) -> u32) -> Result<()> {
+        let Some(last) = ranges.last() else { return Ok(()) };
+        // No sync makes a zone clean meanwhile.
+        let _written = lock(&self.written);
+        let end = last.start.div_ceil(CHUNK_PAGES);
+        {
+            // No page of sums behind the end is written any more.
+            let (_writing, since) = (lock(&self.writes), Since::now());
+            write(&self.chunks).retain(|number, _| *number < end);
+            if self.cut_file(last.start)? {
+                self.file()?.sync_since(since)?;
+            }
+        }
+        for range in ranges {
+            let behind = if range == last { end * CHUNK_PAGES } else { range.end };
+            for number in range.start / CHUNK_PAGES..behind.div_ceil(CHUNK_PAGES) {
+                let (chunk, first) = (self.chunk(number, &sum_of)?, number * CHUNK_PAGES);
+                let pages = range.start.max(first)..behind.min(first + CHUNK_PAGES);
                 pages.for_each(|page| chunk.set(page - first, NONE));
             }
         }
@@ -434,8 +506,8 @@ impl PartSums {
     }
 }
 
-/// Reads what a file has from an offset on, and leaves the memory behind its end as it is. An error if the drive returns
-/// less: zeros in place of sums would make every page wrong, and would stay.
+/// Reads what a file has from an offset on, and leaves the memory behind its end as it is. An error if the drive
+/// returns less: zeros in place of sums would make every page wrong, and would stay.
 fn read_there(file: &DriveFile, bytes: &mut [u8], offset: u64) -> Result<()> {
     let read = file.fs().read_at(file.handle(), bytes, offset).map_err(failed_at("read", file, offset))?;
     if read == bytes.len() {

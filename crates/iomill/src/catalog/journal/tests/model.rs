@@ -1,4 +1,5 @@
-//! A model of the log's users: changes of a few files, and what the files show. The tests of the journal and those of the simulator share it.
+//! A model of the log's users: changes of a few files, and what the files show. The tests of the journal and those of
+//! the simulator share it.
 
 use std::collections::BTreeMap;
 

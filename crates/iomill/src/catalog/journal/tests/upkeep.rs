@@ -21,8 +21,8 @@ fn changes_beside(journal: &Journal, world: &World, held: &'static str) -> u32 {
     made
 }
 
-/// No change waits for a checkpoint (C25), nor for the next segment as long as there is room in the last one (C29). Their flushes do
-/// not end before the changes do.
+/// No change waits for a checkpoint (C25), nor for the next segment as long as there is room in the last one (C29).
+/// Their flushes do not end before the changes do.
 #[test]
 fn changes_wait_for_no_checkpoint_and_no_segment() {
     for held in [".checkpoint", ".segment"] {
@@ -90,7 +90,8 @@ fn a_thread_keeps_the_log_up() {
     }
 }
 
-/// A voter that fails while something beside the log is written is left behind, and costs neither a change nor the checkpoint.
+/// A voter that fails while something beside the log is written is left behind, and costs neither a change nor the
+/// checkpoint.
 #[test]
 fn a_copy_that_fails_at_a_checkpoint_is_left_behind() {
     for done in [false, true] {
@@ -107,7 +108,8 @@ fn a_copy_that_fails_at_a_checkpoint_is_left_behind() {
     }
 }
 
-/// Makes changes until a checkpoint is made. One operation fails. Returns whether it came to that, and whether a copy was left behind.
+/// Makes changes until a checkpoint is made. One operation fails. Returns whether it came to that, and whether a copy
+/// was left behind.
 fn fail_once_beside_a_checkpoint(at: u64, done: bool) -> (bool, bool) {
     let mut machine = Machine::new(3);
     let world = machine.log.world.clone();
@@ -180,7 +182,8 @@ fn a_checkpoint_that_fails_on_the_last_copy_is_tried_again() {
     assert_eq!(machine.labels.0.lock().unwrap().voters, [0]);
 }
 
-/// Rot after a clean close is mended by an opening that compares all. The simulator found that it stayed, and that the good copy could then fail.
+/// Rot after a clean close is mended by an opening that compares all. The simulator found that it stayed, and that the
+/// good copy could then fail.
 #[test]
 fn rot_after_a_clean_close_is_mended_by_an_opening_that_compares_all() {
     let mut machine = Machine::new(2);
@@ -275,7 +278,8 @@ fn a_checkpoint_takes_files_and_layouts_of_any_size() {
     assert!(log_of(&machine).segments.len() < 4, "{:?}", log_of(&machine));
 }
 
-/// A file that is made beside a checkpoint, of a layout that came since its last instalment: a reader of the checkpoint knows both.
+/// A file that is made beside a checkpoint, of a layout that came since its last instalment: a reader of the checkpoint
+/// knows both.
 #[test]
 fn a_checkpoint_has_layouts_that_come_beside_it() {
     let mut machine = Machine::new(2);

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use super::{Dir, Inner, MemFs, World, errno};
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::{Engine, EngineConfig, EngineKind};
 use crate::sys::clock::Clock;
 use crate::sys::fs::{DriveFs, Handle};
+use crate::sys::hash::xxh3_64_with_seed;
 
 #[derive(Debug)]
 struct Pauses(World);

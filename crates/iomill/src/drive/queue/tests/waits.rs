@@ -37,7 +37,8 @@ impl Bench {
     }
 }
 
-/// How many I/Os end before the pieces of `class` no longer wait, while the other class always has so many pieces in flight.
+/// How many I/Os end before the pieces of `class` no longer wait, while the other class always has so many pieces in
+/// flight.
 fn ends_before(class: Class, waits: u64, other: u64) -> usize {
     let mut bench = bench(128, Batching::default(), 8);
     bench.expect_company(class);
@@ -104,7 +105,8 @@ fn what_is_sent_on_goes_whole_as_slots_become_free() {
     assert_eq!(bench.dispatched(), [], "what comes later waits for neighbours of its own");
 }
 
-/// Pieces that do not get their locks keep the order in which they came, also where there is room for some of them only.
+/// Pieces that do not get their locks keep the order in which they came, also where there is room for some of them
+/// only.
 #[test]
 fn blocked_pieces_keep_their_order() {
     let mut bench = bench(2, Batching::NONE, 8);
@@ -259,7 +261,8 @@ fn every_piece_has_its_turn_within_the_bound() {
     }
 }
 
-/// A queue that is never idle kept the chunks that its pieces had used once, and pieces of other queues waited for ever.
+/// A queue that is never idle kept the chunks that its pieces had used once, and pieces of other queues waited for
+/// ever.
 #[test]
 fn a_busy_queue_keeps_no_bounce_memory_that_it_does_not_use() {
     static PURSE: Purse = Purse::of(4);
