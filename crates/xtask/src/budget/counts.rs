@@ -12,6 +12,11 @@ use crate::workspace::{Result, Workspace, cargo};
 /// Instructions are counted in this function and in everything that it calls.
 const COUNTED: &str = "*counted_work*";
 
+/// glibc chooses between `rep stosb` and a loop by the model and the caches of the processor, and callgrind counts each
+/// step of either. Fixed thresholds give one count on all processors.
+const TUNABLES: &str = "glibc.cpu.x86_rep_stosb_threshold=0x100000:glibc.cpu.x86_rep_movsb_threshold=0x100000:\
+                        glibc.cpu.x86_non_temporal_threshold=0x1000000";
+
 /// Builds the program and returns its path.
 fn build() -> Result<PathBuf> {
     let arguments = ["build", "--quiet", "--release", "--package", "iomill", "--bench", "instructions"];
@@ -37,6 +42,7 @@ fn count_in(program: &PathBuf, dir: &PathBuf, kinds: &[&str]) -> Result<std::res
     let mut row = Row::new();
     for &kind in kinds {
         let output = Command::new("valgrind")
+            .env("GLIBC_TUNABLES", TUNABLES)
             .args(["--tool=callgrind", "--collect-atstart=no", "--callgrind-out-file=/dev/null"])
             .arg(format!("--toggle-collect={COUNTED}"))
             .arg(program)

@@ -48,10 +48,15 @@ fn find(sources: &[Source]) -> (Vec<Knot>, Edges) {
     (knots, edges)
 }
 
-/// The names in some code.
+/// The names in some code, without those of declared modules: `mod check;` uses no function `check`.
 fn names(tokens: &[TokenTree]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    each_run(tokens, &mut |run| names.extend(run.iter().filter_map(|token| Some(ident(Some(token))?.to_string()))));
+    each_run(tokens, &mut |run| {
+        let idents: Vec<String> =
+            run.iter().map(|token| ident(Some(token)).map(ToString::to_string).unwrap_or_default()).collect();
+        let is_declared = |index: usize| index > 0 && idents[index - 1] == "mod";
+        names.extend((0..idents.len()).filter(|&index| !is_declared(index)).map(|index| idents[index].clone()));
+    });
     names
 }
 
@@ -163,6 +168,11 @@ mod tests {
             ("c/src/m/b.rs", "use super::{A, S}; pub struct B(A, S);"),
         ];
         assert_eq!(findings(&untied, ""), [""; 0]);
+        let named_alike = [
+            ("c/src/m/mod.rs", "mod a; pub use a::{A, a}; pub struct S;"),
+            ("c/src/m/a.rs", "use super::S; pub struct A(S); pub fn a() {}"),
+        ];
+        assert_eq!(findings(&named_alike, ""), [""; 0]);
         let mut tied = untied;
         tied[0].1 = "mod a; mod b; pub use a::A; pub(crate) use b::B; pub struct S(B);";
         assert!(findings(&tied, "")[0].contains("[3]"));

@@ -16,6 +16,7 @@ mod lab;
 mod length;
 mod licences;
 mod markdown;
+mod merge;
 mod modules;
 mod prose;
 mod public;
@@ -63,6 +64,7 @@ pub fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     findings.extend(circles::check(&sources));
     findings.extend(knots::check(&sources, &exceptions.knots));
     findings.extend(prose::check(&prose(workspace)?, &exceptions.prose));
+    findings.extend(merge::check(workspace)?);
     findings.extend(crates::check(workspace)?);
     findings.extend(licences::check(workspace.dependencies()));
     findings.extend(docs::check(workspace, &files(workspace, "md")?, &sources)?);
