@@ -2,11 +2,11 @@
 //! checks whether the report of a measurement can be written.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with};
+use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, fcntl_getfl, renameat_with};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
@@ -24,6 +24,8 @@ pub struct Destination {
     place: String,
     /// For a regular file: its temporary and its final path.
     new: Option<NewFile>,
+    /// The offset of the first byte, if the file has nothing behind it.
+    start: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -45,7 +47,8 @@ impl Destination {
     pub fn open(path: Option<&Path>, name: &str, force: bool) -> Result<Destination> {
         if Destination::is_stdout(path) {
             let file = streams::stdout().map_err(Failure::stdout)?;
-            return Ok(Destination { file, place: "standard output".to_owned(), new: None });
+            let start = end_of_file(&file).map_err(Failure::stdout)?;
+            return Ok(Destination { file, place: "standard output".to_owned(), new: None, start });
         }
         let mut path = path.unwrap_or(Path::new(".")).to_owned();
         if path.is_dir() {
@@ -77,7 +80,8 @@ impl Destination {
         }
         let opened = OpenOptions::new().write(true).truncate(is_file).open(path);
         let file = opened.map_err(Failure::local("open", path))?;
-        Ok(Destination { file, place: path.display().to_string(), new: None })
+        let start = end_of_file(&file).map_err(Failure::local("open", path))?;
+        Ok(Destination { file, place: path.display().to_string(), new: None, start })
     }
 
     fn new_file(path: PathBuf, replaces: Option<fs::Permissions>) -> Result<Destination> {
@@ -85,7 +89,7 @@ impl Destination {
         let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
         let file = opened.map_err(Failure::local("create a file beside", &path))?;
         let new = NewFile { temporary, path: path.clone(), replaces, finished: false };
-        Ok(Destination { file, place: path.display().to_string(), new: Some(new) })
+        Ok(Destination { file, place: path.display().to_string(), new: Some(new), start: Some(0) })
     }
 
     /// Reserves space for this number of bytes, so that a full disk is found before the copy.
@@ -102,14 +106,17 @@ impl Destination {
         }
     }
 
-    /// Whether ranges that are not written read as zero, so that holes need no copy.
-    pub fn takes_holes(&self) -> bool {
-        self.new.is_some()
+    /// The offset of the first byte, if ranges that are not written read as zero, so that holes need no copy.
+    pub fn start(&self) -> Option<u64> {
+        self.start
     }
 
-    /// Sets the length of a file that may end with a hole.
-    pub fn set_len(&self, len: u64) -> Result<()> {
-        self.file.set_len(len).map_err(self.failed("set the length of"))
+    /// Ends a file that may end with a hole. The next program that writes to the descriptor goes on there.
+    pub fn end_at(&self, end: u64) -> Result<()> {
+        if self.file.metadata().map_err(self.failed("examine"))?.len() < end {
+            self.file.set_len(end).map_err(self.failed("set the length of"))?;
+        }
+        (&self.file).seek(SeekFrom::Start(end)).map(drop).map_err(self.failed("set the position in"))
     }
 
     /// The device of the file system that has the file.
@@ -170,6 +177,16 @@ impl Drop for Destination {
             let _ = fs::remove_file(&new.temporary);
         }
     }
+}
+
+/// The position in a regular file that has nothing behind it. There is none if all writes go to the end of the file,
+/// because another program may write there meanwhile.
+fn end_of_file(mut file: &File) -> io::Result<Option<u64>> {
+    let found = file.metadata()?;
+    if !found.is_file() || fcntl_getfl(file)?.contains(OFlags::APPEND) {
+        return Ok(None);
+    }
+    Ok(Some(file.stream_position()?).filter(|position| *position >= found.len()))
 }
 
 /// Checks before a measurement, which may take hours, whether its report can be written at the end. Leaves no empty

@@ -51,6 +51,12 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// As after this signal, or before any if it is 0.
+    #[cfg(test)]
+    pub fn after(signal: c_int) -> Interrupt {
+        Interrupt { signal: Arc::new(AtomicUsize::new(signal as usize)), came: Arc::new(AtomicBool::new(signal != 0)) }
+    }
+
     /// The flag, which is set once a signal came.
     pub fn flag(&self) -> &AtomicBool {
         &self.came

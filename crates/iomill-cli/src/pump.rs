@@ -8,9 +8,8 @@
 //! 3. The other thread ends by returning its result. A closed channel tells the calling thread to join it.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -69,20 +68,27 @@ pub fn drain(
     progress: &mut Progress,
     interrupt: &Interrupt,
 ) -> Result<u64> {
-    let (len, takes_holes) = (file.len(), destination.takes_holes());
-    let is_sparse = takes_holes && len > 0 && file.next_data(0, len)? != Some(0..len);
-    if !is_sparse {
+    let len = file.len();
+    // Where the holes of the file stay holes.
+    let sparse_from = match destination.start() {
+        Some(start) if len > 0 && file.next_data(0, len)? != Some(0..len) => Some(start),
+        _ => None,
+    };
+    if sparse_from.is_none() {
         destination.reserve(len)?;
     }
     let (sink, place) = destination.sink()?;
     let (give_free, take_free) = sync_channel(BUFFERS);
     let (give_full, take_full) = sync_channel(BUFFERS);
     hand_out(array, &give_free)?;
-    let writer = start("destination", move || write_sink(sink, place, takes_holes, &take_full, &give_free))?;
+    let writer = start("destination", move || write_sink(sink, place, sparse_from, &take_full, &give_free))?;
     let mut offset = 0;
     while let Some(mut buffer) = wait(&take_free, interrupt)? {
         let most = buffer.len();
-        let data = if is_sparse { file.next_data(offset, most as u64)? } else { Some(offset..offset + most as u64) };
+        let data = match sparse_from {
+            Some(_) => file.next_data(offset, most as u64)?,
+            None => Some(offset..offset + most as u64),
+        };
         let Some(data) = data else { break };
         let read = file.read_at(&mut buffer[..(data.end - data.start) as usize], data.start)?;
         if read == 0 {
@@ -95,8 +101,8 @@ pub fn drain(
     drop(give_full);
     while wait(&take_free, interrupt)?.is_some() {}
     join(writer)?;
-    if is_sparse {
-        destination.set_len(len)?;
+    if let Some(start) = sparse_from {
+        destination.end_at(start + len)?;
         progress.advance(len - offset);
         offset = len;
     }
@@ -121,20 +127,17 @@ fn read_source(mut source: Source, free: &Receiver<Buffer>, full: &SyncSender<Ch
     source.end()
 }
 
-/// Writes each chunk at its offset, or one after the other.
+/// Writes each chunk at its offset behind `sparse_from`, or one after the other.
 fn write_sink(
     mut sink: fs::File,
     place: String,
-    at_offsets: bool,
+    sparse_from: Option<u64>,
     full: &Receiver<Chunk>,
     free: &SyncSender<Buffer>,
 ) -> Result<()> {
     while let Ok(Chunk { buffer, len, offset }) = full.recv() {
-        let written = match at_offsets {
-            true => sink.write_all_at(&buffer[..len], offset),
-            false => sink.write_all(&buffer[..len]),
-        };
-        if let Err(source) = written {
+        let sought = sparse_from.map_or(Ok(0), |start| sink.seek(SeekFrom::Start(start + offset)));
+        if let Err(source) = sought.and_then(|_| sink.write_all(&buffer[..len])) {
             return Err(Failure::write(place, source));
         }
         // Makes the kernel start writing to the disk now, beside our reads, instead of all at once during the sync.

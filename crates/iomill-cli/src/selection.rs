@@ -2,7 +2,8 @@
 //!
 //! Rules:
 //! 1. A name that a file has is that file, also if it looks like a pattern.
-//! 2. With `-r` a name stands for the file and all files below it, and `.` for all files.
+//! 2. With `-r` a name stands for the file and all files below it, and `.` for all files. An empty name stands for
+//!    nothing: `rm -r "$DIR/"` in a script without that variable must not delete all files.
 //! 3. A pattern stands for all files that match it. With `-r` it stands for all files below what matches, too.
 
 use iomill::{Error, Listed, ListedFile, Listing};
@@ -34,6 +35,9 @@ pub struct Selection {
 /// The files that an argument stands for. `entries` lists the files of the array by prefix.
 pub fn select(entries: &dyn Fn(&str) -> Listing, argument: &str, recursive: bool) -> Result<Selection> {
     let name = argument.trim_end_matches('/');
+    if matches!(name, "" | "/.") {
+        return Err(Failure::Usage(format!("{argument:?} is no name; name a file, or `.` with `-r` for all files")));
+    }
     let own = file_of(entries, name)?;
     if let Some(file) = own.as_ref().filter(|_| !recursive && name == argument) {
         let relative = naming::last_part(name).to_owned();
@@ -73,13 +77,13 @@ fn files_of(entries: &dyn Fn(&str) -> Listing, prefix: &str) -> impl Iterator<It
 
 /// Whether a name stands for the content of a directory, as `dir/.` does with `cp`.
 fn is_inside(name: &str) -> bool {
-    matches!(name, "." | "") || name.ends_with("/.")
+    name == "." || name.ends_with("/.")
 }
 
 /// All files below a name, and the file of the name. Below a destination they keep the last part of the name, as with
 /// `cp -r`.
 fn below(entries: &dyn Fn(&str) -> Listing, name: &str) -> Result<Vec<Selected>> {
-    let all = matches!(name, "." | "");
+    let all = name == ".";
     let (inside, kept) = match name.strip_suffix("/.").or(all.then_some("")) {
         Some("") => (String::new(), 0),
         Some(inside) => (format!("{inside}/"), inside.len() + 1),

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::{Site, bytes};
 use serde_json::json;
@@ -126,6 +127,43 @@ fn several_names_and_patterns() {
     assert_eq!(site.names(), ["lit*", "w/a"]);
 }
 
+/// Seen to fail: with `--force` the second file replaced the first one, and `rm` missed the file that it had deleted.
+#[test]
+fn arguments_that_meet() {
+    let site = Site::new(2);
+    tree(&site);
+    site.run(["put", "dir/a", "x/"]).good();
+    site.run(["put", "dir/b.bin", "y/a"]).good();
+    site.run(["put", "dir/sub/c.bin", "y/c"]).good();
+    for arguments in [&["get", "x/a", "y/a", "out/"][..], &["get", "-f", "x/*", "y/*", "out/"]] {
+        site.run(arguments).failed(2, &["\"x/a\" and \"y/a\" would both be the file \"a\""]);
+    }
+    assert!(!site.path("out").exists());
+    site.run(["get", "y/*", "y/c", "y/a", "out/"]).good();
+    assert_eq!(found(&site.path("out")), ["a", "c"]);
+    let removed = site.run(["rm", "y/*", "y/a", "x/a", "x/a", "--json"]).good().json();
+    assert_eq!(removed["removed"], json!(["y/a", "y/c", "x/a"]));
+}
+
+/// As `"$DIR/"` is in a script without that variable.
+#[test]
+fn an_empty_name_stands_for_no_files() {
+    let site = Site::new(2);
+    tree(&site);
+    site.run(["put", "dir/a", "x/a"]).good();
+    for name in ["", "/", "//", "/.", "/./"] {
+        for command in ["rm", "stat"] {
+            site.run([command, "-r", name]).failed(2, &["is no name", "`.`"]);
+            site.run([command, name]).failed(2, &["is no name"]);
+        }
+    }
+    for name in ["/", "/.", "/./"] {
+        site.run(["get", "-r", name, "out"]).failed(2, &["is no name"]);
+    }
+    assert!(!site.path("out").exists());
+    assert_eq!(site.names(), ["x/a"]);
+}
+
 /// Anything that is no file is left out and named. A link to a directory causes no endless loop.
 #[test]
 fn links_and_other_entries() {
@@ -229,6 +267,48 @@ fn holes_stay_holes() {
         assert!(copied.contains(&format!("\"bytes\":{len}")), "{copied}");
         site.run(["rm", name, "copy"]).good();
     }
+}
+
+/// Seen to fail when the standard output got holes as data.
+#[test]
+fn holes_stay_holes_in_a_file_that_is_the_standard_output() {
+    let site = Site::new(2);
+    let len = (1 << 30) + 5;
+    let source = File::create(site.path("source")).unwrap();
+    source.set_len(len).unwrap();
+    source.write_all_at(&bytes(100_000), 300 * MIB + 1).unwrap();
+    site.run(["put", "source"]).good();
+    // The shell writes before and behind. What is appended has no holes, and is as long.
+    for (redirection, place, most) in
+        [("> out", "-", 16 * MIB), ("> out", "/dev/stdout", 16 * MIB), (">> out", "-", 4 * len)]
+    {
+        let mut shell = Command::new("sh");
+        let script = format!("{{ printf head; \"$IOMILL\" get source {place}; printf tail; }} {redirection}");
+        shell.args(["-c", &script]).env("IOMILL", env!("CARGO_BIN_EXE_iomill")).env("IOMILL_ARRAY", site.drive(0));
+        assert!(shell.current_dir(site.root()).status().unwrap().success());
+        let out = File::open(site.path("out")).unwrap();
+        let found = out.metadata().unwrap();
+        assert!(found.len() == len + 8 && found.blocks() * 512 < most, "{redirection}: {} blocks", found.blocks());
+        let read = |offset, len| {
+            let mut read = vec![1; len];
+            out.read_exact_at(&mut read, offset).unwrap();
+            read
+        };
+        assert!(read(0, 4) == b"head" && read(len + 4, 4) == b"tail", "{redirection}");
+        assert!(read(300 * MIB + 5, 100_000) == bytes(100_000), "{redirection}");
+        assert!(read(4, 5000).iter().chain(&read(len, 4)).all(|byte| *byte == 0), "{redirection}");
+        fs::remove_file(site.path("out")).unwrap();
+    }
+    // Where bytes of the file lie behind, all are written over.
+    fs::write(site.path("old"), vec![7; 5 << 20]).unwrap();
+    let small = File::create(site.path("small")).unwrap();
+    small.set_len(3 << 20).unwrap();
+    small.write_all_at(b"end", (3 << 20) - 3).unwrap();
+    site.run(["put", "small"]).good();
+    let old = File::options().write(true).open(site.path("old")).unwrap();
+    assert!(site.command(["get", "small", "-"]).stdout(old).status().unwrap().success());
+    let old = fs::read(site.path("old")).unwrap();
+    assert!(old[..3 << 20] == fs::read(site.path("small")).unwrap() && old[3 << 20..] == vec![7; 2 << 20]);
 }
 
 /// Small holes, holes at the start and at the end, and a pipe, which has none.

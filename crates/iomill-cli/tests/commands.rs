@@ -331,7 +331,7 @@ fn usage_help_and_versions() {
     for arguments in [vec!["--help"], vec!["put", "--help"], vec!["put", "-h"], vec!["help"], vec!["help", "put"]] {
         assert!(site.run_bare(arguments).good().text().contains("Example"));
     }
-    // What most need comes first: `-h` leaves the options of I/O to `--help`, and says so.
+    // The most used commands come first: `-h` leaves the options of I/O to `--help`, and says so.
     for command in ["get", "put", "check", "info"] {
         let shown = |option| site.run_bare([command, option]).good().text().to_owned();
         let (short, long) = (shown("-h"), shown("--help"));

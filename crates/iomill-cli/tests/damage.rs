@@ -119,7 +119,7 @@ fn a_label_of_a_later_version_is_not_touched() {
     let later = text.replacen("format = 2", "format = 99", 1);
     assert_ne!(text, later);
     let body = later[..later.trim_end().rfind('\n').unwrap() + 1].to_owned();
-    let checksum = xxhash_rust::xxh3::xxh3_64(body.as_bytes());
+    let checksum = twox_hash::XxHash3_64::oneshot(body.as_bytes());
     fs::write(&label, format!("{body}# checksum xxh3:{checksum:016x}\n")).unwrap();
     let before = fs::read(&label).unwrap();
     for arguments in [vec!["ls"], vec!["check"], vec!["check", "--repair"], vec!["put", "-", "a"]] {
@@ -275,8 +275,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// `check --data` finds latent damage. A page that is not what was written is named, and a file without checksums
-/// is only read.
+/// `check --data` finds latent damage. A rotten page is named, and a file without checksums is only read.
 #[test]
 fn damaged_pages_are_found() {
     let site = Site::new(2);

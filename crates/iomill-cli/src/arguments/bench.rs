@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::size;
+use super::values::size;
 
 /// Arguments of `bench`.
 #[derive(Debug, Args)]

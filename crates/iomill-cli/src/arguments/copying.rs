@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser};
 
-use super::{Layout, block_size};
+use super::values::{Layout, block_size};
 
 /// Arguments of `put`.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{file, seconds, size};
+use super::values::{file, seconds, size};
 use crate::tune::findings::{Coalescing, NAMES};
 
 /// Arguments of `tune`.

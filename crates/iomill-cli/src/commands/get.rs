@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use iomill::Array;
 use serde_json::json;
 
-use super::{copied, get_many};
+use super::files::copied;
+use super::get_many;
 use crate::arguments::Get;
 use crate::console::Answer;
 use crate::context::Context;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use iomill::{Array, Buffer};
 use serde_json::{Value, json};
 
-use super::several;
+use super::files::several;
 use crate::arguments::Get;
 use crate::console::Answer;
 use crate::context::Context;
@@ -48,6 +48,7 @@ pub fn run(
             Err(failure) => failures.push(failure),
         }
     }
+    let files = distinct(files)?;
     // As with `cp -r`: the files of a single name get the name of a destination that does not exist yet.
     let is_alone = arguments.to.is_none() && arguments.operands.len() == 2;
     let is_renamed = is_alone && has_root && !is_directory(dest);
@@ -66,6 +67,25 @@ pub fn run(
         failures,
     };
     Ok(work.answer(&files))
+}
+
+/// Takes a file once that several arguments name. Refuses two files for one path: the later one would replace the
+/// other.
+fn distinct(files: Vec<Selected>) -> Result<Vec<Selected>> {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let mut once = Vec::with_capacity(files.len());
+    for selected in files {
+        let (name, relative) = (&selected.file.name, &selected.relative);
+        match names.insert(relative.clone(), name.clone()) {
+            None => once.push(selected),
+            Some(other) if other == *name => {}
+            Some(other) => {
+                let why = format!("{other:?} and {name:?} would both be the file {relative:?} below the destination");
+                return Err(Failure::Usage(why));
+            }
+        }
+    }
+    Ok(once)
 }
 
 fn is_directory(dest: &Path) -> bool {

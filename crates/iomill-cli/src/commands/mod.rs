@@ -6,6 +6,7 @@ mod catalog;
 mod check;
 mod completions;
 mod cp;
+mod files;
 mod get;
 mod get_many;
 mod info;
@@ -23,13 +24,10 @@ mod top;
 mod truncate;
 mod tune;
 
-use serde_json::{Value, json};
-
 use crate::arguments::Command;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::failure::{Failure, Result};
-use crate::human;
+use crate::failure::Result;
 
 /// Runs a command.
 pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
@@ -54,18 +52,4 @@ pub fn run(context: &Context<'_>, command: &Command) -> Result<Answer> {
         Command::Completions(arguments) => completions::run(arguments),
         Command::Man(arguments) => man::run(arguments),
     }
-}
-
-/// The JSON document of `put` and `get`.
-fn copied(name: &str, bytes: u64, seconds: f64) -> Value {
-    json!({ "name": name, "bytes": bytes, "seconds": seconds, "bytes_per_second": human::per_second(bytes, seconds) })
-}
-
-/// After a failure of one file the others follow. After another failure they do not: it would repeat itself.
-fn several(result: Result<()>, failures: &mut Vec<Failure>) -> Result<()> {
-    match result {
-        Err(failure) if failure.is_of_one_file() => failures.push(failure),
-        other => return other,
-    }
-    Ok(())
 }

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::human;
-use crate::probe::{self, Figures, Point, Settings, Stage};
+use crate::probe;
+use crate::probe::course::{Settings, Stage};
+use crate::probe::figures::{DEEP, Figures, Point};
 use iomill::Profile;
 use iomill_platform::tree::Tree;
 use serde_json::{Value, json};
@@ -236,7 +238,7 @@ fn latencies(figures: &Figures) -> String {
         .iter()
         .map(|drive| (&drive.path, &drive.devices, drive.node, &drive.latency, drive.alone.iops, drive.best_depth));
     let raw = figures.raw.iter().map(|raw| {
-        let deep = raw.depths.iter().find(|depth| depth.depth == probe::DEEP).map_or(0.0, |depth| depth.iops);
+        let deep = raw.depths.iter().find(|depth| depth.depth == DEEP).map_or(0.0, |depth| depth.iops);
         (&raw.path, &raw.devices, raw.node, &raw.latency, deep, raw.best_depth)
     });
     for (path, devices, its_node, latency, deep, best_depth) in drives.chain(raw) {
@@ -258,7 +260,7 @@ fn latencies(figures: &Figures) -> String {
     let mut text = table.render();
     let latencies = figures.drives.iter().map(|drive| (&drive.path, &drive.latency));
     let latencies: Vec<_> = latencies.chain(figures.raw.iter().map(|raw| (&raw.path, &raw.latency))).collect();
-    text.push_str(&format!("One read of 4 KiB at a time; reads/s: {} in flight.\n", probe::DEEP));
+    text.push_str(&format!("One read of 4 KiB at a time; reads/s: {} in flight.\n", DEEP));
     for (path, latency) in latencies {
         text.push_str(&format!("{}: split by {}\n", path.display(), latency.split_by));
     }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{copied, put_many, put_one};
+use super::files::copied;
+use super::{put_many, put_one};
 use crate::arguments::Put;
 use crate::console::Answer;
 use crate::context::Context;

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use iomill::{Answer as Begun, Array, FileStat, PutOptions, When, block_on};
 use serde_json::{Value, json};
 
-use super::{put_one, several};
+use super::files::several;
+use super::put_one;
 use crate::arguments::Put;
 use crate::console::Answer;
 use crate::context::Context;
@@ -42,7 +43,7 @@ pub fn run(context: &Context<'_>, arguments: &Put, sources: &[PathBuf], target: 
     context.with_writer(|array| {
         let mut found = Found { own: own_directories(array)?, ..Found::default() };
         for source in sources {
-            found.take(source, target, arguments.recursive)?;
+            found.take(source, target, arguments.recursive, &interrupt)?;
         }
         context.note(std::mem::take(&mut found.notes));
         let items = distinct(std::mem::take(&mut found.items))?;
@@ -101,7 +102,7 @@ struct Found {
 
 impl Found {
     /// Takes in a source, or all files below it.
-    fn take(&mut self, source: &Path, target: Option<&str>, recursive: bool) -> Result<()> {
+    fn take(&mut self, source: &Path, target: Option<&str>, recursive: bool, interrupt: &Interrupt) -> Result<()> {
         let is_directory = !Source::is_stdin(source) && source.is_dir();
         if !is_directory {
             let bytes = fs::metadata(source).map_or(0, |found| found.len());
@@ -121,14 +122,14 @@ impl Found {
             prefix if inside => prefix.unwrap_or_default().to_owned(),
             prefix => format!("{}/", naming::for_source(source, prefix)?),
         };
-        self.walk(source, base);
-        Ok(())
+        self.walk(source, base, interrupt)
     }
 
-    /// Takes in all files below a directory, in the order of their names.
-    fn walk(&mut self, directory: &Path, base: String) {
+    /// Takes in all files below a directory, in the order of their names. A tree may take minutes, so signals end this.
+    fn walk(&mut self, directory: &Path, base: String, interrupt: &Interrupt) -> Result<()> {
         let mut waiting = vec![(directory.to_owned(), base)];
         while let Some((directory, base)) = waiting.pop() {
+            interrupt.check()?;
             let is_own = |found: fs::Metadata| self.own.contains(&(found.dev(), found.ino()));
             if fs::metadata(&directory).is_ok_and(is_own) {
                 self.notes.push(format!("{} is left out: the array itself is in it", shown(&directory)));
@@ -167,6 +168,7 @@ impl Found {
             }
             waiting.extend(below.into_iter().rev());
         }
+        Ok(())
     }
 }
 
@@ -250,5 +252,24 @@ impl Work<'_> {
     fn note(&mut self, document: Value, bytes: u64) {
         self.done.push(document);
         self.bytes += bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seen to fail when only the copy looked for signals: a tree of `/` was listed for minutes after the first one.
+    #[test]
+    fn a_signal_ends_the_listing_of_a_tree() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("f"), "content").unwrap();
+        let take = |interrupt| {
+            let mut found = Found::default();
+            found.take(directory.path(), None, true, &interrupt).map(|()| found.items.len())
+        };
+        assert_eq!(take(Interrupt::after(0)).unwrap(), 1);
+        let stopped = take(Interrupt::after(libc::SIGTERM));
+        assert!(matches!(stopped, Err(Failure::Interrupted { signal: libc::SIGTERM })), "{stopped:?}");
     }
 }

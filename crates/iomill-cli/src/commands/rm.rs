@@ -1,8 +1,10 @@
 //! `iomill rm`: deletes files. If one cannot be deleted, the others are deleted all the same.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
-use super::several;
+use super::files::several;
 use crate::arguments::Names;
 use crate::console::Answer;
 use crate::context::Context;
@@ -21,6 +23,9 @@ pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
                 Err(failure) => failures.push(failure),
             }
         }
+        // Several arguments may stand for one file.
+        let mut seen = BTreeSet::new();
+        names.retain(|name: &String| seen.insert(name.clone()));
         let mut progress = Progress::of_files(context.global);
         let (all, mut removed) = (names.len() as u64, Vec::new());
         for name in names {

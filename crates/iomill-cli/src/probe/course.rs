@@ -5,19 +5,17 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use iomill::{Error, Result};
 use iomill_platform::drives::{self, Drive, Transport};
 use iomill_platform::machine::Machine as Platform;
 use iomill_platform::tree::Tree;
 
+use super::figures::{Adapter, DEEP, DriveFigures, ENOUGH, Figures, Point, Way, best_depth, linear, steps, weights};
 use super::idle::Seconds;
+use super::profile;
 use super::raw::{Depth, Raw, RawFigures};
-use super::{
-    Adapter, DEEP, DEPTHS, DriveFigures, Figures, Point, SIZES, Settings, Stage, WIDE_BYTES, Way, best_depth, linear,
-    profile, steps, weights,
-};
 use crate::machine::Machine;
 use iomill_loops::clock::Sample;
 use iomill_loops::draw::PAGE_BYTES;
@@ -27,6 +25,43 @@ use iomill_loops::paths::{self, Cost, Ground};
 use iomill_loops::{latency, served};
 
 const PAGE: u32 = PAGE_BYTES as u32;
+/// Measured depths: the number of reads in flight on each drive.
+pub const DEPTHS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Measured request sizes, in bytes.
+pub const SIZES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Bytes per read when bandwidth is measured.
+pub const WIDE_BYTES: u32 = 64 << 10;
+
+/// What to probe.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A directory on each drive.
+    pub places: Vec<PathBuf>,
+    /// Block devices to read without a file system.
+    pub raw: Vec<PathBuf>,
+    /// Length of the file that is made in each place, in bytes.
+    pub part_bytes: u64,
+    /// Duration of each run. Its faster half counts.
+    pub slice: Duration,
+    /// Maximum number of threads.
+    pub threads: usize,
+}
+
+/// The present step of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Writing the files: bytes so far, and the total.
+    Filling(u64, u64),
+    /// Measuring.
+    Measuring {
+        /// Runs that are done.
+        done: usize,
+        /// Runs in total.
+        total: usize,
+        /// The purpose of the run that starts now.
+        what: &'static str,
+    },
+}
 
 /// See the head of this file.
 pub struct Course<'a> {
@@ -223,7 +258,7 @@ impl<'a> Course<'a> {
             }
             figures.paths.extend(self.paths(&ground, &mut figures.paths_left_out)?);
             let most = depths.iter().map(|depth| depth.iops).fold(0.0, f64::max);
-            let enough = depths.iter().find(|depth| depth.iops >= super::ENOUGH * most);
+            let enough = depths.iter().find(|depth| depth.iops >= ENOUGH * most);
             figures.raw.push(RawFigures {
                 path: device.path.clone(),
                 len_bytes: device.len_bytes,

@@ -6,7 +6,7 @@
 
 use crate::human;
 
-use super::{Figures, Point};
+use super::figures::{Figures, Point};
 
 /// A picture's size in pixels, and the edges of the area that the points are in.
 const SIZE: (f64, f64) = (560.0, 340.0);

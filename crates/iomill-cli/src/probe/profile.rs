@@ -13,7 +13,7 @@ use iomill::{Error, Result};
 
 use crate::human;
 
-use super::Figures;
+use super::figures::Figures;
 
 /// Maximum length of a label; real ones are shorter.
 const LABEL_BYTES_MAX: u64 = 4 << 20;

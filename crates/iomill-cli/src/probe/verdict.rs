@@ -2,12 +2,10 @@
 
 use crate::human;
 
+use super::figures::{Adapter, BUSY, DriveFigures, Figures, is_busy, is_crowded, slow_and_fast};
 use super::raw::RawFigures;
-use super::{Adapter, DriveFigures, Figures, Point, slow_and_fast};
 use iomill_loops::served::Served;
 
-/// A thread that uses more than this share of a CPU has no time left.
-const BUSY: f64 = 0.9;
 /// If all drives together reach less than this share of the sum of each alone, something that they share limits them.
 const TOGETHER: f64 = 0.85;
 
@@ -75,17 +73,6 @@ fn limit(figures: &Figures) -> String {
          {reached} reads of 4 KiB a second, {:.0}% of what they do one by one, with {busy:.0}% of the processors busy",
         100.0 * share
     )
-}
-
-/// Whether the CPUs had nothing left during a run, because of the run itself or of other programs.
-pub(super) fn is_busy(point: &Point, cpus: usize) -> bool {
-    let cpus = cpus.max(1);
-    point.cpus_used >= BUSY * point.threads.min(cpus) as f64 || is_crowded(point, cpus)
-}
-
-/// Whether almost no CPU time was left, used by any program.
-fn is_crowded(point: &Point, cpus: usize) -> bool {
-    point.cpus_idle.is_some_and(|idle| idle <= (1.0 - BUSY) * cpus as f64)
 }
 
 /// Says how much of the CPUs other programs used. Time in interrupts counts for the drives.
@@ -237,8 +224,8 @@ fn uneven(figures: &Figures) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::tests::point;
-    use super::super::{DriveFigures, Figures};
+    use super::super::figures::tests::point;
+    use super::super::figures::{DriveFigures, Figures};
     use super::*;
     use crate::machine::Machine;
     use iomill_loops::latency::{Costs, Latency};
@@ -270,7 +257,7 @@ pub(crate) mod tests {
             best_depth: 16,
         };
         let mut threads = vec![point(together * 0.6, 32, 1, 2, 1.0), point(together, 32, 4, 2, cpus_used)];
-        super::super::linear(&mut threads, |point| point.threads);
+        super::super::figures::linear(&mut threads, |point| point.threads);
         Figures {
             machine: Machine { cores_allowed: 4, ..Machine::default() },
             drives: alone.into_iter().enumerate().map(drive).collect(),

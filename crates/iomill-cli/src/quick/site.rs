@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::human;
-use iomill::sys::limits::memory_limit_bytes;
+use iomill::sys::limits::available_bytes;
 use iomill::{ArrayOptions, Error, FileOptions};
 use iomill_loops::leftovers::{self, By};
 use iomill_loops::quick::{BLOCK_BYTES, DRIVES, PAGE_BYTES, fill};
-use iomill_platform::{memory, mounts};
+use iomill_platform::mounts;
 use rustix::fs::{Advice, OFlags, StatVfsMountFlags, fadvise, statfs, statvfs};
 
 use crate::failure::{Failure, Result};
@@ -101,13 +101,6 @@ impl Size {
     }
 }
 
-/// Memory that this process may use, if the machine reports it.
-fn memory_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = memory::bytes(&text, "MemAvailable").unwrap_or(USUAL_BYTES);
-    available.min(memory_limit_bytes(Path::new("/")).unwrap_or(USUAL_BYTES))
-}
-
 /// Refuses a place that cannot be measured, and returns how much room it has.
 fn room(base: &Path) -> Result<u64> {
     let kind = statfs(base).map_err(|e| Failure::local("use", base)(e.into()))?;
@@ -139,7 +132,7 @@ impl Site {
     ) -> Result<Site> {
         // Before the room is counted, because leftovers may occupy it.
         leftovers::remove_in(base);
-        let memory = memory_bytes();
+        let memory = available_bytes(Path::new("/")).unwrap_or(USUAL_BYTES);
         let size = Size::plan(asked, room(base)?, memory, base)?;
         let dir = base.join(leftovers::name(By::Bench));
         let made = fs::create_dir(&dir).map_err(Failure::local("create", &dir));

@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+/// The subject of findings about the whole machine.
+pub const MACHINE: &str = "machine";
+
 /// The meaning of a finding for the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -140,7 +140,7 @@ impl Site {
         Ended::of(self.bare_command(arguments).output().unwrap())
     }
 
-    /// Runs the command. Returns the most memory that it had, too, in bytes.
+    /// Runs the command. Also returns its peak memory, in bytes.
     #[expect(clippy::zombie_processes, reason = "wait4 waits for it")]
     pub fn peak<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> (Ended, u64) {
         let out = self.path("peak.out");

@@ -5,8 +5,7 @@ use iomill_platform::drives::Drive;
 use iomill_platform::machine::Machine;
 use iomill_platform::tree::Tree;
 
-use super::MACHINE;
-use crate::tune::finding::{Finding, Verdict};
+use crate::tune::finding::{Finding, MACHINE, Verdict};
 
 const GOVERNOR: &str = "Linux: Documentation/admin-guide/pm/cpufreq.rst";
 const BINDING: &str = "Zheng, Burns, Szalay (SC'13); Linux: Documentation/admin-guide/mm/numaperf.rst";

@@ -6,8 +6,8 @@ use iomill_platform::interrupts::{self, Interrupt, Mobility};
 use iomill_platform::machine::Machine;
 use iomill_platform::tree::{Tree, parse_hex};
 
-use super::{Coalescing, MACHINE, Wishes};
-use crate::tune::finding::{Finding, Verdict};
+use super::wishes::{Coalescing, Wishes};
+use crate::tune::finding::{Finding, MACHINE, Verdict};
 
 const SPREAD: &str = "Zheng, Burns, Szalay (SC'13); Linux: Documentation/core-api/irq/irq-affinity.rst, Documentation/core-api/irq/managed_irq.rst";
 const COALESCING: &str = "Foong, Veal, Hady: Towards SSD-Ready Enterprise Platforms (ADMS 2010); NVM Express Base Specification, feature 08h";

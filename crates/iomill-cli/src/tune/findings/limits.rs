@@ -2,8 +2,7 @@
 
 use iomill_platform::tree::{Tree, chosen};
 
-use super::MACHINE;
-use crate::tune::finding::{Finding, Verdict};
+use crate::tune::finding::{Finding, MACHINE, Verdict};
 
 const MEMLOCK: &str = "io_uring_register(2); getrlimit(2), RLIMIT_MEMLOCK";
 const OPEN_FILES: &str = "getrlimit(2), RLIMIT_NOFILE";

@@ -8,15 +8,14 @@ mod interrupts;
 mod limits;
 mod mounts;
 mod queue;
+mod wishes;
 
 use iomill_platform::drives::Drive;
 use iomill_platform::machine::Machine;
 use iomill_platform::tree::Tree;
 
 use crate::tune::finding::Finding;
-
-/// The subject of findings about the whole machine.
-pub const MACHINE: &str = "machine";
+pub use wishes::{Coalescing, Wishes};
 
 /// The names of all checks, in the order of reports.
 pub const NAMES: [&str; 21] = [
@@ -42,22 +41,6 @@ pub const NAMES: [&str; 21] = [
     "io_uring",
     "huge_pages",
 ];
-
-/// NVMe interrupt coalescing: an interrupt comes after this number of completions, or this time after the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coalescing {
-    /// Completions, 1 to 256.
-    pub completions: u16,
-    /// Time in units of 100 µs, 0 to 255. With 0 no completion waits.
-    pub time_100us: u8,
-}
-
-/// The settings that a user wants besides those that are always good.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// Interrupt coalescing for NVMe drives, which trades latency for CPU time.
-    pub coalescing: Option<Coalescing>,
-}
 
 /// Checks drives, and the machine around them.
 pub fn all(tree: &Tree, machine: &Machine, drives: &[Drive], wishes: &Wishes) -> Vec<Finding> {
