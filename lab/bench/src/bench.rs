@@ -46,7 +46,7 @@ pub enum Rivals {
     All,
     /// No rivals.
     None,
-    /// These, of [`RIVALS`].
+    /// These, out of [`RIVALS`].
     Some(Vec<String>),
 }
 
@@ -102,9 +102,9 @@ pub struct Settings {
     pub shape: Shape,
     /// The timed part.
     pub plan: Plan,
-    /// The ways of iomill that are measured, by their contenders' names.
+    /// The ways of iomill to measure, by their contenders' names.
     pub ways: Vec<&'static str>,
-    /// Its asynchronous ways that are measured.
+    /// Its asynchronous ways to measure.
     pub flyers: Vec<Flyer>,
     /// How iomill opens the array. The measurement sets mode, depth and access itself.
     pub options: ArrayOptions,

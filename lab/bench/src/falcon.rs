@@ -115,7 +115,7 @@ pub struct Ladder {
 /// The results for one array.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rung {
-    /// How many drives it has.
+    /// The number of its drives.
     pub drives: usize,
     /// The measurements.
     #[serde(flatten)]
@@ -125,7 +125,7 @@ pub struct Rung {
 /// An array that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DrivesLeftOut {
-    /// How many drives it would have had.
+    /// The number of drives that it would have had.
     pub drives: usize,
     /// The reason.
     pub why: String,

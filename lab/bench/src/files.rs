@@ -1,4 +1,4 @@
-//! What small files cost: iomill with one and three copies of its catalog beside plain files and other stores on the
+//! The costs of small files: iomill with one and three copies of its catalog beside plain files and other stores on the
 //! same file system.
 //!
 //! Goals: one table for all operations. Non-goals: large files.
@@ -46,14 +46,14 @@ pub struct Settings {
 /// Measures, and leaves nothing behind. `cancel` ends it soon; the report then has the complete rounds only.
 pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage)) -> Result<Report> {
     settings.rivals.check(RIVALS)?;
-    // Dropping it removes all that is below it.
+    // Its drop removes the directory with all files below it.
     let place = Place::new(&settings.dir)?;
     let mut contenders: Vec<Box<dyn Contender<FileWork>>> = Vec::new();
     let mut arenas = Vec::new();
     for (name, copies) in [(IOMILL_1_COPY, 1), (IOMILL_3_COPIES, 3), (IOMILL_FUTURES, 1), (IOMILL_NO_SYNC, 1)] {
         let arena =
             Arena::fresh_with(&place.0.join(name), DRIVES, &settings.options, &CreateOptions::new().copies(copies))?;
-        // Each read is one from a drive, as those of plain files.
+        // Each read is one from a drive, as for plain files.
         let options = settings.options.clone().cache_bytes(0).sync_changes(name != IOMILL_NO_SYNC);
         let files =
             Files::in_array(name, arena.drives(), &options).noting(&format!("{DRIVES} drives on one file system"));
@@ -82,7 +82,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
     Ok(Report { baselines: &[PLAIN_FILES, SQLITE, REDB], ..Report::new(machine, &measured) })
 }
 
-/// A directory that is removed at the end, with all in it.
+/// A directory that is removed at the end, with its contents.
 #[derive(Debug)]
 struct Place(PathBuf);
 
@@ -108,7 +108,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.0.exists() {
-            // After an error, which the caller gets.
+            // After an error, which the caller returns.
             let _ = self.remove();
         }
     }

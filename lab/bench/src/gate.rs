@@ -1,5 +1,4 @@
-//! The gate: a few ratios between contenders that later changes must not make worse, each with the noise that it was
-//! seen with.
+//! The gate: a few ratios between contenders that later changes must not make worse, each with its measured noise.
 //!
 //! Goals: an answer within three minutes that a busy machine does not change. The contenders of a ratio take turns,
 //! each round yields its own ratio, and only a difference beyond the spread of these ratios counts. Non-goals: absolute
@@ -48,7 +47,7 @@ const COLD_SIZE_OVER_CACHE: u64 = 8;
 /// Records or pages per call, for calls that take many.
 const BATCH: u32 = 256;
 
-/// More noise than this share of the bound may hide a ratio that is far worse.
+/// If the noise is more than this share of the bound, it may hide a ratio that is far worse.
 const NOISE_SHARE_MAX: f64 = 0.25;
 
 /// How to measure.
@@ -81,7 +80,7 @@ impl Figure {
     }
 }
 
-/// A ratio as it is measured: its name in `gate.toml`, the figure, and the two contenders.
+/// A measured ratio: its name in `gate.toml`, the figure, and the two contenders.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     name: &'static str,
@@ -99,7 +98,7 @@ const DRIVES: [Pair; 2] = [
     pair("drives-by-hand", Figure::CpuPerOp, IOMILL_INLINE, URING_BY_HAND),
     pair("drives-by-hand-time", Figure::TimePerOp, IOMILL_INLINE, URING_BY_HAND),
 ];
-/// Reads of more than fits in the cache.
+/// Reads of data larger than the memory.
 const COLD: [Pair; 2] = [
     pair("cold-by-hand", Figure::CpuPerOp, IOMILL_READ_MANY, URING_BY_HAND),
     pair("cold-futures", Figure::CpuPerOp, IOMILL_FUTURE_64, IOMILL_READ_MANY),
@@ -123,7 +122,7 @@ pub enum Verdict {
     Within,
     /// Worse than its bound by more than the noise.
     Worse,
-    /// Not known to be worse, with so much noise that it may be by far.
+    /// Not known to be worse, but the noise is so large that it may be far worse.
     TooNoisy,
     /// A contender did not take part.
     NotMeasured,
@@ -157,7 +156,7 @@ pub struct Ratio {
     pub seen: Option<f64>,
     /// The possible error of the median: half of the range of the rounds' ratios without the smallest and the largest.
     pub noise: Option<f64>,
-    /// The largest value that is allowed.
+    /// The largest allowed value.
     pub bound: f64,
     /// The verdict.
     pub verdict: Verdict,

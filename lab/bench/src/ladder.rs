@@ -3,7 +3,7 @@
 //!
 //! Goals: each step adds to the steps before it. The steps take turns as contenders, so that a disturbance of the
 //! machine affects all of them. The machine's settings are restored, also after an error or a signal. Non-goals: advice
-//! on how a machine should be set; `iomill tune` gives that.
+//! on the settings of a machine, which `iomill tune` gives.
 //!
 //! The old settings are saved durably before any change. After a kill the next ladder restores them first.
 
@@ -61,7 +61,7 @@ pub struct Settings {
 struct Switch {
     off: Vec<Setting>,
     on: Vec<Setting>,
-    /// Why the step switches nothing.
+    /// The reason why the step switches nothing.
     why_not: Option<String>,
 }
 
@@ -197,7 +197,7 @@ impl<'a> Rig<'a> {
 
 impl Drop for Rig<'_> {
     fn drop(&mut self) {
-        // `run` also restores, and reports errors. This is for a panic.
+        // `run` also restores, and reports errors. The drop is for a panic.
         let _ = put_back(self.tree, self.store);
     }
 }

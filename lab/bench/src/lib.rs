@@ -1,8 +1,8 @@
-//! Measurements and figures: what iomill costs compared with fio, `pread`, `mmap`, and io_uring and libaio by hand.
+//! Measurements and figures: the costs of iomill compared with fio, `pread`, `mmap`, and io_uring and libaio by hand.
 //!
-//! Goals: which contenders take part in a measurement, and its figures, tables, charts and documents ([`report`]). The
-//! contenders and their loops are `iomill-contenders`, and its rooms have their names here too. Non-goals: code that a
-//! clock times. This crate is not optimised, which saves time of each build.
+//! Goals: the choice of contenders for a measurement, and its figures, tables, charts and documents ([`report`]). The
+//! contenders and their loops are in `iomill-contenders`, and its rooms have their names here too. Non-goals: code that
+//! a clock times. This crate is not optimised, which saves time of each build.
 
 pub mod bench;
 pub mod chart;

@@ -28,7 +28,7 @@ use crate::task::Task;
 use crate::workload::Workload;
 use iomill_cli::human;
 
-/// Bytes of a value, and of the slot that it lies in.
+/// Bytes of a value, and of its slot.
 const VALUE_BYTES: u32 = 1000;
 const VALUE_SLOT_BYTES: u32 = 1024;
 /// Minimum ratio of the file's length to the memory. With a smaller file, bytes that were read once would often still
@@ -215,7 +215,7 @@ fn in_turns<T: Task>(
     rounds::run_each(contenders, plans, &mut |at| stage(Stage::Measuring(at)), cancel)
 }
 
-/// A contender that reads whole pages, all of them from drives, beside contenders that have a cache.
+/// A contender that reads whole pages, all of them from drives, beside contenders with a cache.
 pub(crate) struct Uncached {
     pub(crate) reader: Box<dyn Contender>,
     /// I/Os in flight on each drive, for a reader that has several.

@@ -34,7 +34,7 @@ pub struct Settings {
     pub request_bytes: Vec<u32>,
     /// The orders of the reads; one measurement each.
     pub orders: Vec<Order>,
-    /// Bytes that a file grows by, in writes of 4 KiB. 0 leaves growth out.
+    /// The number of bytes by which a file grows, in writes of 4 KiB. 0 leaves growth out.
     pub growth_bytes: u64,
     /// How turns are taken.
     pub turns: Turns,

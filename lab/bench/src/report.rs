@@ -29,7 +29,7 @@ pub struct Report {
     pub left_out: Vec<LeftOut>,
     /// True if the run was cancelled before all rounds were done.
     pub cancelled: bool,
-    /// What ended the run before all measurements were done; null if nothing did. The results are those of the earlier
+    /// The error that ended the run before all measurements were done, or null. The results are those of the earlier
     /// ones.
     pub failed: Option<Failed>,
     /// Contenders that the table compares with, instead of the best rival.
@@ -66,9 +66,9 @@ pub struct Row {
     pub max_cpu_us_per_op: f64,
     /// The same median in nanoseconds.
     pub cpu_ns_per_op: f64,
-    /// Bytes that came from drives per operation, the median; null where the kernel does not count them.
+    /// Bytes that were read from drives per operation, the median; null if the kernel does not count them.
     pub fetched_bytes_per_op: Option<f64>,
-    /// Percentage of operations that found their bytes in memory, from the bytes fetched; null where none can.
+    /// Percentage of operations that found their bytes in memory, from the bytes fetched; null if no operation can.
     pub hit_percent: Option<f64>,
     /// Median latency in microseconds, the median of the rounds; null if none was timed.
     pub p50_us: Option<f64>,
@@ -133,8 +133,8 @@ impl Report {
             .map_err(|e| Error::Tool { what: "writing the report as JSON".into(), why: e.to_string() })
     }
 
-    /// The report as a table for people, for a terminal with that many columns or for none; without a newline at the
-    /// end.
+    /// The report as a table for people, for a terminal with `terminal_width` columns or for none; without a newline at
+    /// the end.
     pub fn table(&self, terminal_width: Option<usize>) -> String {
         let columns = self.columns();
         let headings: Vec<&String> = columns.iter().map(|column| &column.0).collect();

@@ -1,7 +1,8 @@
-//! Random rows of a user's own file, by iomill and as programs read them today: how much faster is a gather?
+//! Random rows of a user's own file, by iomill and by the usual ways of today's programs. The question is the speed of
+//! a gather.
 //!
-//! Goals: one run answers, for rows that are on drives and for rows that are in memory; the file is only read.
-//! Non-goals: data of our own, arrays ([`crate::limited`], [`crate::warm`]); popular rows.
+//! Goals: one run answers for rows on drives and for rows in memory; the file is only read. Non-goals: data of our own,
+//! arrays ([`crate::limited`], [`crate::warm`]); popular rows.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +14,7 @@ use crate::bench::Stage;
 use crate::contender::{Cache, Contender, IOMILL_READ_ROWS, MMAP, MMAP_RANDOM, Sample, Slice, URING_BY_HAND};
 use crate::held::{self, Held, Helper, Job};
 use crate::limited::Uncached;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::report::{Report, Row};
 use crate::rivals::uring::Uring;
 use crate::rounds::{self, Measured, Turns, WARM_UP};
@@ -24,9 +25,15 @@ use iomill_cli::human;
 
 /// Cold reads: the file's length over the memory, if no memory is given.
 const SIZE_OVER_CACHE: u64 = 8;
-/// That memory is no smaller than this, if it is less than half of the file. The kernel may read several MiB ahead for
-/// one page of a mapping, and ends a process that has no memory for these.
+/// The minimum of that memory, unless half of the file is less. The kernel may read several MiB ahead for one page of a
+/// mapping, and kills a process that has no memory for these.
 const CACHE_BYTES_USUAL: u64 = 16 << 20;
+/// The divisor of the available memory that gives the memory of a cold cache, if none is given.
+const AVAILABLE_OVER_CACHE: u64 = 4;
+/// The contenders with a list of numbers at the same time: iomill, and the rivals in processes of their own.
+const LISTS: u64 = 4;
+/// Memory of all processes beside cache, lists and rows.
+const BESIDES_BYTES: u64 = 24 << 20;
 /// The smallest memory for cold reads.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 
@@ -41,8 +48,8 @@ pub struct Settings {
     pub row_bytes: u32,
     /// Rows of a gather.
     pub batch: u32,
-    /// Memory for cold reads, the same for all contenders. The default is an eighth of the file; of a short file it is
-    /// more.
+    /// Memory for cold reads, the same for all contenders. The default is an eighth of the file, and more for a short
+    /// file. It is at most a quarter of the available memory.
     pub cache_bytes: Option<u64>,
     /// How iomill opens the file. The measurement sets the cache's size.
     pub options: RuntimeOptions,
@@ -55,9 +62,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    fn cold(&self, len_bytes: u64) -> Result<RowReads> {
+    /// The cold reads of a file, with this much memory available.
+    fn cold(&self, len_bytes: u64, there: u64) -> Result<RowReads> {
         let usual = (len_bytes / SIZE_OVER_CACHE).max(CACHE_BYTES_USUAL).min(len_bytes / 2);
-        let cache_bytes = self.cache_bytes.unwrap_or(usual);
+        let cache_bytes = self.cache_bytes.unwrap_or(usual.min(there / AVAILABLE_OVER_CACHE));
         let cache = human::size(cache_bytes);
         if cache_bytes < CACHE_BYTES_MIN {
             let least = human::size(CACHE_BYTES_MIN).replace(' ', "");
@@ -69,7 +77,24 @@ impl Settings {
             let why = "most of them would find their rows in memory; give a smaller --cache, or a file at least twice as long";
             return Err(Error::invalid(what, why));
         }
-        Ok(RowReads { row_bytes: self.row_bytes, batch: self.batch, len_bytes, cache_bytes })
+        let reads = RowReads { row_bytes: self.row_bytes, batch: self.batch, len_bytes, cache_bytes };
+        let needed = self.memory_bytes(&reads);
+        if needed > there {
+            let (needed, there) = (human::size(needed), human::size(there));
+            let why = format!(
+                "all processes together take {needed}, and {there} is available; give a smaller --cache, or more memory"
+            );
+            return Err(Error::invalid(format!("memory for {cache}"), why));
+        }
+        Ok(reads)
+    }
+
+    /// Memory of all processes in cold reads, in bytes.
+    fn memory_bytes(&self, reads: &RowReads) -> u64 {
+        let threads = self.turns.threads.iter().max().map_or(1, |&threads| threads as u64);
+        let gathers = threads.saturating_mul(u64::from(reads.batch)).saturating_mul(reads.row_bytes.into());
+        let lists = LISTS * reads.list_bytes();
+        reads.cache_bytes.saturating_add(lists).saturating_add(gathers).saturating_add(BESIDES_BYTES)
     }
 }
 
@@ -78,7 +103,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, stage: &mut dyn FnMut(Stage
     // A file that iomill cannot open is an error before anything else.
     let runtime = settings.options.clone().cache_bytes(0).start()?;
     let len_bytes = PlainOptions::new().runtime(&runtime).open(&settings.path)?.len();
-    let cold = settings.cold(len_bytes)?;
+    let cold = settings.cold(len_bytes, machine::available_memory_bytes()?)?;
     let target = Target::plain(settings.path.clone(), len_bytes)?;
     let machine = Machine::look(target.parts());
     let mut measured = turns(from_drives(settings, &target), cold, settings, cancel, stage)?;
@@ -160,7 +185,7 @@ impl Contender<RowReads> for Uncached {
     }
 }
 
-/// The answer in words: the time of a gather of `batch` rows, by iomill and by the fastest of its rivals in the same
+/// The result in words: the time of a gather of `batch` rows, by iomill and by the fastest of its rivals in the same
 /// memory. A mapping without advice may take hundreds of times as long as the fastest one, because the kernel reads
 /// many pages ahead for each row.
 pub fn verdict(report: &Report, batch: u32) -> Vec<String> {
@@ -263,20 +288,40 @@ mod tests {
         );
     }
 
-    #[test]
-    fn memory_is_an_eighth_of_the_file_unless_given() {
+    /// A gather of `batch` rows with the default memory.
+    fn settings(batch: u32) -> Settings {
         let helper = Helper { program: "true".into(), arguments: Vec::new() };
         let turns = Turns { threads: vec![1], rounds: 1, slice: WARM_UP };
         let (path, options) = ("f".into(), RuntimeOptions::new());
-        let settings =
-            Settings { path, row_bytes: 512, batch: 64, cache_bytes: None, options, depth: 32, turns, helper };
+        Settings { path, row_bytes: 512, batch, cache_bytes: None, options, depth: 32, turns, helper }
+    }
+
+    #[test]
+    fn memory_is_an_eighth_of_the_file_unless_given() {
+        let settings = settings(64);
         for (len, cache) in [(800 << 20, 100 << 20), (80 << 20, 16 << 20), (20 << 20, 10 << 20)] {
-            assert_eq!(settings.cold(len).unwrap().cache_bytes, cache);
+            assert_eq!(settings.cold(len, 1 << 30).unwrap().cache_bytes, cache);
         }
-        let says = |settings: &Settings, len| settings.cold(len).unwrap_err().to_string();
+        let says = |settings: &Settings, len| settings.cold(len, 1 << 30).unwrap_err().to_string();
         assert!(says(&settings, 1 << 20).contains("at least 1MiB"), "{}", says(&settings, 1 << 20));
         let settings = Settings { cache_bytes: Some(6 << 20), ..settings };
-        assert_eq!(settings.cold(12 << 20).unwrap().cache_bytes, 6 << 20);
+        assert_eq!(settings.cold(12 << 20, 1 << 30).unwrap().cache_bytes, 6 << 20);
         assert!(says(&settings, 11 << 20).contains("twice as long"), "{}", says(&settings, 11 << 20));
+    }
+
+    #[test]
+    fn memory_is_what_is_available() {
+        let settings = settings(4096);
+        let cold = |settings: &Settings, there: u64| settings.cold(1 << 30, there << 20);
+        assert_eq!(cold(&settings, 1024).unwrap().cache_bytes, 128 << 20);
+        // A run in a control group of 128 MiB.
+        assert_eq!(cold(&settings, 120).unwrap().cache_bytes, 30 << 20);
+        let said = cold(&settings, 64).unwrap_err().to_string();
+        assert!(said.contains("take 74 MiB, and 64 MiB is available"), "{said}");
+        let settings = Settings { cache_bytes: Some(70 << 20), ..settings };
+        assert_eq!(cold(&settings, 129).unwrap().cache_bytes, 70 << 20);
+        assert!(cold(&settings, 127).unwrap_err().to_string().contains("smaller --cache"));
+        let settings = Settings { turns: Turns { threads: vec![1, 16], ..settings.turns.clone() }, ..settings };
+        assert!(cold(&settings, 129).is_err());
     }
 }

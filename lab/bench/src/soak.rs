@@ -105,7 +105,7 @@ pub struct Soaked {
     pub resizes: u64,
     /// Bytes that were read and checked, including those read back at the end.
     pub verified_bytes: u64,
-    /// Share of the pages asked for that were in the cache, 0 to 1.
+    /// Share of the requested pages that were in the cache, 0 to 1.
     pub hit_rate: Option<f64>,
     /// Pages that were evicted.
     pub evictions: u64,
@@ -115,8 +115,7 @@ pub struct Soaked {
     pub cancelled: bool,
 }
 
-/// Works on `arena`. `cancel` ends it soon. Wrong bytes are an error; the result says whether memory was
-/// too much.
+/// Works on `arena`. `cancel` ends it soon. Wrong bytes are an error; the result reports too much memory.
 pub fn run(
     arena: &mut Arena,
     settings: &Settings,
@@ -162,7 +161,7 @@ pub fn run(
     })
 }
 
-/// The limit of the process's memory for a cache of that size.
+/// The limit of the process's memory for a cache of `cache_bytes`.
 fn limit_bytes(cache_bytes: u64) -> u64 {
     cache_bytes + cache_bytes * OVERHEAD_PERCENT / 100 + OVERHEAD_BYTES
 }

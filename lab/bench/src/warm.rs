@@ -30,7 +30,7 @@ const CACHES: [&str; 3] = [QUICK_CACHE, MOKA, FOYER];
 
 /// Default ratio of the size of iomill's cache to the data. A page can be in one set only. In a cache as large as the
 /// data many sets would be too small for their pages. With this ratio a set has room for four times its average number
-/// of pages, and almost none is too small. The cache takes memory only for pages that it holds.
+/// of pages, and almost none is too small. The cache takes memory only for present pages.
 pub const CACHE_OVER_SIZE: u64 = 4;
 
 /// What to measure.
@@ -91,7 +91,7 @@ pub fn run(
     Ok(Report { baselines: &[MMAP, MMAP_SMALL_PAGES], ..Report::new(machine, &measured) })
 }
 
-/// Refuses a size of which that many copies do not fit in memory.
+/// Refuses a size of which `copies` copies do not fit in memory.
 pub(crate) fn check_memory(size_bytes: u64, copies: u64) -> Result<()> {
     let (needed, there) = (size_bytes.saturating_mul(copies), machine::available_memory_bytes()?);
     if needed > there / 10 * 9 {

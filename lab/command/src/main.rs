@@ -2,7 +2,7 @@
 //! simulated caches.
 //!
 //! Goals: a measurement is one command with a table, a document and a bound of time. Non-goals: contenders and their
-//! loops (`iomill-contenders`), what takes part and figures (`iomill-bench`), and what running an array takes
+//! loops (`iomill-contenders`), the choice of contenders and figures (`iomill-bench`), and running an array
 //! (`iomill-cli`).
 
 mod arguments;
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use iomill_cli::console::{self, Console};
 use iomill_cli::context::Context;
 
-/// Before a command line of `iomill`.
+/// The words before a command line of `iomill`.
 const PRODUCT: &str = "product";
 
 fn main() -> ExitCode {

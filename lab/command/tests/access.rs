@@ -1,4 +1,4 @@
-//! `iomill-lab`: it measures what it promises, leaves nothing behind, and refuses senseless arguments.
+//! `iomill-lab`: it measures as promised, leaves nothing behind, and refuses senseless arguments.
 
 use std::collections::HashSet;
 use std::fs;
@@ -76,7 +76,7 @@ fn the_ladder_of_the_queues_replays_traces() {
     assert_eq!(workloads(ladder).collect::<Vec<_>>(), expected);
     for row in ladder["results"].as_array().unwrap() {
         let bytes_per_op = row["bytes_per_s"].as_f64().unwrap() / row["ops_per_s"].as_f64().unwrap();
-        // The drives read whole pages, and many unaligned requests touch one page more than their length.
+        // The drives read whole pages, and many unaligned requests overlap one page more than their length.
         let expected = if row["workload"] == "trace-mixed" { 4096.0 * 1.5..4096.0 * 2.5 } else { 4095.9..4096.1 };
         assert!(expected.contains(&bytes_per_op), "{row}");
     }
@@ -179,7 +179,7 @@ fn an_interrupt_cleans_up_too() {
 fn an_interrupt_keeps_what_was_complete() {
     let site = Site::bare(0);
     let line = "random --seconds 0.1 --rounds 1000 --size 4MiB --threads 1 --rivals none --quiet --json out.json";
-    // How long the first round takes depends on what else the machine does.
+    // The length of the first round depends on other work of the machine.
     let waits = [4, 8, 16, 32, 64].map(Duration::from_secs);
     let ended = waits.into_iter().find_map(|wait| {
         let mut command = site.bare_command(line.split(' '));

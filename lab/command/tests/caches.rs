@@ -80,7 +80,7 @@ fn warm_has_each_contender_and_its_keys() {
     assert!(crate::names(&site).is_empty());
 }
 
-/// Ratios from so short a run may be worse than any bound. Then the gate says so, and the code is 1.
+/// Ratios of so short a run may be worse than any bound. Then the gate reports that, and the code is 1.
 #[test]
 fn the_gate_tells_of_all_ratios_and_fails_when_one_is_worse() {
     let site = Site::bare(0);
@@ -120,7 +120,7 @@ fn cold_misses_and_is_held_to_its_memory() {
             continue;
         }
         let row = rows.iter().find(|row| row["contender"] == name).unwrap();
-        // The memory holds an eighth of the file, and some that the kernel keeps for it.
+        // The memory holds an eighth of the file, and some pages that the kernel keeps for it.
         assert!(row["hit_percent"].as_f64().unwrap() < 30.0 + slack_percent(row), "{row}");
         assert!(row["cpu_ratio_to"]["uring-by-hand"].is_f64() == with_uring, "{row}");
         // Only some reads are timed, so a slice of few reads on a busy machine may have none.
@@ -130,13 +130,13 @@ fn cold_misses_and_is_held_to_its_memory() {
     assert!(crate::names(&site).is_empty(), "the measured file is gone");
 }
 
-/// How far a share of hits may be off, in percent, because a slice of [`SHORT`] has so few operations on a busy
-/// machine: six deviations at most.
+/// The allowed error of a share of hits, in percent. A slice of [`SHORT`] has few operations on a busy machine, so it
+/// is six standard deviations at most.
 fn slack_percent(row: &Value) -> f64 {
     300.0 / ops(row).max(1.0).sqrt()
 }
 
-/// About how many operations a slice of [`SHORT`] had.
+/// The approximate number of operations of a slice of [`SHORT`].
 fn ops(row: &Value) -> f64 {
     row["ops_per_s"].as_f64().unwrap() * 0.1
 }

@@ -1,4 +1,4 @@
-//! `iomill-lab ladder --of sc13` on recorded machines: it switches what it can, and leaves the machine as it was.
+//! `iomill-lab ladder --of sc13` on recorded machines: it switches all settings that it can, and restores the machine.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `iomill-lab`: the brought rivals take part with the rivals of iomill's own command, and can be chosen.
+//! `iomill-lab`: the rivals of other crates take part with those of iomill's own command, and can be chosen.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -48,7 +48,7 @@ fn a_rival_of_another_measurement_is_refused() {
     assert!(output.status.code() == Some(2) && said.contains("quick_cache, moka, foyer, tokio-fs"), "{said}");
 }
 
-/// SQLite and redb take part beside plain files, and each operation is done by all that have it.
+/// SQLite and redb take part beside plain files, and each operation is done by all stores that have it.
 #[test]
 fn stores_take_part_in_the_measurement_of_files() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

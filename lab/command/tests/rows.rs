@@ -1,4 +1,5 @@
-//! `iomill rows`: it measures a user's own file, says what took part and in which state, and leaves the file as it was.
+//! `iomill rows`: it measures a user's own file, reports the contenders and their states, and leaves the file as it
+//! was.
 
 use std::fs;
 
@@ -34,7 +35,7 @@ fn one_command_compares_gathers_cold_and_warm() {
         let loops = ["mmap", "mmap-random", "pread"];
         let held = [told(&document, "results", "held"), told(&document, "left_out", "held")].concat();
         assert_eq!(held.len(), 4, "{document}");
-        // Where memory cannot be limited, the rivals have all of it, if their reads can be seen to be cold.
+        // If memory cannot be limited, the rivals have all of it, provided that their reads can be counted as cold.
         let reasons = document["left_out"].to_string();
         if reasons.contains("cannot be limited") {
             assert_eq!(told(&document, "results", "cold"), loops, "{document}");
@@ -56,7 +57,7 @@ fn one_command_compares_gathers_cold_and_warm() {
 
 #[test]
 fn a_file_in_memory_has_no_cold_rows() {
-    // Where there is a file system in memory.
+    // If there is a file system in memory.
     let Ok(place) = tempfile::tempdir_in("/dev/shm") else { return };
     let path = place.path().join("f");
     fs::write(&path, bytes(16 << 20)).unwrap();

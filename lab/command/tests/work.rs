@@ -6,13 +6,13 @@ use std::fs;
 use crate::common::Site;
 use serde_json::Value;
 
-/// The names in the site's directory that are a measurement's.
+/// The names in the site's directory that belong to a measurement.
 fn leftovers(site: &Site) -> Vec<String> {
     let names = fs::read_dir(site.root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("iomill-bench-") || name.starts_with("iomill-paper-")).collect()
 }
 
-/// Whether the memory of processes can be limited here. Else the measurement says why it cannot begin.
+/// Whether the memory of processes can be limited here. Otherwise the measurement gives the reason and does not begin.
 fn is_limited(site: &Site) -> bool {
     let Some(why) = iomill_contenders::held::why_not() else { return true };
     site.run_bare(["work", "labels", "--size", "8MiB", "--dir", "."]).failed(1, &[&why]);
@@ -47,7 +47,7 @@ fn each_program_runs_on_each_contender() {
             assert!(table.contains(name), "{table}");
         }
         for out in document["left_out"].as_array().unwrap() {
-            // What others wrote is not everywhere.
+            // The stores of others are not installed everywhere.
             let (who, why) = (out["contender"].as_str().unwrap(), out["why"].as_str().unwrap());
             assert!(["rocksdb", "lmdb", "wiredtiger"].contains(&who) && why.contains("install"), "{out}");
             assert!(table.contains(&format!("No figures of {who}")), "{table}");
@@ -78,7 +78,7 @@ fn the_evaluation_is_a_report_that_goes_on_where_it_was() {
     assert!(labels["points"].as_array().unwrap().iter().any(|point| point["series"] == "iomill"), "{labels}");
     assert!(labels["quiet"]["before"]["reads_per_s"].as_f64().unwrap() > 0.0, "{labels}");
     assert!(fs::read_to_string(site.path("r/report.csv")).unwrap().contains("labels,\"written and durable"));
-    // A step with a document is not run again; one without is.
+    // A step with a document is not run again; a step without one is.
     let step = site.path("r/steps/labels/labels.json");
     let first = fs::read_to_string(&step).unwrap();
     site.run_bare(line).good();

@@ -15,10 +15,10 @@ use iomill_cli::human;
 /// Memory beyond its cache that a contender with limited memory gets, and that the kernel may use for the cache.
 const BESIDES_BYTES: u64 = 6 << 20;
 
-/// What to do, the same for every contender.
+/// The description of the accesses, the same for every contender.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Access {
-    /// Which slots are asked for.
+    /// The choice of slots.
     pub choice: Choice,
     /// Distance between slots: a divisor of a page, so that no slot crosses pages.
     pub slot_bytes: u32,
@@ -101,7 +101,7 @@ impl Task for Access {
             // The popular slots are among those in memory.
             Choice::Zipf => 0.6 * held..=1.0,
             Choice::Hits(percent) => f64::from(percent) / 100.0 - 0.1..=f64::from(percent) / 100.0 + 0.1,
-            // Read-ahead may bring more pages than the slice asks for.
+            // Read-ahead may read more pages than the slice requests.
             Choice::Sequential => f64::NEG_INFINITY..=1.1 * most,
         };
         Some(Finds { miss_bytes: PAGE_BYTES as u64, share })

@@ -1,4 +1,4 @@
-//! The array that is measured: a file of pattern in it, and the same bytes as rivals see them.
+//! The measured array: a file of pattern in it, and the same bytes in the form that rivals use.
 //!
 //! Goals: nothing is left behind. All files that were made here are removed on drop, also after an error or Ctrl-C.
 //! Non-goals: choosing drives.
@@ -150,7 +150,7 @@ impl Arena {
         let stat = peek.stat(&self.file_name)?;
         let map = Map::new(stat.layout, &stat.weights, stat.key)?;
         let block_pages = u64::from(stat.block_bytes) / PAGE_BYTES as u64;
-        // With the hash layout the last group of a part has holes. Rivals read only what lies before that group.
+        // With the hash layout the last group of a part has holes. Rivals read only the bytes before that group.
         let group = map.group_blocks();
         let full = stat.len_bytes / u64::from(stat.block_bytes) / group * group;
         let mut parts = Vec::new();

@@ -6,32 +6,21 @@
 mod callbacks;
 pub(crate) mod executor;
 mod lane;
+mod way;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use iomill::{File, Result};
+use iomill::Result;
 
 use crate::contender::{
     IOMILL_CALLBACK_1, IOMILL_CALLBACK_64, IOMILL_CALLBACK_512, IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_512,
     Sample, Slice,
 };
-use crate::pattern;
 use crate::threads::{self, Count};
+pub(crate) use lane::Load;
 pub use lane::{Flights, Lane, Op, Ops};
-
-/// Makes the drivers of operations, for each measuring thread and before the clock starts.
-pub trait Way: fmt::Debug + Send + Sync {
-    /// A driver for the calling thread. It starts no operation yet.
-    fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>>;
-}
-
-/// Drives operations to their ends.
-pub trait Driver {
-    /// Keeps one operation of each lane in flight until the lanes end. Returns the number of operations.
-    fn drive(&mut self) -> Result<u64>;
-}
+pub use way::{Driver, Way};
 
 /// One of iomill's asynchronous ways, with a fixed number of operations in flight.
 #[derive(Clone, Debug)]
@@ -39,16 +28,6 @@ pub struct Flyer {
     name: &'static str,
     way: Arc<dyn Way>,
     in_flight: usize,
-}
-
-/// The work of a flyer in a slice.
-pub(crate) struct Load<'a> {
-    pub(crate) file: &'a File,
-    pub(crate) op_bytes: usize,
-    /// The seed of the pattern that the file holds.
-    pub(crate) seed: u64,
-    /// Some operations write, so only the stamps of pages can be checked.
-    pub(crate) writes: bool,
 }
 
 impl Flyer {
@@ -120,15 +99,6 @@ impl Flyer {
             },
         )
     }
-}
-
-/// Whether all bytes read are the pattern. In pages that a contender writes only the stamps are checked.
-fn is_right(seed: u64, only_stamps: bool, offset: u64, bytes: &[u8]) -> bool {
-    if !only_stamps {
-        return pattern::holds(seed, offset, bytes);
-    }
-    let pages = (offset / pattern::PAGE_BYTES as u64..).zip(bytes.chunks(pattern::PAGE_BYTES));
-    pages.into_iter().all(|(page, bytes)| pattern::stamp_in(bytes) == Some(pattern::stamp(seed, page)))
 }
 
 #[cfg(test)]

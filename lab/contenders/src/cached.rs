@@ -1,4 +1,4 @@
-//! iomill with its cache, compared with other caches: warm reads, accesses to more than fits, small writes.
+//! iomill with its cache, compared with other caches: warm reads, accesses to more data than fit, small writes.
 //!
 //! Goals: the calls that a user would write. Non-goals: calls that bypass the cache ([`crate::iomill`]).
 

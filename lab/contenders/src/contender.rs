@@ -1,4 +1,4 @@
-//! What takes part in a measurement: iomill's ways of reading, and its rivals.
+//! The contenders of a measurement: iomill's ways of reading, and its rivals.
 //!
 //! Goals: one short trait, so that all readers and writers of the target's bytes can be compared. Non-goals: order of
 //! turns and statistics ([`crate::rounds`]).
@@ -68,7 +68,7 @@ pub const AIO_BY_HAND: &str = "aio-by-hand";
 pub const PREAD: &str = "pread";
 /// Mapped files.
 pub const MMAP: &str = "mmap";
-/// Mapped files with the advice that reads are random, where those without it are measured too.
+/// Mapped files with the advice that reads are random. Only where files without the advice are also measured.
 pub const MMAP_RANDOM: &str = "mmap-random";
 /// Mapped files with mappings of 4 KiB only. A mapped file gets these when its pages are scattered in memory.
 pub const MMAP_SMALL_PAGES: &str = "mmap-small-pages";
@@ -99,19 +99,19 @@ pub const UNCACHED: &[&str] = &[
     "tokio-fs-64",
     "tokio-fs-512",
 ];
-/// The files of the crate tokio.
+/// The files of the crate tokio, warm.
 pub const TOKIO_FS: &str = "tokio-fs";
 /// `pwrite` through the page cache.
 pub const PWRITE: &str = "pwrite";
-/// fio's io_uring engine with all that makes it cheaper: registered files and buffers, batches, no time stamps.
+/// fio's io_uring engine with all options that make it cheaper: registered files and buffers, batches, no time stamps.
 pub const FIO_IO_URING_TUNED: &str = "fio-io_uring-tuned";
 
-/// What lies between a contender and the drives. Comparisons are made among the `Warm` contenders and among all others.
+/// The cache between a contender and the drives. Comparisons are made among the `Warm` contenders and among all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
     /// Direct I/O, without a cache: there is no warm and no cold.
     Direct,
-    /// A cache that is emptied before each slice. A slice asks for no block twice.
+    /// A cache that is emptied before each slice. A slice requests no block twice.
     Cold,
     /// A cache that holds all bytes before each slice.
     Warm,
@@ -155,11 +155,11 @@ pub struct Sample {
     pub wall: Duration,
     /// User and system time of all threads that took part, within `wall`.
     pub cpu_us: f64,
-    /// Bytes that came from drives for these operations; `None` where the kernel does not count them.
+    /// Bytes that were read from drives for these operations; `None` if the kernel does not count them.
     pub fetched_bytes: Option<u64>,
     /// Latencies of a sample of the operations in nanoseconds.
     pub latency_ns: Histogram<u64>,
-    /// What its threads saw; `None` where the contender does not report it.
+    /// The counts of its threads; `None` if the contender does not report them.
     pub seen: Option<Seen>,
     /// The counts of the contender's own cache, if it has one that counts.
     pub own: Option<Own>,
@@ -205,7 +205,7 @@ pub trait Contender<T = Workload> {
     /// Its name in reports; one of the constants of this module.
     fn name(&self) -> &'static str;
 
-    /// What lies between it and the drives. Each slice is held to it: see [`crate::state`].
+    /// The cache between it and the drives. Each slice is checked for it: see [`crate::state`].
     fn cache(&self) -> Cache;
 
     /// Prepares for a workload; called once before its slices. `Ok(Some(why))` leaves the contender out: it cannot run
@@ -216,8 +216,8 @@ pub trait Contender<T = Workload> {
     /// warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;
 
-    /// Why it can take no further part after [`Contender::run`] has failed, for example because its process was killed.
-    /// The measurement then leaves it out and goes on with the others.
+    /// The reason why it can take no further part after [`Contender::run`] has failed, for example because its process
+    /// was killed. The measurement then leaves it out and continues with the others.
     fn lost(&self) -> Option<String> {
         None
     }

@@ -1,7 +1,7 @@
 //! Small files that are made one after the other, each durable at once: in an array, and as plain files.
 //!
-//! Goals: both make the same promise, that file and name survive a power failure. A plain file gets an fsync, and so
-//! does its directory. Non-goals: many files with one sync.
+//! Goals: both make the same promise: file and name survive a power failure. A plain file gets an fsync, and so does
+//! its directory. Non-goals: many files with one sync.
 
 use std::fmt;
 use std::path::PathBuf;

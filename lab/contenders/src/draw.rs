@@ -1,5 +1,5 @@
-//! Which of many equal slots comes next: a random one, one by a zipf law, one with a given share of hits, or the next
-//! in order.
+//! The choice of the next of many equal slots: a random one, one by a zipf law, one with a given share of hits, or the
+//! next in order.
 //!
 //! Goals: popular slots are scattered over all slots, so that no two of them are neighbours by design. Non-goals:
 //! traces of real programs.
@@ -10,8 +10,8 @@ use crate::workload::shuffled;
 /// Exponent of the zipf law. Measurements of key-value stores usually take this one.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 
-/// With a share `h` of hits, the hot slots take `h / HOT_PART` of the memory. An LRU cache then sees a hot slot 8
-/// times on average before the cold slots have pushed it out. Only one request in e^8 misses its hot slot.
+/// With a share `h` of hits, the hot slots take `h / HOT_PART` of the memory. Then an LRU cache sees a hot slot 8 times
+/// on average before the cold slots have evicted it. Only one request in e^8 misses its hot slot.
 const HOT_PART: u64 = 8;
 
 /// Draws ranks `1..=n` in proportion to `rank^-ZIPF_EXPONENT`, by rejection-inversion (Hörmann and Derflinger 1996). It
@@ -80,8 +80,8 @@ pub enum Choice {
     Uniform,
     /// By a zipf law with exponent [`ZIPF_EXPONENT`].
     Zipf,
-    /// This percentage of requests, 0 to 100, goes to a few slots that stay in memory. The other requests go round all
-    /// other slots, so that memory has forgotten each of them before it is asked for again.
+    /// This percentage of requests, 0 to 100, goes to a few slots that stay in memory. The other requests take all
+    /// other slots in turn, so that memory no longer has any of them at its next request.
     Hits(u8),
     /// One after the other; each thread starts at its own slot.
     Sequential,
@@ -134,7 +134,7 @@ impl Draws {
         Draws { rng, slots, way, held: held.min(slots), thread, threads }
     }
 
-    /// The same sequence, where others have read what fills the memory: it goes round from where the cold slots of
+    /// The same sequence for a slice after other threads have filled the memory: it begins where the cold slots of
     /// their `warm_up` end.
     #[must_use]
     pub fn after_warm_up(mut self) -> Draws {
@@ -167,8 +167,7 @@ impl Draws {
         }
     }
 
-    /// The accesses of a thread before a slice, so that memory is full, with the pages that it would hold in the long
-    /// run.
+    /// The accesses of a thread before a slice. They fill the memory with the pages that it would have in the long run.
     pub fn warm_up(&mut self) -> Vec<u64> {
         let threads = self.threads;
         let share = |count: u64| count.div_ceil(threads);
@@ -182,7 +181,7 @@ impl Draws {
             Way::Hits { hot, .. } => {
                 let (first, step) = (self.thread, self.threads as usize);
                 let cold = (0..share(self.held)).map(|_| self.next_cold()).collect::<Vec<_>>();
-                // Twice: caches that count uses then see that these slots come back.
+                // Twice, because caches that count uses then see that these slots are used again.
                 let hot = (0..2).flat_map(|_| (first..hot).step_by(step)).map(|index| shuffled(index, self.slots));
                 let hot: Vec<u64> = hot.collect();
                 let mix = (0..share(self.held / 8)).map(|_| self.draw()).collect::<Vec<_>>();
@@ -248,7 +247,7 @@ mod tests {
                 let mut lane = Draws::new(Choice::Hits(percent), slots, held, lane, 65).after_warm_up();
                 let found =
                     (0..50).map(|_| lane.draw()).filter(|slot| filled.contains(slot) && !hot.contains(slot)).count();
-                // One slot is hot, even of no hits.
+                // One slot is hot, also if the share of hits is 0.
                 assert!(found <= usize::from(percent == 0), "{found} cold slots were read before, at {percent}%");
             }
         }

@@ -25,7 +25,7 @@ pub(crate) use stores::Directory;
 
 /// Bytes of each file.
 pub const FILE_BYTES: usize = 5000;
-/// Of short operations one in this number is timed by itself.
+/// One in this number of short operations is timed by itself.
 const OPS_PER_TIME: u64 = 16;
 
 /// An operation on files.
@@ -33,7 +33,7 @@ const OPS_PER_TIME: u64 = 16;
 pub enum FileOp {
     /// A new file with its bytes, durable.
     Create,
-    /// The same, and no other process or crash sees a part of it.
+    /// The same, and no process and no crash sees a part of the file.
     Put,
     /// Another name for a file, durable.
     Rename,
@@ -93,9 +93,9 @@ impl Task for FileWork {
     }
 }
 
-/// Where files are.
+/// A store of files.
 pub trait Store: Send + Sync {
-    /// Why it cannot do an operation in a comparable way.
+    /// The reason why it cannot do an operation in a comparable way.
     fn lacks(&self, _: FileOp) -> Option<&'static str> {
         None
     }
@@ -117,16 +117,17 @@ pub trait Store: Send + Sync {
     /// Opens a file, and closes it.
     fn open(&self, name: &str) -> Result<()>;
 
-    /// Opens a file, reads its first page, and closes it. Not from a cache, if the store can do without.
+    /// Opens a file, reads its first page, and closes it. The page is not read from a cache, if the store can avoid
+    /// that.
     fn read(&self, name: &str, page: &mut [u8]) -> Result<()>;
 
     /// Deletes a file, durably.
     fn delete(&self, name: &str) -> Result<()>;
 
-    /// How many files there are, with each name looked at.
+    /// The number of files; each name is examined.
     fn list(&self) -> Result<u64>;
 
-    /// The array, if it is one.
+    /// The array, if the store is one.
     fn array(&self) -> Option<&Array> {
         None
     }
@@ -136,10 +137,10 @@ pub trait Store: Send + Sync {
 pub struct Files {
     name: &'static str,
     make: Box<dyn Fn() -> Result<Box<dyn Store>>>,
-    /// It is open from the first measurement to the last.
+    /// The store is open from the first measurement to the last.
     store: Option<Box<dyn Store>>,
     work: FileWork,
-    /// The files that stay.
+    /// The files that exist during all measurements.
     pool: Vec<String>,
     /// Whether it uses futures.
     uses_futures: bool,
@@ -180,7 +181,7 @@ impl Files {
         self
     }
 
-    /// Says something about its figures.
+    /// Adds a note about its figures.
     pub fn noting(mut self, note: &str) -> Files {
         self.notes.push(note.to_owned());
         self
@@ -207,7 +208,7 @@ impl Contender<FileWork> for Files {
         let why = if is_out { Some("it differs in other operations only") } else { store.lacks(work.op) };
         let why = why.or(if self.uses_futures { futures::lacks(work.op) } else { None });
         let lacks = why.map(str::to_owned);
-        // Files that are made or deleted are made among these, too.
+        // Files are also made and deleted among these.
         let bytes = content();
         while lacks.is_none() && self.pool.len() < work.files as usize {
             let name = format!("pool/file-{:08}", self.pool.len());
@@ -249,7 +250,7 @@ fn wrong(name: &str, why: &str) -> Error {
     Error::Tool { what: format!("the file {name}"), why: why.into() }
 }
 
-/// Makes files of these bytes, at least a page, checks them if asked to, and deletes them. `name` names them. With an
+/// Makes files of these bytes, at least a page, checks them if requested, and deletes them. `name` names them. With an
 /// array its futures do it.
 pub(crate) fn create(
     slice: &Slice<'_>,
@@ -323,7 +324,7 @@ fn delete(slice: &Slice<'_>, (store, array): (&dyn Store, Option<&Array>), files
             let mut count = Count::new()?;
             if let Some(array) = array {
                 let first = Cell::new(first.take());
-                // A name that is taken is deleted.
+                // The first name is already taken, so its file is deleted in any case.
                 let left =
                     || first.take().or_else(|| if stop.load(Ordering::Relaxed) { None } else { take() }).cloned();
                 futures::work(array, FileOp::Delete, &[], &left, &mut count)?;
@@ -338,12 +339,12 @@ fn delete(slice: &Slice<'_>, (store, array): (&dyn Store, Option<&Array>), files
             Ok(count)
         },
     )?;
-    // A thread takes one name more than it deletes only when none is left.
+    // A thread takes one name more than it deletes only if no name is left.
     names.iter().skip(next.into_inner() as usize).try_for_each(|name| store.delete(name))?;
     Ok(sample)
 }
 
-/// Gives each file another name, and then its own again. A thread has files of its own.
+/// Gives each file another name, and then its own name again. No two threads rename the same file.
 fn rename(slice: &Slice<'_>, store: &dyn Store, pool: &[String]) -> Result<Sample> {
     let threads = slice.threads;
     threads::run(slice, Ok, |index, stop: &AtomicBool| {

@@ -1,8 +1,8 @@
-//! What measurements run: iomill's ways and its rivals, each with its loop.
+//! The code that measurements run: iomill's ways and its rivals, each with its loop.
 //!
-//! Goals: all code that works while a clock runs, compiled together and optimised. A [`target::Target`] holds known
-//! bytes. A [`task::Task`] says what to do with them. Several [`contender::Contender`]s do it in turns ([`rounds`]).
-//! Non-goals: which contenders take part, and figures. `iomill-bench` has these, and it is not optimised.
+//! Goals: all code that works while a clock runs, compiled together and optimised. A [`target::Target`] has known
+//! bytes. A [`task::Task`] describes the work on them. Several [`contender::Contender`]s do it in turns ([`rounds`]).
+//! Non-goals: the choice of contenders, and figures. `iomill-bench` has these, and it is not optimised.
 
 pub mod access;
 pub mod arena;

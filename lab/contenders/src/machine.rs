@@ -1,17 +1,17 @@
 //! The machine, for the report, and memory: the available memory, and that of this process.
 
 use std::fs;
+use std::path::Path;
 
+use iomill::sys::limits;
 use iomill::{Error, Result};
 pub use iomill_cli::machine::Machine;
 use iomill_platform::memory;
 
-/// Memory that is available without swapping, in bytes.
+/// Memory that this process can still take without swapping, in bytes, by the machine and by its control groups.
 pub fn available_memory_bytes() -> Result<u64> {
-    let path = "/proc/meminfo";
-    let text = fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let lacks = || Error::Tool { what: path.into(), why: "it has no line MemAvailable".into() };
-    memory::bytes(&text, "MemAvailable").ok_or_else(lacks)
+    let unknown = |e: std::io::Error| Error::Tool { what: "the available memory".into(), why: e.to_string() };
+    limits::available_bytes(Path::new("/")).map_err(unknown)
 }
 
 /// Memory of this process without pages of files, in bytes: anonymous and shared memory.

@@ -26,8 +26,8 @@ pub fn fill_page(seed: u64, page: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Fills memory that pages are written from. The bytes compress as little as those of the file. Otherwise these writes
-/// would be cheaper than writes of real data.
+/// Fills the memory from which pages are written. Its bytes compress as little as those of the file. Otherwise these
+/// writes would be cheaper than writes of real data.
 pub(crate) fn fill_to_write(bytes: &mut [u8]) {
     for (index, page) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
         fill_page(u64::MAX, index as u64, page);
@@ -55,7 +55,7 @@ pub fn holds(seed: u64, offset: u64, bytes: &[u8]) -> bool {
     expected == bytes
 }
 
-/// The error where the bytes at `offset` are not those that were written there. `name` is the file's, or its path.
+/// The error if the bytes at `offset` are not those that were written there. `name` is the file's name or its path.
 #[cold]
 pub fn wrong(name: impl Into<PathBuf>, what: &str, offset: u64) -> Error {
     let why = format!("the {what} at offset {offset} is not what was written; write the file anew and run again");

@@ -65,7 +65,7 @@ impl Task for RecordReads {
     }
 }
 
-/// The bytes that are read: a plain file of pattern. The other holders of these bytes have the same length.
+/// The bytes to read: a plain file of pattern. The caches of the other contenders have the same length.
 #[derive(Debug)]
 pub struct Data {
     path: PathBuf,
@@ -174,7 +174,7 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// A contender of that name. `read` brings the data into memory if need be, and then runs a slice.
+    /// A contender of that name. `read` reads the data into memory if necessary, and then runs a slice.
     pub fn new(
         name: &'static str,
         data: &Arc<Data>,

@@ -33,8 +33,7 @@ pub struct Plan<T = Workload> {
 /// Maximum length of the first slice, unless a measurement sets another.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 
-/// How many slices of a contender are repeated because they were not in its state: a busy machine drops pages now and
-/// then.
+/// The number of repeated slices of a contender in a wrong state, because a busy machine drops pages now and then.
 const RETAKES_MAX: usize = 3;
 
 /// How turns are taken, for any measurement.
@@ -73,7 +72,7 @@ pub struct Progress {
 pub struct Outcome {
     /// The contender's name.
     pub contender: &'static str,
-    /// What lies between it and the drives.
+    /// The cache between it and the drives.
     pub cache: Cache,
     /// One sample per round.
     pub samples: Vec<Sample>,
@@ -94,7 +93,7 @@ pub struct Measured<T = Workload> {
     pub cancelled: bool,
     /// A contender left other bytes than the pattern in the parts. Write the parts anew before they are read again.
     pub spoilt: bool,
-    /// Why the measurement has no outcomes, where earlier ones have some.
+    /// The reason why the measurement has no outcomes, although earlier ones have some.
     pub failed: Option<Failed>,
 }
 
@@ -382,7 +381,7 @@ mod tests {
         assert!(run_two(None).unwrap().iter().all(|one| one.failed.is_none()));
     }
 
-    /// Claims to be warm. Its first slices are not.
+    /// Claims to be warm, but its first slices are not.
     struct Wavers(usize);
 
     impl Contender for Wavers {

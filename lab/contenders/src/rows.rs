@@ -1,14 +1,13 @@
-//! Random rows of a user's own file: gathers by iomill, and loops over a mapping or `pread`, as programs have them
-//! today.
+//! Random rows of a user's own file: gathers by iomill, and loops over a mapping or `pread`, as in today's programs.
 //!
 //! Rules:
 //! 1. The file is opened for reading only, and nothing about it is changed. Its pages in the page cache may be dropped.
-//! 2. The bytes are no known pattern. In the checked slice each row is compared with what `pread` gives.
+//! 2. The bytes are no known pattern. In the checked slice each row is compared with the result of `pread`.
 //! 3. All contenders read the same rows in the same order, and no row twice until the list ends. The list is made
 //!    before the slice.
 //! 4. Held: memory is filled with stretches of the file at random places before the slice, for every contender.
 //!
-//! Non-goals: popular rows, for which `draw` and traces are.
+//! Non-goals: popular rows, which `draw` and traces have.
 
 mod gathers;
 mod loops;
@@ -45,7 +44,7 @@ const FILL_BYTES: u64 = 64 << 10;
 /// Memory beyond its cache that a contender with limited memory gets, and that the kernel may use for the cache.
 const BESIDES_BYTES: u64 = 6 << 20;
 
-/// What to read, the same for every contender.
+/// The description of the reads, the same for every contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowReads {
     /// Bytes of a row. Row 0 begins with the file.
@@ -72,8 +71,17 @@ impl RowReads {
     /// The numbers of rows, each once. There are more of them than pages in memory, so a second pass over the list hits
     /// none.
     fn list(&self) -> Arc<[u64]> {
-        let (rows, held) = (self.rows(), self.cache_bytes / PAGE_BYTES as u64);
-        (0..rows.min(LISTED.max(4 * held))).map(|at| shuffled(at, rows)).collect()
+        let rows = self.rows();
+        (0..self.listed()).map(|at| shuffled(at, rows)).collect()
+    }
+
+    /// Memory for the list of numbers, in bytes.
+    pub fn list_bytes(&self) -> u64 {
+        self.listed() * size_of::<u64>() as u64
+    }
+
+    fn listed(&self) -> u64 {
+        self.rows().min(LISTED.max(4 * (self.cache_bytes / PAGE_BYTES as u64)))
     }
 
     /// The stretches of the file that fill memory before a slice: offset and length.
@@ -118,12 +126,12 @@ impl Task for RowReads {
 
     fn finds(&self) -> Option<Finds> {
         let most = (self.cache_bytes + BESIDES_BYTES) as f64 / self.len_bytes.max(1) as f64;
-        // A mapping without advice brings more pages than it is asked for, and a row may lie in one more page.
+        // A mapping without advice reads more pages than requested, and a row may overlap one more page.
         Some(Finds { miss_bytes: PAGE_BYTES as u64, share: f64::NEG_INFINITY..=1.1 * most })
     }
 }
 
-/// Why the file cannot be measured in that state.
+/// The reason why the file cannot be measured in that state.
 fn why_not(target: &Target, cache: Cache) -> Result<Option<String>> {
     if cache != Cache::Warm {
         return target.why_not_cold();
@@ -147,8 +155,8 @@ struct Course<'a> {
     reads: &'a RowReads,
     list: &'a [u64],
     cache: Cache,
-    /// Rows after which a call that is not over may end with the slice. A mapping without advice may take a minute for
-    /// a whole call.
+    /// If a call is not over at the end of the slice, it may end after this number of rows. A mapping without advice
+    /// may take a minute for a whole call.
     step: usize,
 }
 

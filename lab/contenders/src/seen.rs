@@ -46,7 +46,7 @@ impl Watch {
 }
 
 impl Seen {
-    /// The sum of what two threads saw.
+    /// The sum of the counts of two threads.
     pub fn and(self, other: Seen) -> Seen {
         Seen {
             minor_faults: self.minor_faults + other.minor_faults,

@@ -26,7 +26,7 @@ pub(crate) struct Slots {
     free: Vec<u32>,
     /// The place that each slot in flight reads or writes.
     places: Vec<Place>,
-    /// When a timed operation was submitted. Most operations are not timed.
+    /// The time of submission of a timed operation. Most operations are not timed.
     started: Vec<Option<Instant>>,
     until_timed: u32,
 }

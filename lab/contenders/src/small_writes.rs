@@ -16,7 +16,7 @@ use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 use iomill_cli::human;
 
-/// Random bytes that writes take their bytes from.
+/// Random bytes for writes.
 const POOL_BYTES: usize = 1 << 16;
 
 /// Writes per thread that a verifying slice reads back.

@@ -23,8 +23,8 @@ use iomill_cli::human;
 const OPS_PER_EXCEPTION: u64 = 10_000;
 
 /// Warm: one page fault without I/O in this many microseconds of CPU time costs less than one percent of it. The kernel
-/// serves one in two microseconds, also where it maps the pages around it. Time in which other programs had the CPU
-/// does not count: it would hide faults.
+/// serves one in two microseconds, also if it maps the pages around it. CPU time of other programs does not count: it
+/// would hide faults.
 const CPU_US_PER_FAULT: u64 = 200;
 
 /// Page faults that each thread may have however short the slice is. It allocates a histogram, buffers, and memory for
@@ -46,7 +46,7 @@ const COLD_SHARE_MIN: f64 = 0.9;
 /// Held: minimum share of the memory in use. A page can be in one set only, so some frames stay free.
 const FILLED_SHARE_MIN: f64 = 0.7;
 
-/// The contender and workload of a slice, for the words of an error.
+/// The contender and workload of a slice, for the text of an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Whose<'a> {
     /// The contender's name.
@@ -80,7 +80,7 @@ pub fn check(whose: Whose<'_>, finds: Option<&Finds>, slice: &Slice<'_>, sample:
     Err(Error::Tool { what, why })
 }
 
-/// Why a slice breaks rule 1.
+/// The reason why a slice breaks rule 1.
 fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let exceptions = sample.ops / OPS_PER_EXCEPTION;
@@ -107,7 +107,7 @@ fn not_warm(slice: &Slice<'_>, sample: &Sample) -> Option<String> {
     })
 }
 
-/// Why a slice breaks rule 2.
+/// The reason why a slice breaks rule 2.
 fn not_cold(sample: &Sample) -> Option<String> {
     let Some(seen) = sample.seen else { return Some(UNSEEN.to_owned()) };
     let least = sample.bytes as f64 * COLD_SHARE_MIN;
@@ -117,7 +117,7 @@ fn not_cold(sample: &Sample) -> Option<String> {
     })
 }
 
-/// Why a slice breaks rule 3.
+/// The reason why a slice breaks rule 3.
 fn not_held(finds: Option<&Finds>, sample: &Sample) -> Option<String> {
     let Some(filled) = sample.filled else { return Some(UNSEEN.to_owned()) };
     if filled < FILLED_SHARE_MIN {

@@ -50,7 +50,7 @@ impl Target {
         Ok(target)
     }
 
-    /// A user's own file, which is only read. Its bytes are right if they are those that `pread` gives.
+    /// A user's own file, which is only read. Its bytes are right if they are equal to those of `pread`.
     pub fn plain(path: PathBuf, len_bytes: u64) -> Result<Target> {
         let target = Target::new(vec![Part { path, len_bytes }], 0, Target::striped(1, 1))?;
         Ok(Target { is_plain: true, ..target })
@@ -183,7 +183,7 @@ impl Target {
         self.parts.iter().map(|part| open_part(&part.path, direct, write)).collect()
     }
 
-    /// Why the parts cannot be opened for direct I/O, if the file system does not support it.
+    /// The reason why the parts cannot be opened for direct I/O, if the file system does not support it.
     pub fn why_not_direct(&self) -> Result<Option<String>> {
         match self.open(true, false) {
             Err(Error::Io { path, source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
@@ -205,8 +205,8 @@ impl Target {
         Ok(())
     }
 
-    /// Why cold reads cannot be shown to come from drives: the file system is in memory, or it does not count fetched
-    /// bytes.
+    /// The reason why cold reads cannot be shown to come from drives: the file system is in memory, or it does not
+    /// count fetched bytes.
     pub fn why_not_cold(&self) -> Result<Option<String>> {
         self.drop_cached()?;
         for (part, file) in self.parts.iter().zip(self.open(false, false)?) {

@@ -1,4 +1,4 @@
-//! The work of a measurement, as far as it is the same for all contenders.
+//! The work of a measurement, in the form that is the same for all contenders.
 //!
 //! Non-goals: the kinds of work, which are types of their own, such as [`crate::workload::Workload`].
 
@@ -18,7 +18,7 @@ pub trait Task: fmt::Display + Copy {
     }
 }
 
-/// How many operations of a workload may find their bytes in a contender's memory.
+/// The number of operations of a workload that may find their bytes in a contender's memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finds {
     /// Bytes that a drive delivers for an operation that finds nothing in memory.

@@ -44,7 +44,7 @@ impl Count {
 /// Where the threads of a slice wait for each other. All threads arrive, then the measuring thread opens the gate.
 #[derive(Debug, Default)]
 struct Gate {
-    /// How many threads have arrived, and whether the gate is open.
+    /// The number of threads that have arrived, and whether the gate is open.
     state: Mutex<(usize, bool)>,
     changed: Condvar,
 }
@@ -105,7 +105,7 @@ struct Course<'a> {
 }
 
 /// Whether a worker continues after this number of operations: until it is stopped, and for at least one operation. On
-/// a busy machine the slice may end before the thread starts, and a slice without operations ends the measurement.
+/// a busy machine the slice may end before the thread starts, and a slice without operations would end the measurement.
 #[inline(always)]
 pub(crate) fn goes_on(ops: u64, stop: &AtomicBool) -> bool {
     ops == 0 || !stop.load(Ordering::Relaxed)
@@ -232,7 +232,7 @@ fn one_thread<'a>(course: &Course<'_>, set_up: impl FnOnce() -> Result<Worker<'a
     }
     course.finished.fetch_add(1, Ordering::Release);
     course.end.arrive_and_wait();
-    // The CPU time has been taken by now, so this look does not count in it.
+    // The CPU time has been taken by now, so this check does not count in it.
     let seen = watch.and_then(Watch::end);
     let (_worker, count) = outcome?;
     Ok((count?, end, seen?))
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn counts_add_up_and_cpu_time_is_measured() {
         let sample = run(&slice(60), Ok, spin).unwrap();
-        // How much of the time a busy machine leaves for these threads is not known.
+        // The share of the time that a busy machine leaves for these threads is unknown.
         assert!(sample.ops >= 3 && sample.cpu_us > 0.0, "{sample:?}");
         assert!(sample.wall >= Duration::from_millis(60));
     }

@@ -126,8 +126,8 @@ impl Places {
         Places::build(workload, part_lens, thread, threads, true)
     }
 
-    /// The same, but each block comes at most once over all threads. So no read finds a block that an earlier one
-    /// brought into the page cache.
+    /// The same, but each block occurs at most once over all threads. So no read finds a block that an earlier read has
+    /// left in the page cache.
     pub fn once(workload: &Workload, part_lens: &[u64], thread: usize, threads: usize) -> Result<Places> {
         Places::build(workload, part_lens, thread, threads, false)
     }
@@ -204,7 +204,7 @@ fn next_in_order(walk: &mut Walk, blocks: &[u64]) -> Option<(usize, u64)> {
             let part = (*next % drives) as usize;
             let block = *first + *next / drives;
             *next += 1;
-            // A part shorter than the longest starts again at its beginning.
+            // A part shorter than the longest one begins again at its first block.
             Some((part, block % blocks[part]))
         }
     }

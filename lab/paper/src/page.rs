@@ -1,4 +1,4 @@
-//! The report: a page for people that needs nothing else, and the same as a document and as a table for programs.
+//! The report: a self-contained page for people, and the same as a document and as a table for programs.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,11 +7,11 @@ use iomill::{Error, Result};
 use iomill_cli::machine::Machine;
 use serde_json::json;
 
+use crate::experiment::{Section, Settings, Verdict};
 use crate::picture::{self, groups, number, of};
-use crate::{Section, Settings, Verdict};
 
-/// A difference between the moments before and after an experiment that the page reports: other work used a part of the
-/// machine.
+/// If the moments before and after an experiment differ by more than this factor, the page reports it: other work used
+/// a part of the machine.
 const NOISY: f64 = 1.25;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:56em;margin:2em auto;color:#1f2328;padding:0 1em}\

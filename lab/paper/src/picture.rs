@@ -6,7 +6,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use iomill::{Error, Result};
 use iomill_cli::human;
 
-use crate::{Point, Section, Shape};
+use crate::experiment::{Point, Section, Shape};
 
 const WIDTH: i32 = 860;
 const NAMES: i32 = 250;

@@ -1,4 +1,5 @@
-//! How quiet the machine was: one computation and one kind of read, timed before an experiment and after it.
+//! The load of the machine by other work: one computation and one kind of read, timed before an experiment and after
+//! it.
 
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 use iomill::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The purpose of a timed moment.
+/// The length of a timed moment.
 const TIME: Duration = Duration::from_millis(300);
 
-/// The file that is read, in bytes.
+/// The length of the file to read, in bytes.
 const FILE_BYTES: u64 = 64 << 20;
 
 /// Rates at a moment.
@@ -34,7 +35,7 @@ pub struct Quiet {
 }
 
 impl Quiet {
-    /// How far the moments are apart: 1.0 if the machine did the same, 2.0 if it was twice as fast at one end.
+    /// The ratio of the two moments: 1.0 if the machine had the same speed, 2.0 if it was twice as fast at one of them.
     pub fn spread(&self) -> f64 {
         let apart = |one: f64, two: f64| if one > 0.0 && two > 0.0 { (one / two).max(two / one) } else { 1.0 };
         let computing = apart(self.before.steps_per_us, self.after.steps_per_us);
@@ -42,7 +43,7 @@ impl Quiet {
     }
 }
 
-/// Looks how fast the machine is now. `place` is on the disk that is read.
+/// Measures the speed of the machine now. `place` is on the disk to read.
 pub fn look(place: &Path) -> Result<Moment> {
     let path = place.join(format!("iomill-paper-quiet-{}", std::process::id()));
     let looked = write(&path).and_then(|()| time(&path));
@@ -71,7 +72,7 @@ fn time(path: &Path) -> Result<Moment> {
         steps += 10_000;
     }
     let steps_per_us = steps as f64 / start.elapsed().as_micros() as f64;
-    // O_DIRECT; where a file system has none, reads come from memory, at both ends alike.
+    // O_DIRECT. If the file system does not have it, both moments read from memory.
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = open(0o40000).or_else(|_| open(0)).map_err(|error| Error::io("open", path, error))?;
     let mut memory = vec![0; 8192];

@@ -1,8 +1,8 @@
-//! Reads points out of the documents of steps.
+//! Computes points from the documents of steps.
 
 use serde_json::Value;
 
-use crate::{Point, Step};
+use crate::experiment::{Point, Step};
 
 /// The documents of a step.
 pub fn lines(documents: &Value) -> &[Value] {
@@ -75,6 +75,21 @@ pub fn simulated(steps: &[Step], documents: &[Value], series: impl Fn(&Value) ->
     points
 }
 
+/// Appends a second of files that grow, their sync at the end included.
+pub fn grown(document: &Value) -> Vec<Point> {
+    let point = |row: &Value| {
+        let number = |key: &str| row[key].as_f64();
+        let rate = number("bytes")? / number("op_bytes")? / (number("seconds")? + number("sync_seconds")?);
+        let group = match row["is_preallocated"].as_bool()? {
+            true => "growth, allocated ahead",
+            false => "growth, not allocated ahead",
+        };
+        let series = text(row, "contender");
+        Some(Point { group: group.to_owned(), x: None, series, value: [rate; 3], cpu_us: None })
+    };
+    document["growth"].as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(point).collect()
+}
+
 /// The figures of a whole program.
 pub fn program_rows(document: &Value) -> Vec<Point> {
     let rows = document["results"].as_array().map_or(&[][..], Vec::as_slice);
@@ -87,7 +102,7 @@ pub fn program_rows(document: &Value) -> Vec<Point> {
     rows.iter().filter_map(point).collect()
 }
 
-/// The split of a read's latency, as `iomill probe` has it.
+/// The split of a read's latency, from `iomill probe`.
 pub fn probed(document: &Value) -> Vec<Point> {
     let mut points = Vec::new();
     for drive in document["drives"].as_array().map_or(&[][..], Vec::as_slice) {

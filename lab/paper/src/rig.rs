@@ -1,10 +1,10 @@
-//! Where steps run: a disk, arrays on several drives, and file systems over several drives.
+//! The rigs of steps: a disk, arrays on several drives, and file systems over several drives.
 //!
-//! Drives that the user names are used as they are: the measured files are made in their directories, and removed at
-//! the end. Without them drives are made in memory (zram), each with XFS, or one file system over all. That takes root,
-//! and a kernel with zram.
+//! Drives that the user names are used unchanged: the measured files are made in their directories, and removed at the
+//! end. Without such drives they are made in memory (zram), each with XFS, or one file system over all. That needs
+//! root, and a kernel with zram.
 //!
-//! Non-goals: block devices of the machine, which are never touched.
+//! Non-goals: block devices of the machine, which are never used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use std::time::Duration;
 use iomill::{Array, Error, Result};
 use serde_json::Value;
 
-/// Where a step runs.
+/// The rig of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rig {
     /// On the place's disk; the measurement makes its own files.
     Place,
-    /// On the place's disk, with a file of that many MiB.
+    /// On the place's disk, with a file of this many MiB.
     File(u64),
     /// On an array over this number of drives.
     Drives(usize),
@@ -32,14 +32,14 @@ pub enum Rig {
 /// MiB of a drive in memory. Only written pages use memory.
 const DRIVE_MIB: u64 = 2048;
 
-/// Reads and writes that a drive in memory does in a second: as many as a small NVMe drive, so that several are more
+/// Reads and writes per second of a drive in memory: those of a small NVMe drive, so that several drives are faster
 /// than one.
 const DRIVE_IOPS: u32 = 20_000;
 
-/// A rate so far above the bound is no inaccuracy of a turn of a second.
+/// A rate above this multiple of the bound is not an inaccuracy of a turn of a second.
 const BEYOND: f64 = 1.15;
 
-/// A rig in use. The drop takes it apart.
+/// A rig in use. The drop removes it.
 pub struct Up {
     /// The value of `{drive}`.
     drive: Option<PathBuf>,
@@ -55,7 +55,7 @@ pub struct Up {
 }
 
 impl Up {
-    /// Makes a rig. The error names what this machine lacks.
+    /// Makes a rig. The error names the missing parts of this machine.
     pub fn start(rig: Rig, place: &Path, drives: &[PathBuf]) -> Result<Up> {
         let mut up = Up {
             drive: None,
@@ -100,7 +100,7 @@ impl Up {
         Ok(up)
     }
 
-    /// An argument with the rig's places in it.
+    /// An argument with the rig's paths in it.
     pub fn argument(&self, argument: &str) -> String {
         let or_place = |path: &Option<PathBuf>| path.as_ref().unwrap_or(&self.place).display().to_string();
         argument
@@ -109,7 +109,7 @@ impl Up {
             .replace("{file}", &or_place(&self.file))
     }
 
-    /// How many drives in memory it has.
+    /// The number of its drives in memory.
     pub fn bounded(&self) -> usize {
         self.devices.len()
     }
@@ -188,7 +188,7 @@ impl Up {
         Ok(at)
     }
 
-    /// Bounds the rates of the devices for a process and its children. Without the controller they have none.
+    /// Bounds the rates of the devices for a process and its children. Without the controller they have no bound.
     pub fn bound(&self, process: u32) -> Option<String> {
         if self.devices.is_empty() {
             return None;
@@ -211,9 +211,9 @@ impl Up {
     }
 }
 
-/// What shows that the bound on the rates of some drives did not hold: a contender that read or wrote more often than
-/// they may. The controller counts by slices of a tenth of a second, and gives the whole of a slice that has begun. So
-/// a turn of a tenth may do twice as much, and one of a second a tenth more.
+/// The contender that shows that the bound of some drives did not hold: it read or wrote more often than allowed. The
+/// controller counts by slices of a tenth of a second, and grants all of a slice that has begun. So a turn of a tenth
+/// of a second may do twice as much, and one of a second a tenth more.
 pub fn beyond_bound(drives: usize, documents: &[Value]) -> Option<String> {
     let bound = f64::from(DRIVE_IOPS) * drives as f64;
     let rows = documents.iter().filter_map(|document| document["results"].as_array()).flatten();
@@ -225,7 +225,7 @@ pub fn beyond_bound(drives: usize, documents: &[Value]) -> Option<String> {
 }
 
 impl Drop for Up {
-    /// Errors are ignored: remaining files are in memory, or below a directory that bears its maker's name.
+    /// Errors are ignored: remaining files are in memory, or below a directory with the name of its maker.
     fn drop(&mut self) {
         for at in &self.mounted {
             // A ring that has just been closed may hold its files for a moment.
@@ -249,7 +249,7 @@ impl Drop for Up {
     }
 }
 
-/// Makes an array, and names a drive of it.
+/// Makes an array, and returns one of its drives.
 fn array(directories: &[PathBuf]) -> Result<PathBuf> {
     Array::create(directories)?.close()?;
     Ok(directories[0].clone())

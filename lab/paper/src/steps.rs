@@ -1,5 +1,5 @@
-//! Runs the steps of an experiment. A step that has a document of the same command line is not run again; one that was
-//! left out is.
+//! Runs the steps of an experiment. A step that has a document of the same command line is not run again; a step that
+//! was left out is.
 
 use std::fs;
 use std::path::Path;
@@ -8,28 +8,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use iomill::{Error, Result};
+use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::experiment::{Experiment, Section, Settings, Step, Verdict};
 use crate::quiet::{self, Quiet};
 use crate::rig::{self, Rig, Up};
-use crate::{Experiment, Section, Settings, Step, Verdict};
 
-/// What stays of a step.
+/// The stored result of a step.
 #[derive(Debug, Deserialize, Serialize)]
 struct Record {
-    /// The command line as the step names it. Another one makes the record stale.
+    /// The command line of the step. With another one the record is stale.
     arguments: Vec<String>,
     /// The documents that the measurement printed, one per line.
     documents: Vec<Value>,
-    /// Why there is none.
+    /// The reason why there is none.
     left_out: Option<String>,
     /// A description of the rig, if the command line has none.
     note: Option<String>,
     at: u64,
 }
 
-/// How often a waiting run looks for cancellation.
+/// The interval at which a waiting run checks for cancellation.
 const TICK: Duration = Duration::from_millis(50);
 
 /// Runs the steps that have no result yet. Calls `begins` for each step. `None` after a cancellation.
@@ -47,7 +48,8 @@ pub fn run(
         fs::read_to_string(&quiet_path).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
     let mut records = Vec::new();
     let mut up: Option<(Rig, Up)> = None;
-    let mut has_run = false;
+    let mut before = None;
+    let mut has_measured = false;
     for step in steps {
         begins(step);
         let path = directory.join(format!("{}.json", step.name.replace(['/', ' '], "-")));
@@ -56,12 +58,11 @@ pub fn run(
             records.push(record);
             continue;
         }
-        if !has_run {
-            quiet.before = quiet::look(&settings.place)?;
-            has_run = true;
+        if before.is_none() {
+            before = Some(quiet::look(&settings.place)?);
         }
         if up.as_ref().is_none_or(|(rig, _)| *rig != step.rig) {
-            // The old rig is taken apart first: both may use the same drives.
+            // The old rig is removed first: both may use the same drives.
             drop(up.take());
         }
         let record = match up {
@@ -78,11 +79,13 @@ pub fn run(
             return Ok(None);
         }
         write(&path, &record)?;
+        has_measured |= record.left_out.is_none();
         records.push(record);
     }
     drop(up);
-    if has_run {
-        quiet.after = quiet::look(&settings.place)?;
+    // A step that was left out again says nothing about the time of the others.
+    if let Some(before) = before.filter(|_| has_measured) {
+        quiet = Quiet { before, after: quiet::look(&settings.place)? };
         write(&quiet_path, &quiet)?;
     }
     Ok(Some(section(experiment, steps, &records, quiet)))
@@ -143,12 +146,19 @@ fn measure(settings: &Settings, step: &Step, up: &Up, cancel: &AtomicBool) -> Re
     command.args(["--quiet", "--json"]).stdin(Stdio::null()).stdout(create(&said)?).stderr(create(&errors)?);
     let mut child = command.spawn().map_err(|error| Error::io("start", &settings.helper.program, error))?;
     let note = up.bound(child.id());
+    let mut is_told = false;
     let status = loop {
-        match child.try_wait().map_err(|error| Error::io("wait for", &settings.helper.program, error))? {
-            Some(status) => break status,
-            // The signal has reached the process as well. It removes its files, and ends.
-            None => std::thread::sleep(TICK),
+        if let Some(status) =
+            child.try_wait().map_err(|error| Error::io("wait for", &settings.helper.program, error))?
+        {
+            break status;
         }
+        // The process removes its files, and ends. It takes a signal of the terminal and this one as one.
+        if cancel.load(Ordering::Relaxed) && !std::mem::replace(&mut is_told, true) {
+            kill_process(Pid::from_child(&child), Signal::TERM)
+                .map_err(|error| Error::io("end", &settings.helper.program, error.into()))?;
+        }
+        std::thread::sleep(TICK);
     };
     let read = |path: &Path| fs::read_to_string(path).map_err(|error| Error::io("read", path, error));
     let (text, errors) = (read(&said)?, read(&errors)?);
@@ -165,4 +175,35 @@ fn measure(settings: &Settings, step: &Step, up: &Up, cancel: &AtomicBool) -> Re
     let beyond = (up.bounded() > 0).then(|| rig::beyond_bound(up.bounded(), &documents)).flatten();
     let note = note.map(|note| beyond.map_or(note.clone(), |beyond| format!("{note}; {beyond}")));
     Ok(Record { arguments: step.arguments.clone(), documents, left_out: None, note, at: now() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iomill_contenders::held::Helper;
+
+    #[test]
+    fn a_signal_to_this_process_alone_ends_the_step() {
+        let place = tempfile::tempdir().unwrap();
+        let report = place.path().join("report");
+        fs::create_dir_all(report.join("steps")).unwrap();
+        // The options that follow are arguments of the shell.
+        let helper =
+            Helper { program: "/bin/sh".into(), arguments: vec!["-c".to_owned(), "exec sleep 3600".to_owned()] };
+        let settings = Settings {
+            report,
+            place: place.path().to_owned(),
+            drives: Vec::new(),
+            traces: Vec::new(),
+            only: Vec::new(),
+            is_quick: true,
+            helper,
+        };
+        let step = Step { name: "sleep".to_owned(), rig: Rig::Place, arguments: Vec::new(), seconds: 1 };
+        let up = Up::start(Rig::Place, place.path(), &[]).unwrap();
+        let began = std::time::Instant::now();
+        let record = measure(&settings, &step, &up, &AtomicBool::new(true)).unwrap();
+        assert_eq!(record.left_out.as_deref(), Some("it was interrupted"));
+        assert!(began.elapsed() < Duration::from_secs(600), "{:?}", began.elapsed());
+    }
 }

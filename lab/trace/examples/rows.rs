@@ -1,6 +1,6 @@
 //! Writes a made trace of reads of rows as CSV on the standard output: `rows LAW ROW_BYTES ROWS REQUESTS`.
 //!
-//! LAW is `uniform`, or `zipf` with exponent 0.99. Rows lie at random places: a popular row's neighbours are not
+//! LAW is `uniform`, or `zipf` with exponent 0.99. Rows are at random places: a popular row's neighbours are not
 //! popular. Two runs with the same arguments write the same trace.
 //!
 //! `cargo run --release --manifest-path lab/Cargo.toml -p iomill-trace --example rows -- zipf 512 1000000 4000000 > rows.csv`
@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::io::{BufWriter, Write};
 
-/// Exponent of the zipf law. Measurements of key-value stores usually take this one.
+/// Exponent of the zipf law. It is the usual one in measurements of key-value stores.
 const EXPONENT: f64 = 0.99;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,7 +1,7 @@
-//! Compressed streams as plain ones. Their first bytes show the form, not their names.
+//! Plain streams from compressed ones. The first bytes of a stream show its form, and its name does not matter.
 //!
-//! Goals: concatenated streams (`cat a.gz b.gz`) are read to the end; checksums are checked; memory is bounded whatever
-//! a stream says. Non-goals: writing.
+//! Goals: concatenated streams (`cat a.gz b.gz`) are read to the end; checksums are checked; memory is bounded for any
+//! stream. Non-goals: writing.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -62,7 +62,7 @@ impl<R: BufRead> ZstdReader<R> {
         ZstdReader { source, decoder, in_frame: false }
     }
 
-    /// Goes to the next frame. Says whether there is one.
+    /// Goes to the next frame. Returns whether there is one.
     fn next_frame(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {
@@ -93,7 +93,7 @@ impl<R: BufRead> ZstdReader<R> {
     }
 }
 
-/// An error with a text that helps more than the decoder's own: it says where the data ended.
+/// An error with a more helpful text than the decoder's own: it has the place where the data ended.
 fn explained(error: FrameDecoderError) -> io::Error {
     let mut cause: Option<&dyn std::error::Error> = Some(&error);
     while let Some(one) = cause {

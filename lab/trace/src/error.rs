@@ -46,7 +46,7 @@ pub enum TraceError {
     Array(#[from] iomill::Error),
 }
 
-/// What to do about it.
+/// The advice.
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::UnexpectedEof => "; it ends too soon: fetch or pack it again",

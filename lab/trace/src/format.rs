@@ -1,6 +1,6 @@
 //! The forms of traces: from a line to a request.
 //!
-//! Goals: a line is taken exactly as it is, or refused with a reason; nothing is guessed. Non-goals: times, because
+//! Goals: a line is read exactly as it is, or refused with a reason; nothing is guessed. Non-goals: times, because
 //! requests are repeated as fast as possible.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 /// Sectors in SPC and blkparse traces, in bytes. The device's own sector size does not matter.
 const SECTOR_BYTES: u64 = 512;
 
-/// Requests end at this offset at most, in bytes (4 PiB). Names of pages in the cache have no room for more.
+/// Requests end at most at this offset, in bytes (4 PiB). Names of pages in the cache have no room for more.
 pub(crate) const END_BYTES_MAX: u64 = 1 << 52;
 
 /// The longest request in bytes.
@@ -94,7 +94,7 @@ impl FromStr for Format {
     }
 }
 
-/// A request as it stands in its line.
+/// A request in the units of its line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Parsed<'a> {
     pub(crate) op: Op,
@@ -142,8 +142,8 @@ impl Parser {
         }
     }
 
-    /// Passes over events other than Q (queued: requests of programs, before merging). Also passes over requests that
-    /// transfer nothing (discards, flushes) and over the totals at the end.
+    /// Skips events other than Q (queued: requests of programs, before merging). Also skips requests that transfer
+    /// nothing (discards, flushes) and the totals at the end.
     fn blkparse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Parsed<'a>>, LineFault> {
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let device = words.next().unwrap_or_default();
@@ -208,7 +208,7 @@ fn msr(line: &[u8]) -> Result<Parsed<'_>, LineFault> {
     if host.is_empty() {
         return Err("the host has no name".to_owned());
     }
-    // Host and disk together name the device. They stand side by side.
+    // Host and disk together name the device. They are adjacent.
     let start = line.iter().position(|byte| *byte == b',').map_or(0, |comma| comma + 1);
     let commas = line.iter().enumerate().filter(|(_, byte)| **byte == b',');
     let end = commas.map(|(at, _)| at).nth(2).unwrap_or(line.len());
@@ -268,7 +268,7 @@ fn is_device(word: &[u8]) -> bool {
     is_number() && is_number() && numbers.next().is_none()
 }
 
-/// Bytes of a trace as messages show them.
+/// Bytes of a trace in the form of messages.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     const LONGEST: usize = 60;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LONGEST)]);

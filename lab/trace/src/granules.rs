@@ -1,7 +1,7 @@
 //! Caches of granules: the hit rates of a cache that keeps parts of pages, such as rows, instead of whole pages.
 //!
 //! Goals: caches of equal memory, with the headers of all that they keep; hits by request; pages that drives deliver.
-//! Only granules that were asked for are kept. Non-goals: such a cache. The library has none.
+//! Only requested granules are kept. Non-goals: such a cache, which the library does not have.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,8 +13,8 @@ use crate::reader::Reader;
 use crate::simulate::{self, Case, Count, SET_SIZE_DEFAULT};
 use crate::simulated::Simulated;
 
-/// The bytes that the library's cache has for each page besides the page and its share of a set's header. That is its
-/// key and version (`cache/occupants.rs`), two to four hints of 4 bytes (`cache/hints.rs`), here three, and its
+/// The bytes that the library's cache needs for each page besides the page and its share of a set's header. They are
+/// its key and version (`cache/occupants.rs`), two to four hints of 4 bytes (`cache/hints.rs`), here three, and its
 /// counters in the sketch of the default policy (`cache/policy/sketch.rs`).
 const BESIDES_BYTES: u64 = 16 + 3 * 4 + 8;
 
@@ -24,9 +24,9 @@ const LOOK: usize = 1 << 16;
 /// The accesses of a trace to granules, request by request.
 #[derive(Clone, Debug)]
 pub struct Granules {
-    /// Their numbers are in the place of pages' numbers.
+    /// The numbers of granules take the place of pages' numbers.
     accesses: Pages,
-    /// How many accesses each request has.
+    /// The number of accesses of each request.
     lens: Vec<u32>,
     bytes: u64,
 }
@@ -63,7 +63,7 @@ impl GranuleCase {
         (8 * stride).div_ceil(u64::from(ways)) + BESIDES_BYTES
     }
 
-    /// The number of granules that the cache has: whole sets, at least one, and otherwise never more than fit.
+    /// The number of granules in the cache: whole sets, at least one, and otherwise never more than fit.
     pub fn entries(&self) -> u64 {
         self.cache().pages_used()
     }
@@ -87,7 +87,7 @@ impl Granules {
         Ok(Granules { accesses, lens, bytes: granule_bytes })
     }
 
-    /// How many different granules.
+    /// The number of different granules.
     pub fn unique(&self) -> usize {
         self.accesses.unique()
     }
@@ -185,7 +185,7 @@ mod tests {
         let text = "r,0,512\nr,0,1024\nr,1024,512\nr,3584,1024\n\
                     r,0,1536\nr,3584,1024\nr,4096,4096\nw,8192,512\nw,8300,512\nr,8192,512\n";
         let found = outcome(&load(text, 512), Policy::GlobalLru, 100);
-        // Of the second half, the request to 4096 lacks granules of one page, and the write to 8300 a part of one.
+        // In the second half, the request to 4096 misses granules of one page, and the write to 8300 a part of one.
         assert_eq!((found.hit_rate_whole, found.hit_rate_warm), (0.3, 0.4));
         assert_eq!((found.pages_read_whole, found.pages_read_warm), (0.7, 0.4));
         let pages = outcome(&load(text, 4096), Policy::GlobalLru, 100);
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn hot_rows_at_random_places_are_kept_by_granules_and_not_by_pages() {
         let mut random = fastrand::Rng::with_seed(5);
-        // One row in 16 gets nine requests of ten. Each lies in a page of its own.
+        // One row in 16 gets nine of ten requests. Each such row is in a page of its own.
         let text: String = (0..60_000)
             .map(|at| {
                 let row = if at % 10 == 0 { random.u64(0..8000) } else { random.u64(0..500) * 16 };

@@ -7,8 +7,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::path::Path;
 
 use iomill::cache::key::Key;
-use iomill::sys::limits::memory_limit_bytes;
-use iomill_platform::memory;
+use iomill::sys::limits::available_bytes;
 
 use crate::error::{Result, TraceError};
 use crate::format::Op;
@@ -33,7 +32,7 @@ const ACCESS_COST_BYTES: usize = 3 * size_of::<u32>();
 /// these grow.
 const PAGE_COST_BYTES: usize = 3 * (8 + 2 * 16);
 
-/// The memory that is assumed if the system reports none.
+/// The assumed memory if the system reports none.
 const MEMORY_BYTES_DEFAULT: usize = 8 << 30;
 
 /// One access to one page.
@@ -64,7 +63,7 @@ impl Pages {
     }
 
     /// The same with units of another length: a power of two of bytes, at most a page. They take the place of pages,
-    /// also in numbers. `each` gets how many of them each request touches, unless it has no bytes.
+    /// also in numbers. `each` is called with the number of units of each request that has bytes.
     pub(crate) fn load_units(
         reader: &mut Reader,
         unit_bytes: u64,
@@ -112,17 +111,17 @@ impl Pages {
         loader.loaded
     }
 
-    /// How many accesses.
+    /// The number of accesses.
     pub fn len(&self) -> usize {
         self.accesses.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no accesses.
     pub fn is_empty(&self) -> bool {
         self.accesses.is_empty()
     }
 
-    /// How many different pages.
+    /// The number of different pages.
     pub fn unique(&self) -> usize {
         self.pages.len()
     }
@@ -141,15 +140,10 @@ impl Pages {
     }
 }
 
-/// Half of the memory that this process can take now, in bytes.
+/// Half of the memory that this process can use now, in bytes.
 pub fn memory_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = memory::bytes(&text, "MemAvailable").and_then(|bytes| usize::try_from(bytes).ok());
-    let free = available.unwrap_or(MEMORY_BYTES_DEFAULT);
-    // A control group may allow less than the machine has. If its limit is not readable, the machine's free memory is
-    // the only measure.
-    let allowed = memory_limit_bytes(Path::new("/")).ok().and_then(|bytes| usize::try_from(bytes).ok());
-    free.min(allowed.unwrap_or(usize::MAX)) / 2
+    let available = available_bytes(Path::new("/")).ok().and_then(|bytes| usize::try_from(bytes).ok());
+    available.unwrap_or(MEMORY_BYTES_DEFAULT) / 2
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! A trace as a stream of requests.
 //!
-//! Goals: memory that does not grow with the trace. Non-goals: the arrangement of devices beside each other. The code
-//! that uses the requests decides that.
+//! Goals: memory that does not grow with the trace. Non-goals: the arrangement of devices in a file, which the user of
+//! the requests chooses.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -43,12 +43,12 @@ pub struct Reader {
     packing: &'static str,
     lines: Lines,
     line: Vec<u8>,
-    /// Set while `line` holds a line that showed the form and is still to be parsed.
+    /// Set while `line` has a line that showed the form and is not yet parsed.
     is_line_pending: bool,
     parser: Parser,
     devices: Vec<String>,
     by_name: HashMap<Vec<u8>, u32>,
-    /// The device of the request before, since it is mostly the same.
+    /// The device of the previous request, because it is mostly the same.
     latest: (Vec<u8>, u32),
     is_over: bool,
 }

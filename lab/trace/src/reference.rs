@@ -1,4 +1,4 @@
-//! Hit rates that other tools found on the same traces, and the distance of our rates from them.
+//! Hit rates of other tools on the same traces, and the distance of our rates from them.
 //!
 //! Goals: a table of cells (a trace and a cache's size), our rates beside theirs, and one line per policy. Non-goals:
 //! other methods than `warm`.
@@ -27,8 +27,8 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads a file with the columns trace, cache_pages, policy, method, hit_rate and tool. It passes over rows of
-    /// other methods than `warm`.
+    /// Reads a file with the columns trace, cache_pages, policy, method, hit_rate and tool. It skips rows of other
+    /// methods than `warm`.
     pub fn open(path: &Path) -> Result<Reference> {
         let name = path.display().to_string();
         match std::fs::read_to_string(path) {

@@ -1,8 +1,8 @@
 //! The requests of a trace on a file, of an array or a plain one, in their order, as fast as iomill does them.
 //!
-//! Goals: a survey of the whole trace first, so that errors do not come half way. Threads take the requests in turn.
-//! The time of each call is measured around it. Non-goals: the recorded times between requests; the file and what it
-//! was opened with, which belong to the caller.
+//! Goals: a survey of the whole trace first, so that no error occurs half way. Threads take the requests in turn. The
+//! time of each call is measured around it. Non-goals: the recorded times between requests; the file and its options,
+//! which belong to the caller.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -18,10 +18,10 @@ use crate::format::{END_BYTES_MAX, Op};
 use crate::pages::PAGE_BYTES;
 use crate::reader::{Reader, Request};
 
-/// Devices of a trace lie one after the other in the file. Each begins at a multiple of this, in bytes.
+/// The devices of a trace are one after the other in the file. Each begins at a multiple of this, in bytes.
 const DEVICE_UNIT_BYTES: u64 = 1 << 30;
 
-/// Requests in a batch of the reading thread, and how many batches it may be ahead.
+/// Requests in a batch of the reading thread, and the number of batches that it may be ahead.
 const BATCH: usize = 4096;
 const BATCHES: usize = 4;
 
@@ -53,7 +53,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Reads the first `limit` requests of a trace. `cancel` ends it soon, with the requests that it has read by then.
+    /// Reads the first `limit` requests of a trace. `cancel` ends it soon, with the requests so far.
     pub fn of(reader: &mut Reader, limit: u64, cancel: &AtomicBool) -> Result<Survey> {
         let (mut survey, mut ends) = (Survey::default(), Vec::<u64>::new());
         for _ in 0..limit {
@@ -101,8 +101,7 @@ impl Survey {
         self.read_pages + if mode == ReplayMode::ReadsOnly { 0 } else { self.write_pages }
     }
 
-    /// The offset of a request in the file, in bytes. An error if the trace is not the one that was surveyed, and goes
-    /// beyond it.
+    /// The offset of a request in the file, in bytes. An error if the trace is not the surveyed one, and exceeds it.
     pub fn place(&self, request: Request, path: &str) -> Result<u64> {
         let base = self.bases.get(request.device as usize);
         let end = base.and_then(|base| base.checked_add(request.end()));
@@ -167,7 +166,7 @@ pub struct Settings {
     pub threads: usize,
     /// The treatment of requests by the threads.
     pub mode: ReplayMode,
-    /// How many requests of the trace.
+    /// The number of requests of the trace.
     pub limit: u64,
 }
 
@@ -184,7 +183,7 @@ pub struct Figures {
     pub wall: Duration,
     /// The counters of the array or the runtime, over the replay.
     pub whole: Counters,
-    /// What it counted in the second half of the page accesses. The first half warms the cache. With several threads
+    /// The same counters in the second half of the page accesses. The first half warms the cache. With several threads
     /// the halves are only about equal.
     pub warm: Counters,
     latency_ns: Histogram<u64>,
@@ -230,14 +229,14 @@ struct Course<'a> {
     path: String,
     /// Requests that were read and that no thread has taken: the rest of a batch, and the batches after it.
     coming: Mutex<(std::vec::IntoIter<Request>, Receiver<Vec<Request>>)>,
-    /// Page accesses of the first half that are still to come. Below 0 in the second half.
+    /// The remaining page accesses of the first half. Below 0 in the second half.
     to_half: AtomicI64,
     /// The counters when the second half began.
     at_half: OnceLock<Counters>,
     /// Bytes done so far, for a progress display.
     done_bytes: &'a AtomicU64,
     cancel: &'a AtomicBool,
-    /// A thread has failed, so the others need not go on.
+    /// A thread has failed, so the others need not continue.
     stop: AtomicBool,
 }
 
@@ -287,13 +286,13 @@ pub fn run(
         }
         for worker in workers {
             let one = worker.join().unwrap_or_else(|_| Err(machine("a replaying thread", "it panicked")));
-            // There is no early return here, because the reading thread is still to be ended.
+            // There is no early return here, because the reading thread must still be ended.
             result = result.and_then(|()| one.and_then(|one| figures.add(&one)));
         }
-        // No thread takes requests any more, so the reading thread must not wait for that.
+        // No thread takes requests any more, so the reading thread must not wait for one.
         course.coming.lock().unwrap_or_else(PoisonError::into_inner).1 = sync_channel(0).1;
         let read = read.join().unwrap_or_else(|_| Err(machine("the thread that reads the trace", "it panicked")));
-        // The trace's own error comes first, because it ends the other threads early.
+        // The trace's own error is reported first, because it ends the other threads early.
         read.and(result)
     })?;
     figures.wall = started.elapsed();
@@ -303,7 +302,7 @@ pub fn run(
     Ok(figures)
 }
 
-/// Reads requests for the other threads, until all are read or all receivers are gone.
+/// Reads requests for the other threads, until all are read or all receivers have ended.
 fn read_ahead(mut reader: Reader, limit: u64, give: &SyncSender<Vec<Request>>) -> Result<()> {
     let mut left = limit;
     while left > 0 {

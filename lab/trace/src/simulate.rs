@@ -1,4 +1,4 @@
-//! Caches over a trace without I/O: which accesses hit.
+//! Caches over a trace without I/O: the accesses that hit.
 //!
 //! Goals: the cache's own code decides, in every requested combination of policy, size and set size, on all CPUs.
 //! Caches without sets run beside it for comparison. Non-goals: time; a fill takes none here.
@@ -21,7 +21,7 @@ use crate::simulated::Simulated;
 /// Sizes of caches as shares of a trace's pages, in thousandths, if no sizes are given.
 pub const PER_MILLE: [u64; 6] = [1, 10, 50, 100, 200, 400];
 
-/// The smallest of these caches, in pages. In smaller ones results are too random.
+/// The smallest of these caches, in pages. Results of smaller ones are too random.
 pub const PAGES_MIN: u64 = 64;
 
 /// Pages per set, if not given.
@@ -37,11 +37,11 @@ pub use crate::sets::SetPolicy;
 pub enum Policy {
     /// In page sets, by one of the cache's policies.
     Sets(SetPolicy),
-    /// The page that was not used for longest, of all pages.
+    /// The least recently used of all pages.
     GlobalLru,
     /// Adaptive replacement over all pages.
     GlobalArc,
-    /// The page with the farthest next use, of all pages: no cache does better.
+    /// The page with the farthest next use, of all pages: no cache is better.
     Optimum,
 }
 
@@ -98,7 +98,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// The number of pages that the cache has: whole sets, at least one, and otherwise never more than requested.
+    /// The number of pages in the cache: whole sets, at least one, and otherwise never more than requested.
     pub fn pages_used(&self) -> u64 {
         match self.set_size {
             Some(size) => (self.cache_pages / u64::from(size)).max(1) * u64::from(size),
@@ -145,8 +145,8 @@ pub struct Outcome {
     pub accesses_per_s: f64,
 }
 
-/// Runs combinations over a trace, as many at a time as there are CPUs. It calls `done` with the number that is done.
-/// `None` if it was cancelled.
+/// Runs combinations over a trace, as many at a time as there are CPUs. It calls `done` with the number of ended
+/// combinations. `None` if it was cancelled.
 pub fn run(
     pages: &Pages,
     cases: &[Case],
@@ -156,7 +156,7 @@ pub fn run(
     in_parallel(cases, done, |case| one(pages, case, HitsByAccess { pages, case, cancel }))
 }
 
-/// Runs combinations as [`run`] does, each by `one`, which returns `None` if it was cancelled.
+/// Runs combinations like [`run`], each by `one`, which returns `None` if it was cancelled.
 pub(crate) fn in_parallel<C: Copy + Sync, O: Send>(
     cases: &[C],
     done: &(dyn Fn(usize) + Sync),
@@ -195,7 +195,7 @@ pub(crate) trait Count {
 
 /// Makes the cache of a combination, empty, for a trace with these pages.
 pub(crate) fn one<C: Count>(pages: &Pages, case: Case, count: C) -> Result<Option<C::Outcome>> {
-    // Caches without sets do not need more room than there are pages, and it would cost memory.
+    // Caches without sets do not need more room than there are pages, and it would take memory.
     let capacity = usize::try_from(case.pages_used()).unwrap_or(usize::MAX);
     let most = capacity.min(pages.unique());
     Ok(match case.policy {

@@ -2,12 +2,12 @@
 
 use crate::pages::Access;
 
-/// A cache that takes accesses one by one.
+/// A cache that is given accesses one by one.
 pub trait Simulated {
-    /// Takes an access. Says whether it hit. After a miss the page is in the cache.
+    /// Makes an access. Returns whether it hit. After a miss the page is in the cache.
     fn access(&mut self, access: Access) -> bool;
 
-    /// Takes several accesses. Returns how many hit.
+    /// Makes several accesses. Returns the number of hits.
     fn hits(&mut self, accesses: impl Iterator<Item = Access>) -> usize
     where
         Self: Sized,

@@ -1,4 +1,4 @@
-//! Hit rates on whole traces. A made-up trace is always there. If `IOMILL_TRACES` names a directory of traces with a
+//! Hit rates on whole traces. There is always a made-up trace. If `IOMILL_TRACES` names a directory of traces with a
 //! `reference_hit_rates.csv`, the rates are compared with the published ones.
 
 #![allow(clippy::unwrap_used)]
@@ -45,7 +45,7 @@ fn published_traces_have_the_hit_rates_that_others_found() {
     assert!(all.len() >= 4 * 30, "{} cells", all.len());
     for (name, outcome) in &all {
         let of = |policy| reference.rate(name, outcome.case.cache_pages, policy).unwrap();
-        // These two policies leave no choice. Of adaptive replacement there are variants.
+        // These two policies are defined exactly. Adaptive replacement has variants.
         let (expected, tolerance) = match outcome.case.policy {
             Policy::GlobalLru => (of(LRU), 1e-6),
             Policy::Optimum => (of("Belady-MIN"), 1e-6),
@@ -60,7 +60,7 @@ fn published_traces_have_the_hit_rates_that_others_found() {
     assert!(sets.over_lru > -0.01, "{sets:?}");
 }
 
-/// A compressed trace of two devices, with pages that are wanted often, and scans between.
+/// A compressed trace of two devices, with popular pages, and scans between.
 fn made_up(path: &Path) {
     let mut random = fastrand::Rng::with_seed(42);
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The bytes of a file by each contender's means.
+//! The bytes of a file, by each contender's means.
 
 #[path = "../../../crates/iomill/examples/graph/visit.rs"]
 mod visit;
@@ -14,7 +14,7 @@ use memmap2::{Advice, MmapMut, MmapOptions};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use crate::{Contender, Job, Result};
+use crate::job::{Contender, Job, Result};
 
 /// Ranges that a thread of a rival takes at a time.
 const CHUNK: usize = 32;
@@ -30,7 +30,7 @@ pub trait Bytes: Send + Sync {
     fn read(&self, out: &mut [u8], offset: u64) -> Result<()>;
     /// Writes bytes at an offset. Two writes at a time do not overlap.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()>;
-    /// Returns when everything that was written is durable.
+    /// Returns when all writes are durable.
     fn sync(&self) -> Result<()>;
     /// Reads ranges, one after the other, into `out`.
     fn gather(&self, out: &mut [u8], ranges: &[Range]) -> Result<()>;
@@ -73,7 +73,7 @@ pub fn open(job: &Job, array: Option<&iomill::Array>, name: &str, len: Option<u6
 }
 
 fn pool(threads: usize) -> Result<ThreadPool> {
-    // A thread of 256 needs no more stack than this.
+    // Each of up to 256 threads needs no larger stack.
     Ok(ThreadPoolBuilder::new().num_threads(threads).stack_size(256 << 10).build()?)
 }
 
@@ -152,7 +152,7 @@ impl Bytes for Calls {
     }
 
     fn gather(&self, out: &mut [u8], ranges: &[Range]) -> Result<()> {
-        // A few ranges are not worth a wake.
+        // A few ranges are not worth a wake of threads.
         if ranges.len() < 2 {
             return split(out, ranges).into_iter().try_for_each(|(offset, part)| self.read(part, offset));
         }
@@ -210,9 +210,8 @@ impl Bytes for Mapped {
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let to = self.slice((offset, bytes.len()))?.as_ptr().cast_mut();
-        // SAFETY: the range lies in the mapping, which is writable. By the rules of the trait no other write overlaps
-        // it, and the loads read no bytes while they are written: their locks, or the order of their phases, see to
-        // that.
+        // SAFETY: the range is in the mapping, which is writable. By the rules of the trait no other write overlaps it,
+        // and the loads read no bytes while they are written: their locks, or the order of their phases, ensure that.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! The process of a contender. It reads a job from its standard input, opens or makes the data, says so, waits for a
-//! line, and runs the load.
+//! The process of a contender. It reads a job from its standard input, opens or makes the data, reports that, waits for
+//! a line, and runs the load.
 
 use std::io::{BufRead, Write};
 
 use iomill::{Array, ArrayOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::loads::{self, Ready};
-use crate::{Contender, Job, Measure, Result};
+use crate::job::{Contender, Job, Measure, Result};
+use crate::loads::{self, timed::Ready};
 
 /// The answers of the process, one per line.
 #[derive(Debug, Deserialize, Serialize)]
@@ -22,7 +22,7 @@ pub(crate) enum Said {
     Failed(String),
 }
 
-/// Of the memory for the data iomill's cache takes this share. The rest is for the kernel's tables of that memory.
+/// iomill's cache gets this share of the memory for the data. The rest is for the kernel's tables of that memory.
 const CACHE_SHARE: (u64, u64) = (15, 16);
 
 /// Serves the requests of the standard input. An error is a broken pipe.
@@ -61,7 +61,7 @@ fn work(line: &str, input: &mut impl BufRead, output: &mut impl Write) -> Result
     Ok(Said::Done { measures, fetched_bytes })
 }
 
-/// The array of a job that is iomill's.
+/// The array of a job of iomill.
 fn array(job: &Job) -> Result<Option<Array>> {
     if job.contender != Contender::Iomill {
         return Ok(None);

@@ -1,11 +1,13 @@
 //! Lets the contenders of a load take turns, each in a process of its own with the same memory for the data.
 //!
 //! Rules:
-//! 1. The data are made before, without a limit. Between turns the page cache holds none of their pages.
-//! 2. A process has a limit from the moment at which its data are open: what it uses then, what its program takes while
-//!    it runs, and the memory for the data. The first two are the same for all; a contender that needs less of them has
-//!    more for the data.
-//! 3. In each round each contender has a turn with the same requests. What a program finds out must be the same by all.
+//! 1. The data are made before, without a limit. Between turns the page cache has none of their pages.
+//! 2. A process has a limit as soon as its data are open. The limit is the sum of its memory at that moment without
+//!    pages of files, the memory of the running program, and the memory for the data. Pages that it has read by then
+//!    are a part of the third, or programs that read all data at the start would have memory for all. The second and
+//!    the third part are the same for all contenders; a contender that needs less of the second has more for the data.
+//! 3. In each round each contender has a turn with the same requests. The results of a program must be the same for
+//!    all.
 //!
 //! Non-goals: limits on anything but memory.
 
@@ -13,17 +15,24 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use iomill::{Error, Result};
 use iomill_contenders::held::{Helper, MemoryGroup};
 use rustix::fs::{Advice, fadvise};
 
 use crate::child::Said;
-use crate::{Contender, Job, Load, Measure, stores};
+use crate::job::{Contender, Job, Load, Measure};
+use crate::stores;
 
-/// How a load is measured.
+/// The interval at which a waiting run checks for cancellation.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The description of a measurement of a load.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The load.
@@ -34,7 +43,7 @@ pub struct Settings {
     pub place: PathBuf,
     /// Directories of the drives of iomill's array. They exist, and are empty.
     pub drives: Vec<PathBuf>,
-    /// Bytes of the data, about.
+    /// Approximate bytes of the data.
     pub size_bytes: u64,
     /// Turns of each contender; the median counts.
     pub rounds: usize,
@@ -64,9 +73,9 @@ pub struct Figures {
 /// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// By part, and within it in the order of the contenders.
+    /// By part, and within a part in the order of the contenders.
     pub figures: Vec<Figures>,
-    /// Contenders that did not take part, and why.
+    /// Contenders that did not take part, with the reasons.
     pub left_out: Vec<(Contender, String)>,
     /// Memory for the data of each.
     pub cache_bytes: u64,
@@ -78,8 +87,8 @@ struct Turn {
     fetched_bytes: u64,
 }
 
-/// Measures a load. Calls `tell` with each beginning step, its number, and the number of steps. `cancel` ends it with
-/// the results of whole rounds.
+/// Measures a load. Calls `tell` at the begin of each step, with the step, its number, and the number of steps.
+/// `cancel` ends it with the results of whole rounds.
 pub fn run(settings: &Settings, cancel: &AtomicBool, tell: &mut dyn FnMut(String, usize, usize)) -> Result<Outcome> {
     let cache_bytes = settings.size_bytes / settings.load.share();
     let mut outcome = Outcome { cache_bytes, ..Outcome::default() };
@@ -123,7 +132,7 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, tell: &mut dyn FnMut(String
     Ok(outcome)
 }
 
-/// Rule 3: an error if two contenders have found out different things.
+/// Rule 3: an error if two contenders have different results.
 fn agree(turns: &[(Contender, Turn)]) -> Result<()> {
     let Some((first, rest)) = turns.split_first() else { return Ok(()) };
     for other in rest {
@@ -194,11 +203,11 @@ impl Settings {
         Ok(())
     }
 
-    /// A process does a job.
+    /// Lets a process do a job.
     fn turn(&self, job: &Job, cancel: &AtomicBool) -> Result<Turn> {
         let group = MemoryGroup::make().map_err(|why| self.failed(job, &why))?;
         let mut command = Command::new(&self.helper.program);
-        // Else the C library keeps the largest buffer that each thread ever had.
+        // Otherwise the C library keeps the largest buffer that each thread ever had.
         command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "2");
         command.args(&self.helper.arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| Error::io("start", &self.helper.program, error))?;
@@ -209,20 +218,22 @@ impl Settings {
         let odd = |error: &dyn std::fmt::Display| self.failed(job, &error.to_string());
         let line = serde_json::to_string(job).map_err(|error| odd(&error))?;
         writeln!(input, "{line}").map_err(|error| odd(&error))?;
-        for line in BufReader::new(output).lines() {
-            let line = line.map_err(|error| odd(&error))?;
+        let lines = lines_of(output);
+        while !cancel.load(Ordering::Relaxed) {
+            let line = match lines.recv_timeout(TICK) {
+                Ok(line) => line.map_err(|error| odd(&error))?,
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
             match serde_json::from_str(&line).map_err(|error| odd(&error))? {
                 Said::Ready => {
                     // Rule 2.
-                    let own_bytes = group.usage_bytes()? + self.load.own_bytes(self.size_bytes);
+                    let own_bytes = group.own_bytes()? + self.load.own_bytes(self.size_bytes);
                     group.limit(own_bytes + job.cache_bytes)?;
                     writeln!(input).map_err(|error| odd(&error))?;
                 }
                 Said::Done { measures, fetched_bytes } => return Ok(Turn { measures, fetched_bytes }),
                 Said::Failed(why) => return Err(odd(&why)),
-            }
-            if cancel.load(Ordering::Relaxed) {
-                break;
             }
         }
         Err(odd(&"it has ended without a result; perhaps the kernel killed it for lack of memory"))
@@ -232,6 +243,14 @@ impl Settings {
         let what = format!("{} by {}", self.load.name(), job.contender.name());
         Error::Tool { what, why: why.to_owned() }
     }
+}
+
+/// The lines that a process prints, read by a thread, so that a cancelled run does not wait for them. The thread ends
+/// with the process.
+fn lines_of(output: ChildStdout) -> Receiver<std::io::Result<String>> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || BufReader::new(output).lines().try_for_each(|line| sender.send(line)));
+    lines
 }
 
 /// Ends its process on drop, so that its group is empty.
@@ -255,11 +274,46 @@ fn drop_below(directory: &Path) -> Result<()> {
             drop_below(&path)?;
         } else if path.is_file() {
             let file = File::open(&path).map_err(|error| Error::io("open", &path, error))?;
-            // Only clean pages leave.
+            // Only clean pages are dropped.
             file.sync_data().map_err(|error| Error::io("flush", &path, error))?;
             fadvise(&file, 0, None, Advice::DontNeed)
                 .map_err(|error| Error::io("drop from the page cache", &path, error.into()))?;
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cancelled_run_does_not_wait_for_its_process() {
+        if let Some(why) = iomill_contenders::held::why_not() {
+            println!("skipped: no memory cgroup can be made here: {why}");
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        // It says nothing for an hour.
+        let helper =
+            Helper { program: "/bin/sh".into(), arguments: vec!["-c".to_owned(), "exec sleep 3600".to_owned()] };
+        let settings = Settings {
+            load: Load::Train,
+            contenders: vec![Contender::Iomill],
+            place: place.path().to_owned(),
+            drives: vec![place.path().to_owned()],
+            size_bytes: 1 << 20,
+            rounds: 1,
+            helper,
+        };
+        let (cancel, began) = (AtomicBool::new(false), std::time::Instant::now());
+        let ran = thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(200));
+                cancel.store(true, Ordering::Relaxed);
+            });
+            run(&settings, &cancel, &mut |_, _, _| {})
+        });
+        assert!(ran.is_err() && began.elapsed() < Duration::from_secs(600), "{ran:?} after {:?}", began.elapsed());
+    }
 }

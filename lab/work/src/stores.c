@@ -1,8 +1,8 @@
-/* Key-value stores of others behind one interface, each as its authors recommend it. Built by `stores.rs` where the libraries are, with one
-   of ROCKSDB, LMDB and WIREDTIGER defined.
+/* Key-value stores of others behind one interface, each with the settings that its authors recommend. `stores.rs`
+   builds this file where the libraries are installed, with one of ROCKSDB, LMDB and WIREDTIGER defined.
 
-   Each call returns NULL, or a text that says what failed. Keys are stored so that their order is that of numbers. A store's threads may call at
-   the same time. `kv_commit` returns when all changes of its thread are durable. */
+   Each call returns NULL, or a text with the failure. Keys are stored so that their order is that of numbers. Several
+   threads may call a store at the same time. `kv_commit` returns when all changes of its thread are durable. */
 
 #include <stdint.h>
 #include <stdio.h>
@@ -138,7 +138,7 @@ const char *kv_open(const char *path, size_t cache_bytes, struct store **made) {
     int error = mdb_env_create(&store->env);
     if (!error) error = mdb_env_set_mapsize(store->env, (size_t)1 << 38);
     if (!error) error = mdb_env_set_maxreaders(store->env, 512);
-    /* As its page says for data beyond memory that is read at random. */
+    /* LMDB's manual recommends this for random reads of data larger than memory. */
     if (!error) error = mdb_env_open(store->env, path, MDB_NORDAHEAD | MDB_NOSUBDIR, 0600);
     if (!error) error = mdb_txn_begin(store->env, NULL, 0, &transaction);
     if (!error) error = mdb_dbi_open(transaction, NULL, 0, &store->dbi);

@@ -11,10 +11,10 @@ use std::slice;
 use libloading::Library;
 use redb::{Database, TableDefinition};
 
+use crate::job::{Contender, Job, Result};
 use crate::kv::ycsb::Store;
-use crate::{Contender, Job, Result};
 
-/// What Debian calls the libraries with their headers.
+/// Debian's names of the libraries with their headers.
 const LIBRARIES: [(Contender, &str, &str, &str); 3] = [
     (Contender::RocksDb, "ROCKSDB", "rocksdb", "librocksdb-dev"),
     (Contender::Lmdb, "LMDB", "lmdb", "liblmdb-dev"),
@@ -43,7 +43,7 @@ pub fn build(contender: Contender, place: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(built))
 }
 
-/// The store of a job, made or opened; `None` if the job's contender is no store of others.
+/// The store of a job, made or opened; `None` if the job's contender is not a store of others.
 pub fn open(job: &Job, makes: bool) -> Result<Option<Box<dyn Store>>> {
     let path = job.place.join(format!("{}.store", job.contender.name()));
     if makes {
@@ -70,7 +70,7 @@ thread_local! {
     static CHANGES: RefCell<Vec<(u64, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps a change until the commit, so that a store's one writer is held only for that.
+/// Keeps a change until the commit, so that the store's only writer is held just for the commit.
 fn keep_change(key: u64, value: &[u8]) {
     CHANGES.with_borrow_mut(|changes| changes.push((key, value.to_vec())));
 }
@@ -115,7 +115,7 @@ impl Store for Redb {
     }
 }
 
-/// What `stores.c` calls for each record.
+/// The function that `stores.c` calls for each record.
 type Look = unsafe extern "C" fn(*mut c_void, u64, *const c_void, usize);
 
 /// Records that a call of `stores.c` has found.
@@ -176,7 +176,7 @@ impl Foreign {
     }
 }
 
-/// The error that a call has returned, if it has.
+/// The error of a call, if it has failed.
 fn said(text: *const c_char) -> Result<()> {
     if text.is_null() {
         return Ok(());

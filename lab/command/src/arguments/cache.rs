@@ -1,10 +1,10 @@
-//! Arguments for the cache that an array is opened with.
+//! Arguments for the cache of an array.
 
 use std::path::Path;
 
 use clap::Args;
 use iomill::cache::set::{Shape, WAYS_MAX, WAYS_MIN};
-use iomill::sys::limits::memory_limit_bytes;
+use iomill::sys::limits::available_bytes;
 use iomill::{ArrayOptions, PolicyKind};
 use iomill_cli::arguments::size;
 use iomill_cli::failure::{Failure, Result};
@@ -14,7 +14,7 @@ use iomill_trace::simulate::SET_SIZE_DEFAULT;
 /// Longest window of the cache's read-ahead.
 const READ_AHEAD_MAX_BYTES: u64 = 4 << 20;
 
-/// How iomill's cache works, apart from its size.
+/// The kind of iomill's cache, apart from its size.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct CacheKind {
     /// Pages per set of iomill's cache: a multiple of 4, from 4 to 32
@@ -24,13 +24,13 @@ pub struct CacheKind {
     /// or duel
     #[arg(long, value_name = "NAME", default_value_t)]
     pub policy: PolicyKind,
-    /// The most that the cache reads ahead of a sequential reader, up to 4MiB; 0 switches it off
+    /// The longest read-ahead of a sequential reader, up to 4MiB; 0 switches it off
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = read_ahead)]
     pub read_ahead: u64,
 }
 
 impl CacheKind {
-    /// The same as options.
+    /// The arguments as options.
     pub fn apply(self, options: ArrayOptions) -> ArrayOptions {
         options.with_cache(|cache| {
             cache.set_pages(self.set_size as usize).policy(self.policy).read_ahead_bytes(self.read_ahead)
@@ -52,13 +52,17 @@ pub fn set_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Refuses a cache that is larger than all memory.
+/// Memory beside the cache: of the process, its buffers, and the processes that it starts.
+const BESIDES_BYTES: u64 = 32 << 20;
+
+/// Refuses a cache that does not fit in the available memory. Otherwise the kernel would kill the process.
 pub fn check_cache(bytes: u64) -> Result<()> {
     // If the memory's size cannot be read, making the cache fails.
-    match memory_limit_bytes(Path::new("/")) {
-        Ok(there) if bytes > there => Err(Failure::Usage(format!(
-            "a cache of {} is larger than the memory, which is {}; give a smaller --cache",
+    match available_bytes(Path::new("/")) {
+        Ok(there) if bytes.saturating_add(BESIDES_BYTES) > there => Err(Failure::Usage(format!(
+            "a cache of {}, with {} for the rest, is larger than the memory that is available, which is {}; give a smaller --cache",
             human::size(bytes),
+            human::size(BESIDES_BYTES),
             human::size(there)
         ))),
         _ => Ok(()),

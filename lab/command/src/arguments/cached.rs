@@ -12,7 +12,7 @@ use iomill_cli::arguments::size;
 
 use super::{BenchPlace, BenchRounds, BenchThreads, BenchTimes, CacheKind};
 
-/// Arguments of all of them.
+/// Arguments of all measurements of caches.
 #[derive(Debug, Args)]
 pub struct BenchTurns {
     /// The kind of iomill's cache.
@@ -35,11 +35,11 @@ pub struct BenchBatch {
 #[derive(Debug, Args)]
 #[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(warm::RIVALS))))]
 pub struct BenchWarm {
-    /// Bytes to read from. They are in memory twice: in the page cache and in iomill's; other caches hold a third copy
+    /// Bytes to read from. They are in memory twice: in the page cache and in iomill's; other caches have a third copy
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = size)]
     pub size: u64,
-    /// Size of iomill's cache. It must hold all of SIZE: each page has only one small set to be in, so a cache as large
-    /// as SIZE would not hold every page. Only pages that are present take memory [default: 4 times the size]
+    /// Size of iomill's cache. It must hold all of SIZE: each page can be in one small set only, so a cache as large as
+    /// SIZE would not hold every page. Only present pages take memory [default: 4 times the size]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache: Option<u64>,
     /// Numbers of threads.
@@ -59,7 +59,7 @@ pub struct BenchWarm {
 /// How reads are distributed over the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SkewName {
-    /// All records alike
+    /// All records equally
     Uniform,
     /// Mostly a few records, by a zipf law with exponent 0.99
     Zipf,
@@ -99,7 +99,7 @@ pub struct BenchCold {
 #[derive(Debug, Args)]
 #[command(mut_arg("rivals", |rivals| rivals.help(rivals_help(&limited::cold_rivals()))))]
 pub struct BenchColdOnly {
-    /// Which pages are read; one measurement for each
+    /// The pages to read; one measurement for each
     #[arg(long, value_enum, value_name = "NAMES", default_value = "random", value_delimiter = ',')]
     pub workload: Vec<ColdWorkload>,
     /// Memory, length and threads.
@@ -107,7 +107,7 @@ pub struct BenchColdOnly {
     pub cold: BenchCold,
 }
 
-/// Which pages are read.
+/// The pages to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ColdWorkload {
     /// Random pages

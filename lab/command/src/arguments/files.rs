@@ -11,7 +11,7 @@ use super::turns::rivals_help;
 #[derive(Debug, Args)]
 #[command(mut_arg("seconds", |seconds| seconds.default_value("0.5")))]
 pub struct BenchFiles {
-    /// Files that are there while others come and go
+    /// Files that exist while others are made and deleted
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pub files: u32,
     /// Numbers of threads; one measurement for each

@@ -43,7 +43,7 @@ pub struct BenchLadder {
     /// [default: 1,2,4,8, up to the number of devices]
     #[arg(long, value_name = "N,N...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=256))]
     pub drives: Option<Vec<u16>>,
-    /// What falcon's steps read, in pages of 4 KiB [default: all loads; none with --trace]
+    /// The reads of falcon's steps, in pages of 4 KiB [default: all loads; none with --trace]
     #[arg(long = "load", value_enum, value_name = "NAMES", value_delimiter = ',')]
     pub loads: Option<Vec<LoadName>>,
     /// A recorded trace that falcon's steps replay, plain or compressed (gzip, xz, zstd); may be given several times.
@@ -66,6 +66,13 @@ pub struct BenchLadder {
     /// Write the results into this file as one JSON document. Without FILE, or with `-`, print it instead of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", help_heading = "Global options")]
     pub json: Option<PathBuf>,
+}
+
+impl BenchLadder {
+    /// Threads that read: the given number, or one for each CPU.
+    pub fn threads(&self) -> usize {
+        self.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+    }
 }
 
 /// The order of reads.

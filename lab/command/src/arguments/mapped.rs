@@ -29,7 +29,7 @@ pub struct BenchMapped {
     /// Length of the file that is read, which is removed afterwards
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub size: u64,
-    /// How many bytes a growing file gets, in writes of 4 KiB; 0 leaves that measurement out
+    /// Bytes by which a growing file grows, in writes of 4 KiB; 0 leaves that measurement out
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
     pub growth: u64,
     /// How long, how often, and where.

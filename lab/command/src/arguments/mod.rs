@@ -1,7 +1,7 @@
 //! The command line of the lab. Parser, help and messages come from this one definition.
 //!
-//! Goals: a wrong argument is refused here if that takes no look at an array. Non-goals: options that every command of
-//! iomill has, which are [`iomill_cli::arguments::Global`].
+//! Goals: a wrong argument is refused here if no look at an array is needed for that. Non-goals: options that every
+//! command of iomill has, which are [`iomill_cli::arguments::Global`].
 
 mod access;
 mod cache;
@@ -48,7 +48,7 @@ pub struct Lab {
     /// Options of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to measure.
+    /// The measurement.
     #[command(subcommand)]
     pub measurement: Measurement,
 }
@@ -73,7 +73,7 @@ pub enum Measurement {
     Gate(BenchGate),
     /// Draw cold and warm random reads by iomill beside `mmap`, `pread` and io_uring by hand, in about two minutes
     Picture(BenchPicture),
-    /// Random rows of a file of yours, from its drive and from memory, beside `mmap` and `pread`
+    /// Random rows of your own file, from its drive and from memory, beside `mmap` and `pread`
     #[command(
         after_help = "Example:\n  iomill-lab rows features.npy\n  iomill-lab rows vectors.bin --row-size 3KiB --rows 1000\n\n\
                             The file is never written. For cold reads each contender has the same memory, which takes root. Without root \
@@ -82,9 +82,9 @@ pub enum Measurement {
     Rows(BenchRows),
     /// Many small files, made, looked up, opened, read, deleted and listed, beside plain files
     Files(BenchFiles),
-    /// Small random reads of data that is all in memory: what a hit costs
+    /// Small random reads of data that is all in memory: the cost of a hit
     Warm(BenchWarm),
-    /// Random reads of far more than fits in memory: what a miss costs
+    /// Random reads of data far larger than the memory: the cost of a miss
     Cold(BenchColdOnly),
     /// Random reads with a given share of hits, and a key-value load
     Mixed(BenchMixed),
@@ -96,7 +96,7 @@ pub enum Measurement {
     Nodes(BenchNodes),
     /// Reads and growth of a file that is mapped, beside system calls
     MmapVsSyscall(BenchMapped),
-    /// Everything at once for minutes or hours: it checks every byte, and that memory stays within its bound
+    /// All calls at once, for minutes or hours. It checks every byte, and the bound of the memory
     #[command(
         after_help = "The exit code is 1 when a byte is wrong, or when the process takes more than the cache's size, 3% and 8 MiB."
     )]
@@ -110,20 +110,20 @@ pub enum Measurement {
                       `apt install gcc librocksdb-dev liblmdb-dev libwiredtiger-dev`."
     )]
     Work(BenchWork),
-    /// All experiments of the works that iomill grows from, beside today's rivals, as one report
+    /// All experiments of the works on which iomill is based, beside today's rivals, as one report
     #[command(
         after_help = "Example:\n  iomill-lab paper --quick\n  iomill-lab paper --drives /mnt/ssd0,/mnt/ssd1 --trace oltp.csv.xz\n  \
                       iomill-lab paper --only kv,graph\n\nA run that was stopped goes on where it was: what the directory of the report has is not \
                       measured again."
     )]
     Paper(BenchPaper),
-    /// Do a turn of `work` for the standard input
+    /// Do the turn of `work` that the standard input describes
     #[command(hide = true)]
     WorkTurn,
-    /// Do what a measurement asks for on the standard input, within the memory that it gives
+    /// Serve the requests of a measurement on the standard input, within its memory limit
     #[command(hide = true)]
     Held,
-    /// Repeat recorded accesses on an array or a plain file, or simulate which of them caches would hit
+    /// Repeat recorded accesses on an array or a plain file, or simulate caches that serve them
     #[command(after_help = "Example:\n  iomill-lab replay oltp.csv.xz -a /mnt/ssd0 --threads 4\n  \
                             iomill-lab replay oltp.csv.xz --plain tables.db --cache 256MiB\n  iomill-lab replay --simulate *.csv.xz --svg hits.svg\n\n\
                             Traces are CSV (`op,offset,length`), SPC, MSR Cambridge, or the output of blkparse.")]
@@ -131,7 +131,7 @@ pub enum Measurement {
 }
 
 impl Measurement {
-    /// The measurement's name, which messages begin with.
+    /// The name of the measurement, with which its messages begin.
     pub fn name(&self) -> &'static str {
         match self {
             Measurement::Random(_) => "random",

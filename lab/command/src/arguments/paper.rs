@@ -12,7 +12,7 @@ pub struct BenchPaper {
     /// The directory of the report. It gets report.html, report.json, report.csv, and a document of each step
     #[arg(long, value_name = "DIR", default_value = "iomill-paper", value_hint = ValueHint::DirPath)]
     pub report: PathBuf,
-    /// Small data and short turns: under five minutes, to see that all works
+    /// Small data and short turns: under five minutes, to check that everything works
     #[arg(long)]
     pub quick: bool,
     /// These experiments only
@@ -25,7 +25,7 @@ pub struct BenchPaper {
     /// A recorded trace for the experiments on policies; may be given several times
     #[arg(long = "trace", value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// Where the rivals' files lie, and where the results go.
+    /// The place of the rivals' files and of the results.
     #[command(flatten)]
     pub place: BenchPlace,
 }

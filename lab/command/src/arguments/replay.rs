@@ -26,18 +26,18 @@ pub struct Replay {
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
-    /// Rule that chooses which page makes room for another. On an array or a plain file one of lru, lfu, clock, gclock,
-    /// sieve, s3-fifo, w-tinylfu and duel; with --simulate several, also global-lru, global-arc and optimum [default:
-    /// duel; with --simulate all]
+    /// Rule that chooses which page is evicted. On an array or a plain file one of lru, lfu, clock, gclock, sieve,
+    /// s3-fifo, w-tinylfu and duel; with --simulate several, also global-lru, global-arc and optimum [default: duel;
+    /// with --simulate all]
     #[arg(long = "policy", value_name = "P,P,...", value_delimiter = ',')]
     pub policies: Vec<Policy>,
     /// Pages per set, a multiple of 4 up to 32; several with --simulate. A cache has whole sets only, so it may be a
-    /// little smaller than asked for
+    /// little smaller than requested
     #[arg(long = "set-size", value_name = "S,S,...", value_delimiter = ',', default_values_t = [SET_SIZE_DEFAULT],
           value_parser = set_size)]
     pub set_sizes: Vec<u32>,
 
-    /// Do no I/O: print the hit rates that caches would have
+    /// Do no I/O: print the hit rates of simulated caches
     #[arg(long, help_heading = "Simulation")]
     pub simulate: bool,
     /// Sizes of the caches in pages of 4 KiB, at most 67108864 [default: 0.1%, 1%, 5%, 10%, 20% and 40% of a trace's
@@ -46,8 +46,8 @@ pub struct Replay {
           value_parser = clap::value_parser!(u64).range(1..=CACHE_PAGES_MAX))]
     pub cache_pages: Vec<u64>,
     /// Simulate caches of granules of these sizes, such as 512B,1KiB, beside one of pages. A granule is a part of a
-    /// page: a power of two from 64B to 4KiB. The caches have the memory of a cache with these pages, headers counted,
-    /// and a request hits if all its granules are there
+    /// page: a power of two from 64B to 4KiB. The caches have the memory of a cache with these pages, including
+    /// headers, and a request hits if all its granules are cached
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', requires = "simulate", conflicts_with_all = ["svg", "reference"],
           help_heading = "Simulation", value_parser = granule)]
     pub granule: Vec<u64>,
@@ -63,15 +63,15 @@ pub struct Replay {
     #[arg(long, value_name = "SIZE", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file",
           value_parser = size)]
     pub cache: Option<u64>,
-    /// The most that the cache reads ahead of sequential requests, up to 4MiB. By default it does not, so that hit
-    /// rates are those of the simulation
+    /// The longest read-ahead of sequential requests, up to 4MiB. By default there is none, so that hit rates are those
+    /// of the simulation
     #[arg(long, value_name = "SIZE", default_value = "0", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file",
           value_parser = read_ahead)]
     pub read_ahead: u64,
     /// Replay on this file of the array [default: a temporary file, which is removed afterwards]
     #[arg(long, value_name = "NAME", conflicts_with = "simulate", help_heading = "Replay on an array or a plain file")]
     pub file: Option<String>,
-    /// Replay on this ordinary file, which lies outside any array and is only read: writes of the trace are left out
+    /// Replay on this ordinary file outside any array. It is only read: writes of the trace are left out
     #[arg(long, value_name = "FILE", conflicts_with_all = ["simulate", "file", "writes", "sparse"],
           help_heading = "Replay on an array or a plain file")]
     pub plain: Option<PathBuf>,

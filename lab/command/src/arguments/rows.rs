@@ -19,7 +19,7 @@ pub struct BenchRows {
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub rows: u32,
     /// Memory for the cold reads, the same for each contender [default: an eighth of the file, at least 16MiB, at most
-    /// half]
+    /// half, and at most a quarter of the available memory]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub cache: Option<u64>,
     /// Threads that gather at the same time

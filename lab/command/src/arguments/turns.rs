@@ -1,5 +1,4 @@
-//! Arguments that measurements share: where they take place, how long and how often contenders take turns, and which
-//! contenders.
+//! Arguments that measurements share: their place, the length and number of turns, and the choice of contenders.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,7 +21,7 @@ pub struct BenchPlace {
 }
 
 impl BenchPlace {
-    /// The directory to make an array in.
+    /// The directory in which to make an array.
     pub fn dir(&self) -> &Path {
         self.dir.as_deref().unwrap_or(Path::new("."))
     }
@@ -34,7 +33,7 @@ pub struct BenchTimes {
     /// Length of one contender's turn, 0.1 to 600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub seconds: f64,
-    /// Turns of each contender; the median counts
+    /// Turns of each contender; the figure is the median
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
     /// Where the array is made, and where the results go.

@@ -16,20 +16,20 @@ pub struct BenchWork {
     /// The program
     #[arg(value_name = "LOAD", value_parser = PossibleValuesParser::new(Load::ALL.map(Load::name)).try_map(load))]
     pub load: Load,
-    /// Bytes of its data, about, 8MiB to 1TiB. Each contender has memory for an eighth of them, or for a quarter in
-    /// `train`
+    /// Approximate bytes of its data, 8MiB to 1TiB. Each contender has memory for an eighth of them, or for a quarter
+    /// in `train`
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = data_size)]
     pub size: u64,
     /// Turns of each contender; the median counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
-    /// Rivals that take part [default: all that the load has]
+    /// Rivals that take part [default: all rivals of the load]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(Contender::ALL.map(Contender::name)).try_map(contender))]
     pub rivals: Option<Vec<Contender>>,
     /// A directory on each drive of iomill's array, with commas between them [default: four directories below --dir]
     #[arg(long, value_name = "DIR,DIR,...", value_delimiter = ',', value_hint = ValueHint::DirPath)]
     pub drives: Option<Vec<PathBuf>>,
-    /// Where the rivals' files lie, and where the results go.
+    /// The place of the rivals' files and of the results.
     #[command(flatten)]
     pub place: BenchPlace,
 }

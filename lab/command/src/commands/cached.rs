@@ -13,7 +13,7 @@ use iomill_bench::report::Report;
 use iomill_bench::soak;
 use iomill_bench::{chart, warm};
 
-use super::{answer, flyers, named_or_fresh, on, reported};
+use super::common::{answer, flyers, named_or_fresh, on, reported};
 use crate::arguments::check_cache;
 use crate::arguments::{
     BenchCold, BenchColdOnly, BenchMixed, BenchNodes, BenchSmallWrites, BenchSoak, BenchTurns, BenchWarm,
@@ -110,7 +110,7 @@ pub fn nodes(context: &Context<'_>, arguments: &BenchNodes) -> Result<Answer> {
     )
 }
 
-/// Serves the measurement that started this process. Its own answer is silent.
+/// Serves the measurement that started this process. It prints no result of its own.
 pub fn held() -> Result<Answer> {
     held::serve(io::stdin().lock(), io::stdout().lock())?;
     Ok(Answer { is_silent: true, ..Answer::default() })

@@ -2,7 +2,7 @@
 
 use iomill_bench::files::{self, Settings};
 
-use super::{progress, reported};
+use super::common::{progress, reported};
 use crate::arguments::BenchFiles;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;

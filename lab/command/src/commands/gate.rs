@@ -2,7 +2,7 @@
 
 use iomill_bench::gate::{self, Settings};
 
-use super::{answer, defaults_only, named_or_fresh, on};
+use super::common::{answer, defaults_only, named_or_fresh, on};
 use crate::arguments::BenchGate;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;

@@ -14,7 +14,7 @@ use iomill_cli::human;
 use iomill_cli::tune::state;
 use iomill_platform::tree::Tree;
 
-use super::{answer, named_or_fresh, progress};
+use super::common::{answer, named_or_fresh, progress};
 use crate::arguments::{BenchLadder, Paper};
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
@@ -39,7 +39,7 @@ fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
         return Err(Failure::Usage(why.to_owned()));
     }
     let slice = Duration::from_secs_f64(arguments.seconds);
-    let threads = threads(arguments);
+    let threads = arguments.threads();
     let workload = Workload { depth: context.global.queues.depth().most(), ..Workload::RANDOM_READ };
     let warm_up = slice.min(Duration::from_millis(500));
     let settings = Settings {
@@ -62,10 +62,6 @@ fn sc13(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     let report =
         progress(context, &interrupt, |stage| ladder::run(arena, &settings, &tree, &state, interrupt.flag(), stage))?;
     answer(context, table(&report), report.json()?)
-}
-
-fn threads(arguments: &BenchLadder) -> usize {
-    arguments.threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
 }
 
 /// A row for each step, with its ratio to the step before and to the first.

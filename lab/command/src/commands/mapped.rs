@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use iomill_bench::mapped::{self, Settings};
 use iomill_cli::human;
 
-use super::{answer, progress};
+use super::common::{answer, progress};
 use crate::arguments::BenchMapped;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;

@@ -12,7 +12,8 @@ use iomill_cli::terminal;
 use iomill_paper::{Section, Settings};
 use serde_json::json;
 
-use super::{answer, cached, defaults_only};
+use super::cached;
+use super::common::{answer, defaults_only};
 use crate::arguments::BenchPaper;
 
 pub fn run(context: &Context<'_>, arguments: &BenchPaper) -> Result<Answer> {

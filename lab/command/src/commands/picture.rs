@@ -4,7 +4,7 @@ use std::env;
 
 use iomill_bench::picture::{self, Settings};
 
-use super::{defaults_only, named_or_fresh, on, reported};
+use super::common::{defaults_only, named_or_fresh, on, reported};
 use crate::arguments::BenchPicture;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
@@ -36,7 +36,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchPicture) -> Result<Answer> {
     Ok(answer)
 }
 
-/// The command line of this process, as a shell takes it.
+/// The command line of this process, quoted for a shell.
 fn command_line() -> String {
     let words = env::args_os().skip(1).map(|word| quoted(&word.to_string_lossy()));
     [vec!["iomill".to_owned()], words.collect()].concat().join(" ")

@@ -6,7 +6,7 @@ use iomill_bench::rounds::Turns;
 use iomill_bench::rows::{self, Settings};
 
 use super::cached::helper;
-use super::{progress, reported};
+use super::common::{progress, reported};
 use crate::arguments::BenchRows;
 use crate::arguments::check_cache;
 use iomill_cli::console::Answer;

@@ -15,7 +15,8 @@ use iomill_cli::{human, terminal};
 use iomill_work::{Contender, Figures, Load, Outcome, Settings};
 use serde_json::{Value, json};
 
-use super::{DRIVES, answer, cached, defaults_only};
+use super::cached;
+use super::common::{DRIVES, answer, defaults_only};
 use crate::arguments::BenchWork;
 
 /// A turn of a contender, for the standard input.

@@ -7,8 +7,8 @@ use std::time::Instant;
 use iomill::{Error, Request, Result};
 
 use super::executor::Inbox;
-use super::lane::{Shared, Started};
-use super::{Driver, Flights, Op, Ops, Way};
+use super::lane::{Flights, Op, Ops, Shared, Started};
+use super::way::{Driver, Way};
 
 /// Operations by `File::submit`, one task each.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Submitting {
     shared: Arc<Shared>,
 }
 
-/// The index of a lane, and what its operation yielded.
+/// The index of a lane, and the result of its operation.
 type Ended = (usize, Result<Vec<Vec<u8>>>);
 
 /// The state of a lane.

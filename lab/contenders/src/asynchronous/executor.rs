@@ -1,4 +1,4 @@
-//! Futures on one thread: it polls the futures that were woken, and sleeps when none was.
+//! Futures on one thread: it polls the woken futures, and sleeps if there are none.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,8 @@ use std::thread::{self, Thread};
 
 use iomill::Result;
 
-use super::{Driver, Flights, Lane, Way};
+use super::lane::{Flights, Lane};
+use super::way::{Driver, Way};
 
 /// Items that other threads leave for one waiting thread.
 #[derive(Debug)]

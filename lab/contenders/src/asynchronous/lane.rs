@@ -9,15 +9,15 @@ use std::task::Poll;
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use iomill::{File, Result};
+use iomill::sys::memory::PageBuf;
+use iomill::{Error, File, IoBuffer, IoBytes, Result};
 
-use super::{Load, is_right};
 use crate::contender::latencies;
 use crate::pattern::{self, PAGE_BYTES};
 use crate::slots::TIMED_EVERY;
 use crate::threads::Count;
 
-/// After this many operations a lane yields to other lanes. Tasks of a runtime that never have to wait do the same.
+/// After this many operations a lane yields to other lanes. Tasks of a runtime with ready operations do the same.
 const TURN: u64 = 64;
 
 /// One operation.
@@ -45,6 +45,16 @@ pub struct Shared {
     verify: bool,
     stop: Arc<AtomicBool>,
     latency_ns: Mutex<Histogram<u64>>,
+}
+
+/// The work of a flyer in a slice.
+pub(crate) struct Load<'a> {
+    pub(crate) file: &'a File,
+    pub(crate) op_bytes: usize,
+    /// The seed of the pattern that the file holds.
+    pub(crate) seed: u64,
+    /// Some operations write, so only the stamps of pages can be checked.
+    pub(crate) writes: bool,
 }
 
 /// The lanes of one thread.
@@ -84,6 +94,30 @@ impl Flights {
     }
 }
 
+/// The memory of a lane, at the edge of a page.
+struct Aligned(PageBuf);
+
+impl Aligned {
+    fn new(len: usize) -> Result<Aligned> {
+        let memory = PageBuf::new(len);
+        memory.map(Aligned).map_err(|e| Error::Tool { what: "memory for a lane".into(), why: e.to_string() })
+    }
+}
+
+// SAFETY: the bytes are a mapping of the struct, so they stay where they are when it moves. Nothing else refers to them.
+unsafe impl IoBytes for Aligned {
+    fn bytes(&self) -> *const [u8] {
+        self.0.as_slice()
+    }
+}
+
+// SAFETY: as above. `memory` borrows exclusively.
+unsafe impl IoBuffer for Aligned {
+    fn memory(&mut self) -> *mut [u8] {
+        self.0.as_mut_slice()
+    }
+}
+
 /// When a lane fails, it ends the other lanes too.
 async fn lane(shared: Arc<Shared>, ops: Ops, index: usize) -> Result<u64> {
     let outcome = one_by_one(&shared, ops, index).await;
@@ -94,18 +128,20 @@ async fn lane(shared: Arc<Shared>, ops: Ops, index: usize) -> Result<u64> {
 }
 
 async fn one_by_one(shared: &Shared, ops: Ops, index: usize) -> Result<u64> {
-    let mut bytes = shared.bytes_to_write();
+    // What an expert would use: memory of its own, aligned as drives need it.
+    let mut bytes = Aligned::new(shared.op_bytes)?;
     let mut timer = Started::new(index);
     let mut done = 0;
+    pattern::fill_to_write(bytes.0.as_mut_slice());
     for op in ops {
         let started = timer.start();
         if op.write {
-            shared.stamp(op.offset, &mut bytes);
+            shared.stamp(op.offset, bytes.0.as_mut_slice());
             bytes = shared.file.write_at_async(bytes, op.offset).await?;
         } else {
-            let read = shared.file.read_async(op.offset, shared.op_bytes).await?;
-            shared.check(op.offset, &read)?;
-            black_box(&read);
+            let (read, count) = shared.file.read_at_async(bytes, op.offset).await?;
+            shared.check(op.offset, &read.0.as_slice()[..count])?;
+            bytes = black_box(read);
         }
         shared.record(started);
         done += 1;
@@ -206,4 +242,13 @@ impl Shared {
     pub(super) fn give_latencies(&self, count: &mut Count) {
         count.latency_ns += &*self.latency_ns.lock().unwrap_or_else(PoisonError::into_inner);
     }
+}
+
+/// Whether all bytes read are the pattern. In pages that a contender writes only the stamps are checked.
+fn is_right(seed: u64, only_stamps: bool, offset: u64, bytes: &[u8]) -> bool {
+    if !only_stamps {
+        return pattern::holds(seed, offset, bytes);
+    }
+    let pages = (offset / pattern::PAGE_BYTES as u64..).zip(bytes.chunks(pattern::PAGE_BYTES));
+    pages.into_iter().all(|(page, bytes)| pattern::stamp_in(bytes) == Some(pattern::stamp(seed, page)))
 }

@@ -127,7 +127,7 @@ fn every_flyer_ends_at_a_wrong_byte() {
     for flyer in Flyer::all() {
         let mut contender = Iomill::flying(&flyer, &arena, &ArrayOptions::new()).unwrap();
         contender.prepare(&Workload::RANDOM_READ).unwrap();
-        // The error must end it: the slice is longer than any test.
+        // The error must end the slice, which is longer than any test.
         let long = Slice { duration: Duration::from_secs(600), ..slice(true) };
         let error = contender.run(&long).unwrap_err().to_string();
         assert!(error.contains("not what was written"), "{}: {error}", flyer.name());

@@ -1,7 +1,7 @@
 //! Accesses to a file of which a part fits in iomill's cache: one call for each operation, or gathers and scatters.
 //!
-//! As for other contenders, a slice starts with a full cache: the array is opened again, and each thread reads what
-//! fills it.
+//! As for other contenders, a slice starts with a full cache: the array is reopened, and each thread reads pages until
+//! the cache is full.
 
 use std::hint::black_box;
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,7 @@ use crate::target::Target;
 use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
-/// Random bytes that writes take their bytes from.
+/// Random bytes for writes.
 const POOL_BYTES: usize = 1 << 16;
 
 /// Pages per call while the cache is filled.

@@ -36,7 +36,7 @@ impl Whole {
         Whole { place: Place::new(arena, options), cache_bytes, opened: Mutex::default() }
     }
 
-    /// Opens the file and brings all of it into the cache, unless that has been done.
+    /// Opens the file and reads all of it into the cache, unless that has been done.
     fn open(&self) -> Result<std::result::Result<Opened, String>> {
         let mut held = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &*held {

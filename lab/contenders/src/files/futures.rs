@@ -14,7 +14,7 @@ use crate::threads::Count;
 /// Futures in flight from each thread.
 pub const IN_FLIGHT: usize = 64;
 
-/// Why futures take no part in an operation.
+/// The reason why futures take no part in an operation.
 pub(super) fn lacks(op: FileOp) -> Option<&'static str> {
     let has_future = matches!(op, FileOp::Create | FileOp::Put | FileOp::Delete);
     (!has_future).then_some("it waits for nothing, so it has no future")

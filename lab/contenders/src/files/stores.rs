@@ -104,7 +104,7 @@ impl Store for Directory {
         let path = self.path(name);
         let opened = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
         let file = match opened {
-            // Without direct I/O the page cache is all that there is.
+            // Without direct I/O only the page cache can be used.
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => fs::File::open(&path),
             opened => opened,
         };

@@ -1,4 +1,4 @@
-//! The process with limited memory. It does what its standard input asks for, until that ends.
+//! The process with limited memory. It serves the requests on its standard input, until the input ends.
 
 use std::io::{BufRead, Lines, Write};
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ pub fn serve(input: impl BufRead, output: impl Write) -> Result<()> {
     Ok(())
 }
 
-/// What connects the process with the measurement.
+/// The connection of the process with the measurement.
 struct Pipes<I, O> {
     lines: Lines<I>,
     output: O,
@@ -42,7 +42,7 @@ impl<I: BufRead, O: Write> Pipes<I, O> {
         self.output.write_all(line.as_bytes()).and_then(|()| self.output.flush()).map_err(broken)
     }
 
-    /// Says that a slice is set up, and waits until it is to begin: the measurement looks at the memory in between.
+    /// Reports that a slice is set up, and waits for its begin: the measurement reads the memory in between.
     fn wait_to_begin(&mut self) -> Result<()> {
         self.say(&Answer::SetUp)?;
         match self.next()?.map(|text| Request::parse(&text)).transpose()? {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use iomill::sys::limits;
 use iomill::{Error, Result};
 use iomill_platform::mounts;
 
@@ -85,7 +86,7 @@ impl MemoryGroup {
         self.write("cgroup.procs", &process.to_string())
     }
 
-    /// Memory now counted in the group.
+    /// Memory now counted in the group, with the pages of files that its process has read.
     pub fn usage_bytes(&self) -> Result<u64> {
         let file = match self.version {
             Version::V1 => "memory.usage_in_bytes",
@@ -95,6 +96,16 @@ impl MemoryGroup {
         let text = fs::read_to_string(&path).map_err(|e| Error::io("read", &path, e))?;
         let odd = |e: std::num::ParseIntError| Error::Tool { what: path.display().to_string(), why: e.to_string() };
         text.trim().parse().map_err(odd)
+    }
+
+    /// Memory now counted in the group, without pages of files: the process's own. A limit of this and of some bytes
+    /// for the data leaves just these bytes for the data, even if the process has read more of them before.
+    pub fn own_bytes(&self) -> Result<u64> {
+        // Without this file pages of files would count.
+        let stat = self.dir.join("memory.stat");
+        fs::metadata(&stat).map_err(|e| Error::io("examine", &stat, e))?;
+        let used = limits::group_used_bytes(&self.dir, self.version == Version::V2);
+        used.map_err(|error| Error::Tool { what: self.dir.display().to_string(), why: error.to_string() })
     }
 
     /// Sets the memory limit of the group.
@@ -154,6 +165,9 @@ fn parents(mountinfo: &str, own: &str) -> Vec<(Version, PathBuf)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -171,6 +185,28 @@ mod tests {
         assert!(parents("24 1 0:22 / /proc rw - proc proc rw\n", "").is_empty());
     }
 
+    /// A process that has read a file of 32 MiB has only its own memory.
+    fn assert_file_pages_are_not_own(group: &MemoryGroup) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), vec![1; 32 << 20]).unwrap();
+        file.as_file().sync_all().unwrap();
+        rustix::fs::fadvise(file.as_file(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let mut reads = Command::new("sh");
+        reads.args(["-c", "read line; cat \"$0\" >/dev/null; echo read; read line"]).arg(file.path());
+        let mut process = reads.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        group.take_in(process.id()).unwrap();
+        let mut input = process.stdin.take().unwrap();
+        writeln!(input).unwrap();
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        let (usage, own) = (group.usage_bytes().unwrap(), group.own_bytes().unwrap());
+        drop(input);
+        process.wait().unwrap();
+        // A file system in memory has no other pages than its own.
+        let is_kept = usage > 32 << 20;
+        assert!(said == "read\n" && own < 16 << 20 && (is_kept || usage < 16 << 20), "{usage} and {own}");
+    }
+
     #[test]
     fn a_group_is_made_limited_and_removed_or_the_reason_is_said() {
         match MemoryGroup::make() {
@@ -178,6 +214,7 @@ mod tests {
                 group.limit(64 << 20).unwrap();
                 assert!(group.usage_bytes().unwrap() < 64 << 20 && group.describe().contains("cgroup"));
                 assert!(group.take_in(u32::MAX).is_err(), "there is no such process");
+                assert_file_pages_are_not_own(&group);
                 let dir = group.dir.clone();
                 drop(group);
                 assert!(!dir.exists());

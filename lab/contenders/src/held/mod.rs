@@ -44,8 +44,8 @@ use iomill_cli::human;
 /// How often a waiting measurement checks for cancellation.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// How long a process may take for a turn beyond 20 times the turn's time. 256 threads that read a mapping without advice were seen to
-/// throw each other's pages out for 15 minutes without one gather that ended.
+/// The longest time of a turn beyond 20 times its length. 256 threads that read a mapping without advice were seen to
+/// evict each other's pages for 15 minutes, and no gather ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A command that calls [`serve`] with its standard streams.
@@ -111,7 +111,7 @@ impl HeldTask for SmallWrites {
     }
 }
 
-/// Why no memory can be limited here, or `None` if it can.
+/// The reason why no memory can be limited here, or `None` if it can.
 pub fn why_not() -> Option<String> {
     MemoryGroup::make().err()
 }
@@ -121,10 +121,10 @@ pub struct Held<T> {
     name: &'static str,
     helper: Helper,
     job: Box<dyn Fn(&T) -> Job>,
-    /// What must come from drives when it is not in the process's memory.
+    /// The target, if reads of it that miss the process's memory must come from drives.
     cold: Option<Target>,
     running: Option<Running>,
-    /// Why the process is gone.
+    /// The reason why the process has ended.
     lost: Option<String>,
     spoils: bool,
     notes: Vec<String>,
@@ -143,7 +143,7 @@ impl<T: HeldTask> Held<T> {
         Held { name, helper, job, cold: None, running: None, lost: None, spoils: false, notes: Vec::new() }
     }
 
-    /// Takes part only where reads of `target` can be seen to come from drives.
+    /// Takes part only if reads of `target` can be shown to come from drives.
     pub fn over_drives(self, target: Target) -> Held<T> {
         Held { cold: Some(target), ..self }
     }
@@ -205,7 +205,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
         let mut answer = ask(running, &request)?;
         let mut filled = None;
         if let Some(Answer::SetUp) = answer {
-            // As rule 3 of `state` says, before the slice: it may end with more in memory than it began with.
+            // By rule 3 of `state`, before the slice: it may end with more bytes in memory than at its begin.
             let used_bytes = running.group.usage_bytes()?.saturating_sub(running.own_bytes);
             filled = Some(used_bytes as f64 / running.room_bytes.max(1) as f64);
             answer = ask(running, &Request::Begin)?;
@@ -234,7 +234,7 @@ impl<T: HeldTask> Contender<T> for Held<T> {
     }
 }
 
-/// What ends the wait for an answer.
+/// The end of a wait for an answer.
 #[derive(Clone, Copy)]
 struct Bounds<'a> {
     cancel: &'a AtomicBool,
@@ -263,7 +263,7 @@ impl Running {
         let mut child = command.spawn().map_err(|e| Error::io("start", &helper.program, e))?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(to), Some(from)) => {
-                // H1: the process waits on its standard input until a request comes.
+                // H1: the process waits on its standard input for a request.
                 let running =
                     Running { name, child, to, from: BufReader::new(from), group, own_bytes: 0, room_bytes: 0 };
                 running.group.take_in(running.child.id())?;

@@ -22,7 +22,7 @@ use crate::target::{Target, advise};
 use crate::task::Task;
 use crate::threads::{self, Count, goes_on};
 
-/// Random bytes that writes take their bytes from.
+/// Random bytes for writes.
 const POOL_BYTES: usize = 1 << 16;
 
 /// See the head of this file.

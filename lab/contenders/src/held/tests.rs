@@ -117,7 +117,7 @@ fn a_slice_without_time_has_operations() {
 
 #[test]
 fn a_file_system_that_is_memory_is_left_out_with_the_reason() {
-    // Where there is a file system in memory that may be written to.
+    // If there is a writable file system in memory.
     let Ok(base) = tempfile::tempdir_in("/dev/shm") else { return };
     let mut arena = Arena::fresh(&base.path().join("array"), 2).unwrap();
     let shape = Shape { len_bytes: 6 << 20, layout: iomill::FileOptions::new() };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use iomill::{Error, Result};
 use iomill_loops::aio_context::{Context, ControlBlock, Event, READ, WRITE};
 
-use super::BATCH;
+use super::uring::BATCH;
 use crate::contender::{AIO_BY_HAND, Cache, Contender, Sample, Slice};
 use crate::slots::Slots;
 use crate::target::Target;

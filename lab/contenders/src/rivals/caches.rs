@@ -68,7 +68,7 @@ impl Hasher for Mixing {
     }
 }
 
-/// A crate's cache, as this measurement uses it.
+/// A crate's cache, in the form that this measurement uses.
 pub trait PageCache: Clone + Send + Sync + 'static {
     /// Its contender's name.
     const NAME: &'static str;
@@ -81,7 +81,7 @@ pub trait PageCache: Clone + Send + Sync + 'static {
     /// Puts a page in.
     fn put(&self, number: u64, page: Page);
 
-    /// Called when all pages are in.
+    /// Is called when all pages are in.
     fn settle(&self) {}
 
     /// Copies a record out of a page. Returns whether the page is in the cache.

@@ -1,9 +1,9 @@
 //! fio's io_uring engine, as it is usually run, and with the options that make it cheapest.
 //!
-//! Tuned, two jobs run one after the other. The first has no time stamps and gives operations and CPU time. The second
-//! is short, has time stamps, and gives latencies. So fio does not pay for each operation what other contenders only
-//! sample. CPU time is fio's own count of its worker threads, without its start and its report. fio does not check the
-//! pattern. It must report no error, and as many bytes as its operations need. Its writes leave other bytes.
+//! Tuned, two jobs run one after the other. The first has no time stamps and yields operations and CPU time. The second
+//! is short, has time stamps, and yields latencies. So fio does not pay for each operation for what other contenders
+//! only sample. CPU time is fio's own count of its worker threads, without its start and its report. fio does not check
+//! the pattern. It must report no error, and as many bytes as its operations need. Its writes leave other bytes.
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use iomill::{Error, Result};
 use serde_json::Value;
 
-use super::{BATCH, uring};
+use super::uring::{self, BATCH};
 use crate::contender::{Cache, Contender, FIO_IO_URING, FIO_IO_URING_TUNED, Sample, Slice};
 use crate::target::Target;
 use crate::task::Task;
@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// The reason to leave fio out if it is not installed.
 pub(super) const NOT_INSTALLED: &str = "fio is not installed";
 
-/// The reason to leave fio out if it was built without io_uring. Its version goes before this text.
+/// The reason to leave fio out if it was built without io_uring. Its version precedes this text.
 pub(super) const NO_IO_URING: &str = "has no io_uring engine";
 
 /// See the head of this file.

@@ -26,10 +26,6 @@ use crate::target::Target;
 use caches::{Foyer, Moka, Pages, QuickCache, cached};
 use tokio_fs::tokio_fs;
 
-/// Operations per system call of the asynchronous rivals, including fio. From 16 to 128 the CPU time per operation
-/// differs by less than 4% on drives that answer at once. Larger batches leave a drive idle for longer.
-pub(crate) const BATCH: usize = 32;
-
 /// Caches of other crates and `tokio::fs`, for warm reads over the data. The caches share one copy of its pages.
 pub fn warm(data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>> {
     let pages = Arc::new(Pages::default());

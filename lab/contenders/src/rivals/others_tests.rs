@@ -20,7 +20,7 @@ fn slice(verify: bool) -> Slice<'static> {
     Slice { threads: 2, duration: Duration::from_millis(60), verify, cancel: &NEVER }
 }
 
-/// The rivals over pages that were written with [`SEED`], and are read as those of another seed.
+/// The rivals over pages of the pattern of [`SEED`], read as those of another seed.
 fn uncached_rivals(dir: &tempfile::TempDir, seed_read: u64) -> Vec<Box<dyn Contender>> {
     let dirs = [dir.path().join("0"), dir.path().join("1")];
     dirs.iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
@@ -32,7 +32,7 @@ fn uncached_rivals(dir: &tempfile::TempDir, seed_read: u64) -> Vec<Box<dyn Conte
 
 #[test]
 fn each_runtime_reads_the_right_pages() {
-    // In the build's directory: direct I/O takes a disk.
+    // In the build's directory, because direct I/O needs a disk.
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let mut rivals = uncached_rivals(&dir, SEED);
     assert_eq!(rivals.iter().map(|rival| rival.name()).collect::<Vec<_>>(), UNCACHED);

@@ -66,7 +66,7 @@ impl Contender for Pread {
     }
 }
 
-/// Why a contender that uses the page cache cannot do this workload in a comparable way.
+/// The reason why a contender that uses the page cache cannot do this workload in a comparable way.
 pub(super) fn why_not_buffered(target: &Target, workload: &Workload, cache: Cache) -> Result<Option<String>> {
     if workload.writes() {
         return Ok(Some(

@@ -1,8 +1,8 @@
 //! Records from a plain file that is in the page cache: mapped, and by `pread`.
 //!
-//! The mapping gets no advice, and all its pages are mapped before the slice. The kernel maps huge pages if it has the
-//! file in such pieces, which needs a machine with free memory. A second contender has small pages only. Non-goals:
-//! files that do not fit in memory (`held`).
+//! The mapping gets no advice, and all its pages are mapped before the slice. The kernel maps huge pages if the page
+//! cache has the file in such pieces, for which a machine needs free memory. A second contender has small pages only.
+//! Non-goals: files that do not fit in memory (`held`).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,7 @@ pub fn mmap_small_pages(data: &Arc<Data>) -> InMemory {
 /// Reads the file by `pread`.
 pub fn pread(data: &Arc<Data>) -> InMemory {
     InMemory::new(PREAD, data, |slice, reads, data| {
-        // Populating a mapping reads missing pages into memory. `pread` gains nothing else from it.
+        // Populating a mapping reads missing pages into memory. `pread` needs nothing else of it.
         let (file, mapped) = mapped(data, false)?;
         drop(mapped);
         records::run(slice, reads, data, || Ok(OneByOne(Called { file: &file, data })))

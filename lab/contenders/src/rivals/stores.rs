@@ -1,7 +1,8 @@
 //! Small files as rows of SQLite and as entries of redb. Each change is a transaction that is durable when it returns.
 //!
-//! Goals: each as its authors recommend it for durable changes: SQLite with a write-ahead log and `synchronous=FULL`,
-//! redb as it is. Non-goals: many changes in one transaction, which the others of the measurement do not have either.
+//! Goals: each with the settings that its authors recommend for durable changes: SQLite with a write-ahead log and
+//! `synchronous=FULL`, redb by default. Non-goals: many changes in one transaction, which the other contenders do not
+//! have either.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +23,7 @@ pub fn all(directory: &Path) -> Vec<Box<dyn Contender<FileWork>>> {
     vec![Box::new(with_sqlite.noting(note).noting(cached)), Box::new(with_redb.noting(cached))]
 }
 
-/// Why a store takes no part.
+/// The reason why a store takes no part.
 fn lacks(op: FileOp) -> Option<&'static str> {
     (op == FileOp::Open).then_some("it has nothing to open")
 }

@@ -56,7 +56,7 @@ fn every_rival_reads_the_right_bytes() {
                 let sample = rival.run(&slice(2, true)).unwrap();
                 assert!(sample.ops > 0 && sample.bytes == sample.ops * u64::from(block_bytes), "{label}: {sample:?}");
                 assert!(sample.cpu_us > 0.0 && !sample.wall.is_zero(), "{label}: {sample:?}");
-                // Whether it was warm or cold is not judged: other tests of this process read from drives beside it.
+                // The state is not judged, because other tests of this process also read from drives.
                 assert!(sample.seen.is_some() || rival.cache() != Cache::Warm, "{label}: {sample:?}");
                 if !rival.name().starts_with(FIO_IO_URING) {
                     // On a busy machine a slice may end before its threads start.
@@ -83,8 +83,8 @@ fn work_goes_on_to_the_end_of_the_slice() {
                 if rival.prepare(&workload).unwrap().is_some() {
                     continue;
                 }
-                // A contender that stops when its queue has emptied once never does that many. A slow disk takes a
-                // longer slice for them.
+                // A contender that stops when its queue is empty for the first time never does this many. A slow disk
+                // needs a longer slice for them.
                 let enough = 3 * u64::from(depth) * drives as u64;
                 let mut seen = Vec::new();
                 let did_enough = [150, 600, 2400, 9600].into_iter().any(|ms| {

@@ -30,7 +30,7 @@ pub fn tokio_fs(data: &Arc<Data>) -> InMemory {
     let note =
         format!("{IN_FLIGHT} tasks on a runtime of one thread, or one for each record of a call if these are fewer");
     let read = |slice: &Slice<'_>, reads: &RecordReads, data: &Data| {
-        // Brings all of the file into the page cache.
+        // Reads all of the file into the page cache.
         let mut file = std::fs::File::open(data.path()).map_err(|e| Error::io("open", data.path(), e))?;
         std::io::copy(&mut file, &mut std::io::sink()).map_err(|e| Error::io("read", data.path(), e))?;
         let mut sample = records::run(slice, reads, data, || Tasks::new(data))?;
@@ -130,7 +130,7 @@ async fn read_all<const VERIFY: bool>(
     Ok(handle)
 }
 
-/// Why a task has ended early.
+/// The reason for the early end of a task.
 enum Failed {
     /// The kernel's error at an offset.
     Read(u64, std::io::Error),

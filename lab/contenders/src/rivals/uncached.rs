@@ -28,7 +28,7 @@ use monoio::buf::IoBufMut as _;
 use rustix::fs::Advice;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
-/// Direct I/O takes memory at multiples of this.
+/// The alignment of memory for direct I/O.
 const ALIGN: usize = 4096;
 
 /// The runtimes.
@@ -140,7 +140,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Memory for a block, and where in it the block begins.
+    /// Memory for a block, and the offset of the block in it.
     fn buffer(&self) -> (Vec<u8>, usize) {
         let memory = vec![0; self.block_bytes + ALIGN];
         let at = memory.as_ptr().align_offset(ALIGN);

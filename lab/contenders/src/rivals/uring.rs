@@ -1,4 +1,4 @@
-//! io_uring by hand: the code that an expert writes for these reads and nothing else.
+//! io_uring by hand: the code that an expert writes for these reads, and nothing else.
 //!
 //! One ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and
 //! waits for completions. The loop has no allocation, no clock and no lock. Non-goals: merging, retries, fairness
@@ -13,13 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
 use iomill::{Error, Result};
 
-use super::BATCH;
 use crate::contender::{Cache, Contender, Sample, Slice, URING_BY_HAND};
 use crate::slots::Slots;
 use crate::target::Target;
 use crate::task::Task;
 use crate::threads::{self, Count};
 use crate::workload::{Places, Workload};
+
+/// Operations per system call of the asynchronous rivals, including fio. From 16 to 128 the CPU time per operation
+/// differs by less than 4% on drives that answer at once. Larger batches leave a drive idle for longer.
+pub(crate) const BATCH: usize = 32;
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -29,7 +32,7 @@ pub struct Uring {
     batch: usize,
     /// True if a thread could not register its buffers.
     lacks_memory: AtomicBool,
-    /// Why a thread has no ring.
+    /// The reason why a thread has no ring.
     refused: OnceLock<String>,
 }
 
@@ -51,7 +54,7 @@ impl Uring {
     }
 }
 
-/// Why io_uring is not available here, or `None` if it is. Containers often forbid it.
+/// The reason why io_uring is not available here, or `None` if it is. Containers often forbid it.
 pub(super) fn why_not() -> Option<String> {
     IoUring::new(2).err().map(|error| format!("io_uring is not available here: {error}"))
 }

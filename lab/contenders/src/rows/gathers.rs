@@ -70,7 +70,7 @@ impl Contender<RowReads> for ReadRows {
                 offset += read as u64;
             }
             self.opened = Some((runtime, file));
-            // The checked slice compares with what `pread` gives, which must not come from a drive either.
+            // The checked slice compares with `pread`, which must not read from a drive either.
             set_temperature(&target, Cache::Warm)?;
         }
         self.prepared = Some((target, *reads, reads.list()));

@@ -15,13 +15,13 @@ use crate::memory::Region;
 use crate::target::{Target, advise};
 use crate::task::Task;
 
-/// Rows between two looks at the end of a slice.
+/// Rows between two checks for the end of a slice.
 const STEP: usize = 64;
 
 /// How a row is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
-    /// Out of a mapping without advice, as `numpy.memmap` makes it.
+    /// Out of a mapping without advice, like that of `numpy.memmap`.
     Mapped,
     /// Out of a mapping with the advice that reads are random.
     MappedRandom,

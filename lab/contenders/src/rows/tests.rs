@@ -84,7 +84,7 @@ fn iomill_is_in_the_state_that_it_claims() {
     assert!(error.contains("it was not warm"), "{error}");
 }
 
-/// Sleeps at each row, as a mapping that reads far ahead does.
+/// Sleeps at each row, like a mapping that reads far ahead.
 struct Slow;
 
 impl Gather for Slow {

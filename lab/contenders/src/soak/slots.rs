@@ -1,4 +1,4 @@
-//! Which version each slot of the file holds, and the bytes of each version.
+//! The version of each slot of the file, and the bytes of each version.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,12 +37,12 @@ impl Slots {
     pub fn new(len_bytes: u64) -> Slots {
         let slots = len_bytes / PAGE_BYTES as u64 * PAGE_SLOTS;
         let slots = Slots((0..slots).map(|_| Slot::default()).collect());
-        // Writes to the memory. Otherwise the system would provide it later, when it would count as the cache's.
+        // Writes to the memory. Otherwise the system would allocate it later, when it would count as the cache's.
         slots.0.iter().for_each(|slot| slot.done.store(0, Ordering::Relaxed));
         slots
     }
 
-    /// How many pages the slots fill.
+    /// The number of pages of the slots.
     pub fn pages(&self) -> u64 {
         self.0.len() as u64 / PAGE_SLOTS
     }

@@ -15,7 +15,7 @@ use crate::workload::shuffled;
 const READ_SLOTS: u64 = 16;
 /// Slots of one gather.
 const GATHER_SLOTS: usize = 32;
-/// Number of calls between looks at the clock.
+/// Number of calls between two checks of the clock.
 const CALLS_PER_LOOK: u64 = 64;
 /// Maximum time between syncs, and between resizes.
 const SYNC_PAUSE: Duration = Duration::from_secs(2);
@@ -39,7 +39,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// Adds what another thread did.
+    /// Adds the counts of another thread.
     pub fn add(&mut self, other: &Done) {
         self.reads += other.reads;
         self.writes += other.writes;

@@ -1,4 +1,4 @@
-//! Bytes that are known by their place.
+//! Bytes that are determined by their place.
 
 use anyhow::{Result, ensure};
 
@@ -8,7 +8,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// An object of pages, each of which has bytes of its own.
 #[derive(Clone, Debug)]
 pub struct Pages {
-    /// How many.
+    /// The number of pages.
     pub count: u64,
 }
 

@@ -1,8 +1,8 @@
 //! `judge-bench --dir DIR`: iomill's store and `LocalFileSystem` of object_store, in turns, on the drive that holds
 //! DIR.
 //!
-//! Rows: ranges of one large object, cold and warm; and small objects that are put durably. Non-goals: programs above
-//! the trait, which have programs of their own (`judge-slatedb-bench`, `judge-datafusion-bench`).
+//! Rows: ranges of one large object, cold and warm; and durable puts of small objects. Non-goals: programs above the
+//! trait, which have measurements of their own (`judge-slatedb-bench`, `judge-datafusion-bench`).
 
 mod data;
 mod puts;
@@ -22,18 +22,18 @@ use reads::{RANGES, Reads};
 struct Command {
     #[command(flatten)]
     options: Options,
-    /// Length of the object that is read cold, in MiB.
+    /// Length of the object for cold reads, in MiB.
     #[arg(long, default_value_t = 8192)]
     cold_mib: u64,
-    /// Length of the object that is read warm, in MiB.
+    /// Length of the object for warm reads, in MiB.
     #[arg(long, default_value_t = 2048)]
     warm_mib: u64,
-    /// Objects that are put in a slice.
+    /// Puts of objects in a slice.
     #[arg(long, default_value_t = 10_000)]
     puts: u64,
 }
 
-/// The cache where reads are cold, as a share of the data: so small that hits do not count.
+/// The size of the cache for cold reads, as a share of the data: so small that hits do not count.
 const COLD_CACHE_SHARE: u64 = 256;
 
 impl Command {
@@ -41,8 +41,8 @@ impl Command {
         Place::new(&self.options.dir)
     }
 
-    /// A page can be in one set of the cache only, so a cache that is to hold all pages has room to spare. The others
-    /// have it, too.
+    /// A page can be in one set of the cache only, so a cache for all pages has room to spare. The other contenders
+    /// have the same room.
     fn warm_cache_bytes(&self) -> u64 {
         (self.warm_mib << 20) / 4 * 5
     }

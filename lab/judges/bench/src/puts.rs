@@ -1,4 +1,4 @@
-//! Small objects that are put, each durable when its put returns.
+//! Puts of small objects, each durable when it returns.
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -33,7 +33,7 @@ impl Puts {
         Ok(Puts { opened, count, runtime: Runtime::new()? })
     }
 
-    /// Deletes what an earlier slice has put.
+    /// Deletes the objects of an earlier slice.
     async fn clear(&self) -> Result<()> {
         let paths = self.opened.store.list(Some(&Path::from(PREFIX))).map_ok(|meta| meta.location).boxed();
         self.opened.store.delete_stream(paths).try_for_each(|_| async { Ok(()) }).await?;
@@ -69,7 +69,7 @@ impl Puts {
     }
 }
 
-/// A hundred objects a directory, as programs have them.
+/// A hundred objects per directory, as in real programs.
 fn path(number: u64) -> Path {
     Path::from(format!("{PREFIX}/{:03}/{number:06}", number / 100))
 }

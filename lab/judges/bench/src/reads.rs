@@ -15,11 +15,11 @@ use judge_bench::stores::{Opened, Place};
 /// Ranges of one call.
 pub const RANGES: u64 = 1_000;
 
-/// Calls of a slice. A cold one takes some tens of milliseconds.
+/// Calls of a slice. A cold call takes some tens of milliseconds.
 const COLD_CALLS: u64 = 8;
 const WARM_CALLS: u64 = 100;
 
-/// How much is written at a time, and parts in flight.
+/// The bytes that are written at a time, and the parts in flight.
 const PART_PAGES: u64 = 4096;
 const PARTS: usize = 4;
 const WRITE_CACHE_BYTES: u64 = 64 << 20;
@@ -33,8 +33,8 @@ pub fn prepare(place: &Place, pages: &Pages) -> Result<()> {
         written.with_context(|| format!("cannot write {} to {dir}", pages.name()))?;
         opened.close()?;
     }
-    // A kernel counts cached pages as memory of the process that has read them first: that must be a contender. So
-    // contenders drop none later in warm rows, where they would drop those of others.
+    // The kernel counts cached pages as memory of the process that read them first, which must be a contender. So
+    // contenders do not drop pages later in warm rows: they would drop those of others.
     drop_cached(place.plain())
 }
 

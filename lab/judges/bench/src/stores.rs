@@ -1,4 +1,4 @@
-//! The stores that are compared, all on one drive.
+//! The compared stores, all on one drive.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use iomill_object_store::v0_14::IomillStore;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 
-/// Where the data are: a directory of ordinary files, and four directories of an array.
+/// The places of the data: a directory of ordinary files, and four directories of an array.
 #[derive(Debug)]
 pub struct Place {
     plain: PathBuf,
@@ -24,7 +24,7 @@ impl Place {
         Place { plain: dir.join("plain"), drives: [0, 1, 2, 3].map(drive) }
     }
 
-    /// Makes the directories and the array, if they are not there yet.
+    /// Makes the directories and the array, if they do not exist.
     pub fn make(&self) -> Result<()> {
         for dir in self.drives.iter().chain([&self.plain]) {
             fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -64,12 +64,12 @@ impl Place {
     }
 }
 
-/// An open store. It is to be closed: a process that just ends keeps the lock of its array for a moment longer, while
-/// the kernel takes down its rings, and then the next one finds the array in use.
+/// An open store. It must be closed: a process that just ends keeps the lock of its array for a moment longer, while
+/// the kernel frees its rings, and then the next process finds the array in use.
 pub struct Opened {
     /// The store.
     pub store: Arc<dyn ObjectStore>,
-    /// Whether it is iomill's, and no other.
+    /// Whether it is iomill's store.
     pub is_iomill: bool,
     array: Option<Array>,
 }

@@ -1,4 +1,4 @@
-//! A command with all processes that it starts, for a bounded time.
+//! A command with all processes that it starts, within a bound of time.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Runs a command. If it takes longer than `longest`, ends it and all that it has started, and returns `None`.
+/// Runs a command. If it takes longer than `longest`, kills it and all processes that it has started, and returns
+/// `None`.
 pub fn run(command: &mut Command, longest: Duration) -> Result<Option<ExitStatus>> {
     let mut child = command.process_group(0).spawn().with_context(|| format!("cannot run {command:?}"))?;
     let begun = Instant::now();

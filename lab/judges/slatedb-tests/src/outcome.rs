@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What follows the name of a test that takes long.
+/// The text after the name of a test that takes long.
 const SLOW: &str = " has been running for over 60 seconds";
 
 /// Names of tests, with the output of those that failed.
@@ -41,7 +41,7 @@ impl Outcome {
         outcome
     }
 
-    /// How many tests ran.
+    /// The number of tests that ran.
     pub fn ran(&self) -> usize {
         self.tests.len()
     }
@@ -61,7 +61,7 @@ impl Outcome {
         self.tests.get(name).and_then(Option::as_deref).unwrap_or_default()
     }
 
-    /// Takes the results of a later run.
+    /// Adds the results of a later run.
     pub fn replace(&mut self, later: Outcome) {
         self.tests.extend(later.tests);
     }

@@ -1,4 +1,4 @@
-//! The published source of a package: where it is, a copy of it, and the copy's manifest.
+//! The published source of a package: its place, a copy of it, and the copy's manifest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
-/// The source of a package as the lock file has it, and the target directory.
+/// The source of a package by the lock file, and the target directory.
 pub fn find(name: &str, workspace: &Path) -> Result<(PathBuf, PathBuf)> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--format-version", "1", "--locked"]).current_dir(workspace);
@@ -23,7 +23,7 @@ pub fn find(name: &str, workspace: &Path) -> Result<(PathBuf, PathBuf)> {
     Ok((source.to_owned(), PathBuf::from(target)))
 }
 
-/// Makes `to` a copy of a directory. What differs is removed first, so that no old file is built.
+/// Makes `to` a copy of a directory. Files that differ are removed first, so that no old file is built.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to).with_context(|| format!("cannot remove the old {}", to.display()))?;
@@ -45,8 +45,8 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Changes a manifest: another crate takes the place of `object_store`, and the package is a workspace of its own.
-/// Benchmarks go with what only they need.
+/// Changes a manifest: another crate replaces `object_store`, and the package is a workspace of its own. Benchmarks are
+/// removed with their dependencies.
 pub fn replace_store(manifest: &Path, by: &Path) -> Result<()> {
     let text = fs::read_to_string(manifest).with_context(|| format!("cannot read {}", manifest.display()))?;
     let changed = with_store(&text, by).with_context(|| format!("cannot change {}", manifest.display()))?;

@@ -1,4 +1,4 @@
-//! SlateDB over an array: a model, compaction, fencing, many tasks at once, and a database that is opened again.
+//! SlateDB over an array: a model, compaction, fencing, many concurrent tasks, and a database that is reopened.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -16,7 +16,7 @@ fn new_array(dir: &TempDir) -> Array {
     Array::create(drives(dir.path()).unwrap()).unwrap()
 }
 
-/// So small that a test of a second writes many tables and compacts them.
+/// The sizes are so small that a test of a second writes many tables and compacts them.
 async fn open(array: &Array) -> Db {
     let settings = Settings {
         flush_interval: Some(Duration::from_millis(5)),

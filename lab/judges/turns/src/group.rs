@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// A version of cgroups: where its groups are, and how its files are called.
+/// A version of cgroups: the place of its groups, and the names of their files.
 #[derive(Debug)]
 struct Version {
     root: &'static str,

@@ -13,6 +13,7 @@
 mod group;
 mod play;
 mod report;
+mod row;
 mod seen;
 mod serve;
 mod state;
@@ -22,7 +23,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 pub use group::MemoryGroup;
+pub use row::{Goal, Load, Row, Work};
 pub use seen::drop_cached;
+pub use serve::serve;
 pub use state::State;
 
 /// Makes three directories for the drives of an array, for tests.
@@ -30,69 +33,6 @@ pub fn drives(dir: &Path) -> std::io::Result<[PathBuf; 3]> {
     let drives = ["ssd0", "ssd1", "ssd2"].map(|name| dir.join(name));
     drives.iter().try_for_each(std::fs::create_dir)?;
     Ok(drives)
-}
-
-/// The work of one contender in a row. It runs in a process of its own.
-pub trait Load {
-    /// The reads or operations of a slice.
-    type Done;
-
-    /// Brings the memory into the row's state, within the memory limit. It is called again when all contenders have
-    /// done so.
-    fn fill(&mut self) -> Result<()>;
-
-    /// Prepares for a slice.
-    fn settle(&mut self) -> Result<()>;
-
-    /// Does the timed work.
-    fn slice(&mut self, seed: u64) -> Result<Self::Done>;
-
-    /// Checks the results of the slice.
-    fn check(&mut self, seed: u64, done: Self::Done) -> Result<Work>;
-
-    /// Closes the store, after the last slice.
-    fn close(self) -> Result<()>;
-}
-
-/// The number of operations of a slice, and its results.
-#[derive(Clone, Copy, Debug)]
-pub struct Work {
-    /// Operations, in the unit of the row.
-    pub ops: u64,
-    /// Bytes that a cold slice must have fetched from drives.
-    pub bytes: u64,
-    /// The same for all contenders of a round.
-    pub digest: u64,
-}
-
-/// The goals of a row, as ratios of a contender's figures to those of the first contender.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Goal {
-    /// The rate is at least this multiple of the first contender's.
-    pub rate_min: Option<f64>,
-    /// The CPU time per operation is at most this multiple of the first contender's.
-    pub cpu_max: Option<f64>,
-    /// The rate is at least the lowest one that the first has had in a round.
-    pub within_noise: bool,
-}
-
-/// One comparison. The first contender is the one to beat.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// Short, for `--only` and the table.
-    pub name: &'static str,
-    /// The work of the row.
-    pub what: String,
-    /// The unit of its operations.
-    pub unit: &'static str,
-    /// The state that each slice must be in.
-    pub state: State,
-    /// Memory for cached data beside a process's own, in bytes. `None`: no limit.
-    pub memory_bytes: Option<u64>,
-    /// Names of the contenders.
-    pub contenders: &'static [&'static str],
-    /// The goals.
-    pub goal: Goal,
 }
 
 /// Arguments that all programs of measurements share.
@@ -107,10 +47,10 @@ pub struct Options {
     /// Only this row; may be repeated.
     #[arg(long)]
     pub only: Vec<String>,
-    /// Print JSON in the place of the table.
+    /// Print JSON instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// The row and the contender of this process; the program gives it to its contenders.
+    /// The row and the contender of this process; the program passes it to its contenders.
     #[arg(long, num_args = 2, hide = true)]
     contender: Vec<String>,
 }
@@ -120,14 +60,12 @@ pub trait Rows {
     /// The comparisons.
     fn rows(&self) -> Vec<Row>;
 
-    /// Makes the data of a row, if they are not there yet.
+    /// Makes the data of a row, if they do not exist.
     fn prepare(&self, row: &Row) -> Result<()>;
 
     /// Runs one contender by [`serve`].
     fn contend(&self, row: &Row, contender: &str) -> Result<()>;
 }
-
-pub use serve::serve;
 
 /// Runs all rows and prints their figures; or, in a contender's process, the contender.
 pub fn run(options: &Options, rows: &impl Rows) -> Result<()> {

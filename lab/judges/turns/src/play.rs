@@ -6,12 +6,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::Row;
 use crate::group::MemoryGroup;
 use crate::report::{Figures, Result as RowResult};
+use crate::row::Row;
 use crate::serve::{Answer, Request};
 
-/// Slices before those that count. The first one of a process takes memory and opens files.
+/// Slices before those that count. The first slice of a process allocates memory and opens files.
 const UNCOUNTED: u32 = 1;
 
 /// Runs all rounds of a row.
@@ -22,7 +22,7 @@ pub(crate) fn row(row: &Row, rounds: u32) -> Result<RowResult> {
         let what = || format!("row {}, {contender}", row.name);
         running.push(Running::start(row, contender).with_context(what)?);
     }
-    // Again: while the others took their memory, the kernel may have dropped cached pages of the first.
+    // Again: while the others filled their memory, the kernel may have dropped cached pages of the first one.
     for (running, contender) in running.iter_mut().zip(row.contenders) {
         running.fill().with_context(|| format!("row {}, {contender}", row.name))?;
     }
@@ -72,7 +72,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Limits the memory of a process that is ready (rule T1), and lets it fill that memory.
+    /// Limits the memory of a ready process (rule T1), and lets it fill that memory.
     fn prepare(&mut self, row: &Row) -> Result<()> {
         match self.answer()? {
             Answer::Ready => {}

@@ -1,4 +1,4 @@
-//! Figures, and how they are printed.
+//! Figures, and their tables.
 
 use std::io::{Write, stdout};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result as Fallible};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::Row;
+use crate::row::Row;
 use crate::seen::Seen;
 
 /// The figures of one slice.
@@ -16,7 +16,7 @@ pub(crate) struct Figures {
     rate: f64,
     /// CPU time of an operation, in microseconds.
     cpu_us: f64,
-    /// Bytes that came from drives for an operation.
+    /// Bytes per operation that were read from drives.
     fetched_bytes: f64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Result {
     pub(crate) figures: Vec<Vec<Figures>>,
 }
 
-/// A ratio in each round: its median and its ends.
+/// A ratio over the rounds: its median, its least and its largest value.
 #[derive(Debug, PartialEq, Serialize)]
 struct Ratio {
     median: f64,

@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 /// CPU time and fetched bytes of a process in a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Time that passed, in microseconds.
+    /// Elapsed time, in microseconds.
     pub wall_us: f64,
     /// CPU time of all threads, in microseconds.
     pub cpu_us: f64,
-    /// Bytes that came from drives.
+    /// Bytes that were read from drives.
     pub fetched_bytes: u64,
-    /// Bytes that went to drives, or will.
+    /// Bytes that were written to drives, or will be.
     pub written_bytes: u64,
 }
 
@@ -58,7 +58,7 @@ impl Moment {
     }
 }
 
-/// Makes the kernel forget the pages of a file, or of all files below a directory. Dirty pages are written first.
+/// Makes the kernel drop the pages of a file, or of all files below a directory. Dirty pages are written first.
 pub fn drop_cached(path: &Path) -> Result<()> {
     let failed = |what: &str| format!("cannot {what} {}", path.display());
     if path.is_dir() {

@@ -1,11 +1,11 @@
-//! The process of a contender. It does what its standard input asks for, and answers a line of JSON each.
+//! The process of a contender. It serves the requests on its standard input, and answers with a line of JSON each.
 
 use std::io::{BufRead, Write, stdin, stdout};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::Load;
+use crate::row::Load;
 use crate::seen::{Moment, Seen};
 
 /// A request of the measurement.
@@ -29,7 +29,7 @@ pub fn serve(mut load: impl Load) -> Result<()> {
     say(&Answer::Ready)?;
     for line in stdin().lock().lines() {
         let request = serde_json::from_str(&line.context("the pipe to the measurement is broken")?)?;
-        // Only the measurement can tell its user.
+        // Only the measurement can report it to the user.
         say(&answer(&mut load, request).unwrap_or_else(|error| Answer::Failed(format!("{error:#}"))))?;
     }
     load.close()

@@ -1,24 +1,24 @@
-//! The state of a slice, and whether a slice was in it.
+//! The states of slices, and the check of a slice's state.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::seen::Seen;
 
-/// Where the bytes of a slice come from.
+/// The source of the bytes of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum State {
-    /// From drives.
+    /// Drives.
     Cold,
-    /// From memory.
+    /// Memory.
     Warm,
-    /// From memory if they are in it: at least this share of [`crate::Work::bytes`] is read from drives.
+    /// Memory, as far as the bytes are there: at least this share of [`crate::Work::bytes`] is read from drives.
     Held(f64),
-    /// The slice writes.
+    /// None: the slice writes.
     Writing,
 }
 
-/// Cold: minimum share of the bytes that comes from drives. The rest may be the cache's own hits.
+/// Cold: minimum share of the bytes that is read from drives. The rest may be hits of the contender's own cache.
 const COLD_SHARE_MIN: f64 = 0.9;
 
 /// Warm: bytes that a slice may fetch besides: pages of its own executable.
@@ -35,7 +35,7 @@ impl State {
         }
     }
 
-    /// Refuses a slice that was in another state. `bytes` are those that it has asked for.
+    /// Refuses a slice in another state. `bytes` are the bytes that it has requested.
     pub fn check(self, seen: &Seen, bytes: u64) -> Result<()> {
         let (fetched, name) = (seen.fetched_bytes, self.name());
         let share = fetched as f64 / bytes.max(1) as f64;

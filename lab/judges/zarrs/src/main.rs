@@ -15,7 +15,7 @@ const DAYS: u64 = 365;
 const LATITUDES: u64 = 60;
 const LONGITUDES: u64 = 120;
 
-/// Made up: warm in July, and at the equator, which is in the middle.
+/// Made-up values: warm in July, and at the equator, which is in the middle.
 fn celsius(day: u64, latitude: u64, longitude: u64) -> f32 {
     let season = (day as f32 / DAYS as f32 * std::f32::consts::TAU).cos();
     let north = 1.0 - 2.0 * latitude as f32 / LATITUDES as f32;

@@ -1,4 +1,4 @@
-//! zarrs over both stores of iomill, and the tests that zarrs has for any store.
+//! zarrs over both stores of iomill, and zarrs' own tests for any store.
 
 use std::ops::Range;
 use std::process::Command;
@@ -15,7 +15,7 @@ use zarrs::storage::AsyncReadableWritableListableStorageTraits as Storage;
 use zarrs_object_store::AsyncObjectStore;
 use zarrs_storage::store_test;
 
-/// A few shards a side, and edges that no shard ends at.
+/// A few shards a side, with edges inside shards.
 const SHAPE: [u64; 2] = [150, 230];
 
 const SHARD: [u64; 2] = [64, 64];
@@ -51,7 +51,7 @@ async fn write(storage: Arc<dyn Storage>) {
     zarr.async_store_metadata().await.unwrap();
     for shard in (0..3).flat_map(|y| (0..4).map(move |x| [y, x])).filter(|&shard| shard != MISSING) {
         let [top, left] = [shard[0] * SHARD[0], shard[1] * SHARD[1]];
-        // Shards at an edge are whole.
+        // Shards at an edge are stored whole.
         let values = (0..SHARD[0] * SHARD[1]).map(|at| (top + at / SHARD[1], left + at % SHARD[1]));
         let values: Vec<u32> = values.map(|(row, column)| (row * 1000 + column) as u32).collect();
         zarr.async_store_chunk(&shard, values).await.unwrap();
@@ -62,7 +62,7 @@ async fn read(zarr: &Zarr<dyn Storage>, rows: Range<u64>, columns: Range<u64>) -
     zarr.async_retrieve_array_subset(&ArraySubset::new_with_ranges(&[rows, columns])).await.unwrap()
 }
 
-/// Whole, across shards, within one chunk, and where nothing is.
+/// Whole, across shards, within one chunk, and in the missing shard.
 async fn check(storage: Arc<dyn Storage>) {
     let zarr = Zarr::async_open(storage, "/group/numbers").await.unwrap();
     assert_eq!(zarr.shape(), SHAPE);

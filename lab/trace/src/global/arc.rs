@@ -1,26 +1,26 @@
 //! Adaptive replacement (Megiddo and Modha, FAST 2003). Pages that were used once and pages that were used again share
-//! the cache. The pages that each group gave up last decide how it is divided.
+//! the cache. The last evicted pages of each group decide their shares.
 
 use super::lists::Lists;
 use crate::pages::Access;
 use crate::simulated::Simulated;
 
-/// Pages in the cache, used once since they came.
+/// Pages in the cache, used once since they were cached.
 const ONCE: usize = 0;
 /// Pages in the cache, used again.
 const AGAIN: usize = 1;
-/// Pages that `ONCE` gave up: remembered, but not kept.
+/// Pages that `ONCE` has evicted: their names are kept.
 const ONCE_GONE: usize = 2;
-/// Pages that `AGAIN` gave up.
+/// Pages that `AGAIN` has evicted.
 const AGAIN_GONE: usize = 3;
 
-/// The four lists, each with the last used page at its front. `ONCE` and `AGAIN` together hold at most `capacity`
-/// pages, and so do `ONCE` and `ONCE_GONE`. All four hold at most twice as many.
+/// The four lists, each with the last used page at its front. `ONCE` and `AGAIN` together have at most `capacity`
+/// pages, and so have `ONCE` and `ONCE_GONE`. All four have at most twice as many.
 #[derive(Debug)]
 pub(crate) struct ArcPolicy {
     lists: Lists<4>,
     capacity: usize,
-    /// How many pages `ONCE` should hold: 0 to `capacity`.
+    /// The number of pages that `ONCE` should have: 0 to `capacity`.
     target: usize,
 }
 
@@ -29,7 +29,7 @@ impl ArcPolicy {
         ArcPolicy { lists: Lists::new(unique), capacity, target: 0 }
     }
 
-    /// Gives up one page to make room.
+    /// Evicts one page to make room.
     fn replace(&mut self, wanted_again: bool) {
         let once = self.lists.len(ONCE);
         let from_once = once > 0 && (once > self.target || (wanted_again && once == self.target));
@@ -39,14 +39,14 @@ impl ArcPolicy {
         }
     }
 
-    /// Makes room for a page that is not remembered.
+    /// Makes room for a page without a kept name.
     fn make_room(&mut self) {
         let len = |list| self.lists.len(list);
         let (once, kept) = (len(ONCE) + len(ONCE_GONE), len(ONCE) + len(AGAIN));
         let all = once + len(AGAIN) + len(AGAIN_GONE);
         if once == self.capacity {
             if len(ONCE) == self.capacity {
-                // The page is not even remembered.
+                // The name of the page is not kept either.
                 self.lists.pop_back(ONCE);
                 return;
             }

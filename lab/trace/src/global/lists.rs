@@ -1,6 +1,6 @@
 //! Doubly linked lists over indices. Each index is in at most one list.
 
-/// The mark of an index that is in no list.
+/// The mark of an index outside any list.
 const NOWHERE: u8 = u8::MAX;
 
 /// `N` lists over the indices below a bound.
@@ -32,7 +32,7 @@ impl<const N: usize> Lists<N> {
         self.lens[list]
     }
 
-    /// Puts an index that is in no list at the front of one.
+    /// Puts an index that is in no list at the front of a list.
     pub(crate) fn push_front(&mut self, list: usize, index: u32) {
         let anchor = self.within.len() + list;
         let first = self.links[anchor].1;

@@ -4,7 +4,7 @@ use super::lists::Lists;
 use crate::pages::Access;
 use crate::simulated::Simulated;
 
-/// Its list begins with the page used last.
+/// Its list begins with the last used page.
 #[derive(Debug)]
 pub(crate) struct Lru {
     list: Lists<1>,

@@ -1,4 +1,4 @@
-//! Caches that may keep any page anywhere. The page sets are compared with them. They run over the indices of a trace's
+//! Caches that may keep any page in any place, to compare the page sets with. They run over the indices of a trace's
 //! pages, so their tables are plain arrays.
 
 mod arc;

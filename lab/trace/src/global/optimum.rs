@@ -1,5 +1,5 @@
-//! Belady's policy: evicts the page with the farthest next use. It needs to know the future. No policy that keeps each
-//! page that is asked for is better.
+//! Belady's policy: evicts the page with the farthest next use. It needs to know the future. No policy that caches each
+//! requested page is better.
 
 use std::collections::BinaryHeap;
 
@@ -9,7 +9,7 @@ use crate::simulated::Simulated;
 /// Not used again, or not kept.
 const NEVER: u32 = u32::MAX;
 
-/// Knows all accesses of a trace, and must get exactly these.
+/// Knows all accesses of a trace, and must be called with exactly these.
 #[derive(Debug)]
 pub(crate) struct Optimum {
     /// For each access the number of the next one to the same page.
@@ -20,7 +20,7 @@ pub(crate) struct Optimum {
     kept: usize,
     /// For each page: whether it is kept, and its next use.
     state: Vec<(bool, u32)>,
-    /// (next use, page) of all pages that are kept, the farthest on top. Outdated entries are among them, and differ
+    /// (next use, page) of all pages that are kept, the farthest on top. It also has outdated entries, which differ
     /// from `state`.
     farthest: BinaryHeap<(u32, u32)>,
 }

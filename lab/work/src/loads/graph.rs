@@ -1,5 +1,5 @@
-//! Graph algorithms: the lists of neighbours on drives, the starts of the lists and the algorithms' own numbers in
-//! memory.
+//! Graph algorithms: the lists of neighbours are on drives. The starts of the lists, and the data of the algorithms,
+//! are in memory.
 
 #[path = "../../../../crates/iomill/examples/graph/graph.rs"]
 mod program;
@@ -10,13 +10,13 @@ use std::thread;
 
 use program::{Graph, Kronecker, Lists, VERTEX_BYTES, mix};
 
-use super::{Ready, digest, timed};
+use super::timed::{Ready, digest, timed};
 use crate::bytes::{self, Bytes, Range};
-use crate::{Job, Measure, Result};
+use crate::job::{Job, Measure, Result};
 
 const EDGES_PER_VERTEX: u64 = 16;
 
-/// Shortest paths that are looked for, and threads that do so.
+/// The number of shortest paths, and of threads that search for them.
 const PAIRS: u64 = 64;
 const THREADS: u64 = 16;
 
@@ -26,7 +26,7 @@ impl Lists for Box<dyn Bytes> {
     }
 }
 
-/// The graph of about that many bytes: each edge is in two lists.
+/// A graph of about the job's `size_bytes`: each edge is in two lists.
 fn kronecker(job: &Job) -> Kronecker {
     let vertices = job.size_bytes / (2 * EDGES_PER_VERTEX * VERTEX_BYTES);
     Kronecker { scale: vertices.max(1 << 8).ilog2(), edges_per_vertex: EDGES_PER_VERTEX, seed: 1 }

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::AtomicU64;
 
-use super::{Ready, timed};
+use super::timed::{Ready, timed};
 use crate::bytes::{self, Bytes};
+use crate::job::{Contender, Job, Measure, Result};
 use crate::kv::table::{Medium, PAGE_BYTES, Page, Table, gather_pages};
 use crate::kv::ycsb::{Load as Mix, Records, Run, Store};
 use crate::stores;
-use crate::{Contender, Job, Measure, Result};
 
 const THREADS: u64 = 16;
 
@@ -110,7 +110,7 @@ impl<S: Store> Ready for Open<S> {
         let added = AtomicU64::new(self.records.count);
         let mut measures = Vec::new();
         for (number, load) in (0..).zip(Mix::ALL) {
-            // About as many records are read by each.
+            // Each reads about the same number of records.
             let operations = self.records.count / if load == Mix::E { 512 } else { 16 } / THREADS * THREADS;
             let run = Run { store: &self.store, records: self.records, count: &added, seed: seed << 8 | number };
             measures.push(timed(&format!("YCSB {load:?}"), "operations", || {

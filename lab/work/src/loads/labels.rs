@@ -5,9 +5,9 @@ mod program;
 
 use program::{Labels, Volume};
 
-use super::{Ready, timed};
+use super::timed::{Ready, timed};
 use crate::bytes::{self, Bytes};
-use crate::{Job, Measure, Result};
+use crate::job::{Job, Measure, Result};
 
 const THREADS: usize = 16;
 

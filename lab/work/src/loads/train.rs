@@ -5,9 +5,9 @@ mod program;
 
 use program::{ROW_BYTES, Rows, row, train};
 
-use super::{Ready, digest, timed};
+use super::timed::{Ready, digest, timed};
 use crate::bytes::{self, Bytes, Range};
-use crate::{Job, Measure, Result};
+use crate::job::{Job, Measure, Result};
 
 const EPOCHS: usize = 3;
 

@@ -5,11 +5,11 @@ mod program;
 
 use program::{Index, Place, RECORD_BYTES, Records, mix};
 
-use super::{Ready, digest, timed};
+use super::timed::{Ready, digest, timed};
 use crate::bytes::{self, Bytes, Range};
-use crate::{Job, Measure, Result};
+use crate::job::{Job, Measure, Result};
 
-/// Walks of a run, and those that go on together.
+/// Walks of a run, and the number of concurrent walks.
 const WALKS: u64 = 256;
 const TOGETHER: usize = 16;
 
@@ -24,7 +24,7 @@ impl Records for Box<dyn Bytes> {
     }
 }
 
-/// The side of the lattice with at most that many bytes.
+/// The side of the largest lattice within the job's `size_bytes`.
 fn side(job: &Job) -> u32 {
     ((job.size_bytes / RECORD_BYTES as u64) as f64).powf(0.25) as u32
 }

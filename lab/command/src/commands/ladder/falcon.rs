@@ -10,11 +10,10 @@ use iomill_bench::report::Row;
 use iomill_bench::rounds::Turns;
 use iomill_cli::human;
 
-use super::super::{answer, progress};
-use super::threads;
+use super::super::common::{answer, progress};
 use iomill_cli::arguments::Depth;
 
-use super::super::replay::trace_name;
+use super::super::replay::name::trace_name;
 use crate::arguments::BenchLadder;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
@@ -53,7 +52,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
         loads,
         traces: traces(arguments)?,
         turns: Turns {
-            threads: vec![threads(arguments)],
+            threads: vec![arguments.threads()],
             rounds: arguments.rounds.into(),
             slice: Duration::from_secs_f64(arguments.seconds),
         },
@@ -66,7 +65,7 @@ pub fn run(context: &Context<'_>, arguments: &BenchLadder) -> Result<Answer> {
     answer(context, table(&ladder, &settings.workloads()), ladder.json()?)
 }
 
-/// Refuses options that the steps set themselves: they would have no effect.
+/// Refuses options that the steps set themselves, because they would have no effect.
 fn switched_by_the_steps(context: &Context<'_>) -> Result<()> {
     let (global, queues) = (context.global, &context.global.queues);
     let given = [
@@ -100,7 +99,7 @@ fn dirs(arguments: &BenchLadder) -> Result<Vec<PathBuf>> {
     given.iter().map(|dir| std::path::absolute(dir).map_err(Failure::local("find", dir))).collect()
 }
 
-/// How many devices lie under the directories. A directory that is named twice is refused.
+/// The number of devices below the directories. A directory that is named twice is refused.
 fn devices(dirs: &[PathBuf]) -> Result<usize> {
     let (mut devices, mut seen) = (HashSet::new(), HashSet::new());
     for dir in dirs {

@@ -1,4 +1,4 @@
-//! `iomill-lab replay --simulate --granule`: what caches of parts of pages would hit, beside caches of pages with the
+//! `iomill-lab replay --simulate --granule`: the hit rates of caches of parts of pages, beside caches of pages with the
 //! same memory.
 
 use iomill_cli::human;
@@ -8,8 +8,8 @@ use iomill_trace::simulate::{self, Policy};
 use iomill_trace::{Reader, pages};
 use serde_json::{Value, json};
 
+use super::name::trace_name;
 use super::simulate::{CombinationsBar, percent};
-use super::trace_name;
 use crate::arguments::Replay;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;

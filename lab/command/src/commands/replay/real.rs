@@ -1,7 +1,7 @@
 //! `iomill-lab replay` on an array or a plain file: makes the requests of a trace on a file, in order.
 //!
-//! Unless a file is named, they go to a temporary one, which is removed. A named file changes only with `--writes`, and
-//! a plain file never. A killed replay leaves a file `replay-` and a number.
+//! Without a named file it uses a temporary one, which is removed. A named file changes only with `--writes`, and a
+//! plain file never. A killed replay leaves a file `replay-` and a number.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use iomill_trace::simulate::Policy;
 use iomill_trace::{Reader, TraceError};
 use serde_json::{Value, json};
 
-use super::trace_name;
+use super::name::trace_name;
 use crate::arguments::Replay;
 use crate::arguments::check_cache;
 use iomill_cli::console::Answer;
@@ -150,7 +150,8 @@ impl Task<'_> {
         self.answer(&figures, (None, Some(path)), self.survey.writes)
     }
 
-    /// Refuses a file that ends before the trace's last request. `way_out` is what to do besides choosing another file.
+    /// Refuses a file that ends before the trace's last request. `way_out` is advice besides the choice of another
+    /// file.
     fn is_long_enough(&self, file: &File, name: &str, way_out: &str) -> Result<()> {
         let (len, end) = (file.len(), self.survey.end_bytes);
         if len >= end {
@@ -281,8 +282,8 @@ impl Task<'_> {
     }
 }
 
-/// Closes the temporary file. After a failure it discards its pages, because the file will be deleted and writing them
-/// may take long.
+/// Closes the temporary file. After a failure it discards the file's pages, because the file will be deleted and
+/// writing them may take long.
 fn close_or_discard<T>(result: Result<T>, file: File) -> Result<T> {
     match result {
         Ok(done) => Ok(file.close().map(|()| done)?),

@@ -1,4 +1,4 @@
-//! `iomill-lab replay --simulate`: which accesses of a trace simulated caches hit.
+//! `iomill-lab replay --simulate`: the accesses of a trace that hit in simulated caches.
 
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use iomill_trace::simulate::{self, Outcome, Policy};
 use iomill_trace::{Pages, Reader, chart, pages};
 use serde_json::{Value, json};
 
-use super::trace_name;
+use super::name::trace_name;
 use crate::arguments::Replay;
 use iomill_cli::console::Answer;
 use iomill_cli::context::Context;
@@ -17,7 +17,7 @@ use iomill_cli::interrupt::Interrupt;
 use iomill_cli::progress::Progress;
 use iomill_cli::table::Table;
 
-/// Least share of accesses that must return to a page. Below it a trace says nothing about caches.
+/// Least share of accesses that must return to a page. A trace with less is no test of a cache.
 const REUSE_MIN: f64 = 0.01;
 
 /// The policies of a reference that get a column.

@@ -1,7 +1,7 @@
 //! `judge-datafusion-bench --dir DIR`: scans of Parquet by DataFusion through iomill's store and through
 //! `LocalFileSystem`.
 //!
-//! Scans are sequential, so iomill cannot win here. The goal is that it costs nothing.
+//! Scans are sequential, so iomill cannot win here. The goal is that it adds no cost.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -33,7 +33,7 @@ struct Command {
 /// Reads all columns of all rows.
 const SCAN: &str = "SELECT kind, count(*), sum(id), min(cents), max(weight) FROM rows GROUP BY kind ORDER BY kind";
 
-/// A page can be in one set of the cache only, so a cache that is to hold all has room to spare.
+/// A page can be in one set of the cache only, so a cache for all pages has room to spare.
 const CACHE_BYTES: u64 = 1 << 30;
 
 impl Command {
@@ -65,7 +65,7 @@ impl Command {
     }
 }
 
-/// A store, with the array that it must close.
+/// A store, with its array to close.
 struct Store {
     store: Arc<dyn ObjectStore>,
     array: Option<Array>,
@@ -154,7 +154,7 @@ struct Scans {
 }
 
 impl Scans {
-    /// Opens store and session anew, so that neither remembers anything.
+    /// Opens store and session anew, so that neither has any state.
     fn open(&mut self) -> Result<()> {
         self.close_store()?;
         if self.state == State::Cold {

@@ -1,4 +1,4 @@
-//! [`InMemory`], under the name that tests use.
+//! [`InMemory`], under the name that the tests use.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-/// Tests have hundreds of arrays open at once.
+/// Tests have hundreds of arrays open at the same time.
 const CACHE_BYTES: u64 = 4 << 20;
 
 /// An array of two drives in a temporary directory, which is removed with the last clone.
@@ -31,8 +31,8 @@ pub struct InMemory {
 }
 
 impl InMemory {
-    /// An empty store. Panics if the temporary directory takes no array: the constructor that this one stands for has
-    /// no error.
+    /// An empty store. Panics if no array can be made in the temporary directory: the replaced constructor has no
+    /// error.
     #[allow(clippy::expect_used, reason = "the signature is that of object_store")]
     pub fn new() -> InMemory {
         let dir = TempDir::new()
@@ -41,7 +41,8 @@ impl InMemory {
         for drive in &drives {
             std::fs::create_dir(drive).expect("the temporary directory can be written");
         }
-        let array = ArrayOptions::new().cache_bytes(CACHE_BYTES).create(&drives);
+        // Tests of SlateDB allow a flush 5 s, which many syncs of a slow disk exceed. None of them needs durable names.
+        let array = ArrayOptions::new().cache_bytes(CACHE_BYTES).sync_changes(false).create(&drives);
         let array =
             array.expect("the temporary directory takes no array; set TMPDIR to one on an ordinary file system");
         InMemory { store: IomillStore::array(array), _dir: Arc::new(dir) }
@@ -60,17 +61,17 @@ impl fmt::Debug for InMemory {
     }
 }
 
-/// As it is in `object_store`: a test compares it.
+/// Equal to that of `object_store`, because a test compares it.
 impl fmt::Display for InMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("InMemory")
     }
 }
 
-/// Waits for an operation, and keeps a thread of tokio busy meanwhile, as `LocalFileSystem` does.
+/// Waits for an operation, and keeps a thread of tokio busy meanwhile, like `LocalFileSystem`.
 ///
-/// Tests of SlateDB with a paused clock need that: tokio moves the clock on when it knows of no work, and it knows
-/// nothing of iomill's.
+/// Tests of SlateDB with a paused clock need that: tokio advances the clock if it has no work, and it does not know of
+/// iomill's.
 async fn seen_by_tokio<T>(operation: impl Future<Output = T>) -> T {
     if Handle::try_current().is_err() {
         return operation.await;
@@ -79,7 +80,7 @@ async fn seen_by_tokio<T>(operation: impl Future<Output = T>) -> T {
     let busy = spawn_blocking(move || ended.recv());
     let result = operation.await;
     drop(end);
-    // The result of the thread is not used: it ends because the other end of the channel was dropped.
+    // The thread's result is not used: the thread ends because the other end of the channel was dropped.
     let _ = busy.await;
     result
 }

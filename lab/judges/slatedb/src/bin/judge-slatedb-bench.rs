@@ -1,6 +1,6 @@
 //! `judge-slatedb-bench --dir DIR`: random gets of SlateDB over iomill's store and over `LocalFileSystem`, with memory
-//! for one eighth of the data. Both have all indexes and filters in SlateDB's own cache, and no blocks: the memory goes
-//! to the page cache, or to iomill.
+//! for one eighth of the data. Both have all indexes and filters in SlateDB's own cache, and no blocks: the page cache
+//! or iomill gets the memory.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ const INDEX_BYTES: u64 = 256 << 20;
 /// Cache while the data are written.
 const WRITE_CACHE_BYTES: u64 = 64 << 20;
 
-/// The least share of the requested bytes that must come from the drive: 7 of 8 blocks do if each get reads a page.
+/// The least share of the requested bytes that must be read from the drive. If each get reads a page, 7 of 8 blocks
+/// are.
 const FETCHED_SHARE_MIN: f64 = 0.5;
 
 /// Compares SlateDB over two stores.
@@ -81,7 +82,7 @@ impl Rows for Command {
             runtime.block_on(write(Arc::clone(&opened.store), &self.name(), self.keys()))?;
             opened.close()?;
         }
-        // Cached pages count as memory of the process that has read them first.
+        // Cached pages count as memory of the process that read them first.
         drop_cached(place.plain())
     }
 
@@ -98,11 +99,11 @@ impl Rows for Command {
 }
 
 fn key(number: u64) -> [u8; 16] {
-    // Neighbours in the order of keys are no neighbours in the order of numbers.
+    // Neighbours in the order of keys are not neighbours in the order of numbers.
     (u128::from(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)) << 64 | u128::from(number)).to_be_bytes()
 }
 
-/// Bytes that no codec makes shorter, between the number at both ends.
+/// Bytes that no codec can shorten, with the number at both ends.
 fn value(number: u64) -> Vec<u8> {
     let mut value = vec![0; VALUE_BYTES];
     fastrand::Rng::with_seed(number).fill(&mut value);
@@ -111,7 +112,7 @@ fn value(number: u64) -> Vec<u8> {
     value
 }
 
-/// Makes the database, if it is not whole. Its last key is written last.
+/// Makes the database, if it is not complete. Its last key is written last.
 async fn write(store: Arc<dyn ObjectStore>, name: &str, keys: u64) -> Result<()> {
     let settings = Settings { garbage_collector_options: None, ..Settings::default() };
     let db = Db::builder(name, store.clone()).with_settings(settings).build().await?;
@@ -144,7 +145,7 @@ impl Gets {
         }
         let options = MokaCacheOptions { max_capacity: INDEX_BYTES, ..MokaCacheOptions::default() };
         let cache = SplitCache::new().with_meta_cache(Some(Arc::new(MokaCache::new_with_opts(options)))).build();
-        // A reader that writes nothing can read in place, too.
+        // A reader that writes nothing can also read in place.
         let reader =
             DbReader::builder(command.name(), Arc::clone(&opened.store)).with_reader_mode(DbReaderMode::FollowLatest);
         let built = runtime.block_on(reader.with_db_cache(Arc::new(cache), 1).build());
