@@ -1,7 +1,8 @@
-//! Puts objects into an array in a temporary directory, and gathers ranges of them beside `LocalFileSystem` on the same bytes. It prints a table
-//! and removes what it made.
+//! Puts objects into an array in a temporary directory, and gathers ranges of them beside `LocalFileSystem` on the same
+//! bytes. It prints a table and removes what it made.
 //!
-//! `cargo run --release --example first_look [DIRECTORY]` takes about ten seconds and 600 MB of the directory, which is the present one by default.
+//! `cargo run --release --example first_look [DIRECTORY]` takes about ten seconds and 600 MB of the directory, which is
+//! the present one by default.
 
 use std::error::Error;
 use std::ops::Range;

@@ -1,5 +1,5 @@
-//! [`Entries`]: the objects of a source one after the other, in the order of the bytes of their names. Non-goals: how a version of
-//! `object_store` shows them.
+//! [`Entries`]: the objects of a source one after the other, in the order of the bytes of their names. Non-goals: how a
+//! version of `object_store` shows them.
 
 use std::collections::VecDeque;
 
@@ -41,7 +41,8 @@ impl Iterator for Entries {
 }
 
 impl Entries {
-    /// The entries as a stream. A poll waits for no directory and sorts no names: another thread brings the entries, a batch at a time.
+    /// The entries as a stream. A poll waits for no directory and sorts no names: another thread brings the entries, a
+    /// batch at a time.
     pub fn into_stream(self) -> BoxStream<'static, Result<Entry>> {
         let state = (Some(self), VecDeque::new());
         let batches = stream::unfold(state, |(entries, mut batch)| async move {

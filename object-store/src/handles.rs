@@ -1,8 +1,10 @@
-//! [`Handles`]: files that stay open between calls. Opening a long file opens its parts, which takes longer than a read of bytes in memory.
-//! Non-goals: which version of a name is the right one. Its callers know that, and a handle of another version is never given out.
+//! [`Handles`]: files that stay open between calls. Opening a long file opens its parts, which takes longer than a read
+//! of bytes in memory. Non-goals: the current version of a name. The callers name the version, and never get a handle
+//! of another one.
 //!
-//! A held handle keeps the space of a file that was deleted or replaced. So a store lets go of what it changes (`forget`). Each new handle that
-//! is held looks whether all others are still what their names mean.
+//! A held handle keeps the space of a file that was deleted or replaced. So a store drops the handle of a name that it
+//! changes (`forget`). Each time a handle is added, all others are checked, too: does their name still have that
+//! version?
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -10,11 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use iomill::File;
 
-/// Up to this length a file of an array has no part of its own, so opening and closing it takes no call of the system.
+/// Up to this length a file of an array has no part of its own, so opening and closing it takes no system call.
 pub const SMALL_MAX_BYTES: u64 = 64 << 10;
 
-/// An open file. Closing a long one calls the system, and closing one that has lost its name frees its space. So the last holder leaves both
-/// to another thread.
+/// An open file. Closing a long file takes system calls, and closing a nameless one frees its space. So the last holder
+/// leaves the close to another thread.
 #[derive(Debug)]
 pub struct Handle(Option<File>);
 
@@ -41,7 +43,7 @@ impl Drop for Handle {
     }
 }
 
-/// See the module. `V` tells the contents that a name has had apart.
+/// See the module. `V` is the version of a name's content.
 #[derive(Debug)]
 pub struct Handles<V> {
     most: usize,
@@ -63,7 +65,7 @@ struct Held<V> {
 }
 
 impl<V> Table<V> {
-    /// The name that was used longest ago.
+    /// The least recently used name.
     fn oldest(&self) -> Option<String> {
         let (name, _) = self.by_name.iter().min_by_key(|(_, held)| held.used)?;
         Some(name.clone())
@@ -80,7 +82,7 @@ impl<V: Copy + PartialEq> Handles<V> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handle of this version. Lets go of one of another version.
+    /// The handle of this version. Drops a handle of another version.
     pub fn find(&self, name: &str, version: V) -> Option<Arc<Handle>> {
         let mut table = self.table();
         table.now += 1;
@@ -96,8 +98,9 @@ impl<V: Copy + PartialEq> Handles<V> {
         Some(Arc::clone(&held.handle))
     }
 
-    /// Holds a handle, in the place of the one that was used longest ago if there are too many. `is_current` says whether a name still has a
-    /// version. It is asked of all names that are held, this one too, so a change that has come meanwhile is seen here or by `forget`.
+    /// Adds a handle. If there are too many, it replaces the least recently used one. `is_current` says whether a name
+    /// still has a version. It is called for all names, also this one, so a change meanwhile is seen here or by
+    /// `forget`.
     pub fn hold(&self, name: &str, version: V, handle: &Arc<Handle>, is_current: impl Fn(&str, V) -> bool) {
         let mut left = Vec::new();
         let names: Vec<(String, V)> = {
@@ -112,7 +115,7 @@ impl<V: Copy + PartialEq> Handles<V> {
             table.by_name.iter().map(|(name, held)| (name.clone(), held.version)).collect()
         };
         drop(left);
-        // Outside of the lock: the answers take calls of the system.
+        // Outside of the lock: the answers take system calls.
         for (name, version) in names {
             if !is_current(&name, version) {
                 self.forget_version(&name, version);
@@ -120,7 +123,7 @@ impl<V: Copy + PartialEq> Handles<V> {
         }
     }
 
-    /// Lets go of a name when its content has changed.
+    /// Drops the handle of a name with a new content.
     pub fn forget(&self, name: &str) {
         let left = self.table().by_name.remove(name);
         drop(left);

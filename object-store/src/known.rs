@@ -1,5 +1,5 @@
-//! What is known of an object without opening it: [`Meta`], [`Found`], and [`Entry`] of a listing; etags and times of the catalog. Non-goals: where
-//! that is found.
+//! The metadata of an object that is not open: [`Meta`], [`Found`], and [`Entry`] of a listing; etags and times of the
+//! catalog. Non-goals: its source.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use crate::common::{Fault, Kind, Result};
 use crate::stamp::Stamp;
 
-/// What a listing says of an object.
+/// The metadata of an object in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub len_bytes: u64,
@@ -21,11 +21,11 @@ pub struct Meta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     Object(String, Meta),
-    /// What several names have in common, up to and with the delimiter.
+    /// A common prefix of several names, with the delimiter at its end.
     Prefix(String),
 }
 
-/// What a source says of one object.
+/// The metadata of one object from a source.
 #[derive(Debug)]
 pub struct Found {
     pub meta: Meta,
@@ -34,7 +34,7 @@ pub struct Found {
     pub attributes: BTreeMap<String, String>,
 }
 
-/// Tells the contents apart that a name has had.
+/// The version of a name's content.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Version {
     Array(u64),
@@ -48,7 +48,8 @@ impl Meta {
         Meta { len_bytes, last_modified: modified.into(), e_tag: format!("\"{version}\"") }
     }
 
-    /// Of an ordinary file. The etag is that of `LocalFileSystem` of 0.14, so an etag that one of them gave holds for the other.
+    /// Of an ordinary file. The etag is that of `LocalFileSystem` of 0.14, so an etag of either store is valid in the
+    /// other.
     pub fn of_file(stamp: &Stamp) -> Meta {
         let modified_us = (stamp.modified_ns / 1000).max(0);
         let seconds = i64::try_from(stamp.modified_ns.div_euclid(1_000_000_000)).unwrap_or(i64::MAX);
@@ -65,7 +66,7 @@ impl Meta {
 /// The version that an etag names, as the condition of a change.
 pub fn version_of(e_tag: &str) -> Result<u64> {
     let number = e_tag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(e_tag);
-    // A number has one text that is an etag: neither "+1" nor "01" is.
+    // Each number has one text: "+1" and "01" are no etags.
     let version = number.parse().ok().filter(|version: &u64| version.to_string() == number);
     version.ok_or_else(|| {
         let why = format!("the etag {e_tag:?} is of no object of an array; give the one that `head` or `put` returned");

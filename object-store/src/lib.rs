@@ -1,6 +1,6 @@
-//! [`object_store`](https://docs.rs/object_store) over iomill: the files of an array are objects, and so are the ordinary files of a directory.
-//! Engines that read through the trait `ObjectStore` get iomill's cache, its gathers and all drives at once: DataFusion, SlateDB, Lance,
-//! delta-rs, zarrs.
+//! [`object_store`](https://docs.rs/object_store) over iomill: the files of an array are objects, and so are the
+//! ordinary files of a directory. Engines that read through the trait `ObjectStore` get iomill's cache, its gathers and
+//! all drives at once: DataFusion, SlateDB, Lance, delta-rs, zarrs.
 //!
 //! ```no_run
 //! # #[cfg(feature = "v0_14")]
@@ -8,12 +8,9 @@
 //! use iomill_object_store::v0_14::IomillStore;
 //! use object_store_0_14::{ObjectStore, ObjectStoreExt, path::Path};
 //!
-//! let array = iomill::Array::create(["/mnt/ssd0", "/mnt/ssd1"])?;
-//! let store = IomillStore::array(array);
-//! let path = Path::from("tables/points");
-//! store.put(&path, vec![7; 100_000].into()).await?;
-//! // One gather: all drives at once, and no byte that was not asked for.
-//! let parts = store.get_ranges(&path, &[0..512, 40_000..40_512]).await?;
+//! let array = iomill::Array::open_or_create(["/mnt/ssd0", "/mnt/ssd1"])?; let store = IomillStore::array(array); let
+//! path = Path::from("tables/points"); store.put(&path, vec![7; 100_000].into()).await?; // One gather: all drives at
+//! once, and only the requested bytes. let parts = store.get_ranges(&path, &[0..512, 40_000..40_512]).await?;
 //! assert_eq!(parts[1].len(), 512);
 //!
 //! // A tree of ordinary files, in place and for reading.
@@ -22,10 +19,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Users of the trait do not share a version of it. The features `v0_13` and `v0_14` (the default) each bring a module with a store for that
-//! version. Both may be on. The crate's root has no store, so what a name means does not depend on features that other crates turn on.
+//! Users of the trait do not share a version of it. The features `v0_13` and `v0_14` (the default) each bring a module
+//! with a store for that version. Both may be on. The crate's root has no store, so the meaning of a name does not
+//! depend on features that other crates turn on.
 //!
-//! `docs/objects.md` in the repository of iomill says when this helps, when not, and what the trait cannot express.
+//! `docs/objects.md` in the repository of iomill has the uses, the limits, and the calls that the trait lacks.
 
 mod entries;
 mod handles;

@@ -21,14 +21,14 @@ pub struct Objects {
 
 /// The most descriptors of all handles together. A process may often have 1,024.
 const DESCRIPTORS: usize = 256;
-/// The least number of files that are held, whatever the number of drives.
+/// The least number of open files, for any number of drives.
 const HANDLES_LEAST: usize = 4;
 
 /// The most writes of parts in flight. Each takes a thread, and more would not use a drive better.
 const WRITES_MOST: usize = 16;
 
-/// Lets go of the handle of a name when its change has ended, or when the future of the change is dropped. In that case the change goes on. The
-/// handle that a get holds meanwhile is found out by the next handle that is held.
+/// Drops the handle of a name when its change has ended, or when the future of the change is dropped. Then the change
+/// goes on, and a get may add the old handle again: the next added handle detects that one.
 struct Forget<'a>(&'a Handles<u64>, &'a str);
 
 impl Drop for Forget<'_> {
@@ -39,7 +39,7 @@ impl Drop for Forget<'_> {
 
 impl Objects {
     pub fn new(array: Array) -> Objects {
-        // A closed array opens nothing, so the number does not matter. Its calls say that it is closed.
+        // A closed array opens nothing, so the number does not matter. Its calls fail with `Closed`.
         let drives = array.info().map_or(usize::MAX, |info| info.drives.len());
         Objects { array, handles: Handles::new(most_handles(drives)), writes: Arc::new(Semaphore::new(WRITES_MOST)) }
     }
@@ -115,7 +115,7 @@ impl Objects {
         Ok(draft.publish(name, When::Always)?)
     }
 
-    /// What a write of a part holds.
+    /// The permit that a write of a part holds.
     pub async fn write_permit(&self) -> SemaphoreGuardArc {
         self.writes.acquire_arc().await
     }

@@ -1,4 +1,5 @@
-//! Bytes of an open file as futures and streams of [`Bytes`], without a copy after the read. Non-goals: which file and which range.
+//! Bytes of an open file as futures and streams of [`Bytes`], without a copy after the read. Non-goals: which file and
+//! which range.
 
 use std::ops::Range;
 use std::sync::Arc;

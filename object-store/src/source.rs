@@ -1,6 +1,6 @@
-//! [`Source`]: where the objects of a store are. Non-goals: the trait.
+//! [`Source`]: the place of a store's objects. Non-goals: the trait.
 //!
-//! A store asks a source only for what is here.
+//! A store uses only these calls of a source.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ pub enum Source {
     Plain(Tree),
 }
 
-/// How often an object may be replaced between a look at it and its opening.
+/// The most replacements of an object between a look at it and its opening.
 const TRIES: u32 = 32;
 
 impl Source {
-    /// What is known of an object. For an array it is in memory. Each get begins here.
+    /// The metadata of an object. For an array it is in memory. Each get begins here.
     pub async fn find(&self, name: &str) -> Result<Found> {
         give_turn().await;
         match self {
@@ -31,7 +31,7 @@ impl Source {
         }
     }
 
-    /// Opens an object as it is now. `check` sees what is known of it, and may refuse.
+    /// Opens the present content of an object. `check` gets its metadata, and may refuse.
     pub async fn open<E: From<Fault>>(
         &self,
         name: &str,
@@ -59,8 +59,8 @@ impl Source {
         }
     }
 
-    /// The objects with names that begin with `prefix` and are after `after`, in the order of their names. With a delimiter those that
-    /// have it behind the prefix are one entry.
+    /// The objects with names that begin with `prefix` and are after `after`, in the order of their names. With a
+    /// delimiter, names that are equal up to the first one behind the prefix are one entry.
     pub fn entries(&self, prefix: &str, after: Option<&str>, delimiter: Option<char>) -> Entries {
         match self {
             Source::Array(objects) => Entries::Array(Box::new(objects.entries(prefix, after, delimiter))),

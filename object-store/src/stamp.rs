@@ -1,17 +1,18 @@
-//! [`Stamp`]: what tells one ordinary file, and one content of it, from others. Non-goals: where a file is.
+//! [`Stamp`]: the identity of an ordinary file and of its content. Non-goals: the file's place.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A file that has changed more lately may change again without another time: clocks of file systems tick 100 times a second or more often.
+/// A later change of a file with a younger time may leave the time as it is: clocks of file systems tick 100 times a
+/// second or more often.
 const SETTLED_NS: i128 = 100_000_000;
 
 /// The same for clocks of whole or even seconds, and the times that may come from one.
 const COARSE_NS: i128 = 2_100_000_000;
 const ROUND_NS: i128 = 10_000_000;
 
-/// What tells a file, and a content of a file, from others.
+/// The identity of a file and of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     device: u64,

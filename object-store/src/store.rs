@@ -1,5 +1,5 @@
-//! [`Store`]: a source with what a store adds to it: a prefix of names, the options of new objects, and uploads by their ids. It is what the
-//! stores of all versions of `object_store` have in common.
+//! [`Store`]: a source with a prefix of names, the options of new objects, and uploads by their ids. It is the common
+//! part of the stores of all versions of `object_store`.
 
 use std::fmt;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::uploads::Uploads;
 #[derive(Clone)]
 pub struct Store {
     pub source: Arc<Source>,
-    /// What each name begins with: nothing, or segments that end with `/`.
+    /// The beginning of each name: nothing, or segments that end with `/`.
     prefix: Arc<str>,
     pub file_options: FileOptions,
     /// Uploads that are addressed by an id.
@@ -34,7 +34,7 @@ impl fmt::Display for Store {
     }
 }
 
-/// The same in few words: what is below is of no use in a log.
+/// A short form for logs, without the fields below.
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -77,7 +77,7 @@ impl Store {
         [&self.prefix, location].concat()
     }
 
-    /// The names below a directory begin so.
+    /// The prefix of the names below a directory.
     pub fn names_below(&self, directory: Option<&str>) -> String {
         match directory {
             Some(directory) if !directory.is_empty() => [&self.prefix, directory, "/"].concat(),

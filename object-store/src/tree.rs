@@ -1,7 +1,7 @@
-//! [`Tree`]: the ordinary files below a directory as objects, for reading. The name of an object is its path below the directory. Symbolic links
-//! are followed, also out of the directory. Non-goals: files for writing.
+//! [`Tree`]: the ordinary files below a directory as objects, for reading. The name of an object is its path below the
+//! directory. Symbolic links are followed, also out of the directory. Non-goals: files for writing.
 //!
-//! No poll waits for a file system: what the kernel does not have in its cache of names is asked for on another thread.
+//! No poll waits for a file system: names outside the kernel's cache are looked up on another thread.
 
 use std::fs::{File as StdFile, Metadata};
 use std::io;
@@ -30,7 +30,7 @@ pub struct Tree {
     handles: Handles<Stamp>,
 }
 
-/// The most files that are held open. Each has a descriptor.
+/// The most files that stay open. Each has a descriptor.
 const HANDLES_MOST: usize = 64;
 
 impl Tree {
@@ -70,7 +70,7 @@ impl Tree {
             Err(error) => return Err(error.into()),
         };
         let handle = Arc::new(Handle::new(file));
-        // If the stamp is the same before and after, it is that of the file that was opened.
+        // A stamp that is the same before and after is the opened file's.
         if self.stamp(name).await? != stamp {
             return Ok(None);
         }
@@ -92,27 +92,28 @@ impl Tree {
         blocking::unblock(move || stamp_of(&name, std::fs::metadata(&path))).await
     }
 
-    /// The stamp of a file, if its path and inode are in the kernel's memory. An error if they are not, or if the kernel cannot say that.
+    /// The stamp of a file with its path and inode in the kernel's cache. Fails if they are not there, or if the kernel
+    /// cannot tell.
     fn known(&self, name: &str) -> Result<Result<Stamp>, Errno> {
         let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::CACHED);
         let file = openat2(CWD, self.root.join(name), flags, Mode::empty(), resolve)?;
         Ok(stamp_of(name, StdFile::from(file).metadata()))
     }
 
-    /// Whether a file that is held has this stamp, as far as the kernel says it without a wait.
+    /// Whether an open file has this stamp, as far as the kernel knows without a wait.
     fn is_current(&self, name: &str, stamp: Stamp) -> bool {
         match self.known(name) {
             Ok(known) => known.ok() == Some(stamp),
             // Linux before 5.12 and containers that forbid the call refuse it. The next get compares the stamp.
             Err(Errno::NOSYS | Errno::PERM | Errno::INVAL) => true,
-            // What the kernel has forgotten may be gone, and may as well be opened again.
+            // The file may be deleted. If it is not, the next get opens it again.
             Err(_) => false,
         }
     }
 }
 
-/// The path of a directory that does not depend on the working directory, and without symbolic links where that is the same directory. The links
-/// of `/proc` lead elsewhere than their text says.
+/// The path of a directory that does not depend on the working directory, and without symbolic links where that is the
+/// same directory. The links of `/proc` lead elsewhere than their text says.
 fn settled_path(root: &Path, found: &Metadata) -> io::Result<PathBuf> {
     let is_found = |other: &PathBuf| {
         let other = std::fs::metadata(other);
@@ -132,7 +133,8 @@ fn stamp_of(name: &str, metadata: io::Result<Metadata>) -> Result<Stamp> {
     }
 }
 
-/// Whether a file is an upload that `LocalFileSystem` has not finished: its name is that of the object, `#` and a number.
+/// Whether a file is an upload that `LocalFileSystem` has not finished: its name is that of the object, `#` and a
+/// number.
 fn is_unfinished(name: &str) -> bool {
     let Some((_, number)) = name.rsplit('/').next().and_then(|file| file.split_once('#')) else { return false };
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,13 +1,17 @@
-//! [`Upload`]: an object that comes in parts. It is a draft of the array, which gets its name when all parts are there. Parts are in the order in
-//! which they are given ([`Upload::complete_all`]), or in the order of a list at the end ([`Upload::complete_parts`]). Non-goals: the traits.
+//! [`Upload`]: an object that comes in parts. It is a draft of the array, which gets its name when all parts are there.
+//! The parts have the order of their calls ([`Upload::complete_all`]), or that of a list at the end
+//! ([`Upload::complete_parts`]). Non-goals: the traits.
 //!
 //! Rules:
-//! 1. A part has its place before its write begins, and no other part gets that place. So parts are written at the same time.
-//! 2. A part begins only while the upload is open. No part begins while the upload is completed, so none writes into the published object.
-//! 3. An upload is published only if no part is being written. The future of a part may be dropped before its write has ended or begun, and
-//!    then the part does not count.
-//! 4. A thread that may wait completes the upload. So the end goes on if its future is dropped, and a second call learns its result.
-//! 5. What holds a draft last drops it on a thread that may wait, because that removes its parts.
+//! 1. A part has its place before its write begins, and no other part gets that place. So parts are written at the same
+//!    time.
+//! 2. A part begins only while the upload is open. No part begins while the upload is completed, so none writes into
+//!    the published object.
+//! 3. An upload is published only if no part is being written. The future of a part may be dropped before its write has
+//!    ended or begun, and then the part does not count.
+//! 4. A thread that may wait completes the upload. So the completion goes on if its future is dropped, and a second
+//!    call gets its result.
+//! 5. The last holder of a draft drops it on a thread that may wait, because the drop removes its parts.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -25,7 +29,7 @@ use crate::objects::{Objects, meta_of};
 /// The bytes that a copy of parts moves at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// A draft that is dropped where that may wait (rule 5).
+/// A draft that is dropped on a thread that may wait (rule 5).
 #[derive(Debug)]
 struct Place(Option<Draft>);
 
@@ -49,7 +53,7 @@ impl Drop for Place {
 #[derive(Clone, Debug)]
 struct Spec {
     objects: Arc<Objects>,
-    /// The object that it will be.
+    /// The name of the future object.
     name: String,
     options: FileOptions,
     attributes: Vec<(String, String)>,
@@ -88,11 +92,11 @@ enum State {
 struct Open {
     place: Arc<Place>,
     is_completing: bool,
-    /// Where the next part goes.
+    /// The offset of the next part.
     end: u64,
     begun: usize,
     in_flight: usize,
-    /// The places of those that were written, by their ids: start and length.
+    /// The places of the written parts, by their ids: start and length.
     written: HashMap<String, Piece>,
 }
 
@@ -142,12 +146,13 @@ impl Upload {
         open.end = after(at, &bytes)?;
         open.begun += 1;
         open.in_flight += 1;
-        // The id of the upload makes the part unknown to other uploads.
+        // With the upload's id in it, the id of a part is valid in this upload alone.
         let id = format!("{}-{}", self.id, open.begun);
         Ok(Part { upload: Arc::clone(self), place: Arc::clone(&open.place), id, at, bytes })
     }
 
-    /// Publishes the parts in the order in which they began, and returns the etag. After an error it may be called again.
+    /// Publishes the parts in the order in which they began, and returns the etag. After an error it may be called
+    /// again.
     pub async fn complete_all(self: &Arc<Self>) -> Result<String> {
         let all = |open: &Open, name: &str| match open.begun - open.written.len() {
             0 => Ok(None),
@@ -160,8 +165,8 @@ impl Upload {
         self.complete(all, |_| ()).await
     }
 
-    /// Publishes these parts, in this order, and returns the etag. `ended` is called when that has happened, also if the future is dropped.
-    /// After an error it may be called again.
+    /// Publishes these parts, in this order, and returns the etag. `ended` is called after that, also if the future is
+    /// dropped. After an error it may be called again.
     pub async fn complete_parts(
         self: &Arc<Self>,
         ids: &[&str],
@@ -170,7 +175,7 @@ impl Upload {
         self.complete(|open, name| open.pieces(ids, name), ended).await
     }
 
-    /// `choose` looks at an open upload, and gives the pieces to copy if the object is not the draft as it is.
+    /// `choose` returns the pieces of an open upload to copy, or `None` if the draft as it is becomes the object.
     async fn complete(
         self: &Arc<Self>,
         choose: impl FnOnce(&Open, &str) -> Result<Option<Vec<Piece>>>,
@@ -196,7 +201,7 @@ impl Upload {
         Job(Some(blocking::unblock(job))).await
     }
 
-    /// Gives the space back when the last write in flight has ended.
+    /// Frees the space when the last write in flight has ended.
     pub fn abort(&self) -> Result<()> {
         let mut state = self.state();
         if state.open(self.name())?.is_completing {
@@ -246,7 +251,7 @@ impl Open {
 /// An upload that is being completed. It is open again when this is dropped, unless it was published.
 struct Completing {
     upload: Arc<Upload>,
-    /// Goes after the upload is open again.
+    /// Dropped after the upload is open again.
     _ending: async_lock::MutexGuardArc<()>,
 }
 
@@ -273,7 +278,7 @@ impl Drop for Completing {
     }
 }
 
-/// What a thread does that may wait. It goes on if this future is dropped, also if it has not begun.
+/// A job for a thread that may wait. It goes on if this future is dropped, also if it has not begun.
 struct Job<T>(Option<Task<T>>);
 
 impl<T> Future for Job<T> {

@@ -26,7 +26,7 @@ struct Completed {
     e_tag: String,
 }
 
-/// What an id means.
+/// The meaning of an id.
 #[derive(Debug)]
 pub enum Known {
     Open(Arc<Upload>),
@@ -71,7 +71,7 @@ impl Uploads {
             table.completed.pop_front();
         }
         drop(table);
-        // Outside of the lock: the last holder of an upload gives back what it has.
+        // Outside of the lock: the last holder of an upload frees its space.
         drop(upload);
     }
 

@@ -1,4 +1,5 @@
-//! The store for object_store 0.14. What differs from other versions is here: the results and the store of multipart uploads.
+//! The store for object_store 0.14. It has the differences from other versions: the results and the store of multipart
+//! uploads.
 
 use async_trait::async_trait;
 use object_store::multipart::{MultipartStore, PartId};

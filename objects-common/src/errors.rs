@@ -38,7 +38,7 @@ pub fn error(fault: &Fault, path: &str, store: &'static str) -> Error {
     }
 }
 
-/// What an error of a store is.
+/// The fault of a store's error.
 pub fn fault(error: Error) -> Fault {
     let kind = match &error {
         Error::NotFound { .. } => Kind::NotFound,

@@ -1,26 +1,26 @@
-//! [`Fault`]: what can go wrong, before it becomes an error of one version of `object_store`. Clones are for calls that waited for one read. Non-goals:
-//! those errors (`errors`).
+//! [`Fault`]: a failure, before it becomes an error of one version of `object_store`. Clones are for calls that waited
+//! for one read. Non-goals: those errors (`errors`).
 
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
-/// What a fault is to users of the trait.
+/// The kind of a fault for users of the trait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// There is no such object.
+    /// The object does not exist.
     NotFound,
-    /// There is one already.
+    /// The object exists already.
     AlreadyExists,
     /// The object changed, or does not have the version that the call demands.
     Precondition,
-    /// The object has the version that the caller has, too.
+    /// The object still has the caller's version.
     NotModified,
-    /// The store cannot do that, whatever the object.
+    /// The store cannot do that with any object.
     NotSupported,
     /// The caller may not do that.
     PermissionDenied,
-    /// The caller has not said what it is.
+    /// The caller gave no identity.
     Unauthenticated,
     /// Anything else.
     Other,
@@ -29,9 +29,9 @@ pub enum Kind {
 /// A failure with its kind.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// What it is to users.
+    /// The kind for users.
     pub kind: Kind,
-    /// What happened.
+    /// The cause.
     pub source: Arc<dyn Error + Send + Sync>,
 }
 
@@ -44,7 +44,7 @@ impl Fault {
         Fault { kind, source: Arc::from(why.into()) }
     }
 
-    /// A fault that is of no other kind.
+    /// A fault of kind [`Kind::Other`].
     pub fn other(why: impl Into<Box<dyn Error + Send + Sync>>) -> Fault {
         Fault::new(Kind::Other, why)
     }
@@ -76,7 +76,7 @@ impl<B: Send + Sync + 'static> From<iomill::Failed<B>> for Fault {
     }
 }
 
-/// What the kernel's answer to a path means.
+/// The kind of an error of the kernel.
 pub fn kind_of_io(error: &io::Error) -> Kind {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Kind::NotFound,

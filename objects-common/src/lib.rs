@@ -1,5 +1,6 @@
-//! What the crates `iomill-object-store` and `iomill-origin` have in common, for neither's users: faults and their errors, pieces of ranges, turns of
-//! tasks, results of each version of `object_store`. Non-goals: anything that only one of the two needs.
+//! The common code of the crates `iomill-object-store` and `iomill-origin`, not for their users: faults and their
+//! errors, pieces of ranges, turns of tasks, results of each version of `object_store`. Non-goals: anything that only
+//! one of the two needs.
 
 mod fault;
 mod pieces;

@@ -1,10 +1,11 @@
-//! [`give_turn`]: gets of bytes in memory leave their thread to other tasks from time to time. Non-goals: calls that wait anyway.
+//! [`give_turn`]: gets of bytes in memory leave their thread to other tasks from time to time. Non-goals: calls that
+//! wait anyway.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::task::Poll;
 
-/// The gets that follow each other on a thread. tokio gives its own operations the same number.
+/// The most gets in a row on a thread. tokio has the same limit for its own operations.
 const GETS_MOST: u32 = 128;
 
 thread_local! {
@@ -12,8 +13,8 @@ thread_local! {
     static GETS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Counts a get. After this number of them the task lets the others of its thread run: each get that finds its bytes in memory is ready at its first poll,
-/// so a loop of them would keep the thread for itself.
+/// Counts a get. After `GETS_MOST` gets the task lets the thread's other tasks run: a get of bytes in memory is ready
+/// at its first poll, so a loop of gets would keep the thread for itself.
 pub async fn give_turn() {
     let gets = GETS.get() + 1;
     GETS.set(gets % GETS_MOST);

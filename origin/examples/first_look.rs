@@ -1,5 +1,5 @@
-//! Random rows of an object, once from its origin and then from the cache. The origin is a directory, so this needs no network; with a bucket in its
-//! place, nothing else changes. `cargo run --release --example first_look`
+//! Random rows of an object, once from its origin and then from the cache. The origin is a directory, so this needs no
+//! network; with a bucket in its place, nothing else changes. `cargo run --release --example first_look`
 
 use std::sync::Arc;
 use std::time::Instant;

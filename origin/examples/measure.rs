@@ -1,8 +1,8 @@
-//! Measures the cache beside what it is made of, all as ratios of one run: hits beside gathers of a plain file, misses beside bare GETs, and what
-//! epochs of random rows cost. The origin computes its bytes, and answers after a set latency.
+//! Measures the cache beside its parts, all as ratios of one run: hits beside gathers of a plain file, misses beside
+//! bare GETs, and the costs of epochs of random rows. The origin computes its bytes, and answers after a set latency.
 //!
-//! `cargo run --release --example measure [DIRECTORY [PART]]` takes about two minutes and 3 GB of the directory. A part is `drive`, `memory`,
-//! `misses`, `tail` or `epochs`.
+//! `cargo run --release --example measure [DIRECTORY [PART]]` takes about two minutes and 3 GB of the directory. A part
+//! is `drive`, `memory`, `misses`, `tail` or `epochs`.
 
 use std::error::Error;
 use std::fmt;
@@ -34,7 +34,7 @@ const RANGES: usize = 1000;
 struct Zeroes {
     len: u64,
     latency: Duration,
-    /// Of 50 answers one takes this time, by chance.
+    /// One of 50 answers takes this time, by chance.
     tail: Option<Duration>,
 }
 
@@ -189,7 +189,7 @@ async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) ->
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut rates, mut cpus, mut per_second, mut cpu_us) = (vec![], vec![], vec![], vec![]);
     if memory > len {
-        // All of both comes into memory.
+        // All of both is read into memory.
         for at in (0..len).step_by(1 << 20) {
             store.get_range(&path, at..at + (1 << 20)).await?;
             file.gather_async(&[(at, 1 << 20)]).await?;
@@ -261,7 +261,7 @@ async fn reopened(dir: &FsPath, name: &str, len: u64, memory: u64) -> Result<()>
     Ok(())
 }
 
-/// A page that is not there, of a known object and of an unknown one, beside a bare GET.
+/// A missing page, of a known object and of an unknown one, beside a bare GET.
 async fn misses(dir: &FsPath) -> Result<()> {
     let (len, latency) = (1 << 30, Duration::from_millis(20));
     let cache = opened(dir, "misses", 256 << 20, 64 << 20, 1.0)?;
@@ -290,8 +290,8 @@ async fn misses(dir: &FsPath) -> Result<()> {
     Ok(())
 }
 
-/// Pages that are not there, of an origin that takes 20 ms, and 500 ms for one answer of 50: with GETs that are sent a second time after 60 ms, and
-/// without.
+/// Missing pages, of an origin that takes 20 ms, and 500 ms for one answer of 50: with GETs that are sent a second time
+/// after 60 ms, and without.
 async fn tail(dir: &FsPath) -> Result<()> {
     const GETS: usize = 2000;
     let (len, latency, tail) = (1 << 30, Duration::from_millis(20), Some(Duration::from_millis(500)));

@@ -1,6 +1,6 @@
-//! [`Apart`]: a call of the system that may never end, in a thread of its own. Its caller stops waiting at the end of a bound. The call itself
-//! cannot be ended from outside, so its thread stays until the system answers. Rule D3 of `docs/origin.md`. Non-goals: reads of granules, which have
-//! futures (`bounded`).
+//! [`Apart`]: a system call that may never end, in a thread of its own. The caller waits for it within a bound. The
+//! call itself cannot be cancelled, so its thread stays until the system answers. Rule D3 of `docs/origin.md`.
+//! Non-goals: reads of granules, which have futures (`bounded`).
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -16,14 +16,14 @@ impl<T: Send + 'static> Apart<T> {
     pub fn begin(call: impl FnOnce() -> T + Send + 'static) -> io::Result<Apart<T>> {
         let (sender, receiver) = sync_channel(1);
         let run = move || {
-            // What comes too late is dropped here.
+            // A result that comes too late is dropped here.
             let _in_time = sender.send(call());
         };
         thread::Builder::new().name("iomill-apart".into()).spawn(run)?;
         Ok(Apart(receiver))
     }
 
-    /// What the call brings. `None`: it has not ended before the end.
+    /// The result of the call. `None`: the call has not ended before `end`.
     pub fn wait_until(&self, end: Instant) -> io::Result<Option<T>> {
         match self.0.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(brought) => Ok(Some(brought)),

@@ -1,11 +1,11 @@
-//! Appending granules to a drive, and emptying a region for new ones. Rules W1 to W5 of `docs/origin.md`. Non-goals: which granules, and when
-//! (`fill`).
+//! Appending granules to a drive, and emptying a region for new ones. Rules W1 to W6 of `docs/origin.md`. Non-goals:
+//! the choice of granules and of the moment (`fill`).
 
 use std::io;
 
 use bytes::Bytes;
 
-use crate::drive::{Drive, random};
+use crate::drive::{Drive, random, says_full};
 use crate::identity::{GranuleId, PAGE_BYTES};
 use crate::index::Region;
 use crate::load;
@@ -19,12 +19,12 @@ pub struct Item {
     pub bytes: Bytes,
 }
 
-/// What became of the items of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// Granules that are on the drive now, and were not before.
+    /// Granules that are new on the drive.
     pub granules: u64,
-    /// Granules that another process had brought.
+    /// Granules that another process had written before.
     pub known: u64,
     /// Granules of an emptied region that were written again.
     pub carried: u64,
@@ -32,24 +32,27 @@ pub struct Appended {
     pub emptied: u64,
 }
 
-/// Of an emptied region at most this share is written again, so that at most 1.2 bytes are written for each byte that is cached.
+/// Of the granules of an emptied region, at most one in this many is written again because it is in use. So at most 1.2
+/// bytes are written for each cached byte.
 const CARRIED_SHARE: u32 = 6;
-/// Granules that are pinned may be more: up to this share. No more than that of all granules is pinned, so there is a region with less of them.
+/// The same for pinned granules. At most one in this many granules of a drive is pinned, so some region has no larger
+/// share.
 const PINNED_SHARE: u32 = 2;
-/// Of so many regions ahead of the hand the one is emptied that has the fewest granules in use, and of a quarter of them on a small drive. What came
-/// last is behind the hand, and has time to be used.
+/// The number of regions ahead of the hand among which eviction chooses the one with the fewest granules in use. On a
+/// small drive it is a quarter of the regions. The newest granules are behind the hand, so there is time to use them.
 const CANDIDATES: u32 = 8;
-/// Most bytes of one write.
+/// The largest number of bytes of one write.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// A granule as it lies on the drive.
+/// A granule in the form that the drive has.
 struct Ready {
     entry: Entry,
     bytes: Bytes,
     is_pinned: bool,
 }
 
-/// Appends granules, as the one process that may. An error leaves what was appended before it.
+/// Appends granules. The caller holds the only right to append. After an error, the granules that were appended before
+/// it stay.
 pub fn append(drive: &Drive, items: &[Item], held: &Held<'_>, done: &mut Appended) -> io::Result<()> {
     load::recover(drive, held)?;
     let mut wanted = Vec::new();
@@ -72,7 +75,7 @@ pub fn append(drive: &Drive, items: &[Item], held: &Held<'_>, done: &mut Appende
     Ok(())
 }
 
-/// Whole pages and a whole granule. What is behind the end of the object is zero.
+/// Fills the granule up with zeros behind the end of the object.
 fn padded(bytes: &Bytes, granule_bytes: usize) -> Bytes {
     if bytes.len() == granule_bytes {
         return bytes.clone();
@@ -83,7 +86,7 @@ fn padded(bytes: &Bytes, granule_bytes: usize) -> Bytes {
     whole.into()
 }
 
-/// The open region, or another one if it is full.
+/// The open region, or another one if the open region is full.
 fn region_with_room(drive: &Drive, held: &Held<'_>, done: &mut Appended) -> io::Result<u32> {
     let places = drive.geometry().places_of_region();
     if let Some(open) = drive.index.open_region() {
@@ -120,13 +123,14 @@ fn unused_region(drive: &Drive, held: &Held<'_>) -> io::Result<Option<u32>> {
     }
 }
 
-/// Whether the next region is an emptied one, as far as is known.
+/// Whether the next region must be emptied first, as far as is known.
 pub fn is_full(drive: &Drive) -> bool {
     drive.found_no_room() || (0..drive.geometry().regions()).all(|region| drive.index.region(region).allocated)
 }
 
-/// Rules W4 and W6: the hand goes around the regions. Of the next few it takes the one with the fewest granules in use. Those before it lose their
-/// marks, so that they go the next time unless they are used again. Regions with many pinned granules are passed over, as long as there are others.
+/// Rules W4 and W6: the hand moves around the regions. Of the next few it chooses the one with the fewest granules in
+/// use. The regions that it passes lose their marks of use, so they are emptied at the next turn unless they are used
+/// again. Regions with many pinned granules are skipped, unless all have many.
 fn victim(drive: &Drive) -> Option<u32> {
     let (index, regions) = (&drive.index, drive.geometry().regions());
     let hand = index.hand();
@@ -137,7 +141,7 @@ fn victim(drive: &Drive) -> Option<u32> {
     let may_go = |region: &&u32| index.pinned(**region).len() <= most;
     let mut candidates: Vec<u32> = allocated.iter().filter(may_go).take(count).copied().collect();
     if candidates.is_empty() {
-        // A damaged index may say so. Pins are lost then.
+        // A damaged index may have too many pins everywhere. Then pins are lost.
         candidates = allocated.into_iter().take(count).collect();
     }
     let chosen =
@@ -147,8 +151,8 @@ fn victim(drive: &Drive) -> Option<u32> {
     Some(chosen)
 }
 
-/// The granules of a region that are pinned, and those that are in use, each up to a share of the region. Their bytes and sums are taken as they are:
-/// a reader proves them.
+/// The pinned granules of a region, and those in use, each up to a share of the region. Their bytes and sums are copied
+/// unchecked: a reader proves them.
 fn carried(drive: &Drive, region: u32) -> Vec<Ready> {
     let share = |of: u32| (drive.geometry().places_of_region() / of) as usize;
     let mut places = drive.index.pinned(region);
@@ -162,7 +166,7 @@ fn carried(drive: &Drive, region: u32) -> Vec<Ready> {
     let mut carried = Vec::new();
     for place in places {
         let entry = drive.index.entry(place);
-        // Only what is still found: a granule that came again elsewhere is not carried.
+        // Only granules that a lookup still finds here: one that was written again elsewhere is not carried.
         let is_here = drive.index.find(entry.tag).is_some_and(|found| found.place == place);
         if is_here && drive.read_raw(&mut buffer, drive.geometry().offset(place)).is_ok() {
             let is_pinned = drive.index.is_pinned(place);
@@ -185,7 +189,18 @@ fn begin_life(drive: &Drive, region: u32, _held: &Held<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Appends as many granules as the region has room for, and as one call writes. Rule W2: the bytes, then the summary, then the index.
+/// Rule W5: a region without granules has found no room. A file system that writes changed blocks to new places has
+/// none for an emptied region, and one that gives blocks only to writes has none for a new region. The region gives its
+/// blocks back, which are room for the next one. It is not emptied again before it has blocks.
+fn leave(drive: &Drive, region: u32, held: &Held<'_>) {
+    let emptied = Region { life: None, filled: 0, allocated: false };
+    drive.index.set_region(region, emptied);
+    // The drive counts and tells its errors.
+    let _kept = drive.give_back(region, held);
+}
+
+/// Appends as many granules as fit into the region and into one write. Rule W2: the bytes, then the summary, then the
+/// index.
 fn fill(drive: &Drive, region: u32, granules: &[Ready], held: &Held<'_>) -> io::Result<usize> {
     let (geometry, index) = (drive.geometry(), &drive.index);
     let state = index.region(region);
@@ -203,8 +218,17 @@ fn fill(drive: &Drive, region: u32, granules: &[Ready], held: &Held<'_>) -> io::
     for (to, granule) in buffer.chunks_exact_mut(geometry.granule_bytes()).zip(granules) {
         to.copy_from_slice(&granule.bytes);
     }
-    let written = drive.write(&buffer, geometry.offset(first), held);
-    written.inspect_err(|_| index.set_open_region(None))?;
+    let failed = |error: io::Error| {
+        index.set_open_region(None);
+        if says_full(&error) {
+            drive.found_too_late();
+            if state.filled == 0 {
+                leave(drive, region, held);
+            }
+        }
+        error
+    };
+    drive.write(&buffer, geometry.offset(first), held).map_err(failed)?;
 
     let filled = state.filled + granules.len() as u32;
     let entry = |place: u32| match place.checked_sub(state.filled) {
@@ -216,8 +240,7 @@ fn fill(drive: &Drive, region: u32, granules: &[Ready], held: &Held<'_>) -> io::
     for page in state.filled / per_page..=(filled - 1) / per_page {
         let entries: Vec<Entry> = (page * per_page..filled.min((page + 1) * per_page)).map(entry).collect();
         encode(&mut page_bytes, geometry, Place { drive: drive.label.drive, region, page }, life, &entries);
-        let written = drive.write(&page_bytes, geometry.summary_offset(region, page), held);
-        written.inspect_err(|_| index.set_open_region(None))?;
+        drive.write(&page_bytes, geometry.summary_offset(region, page), held).map_err(failed)?;
     }
 
     for (n, granule) in granules.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! [`Bounded`]: the reads of one drive that are under way, at most `READS_MOST`. A read that does not end in time is left to itself, and keeps its slot
-//! until it ends. Rule D1 of `docs/origin.md`. Non-goals: what is read (`pages`).
+//! [`Bounded`]: the reads in flight of one drive, at most `READS_MOST`. A read that does not end in time keeps its slot
+//! until it ends, and no caller waits for it. Rule D1 of `docs/origin.md`. Non-goals: the places to read (`pages`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,24 +13,24 @@ use futures_util::future::{Either, select};
 use crate::notices::locked;
 use crate::timer::Delay;
 
-/// What a read of a drive brings.
+/// The result of a read of a drive.
 pub type Bytes = iomill::Result<Vec<u8>>;
-/// A read that is under way.
+/// A read in flight.
 pub type Reading = Pin<Box<dyn Future<Output = Bytes> + Send>>;
-/// The right to have a read under way.
+/// The right to have a read in flight.
 pub type Slot = SemaphoreGuardArc;
 
-/// Most reads of a drive that are under way. Each is of a few pieces.
+/// The most reads in flight of a drive. Each has a few pieces.
 const READS_MOST: usize = 256;
-/// A drive with this many late reads is not asked for more.
+/// A drive with this many late reads gets no more reads.
 const LATE_MOST: usize = 8;
 
 /// See the module.
 pub struct Bounded {
     slots: Arc<Semaphore>,
-    /// Reads that nothing waits for any more.
+    /// Late reads: no caller waits for them any more.
     late: Mutex<Vec<(Reading, Slot)>>,
-    /// How many these are.
+    /// The number of `late` reads.
     late_count: AtomicUsize,
 }
 
@@ -60,7 +60,7 @@ impl Bounded {
         }
     }
 
-    /// Waits for a read until the end. `None`: it is late, and nothing waits for it any more.
+    /// Waits for a read until `end`. `None`: the read is late, and no caller waits for it any more.
     pub async fn wait(&self, read: Reading, slot: Slot, end: &mut Delay) -> Option<(Bytes, Slot)> {
         match select(read, end).await {
             Either::Left((bytes, _)) => Some((bytes, slot)),
@@ -73,12 +73,12 @@ impl Bounded {
         }
     }
 
-    /// Whether `LATE_MOST` reads are late, so that the drive is not asked for more.
+    /// Whether `LATE_MOST` reads are late, so that the drive gets no more.
     pub fn is_stuck(&self) -> bool {
         self.late() >= LATE_MOST
     }
 
-    /// How many reads are late.
+    /// The number of late reads.
     pub fn late(&self) -> usize {
         if self.late_count.load(Relaxed) == 0 {
             return 0;
@@ -113,7 +113,7 @@ mod tests {
         }
         assert!(bounded.try_slot().is_none());
         assert!(block_on(bounded.slot_before(&mut timer.after(Duration::from_millis(1)))).is_none());
-        // All but one less than the bound end.
+        // All late reads end, except one less than the bound.
         ends.truncate(LATE_MOST - 1);
         assert!(!bounded.is_stuck());
         assert!(bounded.try_slot().is_some());

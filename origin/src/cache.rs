@@ -1,7 +1,8 @@
-//! [`Cache`]: the drives, and what all origins over them share. Non-goals: what a get does (`store`).
+//! [`Cache`]: the drives, and the state that all origins over them share. Non-goals: the steps of a get (`store`).
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use async_lock::{Semaphore, SemaphoreGuard};
@@ -16,33 +17,36 @@ use crate::fill::{Fill, Filler};
 use crate::flights::Flights;
 use crate::geometry::Geometry;
 use crate::identity::GranuleId;
-use crate::notices::Notices;
+use crate::known::Learned;
+use crate::notices::{Notices, locked};
 use crate::opening::opened;
 use crate::options::{Options, PATIENCE};
 use crate::process::PerProcess;
 use crate::shares::Shares;
 use crate::timer::{Timer, end_of};
 
-/// A cache of objects on the drives of this machine. All processes of the machine may open it at the same time. Clones are one cache.
+/// A cache of objects on the drives of this machine. All processes of the machine may open it at the same time. Clones
+/// are one cache.
 ///
-/// When the last clone and the last store over it are dropped, what waits is written, and the threads of the cache end.
+/// When the last clone and the last store over it are dropped, the waiting granules are written, and the threads of the
+/// cache end.
 ///
-/// A child that was forked may use it. It opens the drives again for itself, at its first call.
+/// A forked child may use it, and opens the drives for itself at its first call.
 #[derive(Clone, Debug)]
 pub struct Cache(Arc<Opening>);
 
-/// What all clones share, in this process and in its children.
+/// The state that all clones share, in this process and in its children.
 #[derive(Debug)]
 struct Opening {
     dirs: Vec<PathBuf>,
     options: Options,
     runtime: Runtime,
-    /// The memory of the runtime, of which children have shares.
+    /// The memory of the runtime; each child gets a share of it.
     memory_bytes: u64,
     here: PerProcess<Inner>,
 }
 
-/// What a process has of a cache.
+/// The state of a cache in one process.
 #[derive(Debug)]
 pub struct Inner {
     pub drives: Vec<Arc<Drive>>,
@@ -57,17 +61,22 @@ pub struct Inner {
     pub options: Options,
     runtime: Runtime,
     notices: Notices,
+    /// The stores of this process, by the names of their origins.
+    stores: Mutex<HashMap<String, Vec<Weak<Learned>>>>,
 }
 
 impl Cache {
-    /// Opens a cache on directories, one for each drive. A directory that belongs to no cache becomes a drive of this one, if it is on another file
-    /// system than `/`: the directory of a drive that is not mounted is on that. [`Options::on_root`] allows it all the same. One that has been a
-    /// drive of this cache and has no label any more does not become one again, unless [`Options::anew`] says so.
+    /// Opens a cache on directories, one for each drive. A directory without a drive becomes a drive of this cache,
+    /// unless it is on the file system of `/`: a mount point without its drive is there. [`Options::on_root`] allows
+    /// that, too. A directory that was a drive of this cache and has no label does not become a drive again, unless
+    /// [`Options::anew`] allows it.
     ///
-    /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. So is one that does not answer within
-    /// [`Options::open_within`]. An error if none can be opened, if the options are wrong, or if the directories belong to two caches.
+    /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. The same is true for a drive
+    /// that does not answer within [`Options::open_within`]. It is an error if no drive can be opened, if the options
+    /// are wrong, or if the directories belong to two caches.
     ///
-    /// What a drive has is read behind this call, if no process had the cache open since the machine started. Hits begin at once.
+    /// If no process has had the cache open since the machine started, a thread reads the contents of the drives after
+    /// this call has returned. Hits begin at once.
     pub fn open<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>, options: Options) -> Result<Cache> {
         let mut dirs: Vec<PathBuf> = drives.into_iter().map(|dir| dir.as_ref().to_owned()).collect();
         check(&dirs, &options)?;
@@ -81,7 +90,7 @@ impl Cache {
         Ok(Cache(Arc::new(Opening { dirs, options, runtime, memory_bytes, here })))
     }
 
-    /// What this process has of the cache. A forked child opens it here.
+    /// The state of this process. A forked child opens the cache here.
     pub(crate) fn here(&self) -> Result<&Inner> {
         let opening = &*self.0;
         opening
@@ -89,37 +98,42 @@ impl Cache {
             .get_or_try(|| Inner::open(&opening.dirs, &opening.options, runtime_of_child(opening.memory_bytes)?))
     }
 
+    /// The state of this process, if it has opened the cache.
+    pub(crate) fn opened(&self) -> Option<&Inner> {
+        self.0.here.get()
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.0.options
     }
 
-    /// What the cache has done in this process.
+    /// The counters of this process.
     pub fn counters(&self) -> Counters {
         self.0.here.get().map(|inner| inner.tally.now()).unwrap_or_default()
     }
 
-    /// The runtime that reads the drives. Its counters tell hits in memory from reads of drives.
+    /// The runtime that reads the drives. Its counters distinguish hits in memory from reads of drives.
     pub fn runtime(&self) -> &Runtime {
         self.0.here.get().map_or(&self.0.runtime, |inner| &inner.runtime)
     }
 
-    /// What a user should know and no call returns: drives that were left out, that failed, or that are full.
+    /// Messages for users that no call returns: drives that are left out, that have failed, or that are full.
     pub fn notices(&self) -> Vec<String> {
         self.0.here.get().map(|inner| inner.notices.all()).unwrap_or_default()
     }
 
-    /// The bytes of memory that the indexes of all drives take. All processes share them.
+    /// The memory of the indexes of all drives, in bytes. All processes share it.
     pub fn index_bytes(&self) -> u64 {
         self.0.here.get().map_or(0, |inner| inner.drives.iter().map(|drive| drive.index.bytes()).sum())
     }
 
-    /// Waits until all granules that were fetched are written, or dropped, but not for a drive with a late write: see [`Options::write_within`]. It
-    /// blocks.
+    /// Waits until all fetched granules are written or dropped. It does not wait for a drive with a late write: see
+    /// [`Options::write_within`]. It blocks.
     pub fn flush(&self) {
         let _late = self.flush_before(None);
     }
 
-    /// [`Cache::flush`] within a bound. Whether nothing waits any more.
+    /// [`Cache::flush`] within a bound. Returns whether no granule waits any more.
     pub fn flush_within(&self, most: Duration) -> bool {
         self.flush_before(Some(end_of(most)))
     }
@@ -130,27 +144,30 @@ impl Cache {
         fillers.iter().filter(|filler| !filler.flush_before(end)).count() == 0
     }
 
-    /// What is on each drive.
+    /// The contents of each drive, in numbers.
     pub fn stat(&self) -> Vec<DriveStat> {
         self.0.here.get().map(|inner| inner.drives.iter().map(|drive| drive.stat()).collect()).unwrap_or_default()
     }
 
-    /// Forgets all that is cached, for all processes, and gives its space back to the file systems. Returns how many bytes that are. It blocks.
-    /// What other processes fetch meanwhile may stay.
+    /// Evicts all granules, for all processes, and returns their space to the file systems. Returns the number of
+    /// bytes. It blocks. Granules that other processes fetch meanwhile may stay.
     ///
-    /// The first error is returned after all drives were tried. One of them that does not answer is an error after [`Options::write_within`]. It may
-    /// still be emptied later, if it answers again.
+    /// The first error is returned after all drives were tried. A drive that does not answer is an error after
+    /// [`Options::write_within`]. If it answers later, it may still be emptied.
     pub fn evict(&self) -> Result<u64> {
         let inner = self.here()?;
         evict_all(&inner.drives, inner.options.write_within)
     }
 
-    /// Makes all pinned granules like others, of all stores and for all processes. Returns how many bytes they have.
+    /// Unpins all granules, of all stores and for all processes. Returns their bytes. It blocks until a batch that another
+    /// process writes has ended. The first error is returned after all drives were tried.
     pub fn unpin_all(&self) -> Result<u64> {
-        Ok(self.here()?.drives.iter().map(|drive| drive.unpin_all()).sum())
+        let unpinned: Vec<Result<u64>> = self.here()?.drives.iter().map(|drive| drive.unpin_all()).collect();
+        unpinned.into_iter().sum()
     }
 
-    /// Waits until the indexes have what the drives have. It blocks. Nothing needs this call: what is not in an index yet is a miss.
+    /// Waits until the indexes have the contents of the drives. It blocks. No program needs this call: a granule that
+    /// is not yet in an index is a miss.
     pub fn wait_until_loaded(&self) {
         self.0.here.get().into_iter().for_each(|inner| inner.fillers.iter().for_each(Filler::wait_until_loaded));
     }
@@ -164,7 +181,7 @@ impl Drop for Inner {
     }
 }
 
-/// Rule D1: the end of a drive waits for its reads, which may not end. So a thread keeps it until they have.
+/// Rule D1: a drive is closed after its reads, which may not end. So a thread keeps the drive until they do.
 fn leave(drive: &Arc<Drive>) {
     let kept = Arc::clone(drive);
     let wait = move || {
@@ -178,7 +195,7 @@ fn leave(drive: &Arc<Drive>) {
     }
 }
 
-/// How often a thread looks whether the reads of a drive that was left have ended.
+/// The interval at which a thread checks the reads of a drive that was left.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Inner {
@@ -211,14 +228,34 @@ impl Inner {
             options,
             runtime,
             notices,
+            stores: Mutex::default(),
         })
+    }
+
+    /// The facts for a new store of an origin. Each store finds its own ones, because it may have other rights.
+    pub fn new_learned(&self, name: &str) -> Arc<Learned> {
+        let (mut stores, made) = (locked(&self.stores), Arc::<Learned>::default());
+        let all = stores.entry(name.to_owned()).or_default();
+        // Seldom, so that thousands of stores cost little.
+        if all.len().is_power_of_two() {
+            all.retain(|one| one.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(&made));
+        made
+    }
+
+    /// The facts of all stores of an origin.
+    pub fn learned(&self, name: &str) -> Vec<Arc<Learned>> {
+        let stores = locked(&self.stores);
+        stores.get(name).into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     pub fn shares(&self) -> Arc<Shares> {
         Arc::clone(&self.shares.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A permit for a GET. It is a throttle, and no right: futures that nothing polls may have all of them, so a call waits within a bound.
+    /// A permit for a GET. It only limits the number of GETs. Futures that nothing polls may hold all permits, so a
+    /// call waits within a bound.
     pub async fn permit(&self) -> Option<SemaphoreGuard<'_>> {
         if let Some(permit) = self.gets.try_acquire() {
             return Some(permit);
@@ -233,7 +270,8 @@ impl Inner {
         self.shares().drive(id.tag).map(|drive| Arc::clone(&self.drives[drive]))
     }
 
-    /// Whether some process may have brought granules of an object. A hint: it decides which request learns of the object.
+    /// Whether some process may have written granules of an object. A hint: it decides which request learns the version
+    /// of the object.
     pub fn may_have_object(&self, hash: u64) -> bool {
         let drive = self.shares().drive(hash);
         drive.is_some_and(|drive| self.drives[drive].index.may_have_object(hash))
@@ -251,13 +289,13 @@ impl Inner {
         *self.shares.write().unwrap_or_else(PoisonError::into_inner) = shares;
     }
 
-    /// Whether all drives have room for their shares of `bytes` to be written.
+    /// Whether all drives have room for their shares of `bytes` among the waiting granules.
     pub fn has_room(&self, bytes: u64) -> bool {
         let share = bytes / self.fillers.len().max(1) as u64;
         self.fillers.iter().all(|filler| filler.has_room(share))
     }
 
-    /// Hands a granule to the thread of its drive.
+    /// Gives a granule to the thread of its drive.
     pub fn offer(&self, fill: Fill, extra: bool) {
         if let Some(drive) = self.shares().drive(fill.id.tag) {
             if self.drives[drive].is_dead() {
@@ -286,7 +324,8 @@ fn shares_of(drives: &[Arc<Drive>]) -> Shares {
     Shares::new(&drives.iter().map(weight).collect::<Vec<_>>())
 }
 
-/// The runtime of the options, or a new one. Granules of one object lie apart, so a read ahead would bring strangers.
+/// The runtime of the options, or a new one. Granules of one object are not adjacent, so read-ahead would read those of
+/// other objects.
 fn runtime(options: &Options) -> Result<Runtime> {
     if let Some(runtime) = &options.runtime {
         return Ok(runtime.clone());
@@ -299,7 +338,8 @@ fn runtime(options: &Options) -> Result<Runtime> {
     Ok(made.start()?)
 }
 
-/// The runtime of a forked child: with a share of its parent's memory, because there are usually as many workers as CPUs.
+/// The runtime of a forked child: with a share of its parent's memory, because there are usually as many workers as
+/// CPUs.
 fn runtime_of_child(memory_bytes: u64) -> Result<Runtime> {
     const LEAST_BYTES: u64 = 1 << 20;
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
@@ -336,10 +376,10 @@ mod tests {
         assert!(inner.drives[0].is_dead());
         // The next granule for it finds that out, and is dropped.
         let id = ids().find(|id| inner.drive_of(*id).unwrap().home() == inner.drives[0].home()).unwrap();
-        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None }, false);
+        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None, is_ahead: false }, false);
         assert_eq!(of_first(), 0);
         assert_eq!(cache.counters().dropped, 1);
-        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None }, false);
+        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None, is_ahead: false }, false);
         cache.flush();
         assert_eq!(cache.counters().filled, 1);
         let notices = cache.notices();
@@ -348,6 +388,6 @@ mod tests {
         (0..7).for_each(|_| inner.drives[1].failed("read", &error));
         inner.leave_out_dead();
         assert!(inner.drive_of(id).is_none(), "no drive is left");
-        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None }, false);
+        inner.offer(Fill { id, bytes: vec![1; 16 << 10].into(), claim: None, is_ahead: false }, false);
     }
 }

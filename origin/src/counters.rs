@@ -1,10 +1,10 @@
-//! [`Counters`]: what a cache has done in this process. Non-goals: what other processes did.
+//! [`Counters`]: the work of a cache in this process. Non-goals: the work of other processes.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a cache has done in this process since it was opened.
+        /// The work of a cache in this process since it was opened.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
@@ -20,12 +20,12 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All of them, by their names.
+            /// All counters, by their names.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
 
-            /// What was added since an earlier state.
+            /// The increase since an earlier state.
             pub fn since(&self, earlier: &Counters) -> Counters {
                 Counters { $($name: self.$name.wrapping_sub(earlier.$name),)* }
             }
@@ -34,37 +34,39 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Pieces of granules that came from the drives, or from iomill's page cache over them.
+    /// Pieces of granules that were read from the drives, or from iomill's page cache over them.
     hits,
-    /// Pieces that came from memory, because their granules waited to be written.
+    /// Pieces that were read from memory, because their granules waited to be written.
     hits_filling,
     /// Pieces of granules that another call or another process was fetching.
     hits_waited,
     /// Granules that no index had.
     misses_absent,
-    /// Pieces with a page that does not have its sum: torn, overwritten meanwhile, foreign or rotten, or in a region that was emptied meanwhile. They were fetched.
+    /// Pieces with a page that does not fit its sum, or in a region that was emptied meanwhile. The page is torn,
+    /// overwritten, foreign or rotten. The pieces were fetched.
     misses_wrong,
     /// Pieces that a drive could not read. They were fetched.
     misses_failed,
-    /// Pieces that a drive did not bring in time. They were fetched.
+    /// Pieces that a drive did not return in time. They were fetched.
     misses_late,
-    /// GETs to the origin, without those for whole objects that are not cached.
+    /// GETs to the origin, without those of whole objects that are not cached.
     gets,
-    /// Those of them that were sent a second time: see `Cost::hedge_after`.
+    /// GETs that were sent a second time: see `Cost::hedge_after`.
     hedged,
-    /// Heads that were asked for.
+    /// Requested heads.
     heads,
-    /// Bytes that callers asked for.
+    /// Bytes that callers requested.
     bytes_asked,
-    /// Bytes that GETs brought.
+    /// Bytes that GETs returned.
     bytes_fetched,
-    /// Gets and gathers that went past the cache, because their object has no version or the call asks for something of the origin's.
+    /// Gets and gathers that bypassed the cache, because the object has no version, or because only the origin can
+    /// serve the call.
     passed,
     /// Granules that were written to drives.
     filled,
     /// Granules that another process had written before.
     filled_before,
-    /// Granules that were dropped, because too many waited to be written, or because a drive was full or could not be written.
+    /// Granules that were dropped: too many waited to be written, or a drive was full or failed writes.
     dropped,
     /// Granules that a full drive did not admit: see `Options::admit`.
     refused,

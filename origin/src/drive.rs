@@ -1,4 +1,5 @@
-//! [`Drive`]: one directory of a cache: its label, data file, index and lock. Non-goals: what is appended (`append`) and what is read (`reading`).
+//! [`Drive`]: one directory of a cache: its label, data file, index and lock. Non-goals: the contents of appends
+//! (`append`) and of reads (`reading`).
 
 use std::fs::{self, File, OpenOptions};
 use std::future::Future;
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use iomill::{Advice, Buffer, PlainOptions, Runtime};
-use rustix::fs::{FallocateFlags, OFlags, fallocate, statvfs};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fstatvfs, seek, statvfs};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -35,38 +36,43 @@ pub struct Drive {
     pub index: Index,
     /// For reads of granules: iomill's page cache and engines.
     pub file: iomill::File,
-    /// For appends and summaries, past all caches. A process may not have a plain file of iomill open for reading and for writing.
+    /// For appends and summaries, past all caches. iomill does not open a plain file for reading and for writing in one
+    /// process.
     raw: File,
     /// The right to append.
     lock: Lock,
-    /// The call past iomill that is under way. Rule D2.
+    /// The call past iomill that is in flight. Rule D2.
     watched: Watched,
     runtime: Runtime,
-    /// Its reads that are under way, within bounds.
+    /// Its reads in flight, within bounds.
     pub bounded: Bounded,
-    /// The life of each region of which the page cache may have pages. 0: of none.
+    /// For each region, the life of its pages in the page cache. 0 if there are none.
     seen: Vec<AtomicU64>,
     reads: Failures,
     writes: Failures,
     dead: AtomicBool,
     /// The file system had no room for another region.
     full: AtomicBool,
+    /// On a file system that gives blocks only to writes: how often regions without blocks are still passed over.
+    waits: AtomicU32,
     #[cfg(test)]
     pub hangs: Arc<AtomicBool>,
     #[cfg(test)]
     pub is_slow: AtomicBool,
     #[cfg(test)]
     pub call_hangs: AtomicBool,
+    #[cfg(test)]
+    pub faults: crate::faults::Faults,
     notices: Notices,
 }
 
-/// A read that was begun.
+/// A read that has begun.
 pub enum Gathered {
     Runs(iomill::Answer<Vec<u8>>),
     /// The drive does not answer.
     #[cfg(test)]
     Hangs(Arc<AtomicBool>),
-    /// The first poll finds nothing, as it does of what is not in memory.
+    /// The first poll is not ready, as for pages that are not in memory.
     #[cfg(test)]
     Later(Option<iomill::Answer<Vec<u8>>>),
 }
@@ -94,42 +100,48 @@ impl Future for Gathered {
     }
 }
 
-/// Reads or writes that failed since the last one that went well.
+/// Failed reads or writes since the last successful one.
 #[derive(Debug, Default)]
 struct Failures(AtomicU32);
 
 impl Failures {
     fn went_well(&self) {
-        // A load first: the line stays shared.
+        // A load first: the cache line stays shared.
         if self.0.load(Relaxed) != 0 {
             self.0.store(0, Relaxed);
         }
     }
 
-    /// Whether it was one too many.
+    /// Whether this failure reached the limit.
     fn failed(&self) -> bool {
         self.0.fetch_add(1, Relaxed) + 1 >= FAILURES_MOST
     }
 }
 
-/// What a drive is opened with.
+/// The arguments of an opening.
 #[derive(Clone, Debug)]
 pub struct Terms {
     /// The cache of the drives before it.
     pub cache: Option<u128>,
-    /// The cache of new drives, if there is none before them.
+    /// The cache of new drives, if no drive before them has one.
     pub new_cache: u128,
     /// The bytes of a new drive.
     pub share: Option<u64>,
     pub options: Options,
     pub runtime: Runtime,
     pub notices: Notices,
-    /// Nothing waits for the opening any more, so it makes no drive: others may have begun another cache.
+    /// No caller waits for the opening any more, so it makes no drive: others may have begun another cache.
     pub given_up: Arc<AtomicBool>,
 }
 
 /// How long a call waits for the right to append.
 const HOLD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// On a file system that gives blocks only to writes: one block in this many holds the places of others.
+const METADATA_SHARE: u64 = 128;
+/// The number of regions that are emptied there after a write has found no room, before a region without blocks is tried
+/// again.
+const WAITS: u32 = 64;
 
 /// The number of consecutive failures that makes a drive dead for this process.
 pub const FAILURES_MOST: u32 = 8;
@@ -151,7 +163,7 @@ impl Drive {
         refuse_foreign(&home)?;
         let lock_path = home.join("lock");
         let lock = Lock::open(&lock_path).map_err(Error::io("open", &lock_path))?;
-        // Within the bound of the opening, so that it is told what holds it up.
+        // Within the bound of the opening, so that the error says that the lock delays it.
         let held = lock.wait(options.open_within / 3 * 2).map_err(Error::io("lock", &lock_path))?;
         let label = match Label::read(&home)? {
             Some(label) => label,
@@ -165,10 +177,10 @@ impl Drive {
         let raw = raw_file(&data, &label.geometry)?;
         let index = Index::open(&options.index_dir, &label)?;
         let file = PlainOptions::new().runtime(runtime).open(&data)?;
-        // Granules of one object lie apart: a read ahead would bring strangers.
+        // Granules of one object are not adjacent: read-ahead would read those of other objects.
         file.advise(.., Advice::Random)?;
         drop(held);
-        let (bounded, reads, writes, dead, full) = Default::default();
+        let (bounded, reads, writes, dead, full, waits) = Default::default();
         let seen = (0..label.geometry.regions()).map(|_| AtomicU64::new(0)).collect();
         let (runtime, notices) = (runtime.clone(), terms.notices.clone());
         let watched = Watched::new(options.write_within);
@@ -187,12 +199,15 @@ impl Drive {
             writes,
             dead,
             full,
+            waits,
             #[cfg(test)]
             hangs: Default::default(),
             #[cfg(test)]
             is_slow: AtomicBool::new(false),
             #[cfg(test)]
             call_hangs: AtomicBool::new(false),
+            #[cfg(test)]
+            faults: Default::default(),
             notices,
         })
     }
@@ -205,7 +220,7 @@ impl Drive {
         &self.home
     }
 
-    /// Takes the right to append, and waits for it within a bound.
+    /// Takes the right to append. Waits for it within a bound.
     pub fn hold(&self) -> io::Result<Held<'_>> {
         self.lock.wait(HOLD_PATIENCE)
     }
@@ -232,11 +247,15 @@ impl Drive {
     }
 
     pub fn write(&self, bytes: &[u8], offset: u64, _held: &Held<'_>) -> io::Result<()> {
-        let written = self.watched(|| self.raw.write_all_at(bytes, offset));
+        let written = self.watched(|| {
+            #[cfg(test)]
+            self.faults.before_write(&self.raw, self.home.join("data"), bytes, offset)?;
+            self.raw.write_all_at(bytes, offset)
+        });
         self.noted_write("write", written)
     }
 
-    /// Reads past iomill's cache, which is for what users ask for.
+    /// Reads past iomill's cache, which is for the pages that users read.
     pub fn read_raw(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let read = self.watched(|| self.raw.read_exact_at(bytes, offset));
         match &read {
@@ -246,7 +265,7 @@ impl Drive {
         read
     }
 
-    /// Begins a read of places through iomill, one after the other into one memory.
+    /// Begins a read of places through iomill, into adjacent memory.
     pub fn gather(&self, places: &[(u64, usize)]) -> Gathered {
         #[cfg(test)]
         if self.hangs.load(Relaxed) {
@@ -259,14 +278,15 @@ impl Drive {
         Gathered::Runs(self.file.gather_async(places))
     }
 
-    /// Before a read of a place, with the life of its region: lets the page cache forget what the region held in an earlier one. Rule R4.
+    /// Is called before a read of a place, with the life of its region. The page cache forgets the pages of an earlier
+    /// life. Rule R4.
     pub fn see(&self, place: u64, life: u64) {
         let region = self.geometry().region_of(place);
         let seen = &self.seen[region as usize];
         if seen.load(Relaxed) == life {
             return;
         }
-        // Of two threads one lets the pages go. What the other one reads meanwhile is proved like all else.
+        // One of two threads makes the page cache forget. The other one may read old pages: their proof fails.
         if seen.swap(life, Relaxed) != 0 {
             let begin = self.geometry().summary_offset(region, 0);
             let _closed = self.file.advise(begin..begin + self.geometry().region_bytes(), Advice::DontNeed);
@@ -278,23 +298,58 @@ impl Drive {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
         let allocate = || retry_on_intr(|| fallocate(&self.raw, FallocateFlags::KEEP_SIZE, offset, len));
         let allocated = self.watched(allocate);
+        #[cfg(test)]
+        let allocated = self.faults.allocation().and(allocated);
         match allocated {
-            // Without the call the writes take the blocks, and one that finds none fails.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
+            Ok(()) => Ok(true),
+            // Without this call the writes allocate the blocks.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.may_find_room(offset, len),
             Err(e) => {
+                // Some file systems keep the blocks that they had found. The region has no granules, so others get them.
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let _none_kept = self.watched(|| retry_on_intr(|| fallocate(&self.raw, flags, offset, len)));
                 let noted = self.noted_write("allocate", Err(e.into()));
                 if [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].contains(&e) { Ok(false) } else { noted.map(|()| false) }
             }
         }
     }
 
-    /// Gives the blocks of a region back, so that it reads as zeroes. `false` if the file system cannot: then its summary alone is zeroes.
+    /// Rule W5 on a file system that gives blocks only to writes: whether a region may find its blocks. Other files may
+    /// take them meanwhile, and a quota is not in the numbers, so a write may fail nevertheless.
+    fn may_find_room(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let waits = self.waits.load(Relaxed);
+        if waits > 0 {
+            // Under the drive's lock, so no other thread counts.
+            self.waits.store(waits - 1, Relaxed);
+            return Ok(false);
+        }
+        let (free, hole) = self.watched(|| {
+            let free = fstatvfs(&self.raw).map(|found| found.f_bavail.saturating_mul(found.f_frsize));
+            // It may have its blocks from an earlier life. Without holes in its answer the file system does not know.
+            (free, seek(&self.raw, SeekFrom::Hole(offset)).unwrap_or(u64::MAX))
+        });
+        let needed = len + len / METADATA_SHARE;
+        if free.is_ok_and(|free| free < needed) && hole < offset + len {
+            let _told = self.noted_write("allocate", Err(Errno::NOSPC.into()));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// A write has found no room in a region with blocks of its own. Where only writes find that out, the next regions
+    /// without blocks are not tried.
+    pub fn found_too_late(&self) {
+        self.waits.store(WAITS, Relaxed);
+    }
+
+    /// Returns the blocks of a region, so that it reads as zeros. `false` if the file system cannot: then only its
+    /// summary is zeros.
     pub fn give_back(&self, region: u32, held: &Held<'_>) -> io::Result<bool> {
         let (offset, len) = (self.geometry().summary_offset(region, 0), self.geometry().region_bytes());
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match self.watched(|| retry_on_intr(|| fallocate(&self.raw, flags, offset, len))) {
             Ok(()) => Ok(true),
-            Err(Errno::OPNOTSUPP) => {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let mut zeroes = self.buffer(PAGE_BYTES).map_err(io::Error::other)?;
                 zeroes.fill(0);
                 (0..self.geometry().summary_pages())
@@ -314,8 +369,8 @@ impl Drive {
         self.dead.load(Relaxed)
     }
 
-    /// Rule D2: whether the call past iomill that is under way is late, so that nothing waits for the drive. One that takes as long as so many late
-    /// calls makes the drive dead.
+    /// Rule D2: whether the call past iomill in flight is late, so that no caller waits for the drive. A call that
+    /// takes `FAILURES_MOST` times the bound makes the drive dead.
     pub fn is_late(&self) -> bool {
         let passed = self.watched.bounds_passed();
         if passed >= u64::from(FAILURES_MOST) {
@@ -326,24 +381,24 @@ impl Drive {
         passed > 0
     }
 
-    /// A read of the drive went well.
+    /// A read of the drive has succeeded.
     pub fn went_well(&self) {
         self.reads.went_well();
     }
 
-    /// A read failed. After some in a row the drive is dead for this process, which is told once.
+    /// A read has failed. After some consecutive failures the drive is dead for this process, with one notice.
     pub fn failed(&self, what: &str, error: &dyn std::error::Error) {
         if self.reads.failed() {
             self.die(what, error);
         }
     }
 
-    /// The same for what changes the drive. A drive that can be read and not written dies, too: what is fetched goes to the others then. A full
-    /// file system is no failure.
+    /// The same for writes. A drive that can be read and not written becomes dead, too: then its granules are cached on
+    /// the other drives. A full file system is not a failure.
     fn noted_write(&self, what: &str, result: io::Result<()>) -> io::Result<()> {
         match &result {
             Ok(()) => self.writes.went_well(),
-            Err(error) if is_full(error) => {
+            Err(error) if says_full(error) => {
                 if !self.full.swap(true, Relaxed) {
                     let home = self.home.display();
                     self.notices.add(format!(
@@ -364,8 +419,8 @@ impl Drive {
         if !self.dead.swap(true, Relaxed) {
             let home = self.home.display();
             self.notices.add(format!(
-                "{home}: calls failed one after the other, {FAILURES_MOST} or more, the last one with: cannot {what}: {error}; \
-                 the cache goes on without this drive until it is opened again"
+                "{home}: at least {FAILURES_MOST} calls in a row failed, the last one with: cannot {what}: {error}; the cache \
+                 continues without this drive until it is opened again"
             ));
         }
     }
@@ -378,7 +433,8 @@ impl Drive {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+/// Whether the file system has no room.
+pub fn says_full(error: &io::Error) -> bool {
     let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
     error.raw_os_error().is_some_and(|raw| full.iter().any(|errno| errno.raw_os_error() == raw))
 }
@@ -417,14 +473,14 @@ fn refuse_foreign(home: &Path) -> Result<()> {
     } else if found.uid() != rustix::process::geteuid().as_raw() {
         "it belongs to another user: remove it, or run as that user"
     } else if found.mode() & 0o022 != 0 {
-        "others may write to it: take that right away (chmod go-w), or remove it"
+        "others may write to it: deny them that (chmod go-w), or remove it"
     } else {
         return Ok(());
     };
     Err(Error::Label { path: home.into(), why: why.into() })
 }
 
-/// From the kernel: two processes that were forked from one have the same generators in memory.
+/// From the kernel: two children of one process have the same generators in memory.
 pub fn random_id() -> io::Result<u128> {
     random().map(u128::from_le_bytes)
 }
@@ -452,7 +508,7 @@ fn raw_file(path: &Path, geometry: &Geometry) -> Result<File> {
     };
     let file = file.map_err(Error::io("open", path))?;
     let len = file.metadata().map_err(Error::io("examine", path))?.len();
-    // A file that was cut gets its length again. What was cut off reads as zeroes, which no sum fits.
+    // If the file was cut, it gets its length again. The cut bytes read as zeros, and no sum fits them.
     if len < geometry.file_bytes() {
         file.set_len(geometry.file_bytes()).map_err(Error::io("lengthen", path))?;
     }
@@ -463,7 +519,7 @@ fn raw_file(path: &Path, geometry: &Geometry) -> Result<File> {
 mod tests {
     use super::*;
 
-    /// As in two children of one process: their generators are in the same state.
+    /// As in two children of one process: their generators have the same state.
     #[test]
     fn ids_of_processes_with_the_same_state_differ() {
         let id = || {

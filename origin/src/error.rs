@@ -1,4 +1,4 @@
-//! [`Error`]: why a cache cannot be opened. Non-goals: errors of gets (`fault`).
+//! [`Error`]: the reason why a cache cannot be opened. Non-goals: errors of gets (`fault`).
 
 use std::io;
 use std::path::PathBuf;
@@ -7,47 +7,49 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option has a value that it cannot have.
+    /// An option has an invalid value.
     #[error("{what}: {why}")]
     Invalid {
         /// The option or the argument.
         what: &'static str,
-        /// What is wrong, and what is right.
+        /// The problem, and the valid values.
         why: String,
     },
-    /// A directory is not there, so its drive may not be mounted.
+    /// A directory is missing, so its drive may not be mounted.
     #[error("{}: no such directory; mount the drive, or make the directory", path.display())]
     NoDirectory {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory has no drive of a cache, and may be the empty mount point of a drive that is not mounted.
-    #[error("{}: no cache has a drive here, and the directory is on the file system of `/`, as the mount point of a drive that is not \
-        mounted: mount the drive, or allow this place by `Options::on_root(true)` (`iomill-cache init` and `on_root=True` do)", path.display())]
+    /// A directory has no drive of a cache, and may be the mount point of an unmounted drive.
+    #[error("{}: the directory has no drive of a cache, and is on the file system of `/`, so its drive may not be mounted: mount the \
+        drive, or allow this place by `Options::on_root(true)` (as `iomill-cache init` and `on_root=True` do)", path.display())]
     Unmounted {
         /// The directory.
         path: PathBuf,
     },
-    /// A directory has been a drive of the cache, and has no label now.
-    #[error("{}: a drive of this cache was here, and now there is none: mount the drive; if it was exchanged or emptied, begin it anew by \
-        `iomill-cache init` with all directories of the cache (or `Options::anew(true)`)", path.display())]
+    /// A directory was a drive of the cache, and has no label now.
+    #[error("{}: a drive of this cache was here, and is missing: mount the drive; if it was exchanged or emptied, make it a drive \
+        again by `iomill-cache init` with all directories of the cache (or by `Options::anew(true)`)", path.display())]
     Gone {
         /// The directory.
         path: PathBuf,
     },
     /// The share of a drive is too small.
-    #[error("{}: {bytes} bytes for a drive, which has at least 2 regions of {region_bytes} bytes: free some space, or give the cache more bytes",
+    #[error("{}: {bytes} bytes are too few for a drive, which has at least 2 regions of {region_bytes} bytes: free some space, or give \
+        the cache more bytes",
         path.display())]
     Small {
         /// The directory of the drive.
         path: PathBuf,
-        /// What it would have.
+        /// The bytes of its share.
         bytes: u64,
         /// The length of a region.
         region_bytes: u64,
     },
     /// The directories belong to two caches.
-    #[error("{} belongs to the cache {found}, and the drives before it to {expected}; open each cache by its own directories, or remove {}/iomill-origin",
+    #[error("{} belongs to the cache {found}, and the drives before it to {expected}; open each cache by its own directories, or \
+        remove {}/iomill-origin",
         path.display(), path.display())]
     Foreign {
         /// The directory of the other cache.
@@ -57,20 +59,20 @@ pub enum Error {
         /// The id of its own cache.
         found: String,
     },
-    /// The label of a drive is damaged, or of a version that this one does not know.
-    #[error("the label {}: {why}; to begin the drive again, remove the directory that holds the label", path.display())]
+    /// The label of a drive is damaged, or of an unknown version.
+    #[error("the label {}: {why}; to make the drive anew, remove the directory of the label", path.display())]
     Label {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// A drive does not answer. A call of the system cannot be ended from outside, so a thread waits for it on.
-    #[error("{}: no answer within {within:?}; look after the drive, and open the cache again when it answers", path.display())]
+    /// A drive does not answer. A system call cannot be cancelled, so a thread continues to wait for it.
+    #[error("{}: no answer within {within:?}; check the drive, and open the cache again when it answers", path.display())]
     Late {
         /// The directory.
         path: PathBuf,
-        /// How long it was waited for.
+        /// The bound of the wait.
         within: std::time::Duration,
     },
     /// The index in shared memory cannot be made.
@@ -80,20 +82,20 @@ pub enum Error {
         path: PathBuf,
         /// Its length.
         len_bytes: u64,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The action.
         action: &'static str,
-        /// On which file or directory.
+        /// Its file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The library failed.
+    /// An error of the library.
     #[error(transparent)]
     Iomill(#[from] iomill::Error),
 }

@@ -1,5 +1,5 @@
-//! Emptying whole drives, and [`DriveStat`]: what is on one. Rules W3, I4 and D3 of `docs/origin.md`. Non-goals: emptying one region for new granules
-//! (`append`).
+//! Emptying whole drives, and [`DriveStat`]: the contents of a drive, in numbers. Rules W3, I4 and D3 of
+//! `docs/origin.md`. Non-goals: emptying one region for new granules (`append`).
 
 use std::io;
 use std::path::PathBuf;
@@ -13,37 +13,38 @@ use crate::index::Region;
 use crate::load;
 use crate::lock::Held;
 
-/// What is on a drive of a cache.
+/// The contents of a drive of a cache, in numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriveStat {
     /// Its directory.
     pub path: PathBuf,
-    /// Bytes that the cache may take on it.
+    /// Bytes that the cache may use on it.
     pub bytes: u64,
     /// Bytes of regions that have blocks of the file system.
     pub allocated_bytes: u64,
-    /// Bytes of granules that were written, and not emptied since. Some of them may be found elsewhere, or not at all.
+    /// Bytes of granules that were written and not evicted since. Some of these granules may also be on other drives,
+    /// or no longer be found.
     pub filled_bytes: u64,
-    /// Bytes of those that were asked for lately.
+    /// Bytes of those that were recently read.
     pub touched_bytes: u64,
     /// Bytes of those that are pinned.
     pub pinned_bytes: u64,
     /// Whether all of its summaries were read.
     pub is_loaded: bool,
-    /// Whether this process has left it out.
+    /// Whether this process no longer uses it.
     pub is_dead: bool,
 }
 
 impl Drive {
-    /// Makes pinned granules of the drive like others. Returns their bytes.
-    pub fn unpin_all(&self) -> u64 {
-        let places = (0..self.geometry().regions()).flat_map(|region| self.index.pinned(region));
-        let unpinned = places.map(|place| self.index.pin(place, false)).count();
-        (unpinned * self.geometry().granule_bytes()) as u64
+    /// Unpins all granules of the drive. Returns their bytes. Rule W7: no granule moves meanwhile, and takes its mark
+    /// along.
+    pub fn unpin_all(&self) -> Result<u64> {
+        let _held = self.hold().map_err(Error::io("lock", self.home()))?;
+        Ok(self.index.unpin_all() * self.geometry().granule_bytes() as u64)
     }
 
-    /// What the index says.
+    /// The numbers of the index.
     pub fn stat(&self) -> DriveStat {
         let (geometry, index) = (self.geometry(), &self.index);
         let granule_bytes = geometry.granule_bytes() as u64;
@@ -70,10 +71,11 @@ impl Drive {
     }
 }
 
-/// How often a call looks whether a drive is late.
+/// The interval at which a call checks whether a drive is late.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Empties drives, all at the same time, and goes on without those that are late. Returns the bytes that the file systems have back, or the first error.
+/// Empties all drives at the same time, and continues without late ones. Returns the bytes that were returned to the
+/// file systems, or the first error.
 pub fn evict_all(drives: &[Arc<Drive>], within: Duration) -> Result<u64> {
     let begin = |drive: &Arc<Drive>| {
         let own = Arc::clone(drive);
@@ -99,7 +101,7 @@ pub fn evict_all(drives: &[Arc<Drive>], within: Duration) -> Result<u64> {
     ended.into_iter().sum()
 }
 
-/// Forgets all granules of a drive, and gives their blocks back to the file system. Returns the bytes of these blocks.
+/// Forgets all granules of a drive, and returns their blocks to the file system. Returns the bytes of these blocks.
 pub fn evict(drive: &Drive, held: &Held<'_>) -> io::Result<u64> {
     load::recover(drive, held)?;
     let (geometry, index) = (drive.geometry(), &drive.index);

@@ -1,5 +1,5 @@
-//! Fetching granules that no drive has: each once, joined to GETs, checked. Rules F1 to F4 of `docs/origin.md`. Non-goals: which become one GET
-//! (`joining`).
+//! Fetching granules that no drive has: each once, joined to GETs, checked. Rules F1 to F4 of `docs/origin.md`.
+//! Non-goals: the choice of the GETs (`joining`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::{Either, join, join_all, select, try_join, try_join_all};
 
-use crate::cache::Inner;
 use crate::common::Result;
 use crate::counters::add;
 use crate::drive::Drive;
@@ -22,16 +21,16 @@ use crate::options::PATIENCE;
 use crate::pages::whole;
 use crate::source::Source;
 
-/// What was fetched so far.
+/// The fetched granules of a call.
 #[derive(Debug, Default)]
 pub struct Fetched {
-    /// Granules by their numbers. The last one of an object ends with it.
+    /// Granules by their numbers. The last granule of an object may be shorter.
     pub granules: HashMap<u64, Bytes>,
-    /// A GET of this call has seen the content that was expected.
+    /// A GET of this call has returned the expected content.
     pub validated: bool,
 }
 
-/// This process's claim on a granule, which a drop gives back.
+/// This process's claim on a granule. A drop releases it.
 #[derive(Debug)]
 struct Claiming {
     drive: Arc<Drive>,
@@ -46,17 +45,18 @@ impl Drop for Claiming {
     }
 }
 
-/// A granule that this call fetches, for all or, without a lead, for itself.
+/// A granule that this call fetches: for all calls, or, without a lead, for itself.
 struct Leading {
     granule: u64,
     lead: Option<Lead>,
     claiming: Option<Claiming>,
 }
 
-/// How often a call looks whether another process has brought a granule.
+/// The interval at which a call checks whether another process has written a granule.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Brings granules of an object, wherever they come from. Each is fetched by one call of this process at a time.
+/// Fetches granules of an object, from other calls, other processes or the origin. In this process one call fetches a
+/// granule.
 pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fetched: &mut Fetched) -> Result<()> {
     loop {
         granules.sort_unstable();
@@ -76,34 +76,46 @@ pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fe
                 }
             }
         }
-        let waited = join_all(waits.into_iter().map(|(granule, wait)| waited(source, id, granule, wait)));
-        let (led, waited) = join(led(source, id, leads), waited).await;
-        let (bytes, validated) = led?;
-        fetched.granules.extend(bytes);
-        fetched.validated |= validated;
-        for (granule, outcome) in waited {
-            // Without an outcome the other call gave up, and the next round may lead.
-            if let Some(outcome) = outcome {
-                fetched.granules.insert(granule, outcome?);
-                add(&source.cache.tally.hits_waited, 1);
+        let (led, waited) = join(led(source, id, leads), waited(source, id, waits)).await;
+        for (bytes, validated) in [led?, waited?] {
+            fetched.granules.extend(bytes);
+            fetched.validated |= validated;
+        }
+    }
+}
+
+/// Granules by their numbers, and whether a GET of this call has brought some of them.
+type Brought = (HashMap<u64, Bytes>, bool);
+
+/// Rule F1: waits for the calls that fetch granules, within a bound, and then fetches the late ones. Without an outcome
+/// the other call gave up, and the next round may lead.
+async fn waited(source: &Source<'_>, id: ObjectId, waits: Vec<(u64, Wait)>) -> Result<Brought> {
+    let cache = source.cache;
+    let outcomes = waits.into_iter().map(|(granule, wait)| async move {
+        match select(std::pin::pin!(wait.ended()), cache.timer.after(PATIENCE)).await {
+            Either::Left((ended, _)) => (granule, Some(ended)),
+            Either::Right(_) => (granule, None),
+        }
+    });
+    let (mut brought, mut late) = (HashMap::new(), Vec::new());
+    for (granule, outcome) in join_all(outcomes).await {
+        match outcome {
+            Some(Some(bytes)) => {
+                brought.insert(granule, bytes?);
+                add(&cache.tally.hits_waited, 1);
             }
+            Some(None) => {}
+            None => late.push(Leading { granule, lead: None, claiming: None }),
         }
     }
+    let validated = !late.is_empty();
+    // Together: neighbours are one GET.
+    brought.extend(by_gets(source, id, late).await?);
+    Ok((brought, validated))
 }
 
-/// Rule F1: waits for the call that fetches a granule, within a bound. `None` if that call gave up.
-async fn waited(source: &Source<'_>, id: ObjectId, granule: u64, wait: Wait) -> (u64, Option<Result<Bytes>>) {
-    match select(std::pin::pin!(wait.ended()), source.cache.timer.after(PATIENCE)).await {
-        Either::Left((ended, _)) => (granule, ended),
-        Either::Right(_) => {
-            let own = by_gets(source, id, vec![Leading { granule, lead: None, claiming: None }]).await;
-            (granule, own.map(|mut bytes| bytes.remove(&granule)).transpose())
-        }
-    }
-}
-
-/// Brings the granules that this call leads: by GETs, or from other processes that fetch them.
-async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Lead)>) -> Result<(HashMap<u64, Bytes>, bool)> {
+/// Fetches the granules that this call leads: by GETs, or from other processes that fetch them.
+async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Lead)>) -> Result<Brought> {
     let cache = source.cache;
     let (mut leading, mut others) = (Vec::new(), Vec::new());
     for (granule, lead) in leads {
@@ -119,54 +131,58 @@ async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Lead)>) -> Resu
             _ => leading.push(Leading { granule, lead: Some(lead), claiming: None }),
         }
     }
-    let others = others.into_iter().map(|(granule, lead, drive)| of_others(source, id, granule, lead, drive));
-    let (own, others) = try_join(by_gets(source, id, leading), try_join_all(others)).await?;
-    let mut bytes = own;
-    let mut validated = !bytes.is_empty();
-    for (granules, asked) in others {
-        bytes.extend(granules);
-        validated |= asked;
-    }
+    let (mut bytes, (others, asked)) = try_join(by_gets(source, id, leading), of_others(source, id, others)).await?;
+    let validated = asked || !bytes.is_empty();
+    bytes.extend(others);
     Ok((bytes, validated))
 }
 
-/// Rule F3: waits for another process, within a bound, and then fetches.
-async fn of_others(
-    source: &Source<'_>,
-    id: ObjectId,
-    granule: u64,
-    lead: Lead,
-    drive: Arc<Drive>,
-) -> Result<(HashMap<u64, Bytes>, bool)> {
+/// Rule F3: waits for other processes, within a bound, and then fetches the granules that have not come.
+async fn of_others(source: &Source<'_>, id: ObjectId, others: Vec<(u64, Lead, Arc<Drive>)>) -> Result<Brought> {
+    let waits = others.into_iter().map(|(granule, lead, drive)| of_another(source, granule, lead, drive));
+    let (mut brought, mut left) = (HashMap::new(), Vec::new());
+    for outcome in join_all(waits).await {
+        match outcome {
+            Ok((granule, bytes)) => drop(brought.insert(granule, bytes)),
+            Err(leading) => left.push(leading),
+        }
+    }
+    let validated = !left.is_empty();
+    // Together: neighbours are one GET.
+    brought.extend(by_gets(source, id, left).await?);
+    Ok((brought, validated))
+}
+
+/// Waits for another process, within a bound. An error is the duty to fetch the granule.
+async fn of_another(source: &Source<'_>, granule: u64, lead: Lead, drive: Arc<Drive>) -> Result<(u64, Bytes), Leading> {
     let cache = source.cache;
     let begun = Instant::now();
-    let mut claim = None;
+    let mut claiming = None;
     while begun.elapsed() < cache.options.wait_for_others {
         cache.timer.after(LOOK).await;
         let ended = match drive.index.claim(lead.id().tag, cache.options.wait_for_others) {
             Claimed::Others => false,
             Claimed::Mine(mine) => {
-                claim = Some(Claiming { drive: Arc::clone(&drive), claim: Some(mine) });
+                claiming = Some(Claiming { drive: Arc::clone(&drive), claim: Some(mine) });
                 true
             }
             Claimed::No => true,
         };
-        // After the claim: a process gives it back when the index has the granule.
+        // After the claim: its process releases it when the index has the granule.
         if let Some(mut bytes) = whole(cache, &drive, lead.id()).await {
             bytes.truncate(length_of(source.object.meta.size, granule, cache.granule_bytes));
             add(&cache.tally.hits_waited, 1);
             lead.end(Ok(bytes.clone()));
-            return Ok((HashMap::from([(granule, bytes)]), false));
+            return Ok((granule, bytes));
         }
         if ended {
             break;
         }
     }
-    let bytes = by_gets(source, id, vec![Leading { granule, lead: Some(lead), claiming: claim }]).await?;
-    Ok((bytes, true))
+    Err(Leading { granule, lead: Some(lead), claiming })
 }
 
-/// The bytes of a granule, less for the last one of its object.
+/// The bytes of a granule. The last one of its object is shorter.
 fn length_of(size: u64, granule: u64, granule_bytes: u64) -> usize {
     size.saturating_sub(granule * granule_bytes).min(granule_bytes) as usize
 }
@@ -183,11 +199,11 @@ async fn by_gets(source: &Source<'_>, id: ObjectId, leading: Vec<Leading>) -> Re
         })
         .collect();
     let fetched = runs.into_iter().map(|(run, own)| one_get(source, id, run, own));
-    // The first error drops the others, which tell the calls that wait for them.
+    // The first error drops the others. The drop wakes the calls that wait for them.
     Ok(try_join_all(fetched).await?.into_iter().flatten().collect())
 }
 
-/// One GET of granules, some of which may lie between those that are led.
+/// One GET of granules. Some of them may be between granules that this call leads.
 async fn one_get(source: &Source<'_>, id: ObjectId, run: Range<u64>, own: Vec<Leading>) -> Result<Vec<(u64, Bytes)>> {
     let cache = source.cache;
     let range = run.start * cache.granule_bytes..(run.end * cache.granule_bytes).min(source.object.meta.size);
@@ -203,7 +219,7 @@ async fn one_get(source: &Source<'_>, id: ObjectId, run: Range<u64>, own: Vec<Le
     let mut brought = Vec::new();
     for (granule, bytes) in granules_of(&got, run.start, cache.granule_bytes) {
         let leading = own.next_if(|leading| leading.granule == granule);
-        fill(cache, id.granule(granule), bytes.clone(), leading);
+        fill(source, id.granule(granule), bytes.clone(), leading);
         brought.push((granule, bytes));
     }
     Ok(brought)
@@ -218,12 +234,14 @@ pub fn granules_of(body: &Bytes, first: u64, granule_bytes: u64) -> impl Iterato
     })
 }
 
-/// Offers a granule to be written, and then tells the calls that wait: one of them that comes later finds it in memory.
-fn fill(cache: &Inner, id: GranuleId, bytes: Bytes, leading: Option<Leading>) {
+/// Offers a granule to its drive's thread, and then wakes the calls that wait. So a call that comes later finds it in
+/// memory.
+fn fill(source: &Source<'_>, id: GranuleId, bytes: Bytes, leading: Option<Leading>) {
     let extra = leading.is_none();
+    let is_ahead = source.is_ahead && !extra;
     let (lead, mut claiming) = leading.map_or((None, None), |leading| (leading.lead, leading.claiming));
     let claim = claiming.as_mut().and_then(|claiming| claiming.claim.take());
-    cache.offer(Fill { id, bytes: bytes.clone(), claim }, extra);
+    source.cache.offer(Fill { id, bytes: bytes.clone(), claim, is_ahead }, extra);
     if let Some(lead) = lead {
         lead.end(Ok(bytes));
     }

@@ -1,5 +1,5 @@
-//! [`Filler`]: the thread of a drive that writes what was fetched, behind the answers. Rules W1 and F4 of `docs/origin.md`. Non-goals: how a batch
-//! is written (`append`).
+//! [`Filler`]: the thread of a drive that writes fetched granules after the answers. Rules W1 and F4 of
+//! `docs/origin.md`. Non-goals: the writing of a batch (`append`).
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -24,6 +24,8 @@ pub struct Fill {
     pub id: GranuleId,
     pub bytes: Bytes,
     pub claim: Option<Claim>,
+    /// It was fetched ahead of its first read, so a full drive admits it: `Options::admit` is for reads.
+    pub is_ahead: bool,
 }
 
 /// See the module.
@@ -38,7 +40,7 @@ struct Shared {
     drive: Arc<Drive>,
     flights: Arc<Flights>,
     tally: Arc<Tally>,
-    /// Most bytes that may wait.
+    /// The most bytes that may wait.
     most: u64,
     admit: f64,
     queue: Mutex<Queue>,
@@ -48,26 +50,27 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     fills: VecDeque<Fill>,
-    /// Their bytes, and those of the batch that is being written.
+    /// The bytes of the waiting granules and of the batch that is being written.
     bytes: u64,
     writing: bool,
     ends: bool,
     /// The regions of the drive are in the index, or cannot be for now.
     is_loaded: bool,
-    /// The thread does nothing any more.
+    /// The thread has ended.
     has_ended: bool,
 }
 
-/// Most granules of one batch: other processes have a turn after each.
+/// The most granules of one batch. After each batch other processes have a turn.
 const BATCH: usize = 64;
-/// How long a batch waits for the right to append, and how often it asks. Another process holds it for a batch, or is stopped.
+/// How long a batch waits for the right to append, and the interval between two tries. Another process holds the right
+/// for a batch, or is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The same for each batch that is left when the cache is closed.
 const PATIENCE_AT_END: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a cache that is closed waits for the thread of a drive, which goes on by itself then.
+/// How long the close of a cache waits for the thread of a drive. After that the thread continues alone.
 const PATIENCE_FOR_THREAD: Duration = Duration::from_secs(30);
-/// How often a wait looks whether the drive is late.
+/// The interval at which a wait checks whether the drive is late.
 const LOOK: Duration = Duration::from_millis(20);
 
 impl Filler {
@@ -88,14 +91,15 @@ impl Filler {
         Ok(Filler { shared, thread: Some(thread) })
     }
 
-    /// Takes a granule, unless too much waits. `extra`: it was not asked for, and is taken only if half of the room is free.
+    /// Takes a granule, unless too many bytes wait. `extra`: no call needs it, so it is taken only if half of the room
+    /// is free.
     pub fn offer(&self, mut fill: Fill, extra: bool) {
         let shared = &*self.shared;
         let (most, bytes) = (if extra { shared.most / 2 } else { shared.most }, fill.bytes.len() as u64);
         let late = shared.drive.is_late();
         let mut queue = locked(&shared.queue);
         if late || queue.bytes + bytes > most || queue.ends || shared.drive.is_dead() {
-            // The thread may be stuck for ever, and what waits for it may not.
+            // The thread may be stuck for ever, so the memory of the waiting granules is freed here.
             let left = if shared.drive.is_dead() { shared.take(&mut queue, usize::MAX) } else { Vec::new() };
             drop(queue);
             add(&shared.tally.dropped, 1 + left.len() as u64);
@@ -103,7 +107,7 @@ impl Filler {
             shared.release(left);
             return;
         }
-        // A copy: the granule is a part of the memory of its GET, which would be kept beyond the bound.
+        // A copy: the granule is a part of the memory of its GET, and would keep all of that memory beyond the bound.
         fill.bytes = Bytes::copy_from_slice(&fill.bytes);
         if !shared.flights.hold(fill.id, &fill.bytes) {
             drop(queue);
@@ -115,7 +119,7 @@ impl Filler {
         shared.changed.notify_all();
     }
 
-    /// Whether `bytes` more may wait. On an idle drive any number may, and one that is late or dead takes none.
+    /// Whether `bytes` more may wait. An idle drive takes any number. A late or dead drive takes none.
     pub fn has_room(&self, bytes: u64) -> bool {
         let drive = &self.shared.drive;
         let waiting = locked(&self.shared.queue).bytes;
@@ -123,17 +127,18 @@ impl Filler {
         waiting == 0 || waiting + 2 * bytes <= self.shared.most || drive.is_late() || drive.is_dead()
     }
 
-    /// Waits until nothing waits to be written, or the drive is late. Whether nothing waits.
+    /// Waits until no granule waits to be written, or the drive is late. Returns whether none waits.
     pub fn flush_before(&self, end: Option<Instant>) -> bool {
         self.shared.wait_while(end, |queue| !queue.ends && (queue.writing || !queue.fills.is_empty()))
     }
 
-    /// Waits until the index has what the drive has, or the drive is late, or another process does not give the right to append back.
+    /// Waits until the index has the contents of the drive. It ends earlier if the drive is late, or if another process
+    /// keeps the right to append.
     pub fn wait_until_loaded(&self) {
         let _late = self.shared.wait_while(None, |queue| !queue.ends && !queue.is_loaded);
     }
 
-    /// No more granules are taken. The thread ends when it has written those that wait.
+    /// No more granules are taken. The thread ends when it has written the waiting ones.
     pub fn end(&self) {
         locked(&self.shared.queue).ends = true;
         self.shared.changed.notify_all();
@@ -142,13 +147,13 @@ impl Filler {
 
 #[cfg(test)]
 impl Filler {
-    /// The lock, for a test of what goes on without it.
+    /// The lock, for a test of calls that must not need it.
     pub fn locked(&self) -> impl Sized {
         locked(&self.shared.queue)
     }
 }
 
-/// Tells the end of the thread, also after a panic.
+/// Announces the end of the thread, also after a panic.
 struct Ending<'a>(&'a Shared);
 
 impl Drop for Ending<'_> {
@@ -160,13 +165,15 @@ impl Drop for Ending<'_> {
 }
 
 impl Drop for Filler {
-    /// Writes what waits, and ends.
+    /// Writes the waiting granules, and ends.
     fn drop(&mut self) {
         self.end();
-        // A drive that does not answer holds its thread up. The thread is then left to itself, with what it uses.
+        // A drive that does not answer blocks its thread. Then the thread and its data are left behind.
         let has_ended = self.shared.wait_while(Some(Instant::now() + PATIENCE_FOR_THREAD), |queue| !queue.has_ended);
         if let Some(thread) = self.thread.take().filter(|_| has_ended) {
             let _panicked = thread.join();
+            #[cfg(test)]
+            crate::faults::only_killed(_panicked);
         }
     }
 }
@@ -180,7 +187,8 @@ impl Drive {
 }
 
 impl Shared {
-    /// Waits while a condition holds, until the end, and as long as the drive answers: rule D2. Whether the condition holds no more.
+    /// Waits as long as a condition holds, until `end`, and as long as the drive answers: rule D2. Returns whether the
+    /// condition no longer holds.
     fn wait_while(&self, end: Option<Instant>, condition: impl Fn(&Queue) -> bool) -> bool {
         let mut queue = locked(&self.queue);
         loop {
@@ -197,7 +205,7 @@ impl Shared {
         }
     }
 
-    /// Takes the first fills that wait. Their bytes count until they are released.
+    /// Takes the first waiting fills. Their bytes count until they are released.
     fn take(&self, queue: &mut Queue, most: usize) -> Vec<Fill> {
         let len = queue.fills.len().min(most);
         queue.fills.drain(..len).collect()
@@ -207,7 +215,7 @@ impl Shared {
     fn release(&self, fills: Vec<Fill>) {
         let bytes: u64 = fills.iter().map(|fill| fill.bytes.len() as u64).sum();
         for fill in fills {
-            // After the index has it, or never will.
+            // After the index has the granule, or when it never will.
             self.flights.release(fill.id);
             self.drive.give_up(fill.claim);
         }
@@ -235,11 +243,12 @@ impl Shared {
         }
     }
 
-    /// Rule L2: reads what the drive has, a few regions at a time. Lookups meanwhile find what is there.
+    /// Rule L2: reads the summaries of the drive, a few regions at a time. Lookups meanwhile use the regions that were
+    /// read.
     fn load(&self) {
         while !self.drive.index.is_loaded() && !locked(&self.queue).ends {
             let Some(held) = self.hold() else {
-                // A process that is stopped, or hangs, has the right. Nothing else waits for it.
+                // A stopped or hanging process has the right. No call waits for this thread.
                 self.tell_loaded();
                 continue;
             };
@@ -270,14 +279,14 @@ impl Shared {
 
     fn write(&self, batch: &[Fill]) {
         let full = self.admit < 1.0 && is_full(&self.drive);
-        let admitted = batch.iter().filter(|_| !full || fastrand::f64() < self.admit);
+        let admitted = batch.iter().filter(|fill| fill.is_ahead || !full || fastrand::f64() < self.admit);
         let items: Vec<Item> = admitted.map(|fill| Item { id: fill.id, bytes: fill.bytes.clone() }).collect();
         add(&self.tally.refused, (batch.len() - items.len()) as u64);
         if items.is_empty() {
             return;
         }
         let mut done = Appended::default();
-        // An error was told to the drive, which counts them.
+        // The drive has counted the error already.
         let ended = match self.hold() {
             Some(held) => append(&self.drive, &items, &held, &mut done),
             None => Err(std::io::ErrorKind::WouldBlock.into()),

@@ -1,5 +1,5 @@
-//! [`Flights`]: which granules are on their way in this process: fetched, or waiting to be written. Rule F1 of `docs/origin.md`. Non-goals: other
-//! processes (`index::claims`).
+//! [`Flights`]: the granules in flight in this process: being fetched, or waiting to be written. Rule F1 of
+//! `docs/origin.md`. Non-goals: other processes (`index::claims`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use futures_util::future::{FutureExt, Shared};
+use iomill_objects_common::Result;
 
-use crate::common::Result;
 use crate::identity::GranuleId;
 use crate::notices::locked;
 
-/// What the leader of a granule brings. An error without a value: the leader was dropped.
+/// The result of the leader of a granule. An error without a value: the leader was dropped.
 type Outcome = Shared<oneshot::Receiver<Result<Bytes>>>;
 
 #[derive(Debug)]
@@ -31,17 +31,17 @@ pub struct Flights {
     flights: Mutex<HashMap<GranuleId, Flight>>,
 }
 
-/// What a call does about a missing granule.
+/// What a call has to do about a missing granule.
 pub enum Begun {
-    /// It fetches the granule.
+    /// Fetch the granule.
     Lead(Lead),
-    /// It waits for the call that does.
+    /// Wait for the call that fetches it.
     Wait(Wait),
-    /// The bytes are in memory.
+    /// Use the bytes, which are in memory.
     Have(Bytes),
 }
 
-/// The duty to fetch a granule. Dropped without a result, it tells the calls that wait, and one of them fetches.
+/// The duty to fetch a granule. If it is dropped without a result, it wakes the waiting calls, and one of them fetches.
 #[derive(Debug)]
 pub struct Lead {
     id: GranuleId,
@@ -74,7 +74,7 @@ impl Flights {
         }
     }
 
-    /// Keeps the bytes of a granule in reach until it is written. `false` if they are in reach already.
+    /// Keeps the bytes of a granule in memory until it is written. `false` if they are in memory already.
     pub fn hold(&self, id: GranuleId, bytes: &Bytes) -> bool {
         !matches!(locked(&self.flights).insert(id, Flight::Filling(bytes.clone())), Some(Flight::Filling(_)))
     }
@@ -89,7 +89,7 @@ impl Flights {
         }
     }
 
-    /// The lock, for a test of what goes on without it.
+    /// The lock, for a test of calls that must not need it.
     #[cfg(test)]
     pub fn locked(&self) -> impl Sized {
         locked(&self.flights)
@@ -106,7 +106,7 @@ impl Lead {
         self.id
     }
 
-    /// Tells the calls that wait.
+    /// Wakes the waiting calls.
     pub fn end(mut self, outcome: Result<Bytes>) {
         self.leave();
         if let Some(sender) = self.sender.take() {
@@ -114,7 +114,7 @@ impl Lead {
         }
     }
 
-    /// From now on a call that misses the granule fetches it, unless it waits to be written.
+    /// From now on a call that misses the granule fetches it, unless the granule waits to be written.
     fn leave(&self) {
         let mut flights = locked(&self.flights.flights);
         if let Entry::Occupied(entry) = flights.entry(self.id)

@@ -1,6 +1,8 @@
-//! [`Geometry`]: where granules and summaries lie in the data file of a drive. Non-goals: what they hold (`summary`).
+//! [`Geometry`]: the places of granules and summaries in the data file of a drive. Non-goals: their contents
+//! (`summary`).
 //!
-//! A data file is regions of one length. A region begins with the pages of its summary, and its places for granules follow.
+//! A data file consists of regions of one length. A region begins with the pages of its summary. Its places for
+//! granules follow.
 
 use crate::identity::PAGE_BYTES;
 
@@ -22,15 +24,17 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// An error says which of the lengths is wrong, and what is right.
+    /// An error names the wrong length and the valid values.
     pub fn new(granule_bytes: u32, region_bytes: u64, regions: u32) -> Result<Geometry, String> {
         if !granule_bytes.is_power_of_two() || !(4096..=65536).contains(&granule_bytes) {
-            return Err(format!("a granule of {granule_bytes} bytes: it is a power of two from 4096 to 65536"));
+            return Err(format!(
+                "a granule of {granule_bytes} bytes: the length must be a power of two from 4096 to 65536"
+            ));
         }
         if !region_bytes.is_multiple_of(PAGE) || !(16 * u64::from(granule_bytes)..=1 << 36).contains(&region_bytes) {
             let least = 16 * granule_bytes;
             return Err(format!(
-                "a region of {region_bytes} bytes: it is whole pages, and from {least} bytes to 64 GiB"
+                "a region of {region_bytes} bytes: the length must be whole pages, from {least} bytes to 64 GiB"
             ));
         }
         if regions < 2 {
@@ -40,7 +44,7 @@ impl Geometry {
         }
         let mut made = Geometry { granule_bytes, region_bytes, regions, places: 0, summary_pages: 0 };
         let entries = u64::from(made.entries_of_page());
-        // Each page of the summary with its granules is one stretch; the last one may be shorter.
+        // Each page of the summary and its granules form one stretch; the last stretch may be shorter.
         let stretch = PAGE + entries * u64::from(granule_bytes);
         let rest = (region_bytes % stretch).saturating_sub(PAGE) / u64::from(granule_bytes);
         made.places = (region_bytes / stretch * entries + rest) as u32;
@@ -98,12 +102,12 @@ impl Geometry {
         self.summary_pages
     }
 
-    /// Where a page of a region's summary is.
+    /// The offset of a page of a region's summary.
     pub fn summary_offset(&self, region: u32, page: u32) -> u64 {
         u64::from(region) * self.region_bytes + u64::from(page) * PAGE
     }
 
-    /// Where the granule at a place is.
+    /// The offset of the granule at a place.
     pub fn offset(&self, place: u64) -> u64 {
         let (region, within) = (self.region_of(place), place % u64::from(self.places));
         let data = self.summary_offset(region, self.summary_pages);

@@ -1,21 +1,21 @@
-//! [`ObjectId`] names one version of one object, [`GranuleId`] a granule of it, and [`GranuleId::sum`] proves a page. `docs/origin.md` has the
-//! rules P1 and P2. Non-goals: where granules lie.
+//! [`ObjectId`] names one version of one object, [`GranuleId`] a granule of it, and [`GranuleId::sum`] proves a page.
+//! `docs/origin.md` has the rules P1 and P2. Non-goals: the places of granules.
 
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use twox_hash::{XxHash3_64, XxHash3_128};
 
-/// The unit that a sum covers.
+/// The unit of a sum.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Most pages of a granule.
+/// The most pages of a granule.
 pub const PAGES_MAX: usize = 16;
 
-/// The sums of a granule's pages. Those behind its last page are 0.
+/// The sums of a granule's pages. Sums past its last page are 0.
 pub type Sums = [u32; PAGES_MAX];
 
-/// What tells the contents of one name apart.
+/// What distinguishes the contents of one name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// The etag, and the version where the origin has one.
+    /// The etag, and the version if the origin has one.
     Tag { e_tag: Option<String>, version: Option<String> },
     /// The time of the last change, for origins without etags.
     Modified { ns: i64 },
@@ -25,12 +25,13 @@ pub enum Version {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectId(u128);
 
-/// One granule of one version of an object. Rule P1: it depends on origin, key, version, size and place, and on nothing else.
+/// One granule of one version of an object. Rule P1: it depends on origin, key, version, size and place, and on nothing
+/// else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GranuleId {
-    /// By which the index finds it. Never 0.
+    /// The index finds the granule by it. Never 0.
     pub tag: u64,
-    /// What only its sums know. A granule with the same tag and other proof is a miss.
+    /// Only the sums of the granule contain it. A granule with the same tag and another proof is a miss.
     proof: u64,
 }
 
@@ -38,7 +39,8 @@ impl ObjectId {
     pub fn new(origin: &str, key: &str, version: &Version, size: u64) -> ObjectId {
         let mut text = Vec::with_capacity(origin.len() + key.len() + 96);
         let mut field = |bytes: Option<&[u8]>| {
-            // With its length before it, no field runs into the next one. An absent one has a length that no text has.
+            // The length of a field precedes it, so no field continues in the next one. The length of an absent field
+            // is one that no text has.
             let bytes_or_none = bytes.unwrap_or_default();
             text.extend_from_slice(&bytes.map_or(u64::MAX, |bytes| bytes.len() as u64).to_le_bytes());
             text.extend_from_slice(bytes_or_none);
@@ -53,7 +55,7 @@ impl ObjectId {
             Version::Modified { ns } => field(Some(&[&b"modified"[..], &ns.to_le_bytes()].concat())),
         }
         field(Some(&size.to_le_bytes()));
-        ObjectId(xxh3_128(&text))
+        ObjectId(XxHash3_128::oneshot(&text))
     }
 
     pub fn granule(self, number: u64) -> GranuleId {
@@ -64,10 +66,10 @@ impl ObjectId {
 }
 
 impl GranuleId {
-    /// Rule P2: the sum of a page covers its bytes and what they are.
+    /// Rule P2: the sum of a page covers its bytes and their identity.
     pub fn sum(self, page: usize, bytes: &[u8]) -> u32 {
         let what = mixed(self.proof ^ self.tag.rotate_left(17) ^ page as u64);
-        (mixed(xxh3_64(bytes) ^ what) >> 32) as u32
+        (mixed(XxHash3_64::oneshot(bytes) ^ what) >> 32) as u32
     }
 
     /// The sums of a granule, which is whole pages.

@@ -1,13 +1,15 @@
-//! [`gets`]: which missing granules become one GET. A pure function of the granules and the [`Cost`]. Non-goals: sending them (`fetch`).
+//! [`gets`]: the missing granules that become one GET. A pure function of the granules and the [`Cost`]. Non-goals:
+//! sending the GETs (`fetch`).
 //!
-//! A request that is joined with its neighbour saves its share of the latency, and its price. It costs the time of the bytes between. As long as
-//! all requests are in flight together, the latency is paid once anyway, and only short gaps are worth it.
+//! A request that is joined with its neighbour saves its share of the latency, and its price. In return the bytes
+//! between them take time. As long as all requests are in flight together, the latency is paid once anyway, and only
+//! short gaps are worth it.
 
 use std::ops::Range;
 
 use crate::options::Cost;
 
-/// Granules to ask for, from the first to behind the last.
+/// Granules to request, from the first to behind the last.
 pub type Run = Range<u64>;
 
 /// Joins granules, which are in order and without repetition, to GETs.
@@ -27,7 +29,8 @@ pub fn gets(granules: &[u64], granule_bytes: u64, cost: &Cost) -> Vec<Run> {
     cut(&runs, granules, longest)
 }
 
-/// Closes the shortest gaps first, while each saves more than it costs, and there are more runs than fit in flight.
+/// Closes the shortest gaps first, as long as each saves more than it costs, and more runs are left than may be in
+/// flight.
 fn joined(runs: Vec<Run>, granule_bytes: u64, cost: &Cost, slots: usize) -> Vec<Run> {
     let saved = cost.latency.as_secs_f64() / slots as f64;
     let worth = (saved * cost.bytes_per_second as f64) as u64 / granule_bytes;
@@ -48,7 +51,7 @@ fn joined(runs: Vec<Run>, granule_bytes: u64, cost: &Cost, slots: usize) -> Vec<
     out
 }
 
-/// Cuts runs that are too long for a GET. Each GET begins and ends with a granule that was asked for.
+/// Cuts runs that are too long for a GET. Each GET begins and ends with a requested granule.
 fn cut(runs: &[Run], granules: &[u64], longest: u64) -> Vec<Run> {
     let mut out: Vec<Run> = Vec::new();
     let mut runs = runs.iter().peekable();
@@ -67,7 +70,7 @@ fn cut(runs: &[Run], granules: &[u64], longest: u64) -> Vec<Run> {
 }
 
 #[cfg(test)]
-// A list of GETs may well have one.
+// A list of GETs may have one element.
 #[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::*;
@@ -93,7 +96,7 @@ mod tests {
     fn gaps_are_closed_only_where_requests_would_wait() {
         // Four are in flight together: no gap is worth its bytes.
         assert_eq!(gets(&[0, 5, 10, 15], GRANULE, &cost()).len(), 4);
-        // Two more would wait. The shortest gaps go.
+        // Two more would wait. The shortest gaps are closed.
         assert_eq!(gets(&[0, 3, 10, 20, 23, 40], GRANULE, &cost()), [0..4, 10..11, 20..24, 40..41]);
         // The bytes of these gaps take longer than a request.
         let slow = cost().bytes_per_second(1 << 20).latency(Duration::from_millis(1));

@@ -1,10 +1,13 @@
-//! [`Known`]: what is known of the objects of an origin: their versions, lengths and attributes. Rules C3 and C4 of `docs/origin.md`. Non-goals: when
-//! it is asked for again (`store`).
+//! [`Known`]: the known versions, lengths and attributes of the objects of an origin. Rules C3 and C4 of
+//! `docs/origin.md`. Non-goals: the moment of the next request (`store`).
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use futures_channel::oneshot;
+use futures_util::future::Shared;
 
 use crate::identity::{ObjectId, mixed};
 use crate::notices::locked;
@@ -15,8 +18,18 @@ use crate::origin::Meta;
 pub struct Object {
     pub path: String,
     pub meta: Meta,
-    /// `None` if nothing tells its contents apart: it is not cached.
+    /// `None` if nothing distinguishes its contents: then it is not cached.
     pub id: Option<ObjectId>,
+}
+
+/// The facts about an origin that a store has found in a process.
+#[derive(Debug, Default)]
+pub struct Learned {
+    pub known: Known,
+    /// The form of etags in conditions that the origin accepts, of those that `store` names: at first the origin's own.
+    pub etags: AtomicU8,
+    /// First GETs in flight, of objects of which nothing is known.
+    pub firsts: Mutex<HashMap<String, Shared<oneshot::Receiver<()>>>>,
 }
 
 /// See the module.
@@ -32,18 +45,18 @@ struct Shard {
     objects: HashMap<String, (Arc<Object>, Instant)>,
     /// The tick of the last change of an object of the shard.
     changed: u64,
-    /// Objects of which a change may still come, and until when that is believed.
+    /// Objects with a change that may still happen, and the time until which that is assumed.
     doubted: HashMap<String, Instant>,
     /// The same for all objects of the shard: too many are doubted.
     all_doubted: Option<Instant>,
 }
 
 const SHARDS: usize = 64;
-/// Most objects of a shard.
+/// The most objects of a shard.
 const OBJECTS: usize = 4096;
-/// Most objects of a shard that are doubted by name.
+/// The most objects of a shard that are doubted by name.
 const DOUBTED: usize = 256;
-/// A request may change its object for so long, if its end was not seen.
+/// The time within which a request may still change its object, if its end was not seen.
 const DOUBT: Duration = Duration::from_secs(900);
 
 impl Default for Known {
@@ -54,7 +67,7 @@ impl Default for Known {
 
 impl Known {
     fn shard(&self, path: &str) -> MutexGuard<'_, Shard> {
-        let hash = xxhash_rust::xxh3::xxh3_64(path.as_bytes());
+        let hash = twox_hash::XxHash3_64::oneshot(path.as_bytes());
         locked(&self.shards[mixed(hash) as usize % SHARDS])
     }
 
@@ -67,14 +80,18 @@ impl Known {
         self.shard(path).objects.get(path).cloned()
     }
 
-    /// Notes an answer to a request that began at `tick`. Rule C4: not if the object may have been changed through the store since.
+    /// Notes the answer to a request that began at `tick`. Rule C4: not if the object may have been changed through the
+    /// store since, and not after the answer to a later request.
     pub fn learn(&self, object: &Arc<Object>, tick: u64, asked: Instant) {
         let mut shard = self.shard(&object.path);
         if shard.changed > tick || shard.doubts(&object.path) {
             return;
         }
+        if shard.objects.get(&object.path).is_some_and(|(_, later)| *later > asked) {
+            return;
+        }
         if shard.objects.len() >= OBJECTS && !shard.objects.contains_key(&object.path) {
-            // Any one: it costs a request.
+            // Any object: it costs a request.
             if let Some(path) = shard.objects.keys().next().cloned() {
                 shard.objects.remove(&path);
             }
@@ -138,6 +155,23 @@ mod tests {
         assert!(known.find("a").is_some());
     }
 
+    /// Of two heads in flight while another program changes the object, the one that was sent first may arrive last.
+    #[test]
+    fn a_late_answer_does_not_replace_a_newer_one() {
+        let known = Known::default();
+        let first = Instant::now();
+        let (old, new) = (object("a"), object("a"));
+        known.learn(&new, known.tick(), first + Duration::from_millis(1));
+        known.learn(&old, known.tick(), first);
+        assert!(Arc::ptr_eq(&known.find("a").unwrap().0, &new));
+        known.learn(&old, known.tick(), first + Duration::from_millis(2));
+        assert!(Arc::ptr_eq(&known.find("a").unwrap().0, &old));
+        // After a change nothing older is left.
+        known.forget("a");
+        known.learn(&new, known.tick(), first);
+        assert!(Arc::ptr_eq(&known.find("a").unwrap().0, &new));
+    }
+
     #[test]
     fn of_an_object_in_doubt_nothing_is_remembered() {
         let known = Known::default();
@@ -146,7 +180,7 @@ mod tests {
         known.learn(&object("a"), known.tick(), Instant::now());
         known.learn(&object("b"), known.tick(), Instant::now());
         assert!(known.find("a").is_none() && known.find("b").is_some());
-        // Too many to name: all are doubted, and no memory is taken for them.
+        // Too many to name: all are doubted, and their names take no memory.
         let many = SHARDS * DOUBTED * 2;
         (0..many).for_each(|n| known.doubt(&n.to_string()));
         let named: usize = known.shards.iter().map(|shard| locked(shard).doubted.len()).sum();

@@ -1,4 +1,5 @@
-//! [`Label`]: the file that makes a directory a drive of a cache. Non-goals: the label of a drive of an array, which is `iomill`'s.
+//! [`Label`]: the file that makes a directory a drive of a cache. Non-goals: the label of a drive of an array, which is
+//! `iomill`'s.
 //!
 //! It is text: a line for each fact, and a checksum of these lines as the last one.
 
@@ -6,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::geometry::Geometry;
@@ -25,7 +26,7 @@ pub struct Label {
     pub geometry: Geometry,
 }
 
-/// The label's place below the directory of a drive.
+/// The path of the label below the directory of a drive.
 pub fn path_of(home: &Path) -> PathBuf {
     home.join("label")
 }
@@ -44,12 +45,12 @@ impl Label {
         summed(&lines)
     }
 
-    /// An error says what is wrong with the text.
+    /// An error names the problem of the text.
     pub fn parse(text: &str) -> Result<Label, String> {
         let version = text.lines().next().and_then(|line| line.strip_prefix(TITLE)?.trim().parse::<u32>().ok());
         match version {
             Some(VERSION) => {}
-            Some(version) => return Err(format!("version {version} is not known to this program")),
+            Some(version) => return Err(format!("this program does not know version {version}")),
             None => return Err("it is damaged".into()),
         }
         let lines = unsummed(text).ok_or("it is damaged")?;
@@ -76,7 +77,7 @@ impl Label {
         label.map(Some).map_err(|why| Error::Label { path, why })
     }
 
-    /// Writes it as a whole: a label that is there is complete. The caller holds the drive's lock.
+    /// Writes the label as a whole: an existing label is complete. The caller holds the drive's lock.
     pub fn write(&self, home: &Path) -> Result<()> {
         write_whole(home, "label", &self.text())
     }
@@ -84,16 +85,16 @@ impl Label {
 
 /// Lines with their checksum behind them.
 pub fn summed(lines: &str) -> String {
-    format!("{lines}sum {:016x}\n", xxh3_64(lines.as_bytes()))
+    format!("{lines}sum {:016x}\n", XxHash3_64::oneshot(lines.as_bytes()))
 }
 
-/// The lines before their checksum, if it is theirs.
+/// The lines before their checksum, if the checksum is right.
 pub fn unsummed(text: &str) -> Option<&str> {
     let (lines, sum) = text.rsplit_once("sum ")?;
-    (sum.trim_end() == format!("{:016x}", xxh3_64(lines.as_bytes()))).then_some(lines)
+    (sum.trim_end() == format!("{:016x}", XxHash3_64::oneshot(lines.as_bytes()))).then_some(lines)
 }
 
-/// Writes a file of a drive as a whole: one that is there is complete. The caller holds the drive's lock.
+/// Writes a file of a drive as a whole: an existing file is complete. The caller holds the drive's lock.
 pub fn write_whole(home: &Path, name: &str, text: &str) -> Result<()> {
     let (path, staged) = (home.join(name), home.join(format!("{name}.new")));
     let write = || {
@@ -119,11 +120,11 @@ mod tests {
         assert_eq!(Label::parse(&sample().text()), Ok(sample()));
     }
 
-    /// A label is believed only if all of its bytes are right.
+    /// A label is accepted only if all of its bytes are right.
     #[test]
     fn a_label_with_a_wrong_bit_is_refused() {
         let text = sample().text().into_bytes();
-        // The line end behind the sum is no part of it.
+        // The line end after the checksum does not count.
         for bit in 0..(text.len() - 1) * 8 {
             let mut wrong = text.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);

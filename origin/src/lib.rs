@@ -1,5 +1,6 @@
-//! A cache on local drives between programs and an object store: S3, GCS, Azure, Ceph, HTTP. It is below the trait `ObjectStore` of
-//! [`object_store`](https://docs.rs/object_store), so that all that reads through the trait can use it.
+//! A cache on local drives between programs and an object store: S3, GCS, Azure, Ceph, HTTP. It implements the trait
+//! `ObjectStore` of [`object_store`](https://docs.rs/object_store), so every program that reads through the trait can
+//! use it.
 //!
 //! ```no_run
 //! # #[cfg(feature = "v0_14")]
@@ -16,11 +17,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Any number of processes of a machine open the same directories, and share what is there. None of them is a daemon, and each may be killed at any
-//! time. What the drives hold is proved by checksums that cover the bytes and what they are. So a torn, old, foreign or rotten page is fetched again.
-//! It is never an answer.
+//! Any number of processes of a machine open the same directories, and share their contents. None of them is a daemon,
+//! and each may be killed at any time. Checksums prove the contents of the drives: they cover the bytes and their
+//! identity. So a torn, old, foreign or rotten page is fetched again, and never returned.
 //!
-//! `docs/origin.md` in the repository of iomill says when this helps, when not, how much it takes, and what is promised.
+//! `docs/origin.md` in the repository of iomill has the uses and limits, the costs, and the promises.
 
 mod apart;
 mod append;
@@ -31,6 +32,8 @@ mod counters;
 mod drive;
 mod error;
 mod evict;
+#[cfg(test)]
+mod faults;
 mod fetch;
 mod fill;
 mod flights;
@@ -50,6 +53,7 @@ mod origin;
 mod pages;
 mod pin;
 mod prefetch;
+mod present;
 mod process;
 mod reading;
 mod roster;
@@ -57,11 +61,15 @@ mod shares;
 mod source;
 mod store;
 mod summary;
+#[cfg(all(test, feature = "v0_14"))]
+mod swarm;
 mod timer;
 mod watched;
 
 use iomill_objects_common as common;
 
+#[cfg(feature = "clients")]
+pub mod clients;
 #[cfg(feature = "v0_13")]
 pub mod v0_13;
 #[cfg(feature = "v0_14")]
@@ -74,16 +82,18 @@ pub use evict::DriveStat;
 pub use options::{Cost, Options, Revalidate};
 pub use pin::Pinned;
 pub use prefetch::Prefetched;
+pub use present::{CachedBytes, Verified};
 
-/// A store that a [`Cache`] can be put over: `Arc<dyn ObjectStore>` of a version of `object_store`, if its feature is on.
+/// A store below a [`Cache`]: `Arc<dyn ObjectStore>` of a version of `object_store`, if its feature is on.
 pub trait Over: Sized {
     /// The store through the cache.
     fn over(self, cache: &Cache, name: &str) -> Self;
 }
 
 impl Cache {
-    /// The objects of a store through this cache. `name` is what the store is to all processes that share the cache: two stores with one name must
-    /// have the same objects. The scheme and the bucket are a good name, and an endpoint if it is not the usual one.
+    /// The objects of a store through this cache. `name` identifies the store to all processes that share the cache:
+    /// two stores with one name must have the same objects. The scheme and the bucket are a good name, with the
+    /// endpoint if it is not the usual one.
     ///
     /// `store` is an `Arc<dyn ObjectStore>` of `object_store` 0.13 or 0.14, and so is the result.
     pub fn over<S: Over>(&self, store: S, name: &str) -> S {

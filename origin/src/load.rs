@@ -1,5 +1,5 @@
-//! Making an index from the summaries on its drive, and putting right what a process left that was killed. Rules L1 to L3 of `docs/origin.md`.
-//! Non-goals: the format (`summary`).
+//! Loading an index from the summaries of its drive, and completing the work of a killed process. Rules L1 to L3 of
+//! `docs/origin.md`. Non-goals: the format (`summary`).
 
 use std::io;
 
@@ -9,10 +9,10 @@ use crate::index::Region;
 use crate::lock::Held;
 use crate::summary::{Entry, Life, Place, decode};
 
-/// Regions that are read while the lock is held once: other processes append in between.
+/// Regions that are read in one hold of the lock: other processes append in between.
 pub const REGIONS_AT_ONCE: u32 = 16;
 
-/// Reads the next regions into the index. `false` when all are there. Any process goes on where another one stopped.
+/// Reads the next regions into the index. `false` when all are read. Any process continues where another one stopped.
 pub fn load_some(drive: &Drive, held: &Held<'_>) -> io::Result<bool> {
     let (regions, begun) = (drive.geometry().regions(), drive.index.loaded());
     let end = (begun + REGIONS_AT_ONCE).min(regions);
@@ -26,7 +26,8 @@ pub fn load_some(drive: &Drive, held: &Held<'_>) -> io::Result<bool> {
     Ok(end < regions)
 }
 
-/// Rule L3: the process that appended last may have died between the summary and the index. What its summary has is taken in.
+/// Rule L3: the process that appended last may have died between the summary and the index. The granules of its summary
+/// are published.
 pub fn recover(drive: &Drive, held: &Held<'_>) -> io::Result<()> {
     while !drive.index.is_loaded() {
         load_some(drive, held)?;
@@ -46,13 +47,15 @@ fn newest(drive: &Drive) -> Option<u32> {
     (drive.index.region(region).filled < places).then_some(region)
 }
 
-/// Takes in what the summary of a region says. Rule L1: the first page says which life it is, and a page of another life ends it.
+/// Publishes the granules of a region's summary. Rule L1: the first page has the life, and a page of another life ends
+/// the summary.
 fn load_region(drive: &Drive, region: u32, _held: &Held<'_>) {
     let (geometry, index) = (drive.geometry(), &drive.index);
     let Some((life, entries)) = summary(drive, region) else { return };
     index.saw_life(life);
     let known = index.region(region);
-    // In a life that the index knows, only what is behind its end is new. Another life was replaced before its first summary was written.
+    // If the index has this life, only the granules past its end are new. If it has another life, the region has begun
+    // that life, and has no summary of it yet.
     let begun = match known.life {
         Some(known_life) if known_life == life => known.filled,
         Some(_) => return,
@@ -75,7 +78,8 @@ fn is_newest(drive: &Drive, region: u32, life: Life, entry: &Entry) -> bool {
     other == region || drive.index.region(other).life.is_none_or(|other| other.number < life.number)
 }
 
-/// The life of a region, and its granules. `None` if there is none, or the drive cannot say it: then the region is as good as empty.
+/// The life of a region, and its granules. `None` if there is none, or if the drive cannot read it: then the region
+/// counts as empty.
 fn summary(drive: &Drive, region: u32) -> Option<(Life, Vec<Entry>)> {
     let geometry = drive.geometry();
     let mut bytes = drive.buffer(geometry.summary_pages() as usize * PAGE_BYTES).ok()?;
@@ -86,7 +90,7 @@ fn summary(drive: &Drive, region: u32) -> Option<(Life, Vec<Entry>)> {
     let (life, mut entries) = pages.next()?;
     let per_page = geometry.entries_of_page() as usize;
     for (page, (other, more)) in pages.enumerate() {
-        // A page before it that is not full was written when this one was another life's.
+        // A page before it that is not full shows that this one was written in another life.
         if other != life || entries.len() != (page + 1) * per_page {
             break;
         }

@@ -1,5 +1,5 @@
-//! [`Lock`]: the right to append to a drive, which one thread of one process has at a time. Rule W1 of `docs/origin.md`. Non-goals: what is appended
-//! (`append`).
+//! [`Lock`]: the right to append to a drive, which one thread of one process has at a time. Rule W1 of
+//! `docs/origin.md`. Non-goals: the appended granules (`append`).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,17 +15,17 @@ use rustix::io::retry_on_intr;
 /// See the module.
 #[derive(Debug)]
 pub struct Lock {
-    /// Its `flock` is the right among processes. The kernel gives it to a process that has it already.
+    /// Its `flock` is the right among processes. The kernel grants it again to a process that has it.
     file: File,
-    /// The right among the threads of this one.
+    /// The right among the threads of this process.
     here: Mutex<()>,
 }
 
-/// The right to append to a drive, as a witness. The kernel gives it back if the process dies.
+/// The right to append to a drive, as a witness. The kernel releases it if the process dies.
 #[derive(Debug)]
 pub struct Held<'a> {
     file: &'a File,
-    /// Given back after the right among processes.
+    /// Released after the right among processes.
     _here: MutexGuard<'a, ()>,
 }
 
@@ -35,11 +35,11 @@ impl Drop for Held<'_> {
     }
 }
 
-/// How often a call that waits asks for the right.
+/// The interval at which a waiting call tries to take the right.
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl Lock {
-    /// The file, which is made if it is not there.
+    /// The file, which is made if it is missing.
     pub fn open(path: &Path) -> io::Result<Lock> {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
@@ -50,7 +50,7 @@ impl Lock {
     pub fn try_take(&self) -> io::Result<Held<'_>> {
         let here = match self.here.try_lock() {
             Ok(here) => here,
-            // It guards nothing that a panic could have left half done.
+            // The lock guards no data, so a panic left none half changed.
             Err(TryLockError::Poisoned(here)) => here.into_inner(),
             Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
         };
@@ -58,7 +58,7 @@ impl Lock {
         Ok(Held { file: &self.file, _here: here })
     }
 
-    /// Waits for another process to append its batch, or to open the drive, within a bound: that process may be stopped.
+    /// Waits within a bound. Another process appends its batch or opens the drive meanwhile. It may also be stopped.
     pub fn wait(&self, most: Duration) -> io::Result<Held<'_>> {
         let begun = Instant::now();
         loop {
@@ -66,7 +66,7 @@ impl Lock {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < most => thread::sleep(PAUSE),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     let why = format!(
-                        "it was not free for {most:?}; end the process that holds it if it is stopped, and look after the drive if it hangs"
+                        "another process has held it for {most:?}; end that process if it is stopped, and check the drive if it hangs"
                     );
                     return Err(io::Error::new(e.kind(), why));
                 }
@@ -80,7 +80,7 @@ impl Lock {
 mod tests {
     use super::*;
 
-    /// The kernel gives a process what it has. A thread that ends would give back what another one uses.
+    /// The kernel grants a lock to a process that has it. If this thread released it, another thread would lose it.
     #[test]
     fn one_thread_of_one_process_has_the_right() {
         let dir = tempfile::tempdir().unwrap();

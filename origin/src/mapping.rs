@@ -25,7 +25,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `words` of a file. The file has blocks for all of them: a touch of a page that the file system cannot bring ends the process.
+    /// Maps the first `words` of a file. The file has blocks for all of them: a touch of a page without a block on a
+    /// full file system ends the process.
     pub fn new(file: &File, words: usize) -> io::Result<Mapping> {
         let bytes = words.checked_mul(8).filter(|bytes| *bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -40,15 +41,17 @@ impl Deref for Mapping {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has `len` words from its first page on, which is aligned. They are mapped until the drop, and the slice borrows
-        // from `self`. Other processes change them only as atomics of the same size, by this code. A word is valid with any bits.
+        // SAFETY: the mapping has `len` words from its first page on, which is aligned. They are mapped until the drop,
+        // and the slice borrows from `self`. Other processes change them only as atomics of the same size, by this
+        // code. A word is valid with any bits.
         unsafe { slice::from_raw_parts(self.words.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the address and the length are those of the mapping, and no slice of it is left, because all borrow from `self`.
+        // SAFETY: the address and the length are those of the mapping, and no slice of it is left, because all borrow
+        // from `self`.
         let unmapped = unsafe { munmap(self.words.as_ptr().cast(), self.len * 8) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

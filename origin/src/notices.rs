@@ -1,4 +1,4 @@
-//! [`Notices`]: what a user should know and no call returns. Non-goals: counters.
+//! [`Notices`]: messages for users that no call returns. Non-goals: counters.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Debug, Default)]
 pub struct Notices(Arc<Mutex<Vec<String>>>);
 
-/// Later ones are left out.
+/// Later notices are left out.
 const MOST: usize = 256;
 
 impl Notices {
@@ -21,14 +21,14 @@ impl Notices {
         locked(&self.0).clone()
     }
 
-    /// The lock, for a test of what goes on without it.
+    /// The lock, for a test of calls that must not need it.
     #[cfg(test)]
     pub fn locked(&self) -> impl Sized {
         locked(&self.0)
     }
 }
 
-/// A lock that a panic of another thread does not spoil: what it guards is whole after each change.
+/// A lock that ignores the panic of another thread: its data are valid after each change.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

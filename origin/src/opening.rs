@@ -1,5 +1,5 @@
-//! [`opened`]: the drives of a cache that can be had. What is wrong with the others is told. All that a drive is asked for here has a bound in
-//! time: rule D3 of `docs/origin.md`. Non-goals: one drive (`drive`), and what a process does with them (`cache`).
+//! [`opened`]: the usable drives of a cache. A notice names each other drive, with the reason. All work on a drive here
+//! is bounded in time: rule D3 of `docs/origin.md`. Non-goals: one drive (`drive`), and its use by a process (`cache`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::roster::{Looked, Roster, known_cache, look, mark, may_begin};
 use crate::timer::end_of;
 
-/// The drives so far, and what is wrong with others.
+/// The drives so far, and the problems of the others.
 struct Drives<'a> {
     opened: Vec<Arc<Drive>>,
     first_error: Option<Error>,
@@ -24,7 +24,7 @@ struct Drives<'a> {
     notices: &'a Notices,
 }
 
-/// Opens the drives of directories. An error if none can be had, or if the directories belong to two caches.
+/// Opens the drives of directories. An error if none can be opened, or if the directories belong to two caches.
 pub fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Notices) -> Result<Vec<Arc<Drive>>> {
     let mut drives = Drives { opened: Vec::new(), first_error: None, options, notices };
     let looked = drives.look(dirs)?;
@@ -61,7 +61,7 @@ impl Drives<'_> {
         Error::Late { path: dir.into(), within: self.options.open_within }
     }
 
-    /// What the directories have, each looked at by a thread of its own.
+    /// The contents of the directories, each examined by a thread of its own.
     fn look<'d>(&mut self, dirs: &'d [PathBuf]) -> Result<Vec<(&'d PathBuf, Looked)>> {
         let begin = |dir: &'d PathBuf| {
             let own = dir.clone();
@@ -75,12 +75,13 @@ impl Drives<'_> {
                 None => self.leave_out(self.late(dir)),
             }
         }
-        // Two processes that make drives of the same directories label them in one order, whatever theirs is. So both end with one cache.
+        // Two processes that make drives of the same directories label them in one order, whatever the order of their
+        // arguments. So both end with one cache.
         all.sort_by_key(|(_, looked)| looked.place);
         Ok(all)
     }
 
-    /// One after the other: the first one says which cache it is.
+    /// One after the other: the first one determines the cache.
     fn open(&mut self, looked: &[(&PathBuf, Looked)], mut terms: Terms, roster: &Arc<Roster>) -> Result<()> {
         for (dir, _) in looked {
             terms.given_up = Arc::new(AtomicBool::new(false));
@@ -108,7 +109,7 @@ impl Drives<'_> {
     /// A drive beside those before it.
     fn checked(&self, drive: Drive, dir: &Path) -> Result<Drive> {
         if self.opened.iter().any(|other| other.label.drive == drive.label.drive) {
-            let why = format!("{} is given twice, or is a copy of another one", dir.display());
+            let why = format!("{} is named twice, or is a copy of another drive", dir.display());
             return Err(Error::Invalid { what: "the directories", why });
         }
         let own = drive.geometry().granule_bytes();
@@ -121,7 +122,7 @@ impl Drives<'_> {
         }
     }
 
-    /// Rules M1 and M2: each drive remembers all, so that none of them begins anew by itself.
+    /// Rules M1 and M2: each drive remembers all, so that none of them becomes a new drive by itself.
     fn remember(&mut self) -> Result<()> {
         let dir = |drive: &Arc<Drive>| drive.home().parent().map(Path::to_owned).unwrap_or_default();
         let named: Arc<Vec<(PathBuf, u128)>> =
@@ -129,7 +130,7 @@ impl Drives<'_> {
         let begin = |(n, drive): (usize, Arc<Drive>)| {
             let (own, named) = (Arc::clone(&drive), Arc::clone(&named));
             let call = move || {
-                // Another process may append. The next opening notes it then.
+                // Another process may append. The next opening then notes the directories.
                 let noted = own.try_hold().map_or(Ok(()), |_held| Roster::note(own.home(), &named));
                 noted.and_then(|()| mark(&named[n].0))
             };
@@ -142,7 +143,7 @@ impl Drives<'_> {
             match apart.wait_until(end).map_err(Error::io("write to", drive.home()))? {
                 Some(Ok(())) => self.opened.push(drive),
                 Some(Err(error)) => {
-                    self.notices.add(format!("a drive that is not mounted later may begin anew: {error}"));
+                    self.notices.add(format!("a drive that is unmounted later may be taken for a new one: {error}"));
                     self.opened.push(drive);
                 }
                 None => self.leave_out(self.late(&named[n].0)),

@@ -1,40 +1,42 @@
-//! [`Options`] of a cache, and [`Revalidate`]. Non-goals: what follows from them.
+//! [`Options`] of a cache, and [`Revalidate`]. Non-goals: their effects.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use iomill::Runtime;
 
-/// Rule F1: how long a call waits for another call, which perhaps nothing polls.
+/// Rule F1: how long a call waits for another call, which may never be polled.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// When the version of an object is asked for again.
+/// When a call asks the origin for the version of an object again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Revalidate {
-    /// In each call. A call with a miss asks by its GET. A call without one asks for the object's head, while nothing else is fetched.
+    /// In each call. A call with a miss asks by its GET. A call without a miss asks for the object's head, and fetches
+    /// nothing else.
     Always,
-    /// When the last answer is older than this. A change by another process may be seen so much later.
+    /// When the last answer is older than this. So a call may see a change by another process as late as this.
     After(Duration),
-    /// Never: objects do not change. A program that replaces one through the same store sees the new one.
+    /// Never: objects do not change. A program that replaces an object through the same store sees the new one. If the
+    /// known length does not fit a call, the call asks.
     Never,
 }
 
-/// What a request costs, to decide which misses become one GET.
+/// The costs of a request, which decide which misses become one GET.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Cost {
     /// The time from a request to its first byte.
     pub latency: Duration,
-    /// What all requests together bring in a second.
+    /// The bandwidth of all requests together, in bytes per second.
     pub bytes_per_second: u64,
     /// A gap up to this length is always fetched, because a request also has a price.
     pub gap_bytes: u64,
-    /// Most bytes of one GET.
+    /// The most bytes of one GET.
     pub get_bytes: u64,
-    /// Most GETs in flight.
+    /// The most GETs in flight.
     pub in_flight: usize,
-    /// The time after which a GET is sent a second time. The first answer of the two counts.
+    /// The time after which a GET is sent a second time. The first answer counts.
     pub hedge_after: Option<Duration>,
 }
 
@@ -58,7 +60,7 @@ impl Cost {
         self
     }
 
-    /// What all requests together bring in a second: 1 GiB by default.
+    /// The bandwidth of all requests together, in bytes per second: 1 GiB by default.
     pub fn bytes_per_second(mut self, bytes: u64) -> Cost {
         self.bytes_per_second = bytes;
         self
@@ -70,27 +72,29 @@ impl Cost {
         self
     }
 
-    /// Most bytes of one GET: 8 MiB by default.
+    /// The most bytes of one GET: 8 MiB by default.
     pub fn get_bytes(mut self, bytes: u64) -> Cost {
         self.get_bytes = bytes;
         self
     }
 
-    /// Sends a GET a second time after this time, and takes the first answer of the two: never by default. A good time is one that 95 of 100 GETs do
-    /// not take. At most a tenth of all GETs are sent twice, so that an origin that is slow as a whole is not asked for twice as much.
+    /// Sends a GET a second time after this time, and takes the first answer: never by default. A good time is the one
+    /// within which 95 of 100 GETs end. At most a tenth of all GETs are sent twice, so that an origin that is slow as a
+    /// whole does not get twice as many requests.
     pub fn hedge_after(mut self, time: Duration) -> Cost {
         self.hedge_after = Some(time);
         self
     }
 
-    /// Most GETs in flight: 64 by default.
+    /// The most GETs in flight: 64 by default.
     pub fn in_flight(mut self, gets: usize) -> Cost {
         self.in_flight = gets;
         self
     }
 }
 
-/// What a cache is opened with. Lengths of granules and regions, and the bytes, count when a drive is used for the first time. The drive keeps them.
+/// The options for opening a cache. The lengths of granules and regions, and the bytes, count when a directory becomes
+/// a drive. The drive keeps them.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) bytes: Option<u64>,
@@ -142,7 +146,7 @@ impl Options {
         Options::default()
     }
 
-    /// Bytes on all drives together, in equal shares. By default three quarters of what each file system has free.
+    /// Bytes on all drives together, in equal shares. By default three quarters of the free space of each file system.
     pub fn bytes(mut self, bytes: u64) -> Options {
         self.bytes = Some(bytes);
         self
@@ -160,97 +164,105 @@ impl Options {
         self
     }
 
-    /// The directory of the index that the processes of a node share. It is memory: `/dev/shm` by default.
+    /// The directory of the index that the processes of a machine share. It is memory: `/dev/shm` by default.
     pub fn index_dir(mut self, dir: impl Into<PathBuf>) -> Options {
         self.index_dir = dir.into();
         self
     }
 
-    /// The runtime that reads the drives. Its page cache keeps what is hot in memory. By default the cache has one of its own.
+    /// The runtime that reads the drives. Its page cache keeps hot pages in memory. By default the cache has a runtime
+    /// of its own.
     pub fn runtime(mut self, runtime: &Runtime) -> Options {
         self.runtime = Some(runtime.clone());
         self
     }
 
-    /// Memory for hot pages, in bytes, if the cache has a runtime of its own. By default as a runtime has it.
+    /// Memory for hot pages, in bytes, if the cache has a runtime of its own. By default that of a runtime.
     pub fn memory_bytes(mut self, bytes: u64) -> Options {
         self.memory_bytes = Some(bytes);
         self
     }
 
-    /// When the versions of objects with this prefix are asked for again. The longest prefix counts. It is text, and need not be whole segments. The
-    /// default is [`Revalidate::Always`], also for the prefix `""`.
+    /// When a call asks for the version of objects with this prefix again. The longest prefix counts. It is text, and
+    /// need not end at a segment. The default is [`Revalidate::Always`], also for the prefix `""`.
     pub fn revalidate(mut self, prefix: impl Into<String>, when: Revalidate) -> Options {
         self.revalidate.push((prefix.into(), when));
         self
     }
 
-    /// Whether objects without etag and version are known by size and time. By default they are not cached, because two contents may have one time.
+    /// Whether size and time identify objects without etag and version. By default such objects are not cached, because
+    /// two contents may have the same time.
     pub fn by_time(mut self, by_time: bool) -> Options {
         self.by_time = by_time;
         self
     }
 
-    /// What a request costs.
+    /// The costs of a request.
     pub fn cost(mut self, cost: Cost) -> Options {
         self.cost = cost;
         self
     }
 
-    /// Memory for granules that wait to be written, in bytes: 64 MiB by default. Beyond it, fills are dropped.
+    /// Memory for granules that wait to be written, in bytes: 64 MiB by default. If they need more, new ones are
+    /// dropped.
     pub fn fill_bytes(mut self, bytes: u64) -> Options {
         self.fill_bytes = bytes;
         self
     }
 
-    /// How long a call waits for a granule that another process fetches, before it fetches the granule itself: 250 ms by default.
+    /// How long a call waits for a granule that another process fetches, before it fetches the granule itself: 250 ms
+    /// by default.
     pub fn wait_for_others(mut self, most: Duration) -> Options {
         self.wait_for_others = most;
         self
     }
 
-    /// How long one drive may take to be opened: 30 s by default. The cache goes on without one that takes longer, and [`crate::Cache::notices`] has it.
-    /// It is also the bound of the first call of a forked child, which opens the drives again.
+    /// The bound of the opening of one drive: 30 s by default. The cache continues without a slower drive, and
+    /// [`crate::Cache::notices`] has it. It is also the bound of the first call of a forked child, which opens the
+    /// drives again.
     pub fn open_within(mut self, most: Duration) -> Options {
         self.open_within = most;
         self
     }
 
-    /// How long a call waits for the reads of one drive: 1 s by default. What has not come by then is a miss, and the origin is asked for it.
+    /// How long a call waits for the reads of one drive: 1 s by default. Pages that are not read by then are misses,
+    /// and are fetched from the origin.
     pub fn read_within(mut self, most: Duration) -> Options {
         self.read_within = most;
         self
     }
 
-    /// How long one write to a drive may take: 5 s by default. Nothing waits longer for it: fills of the drive are dropped meanwhile, and flushes and
-    /// the end of the cache leave it to itself. A write that takes 8 times as long makes this process leave the drive out.
+    /// The bound of one write to a drive: 5 s by default. No call waits longer for it. After the bound, fills of the
+    /// drive are dropped, and flushes and the end of the cache do not wait for it. If a write takes 8 times as long,
+    /// this process stops using the drive.
     pub fn write_within(mut self, most: Duration) -> Options {
         self.write_within = most;
         self
     }
 
-    /// Whether a directory on the file system of `/` may become a drive. By default it may not: the directory of a drive that is not mounted is on
-    /// it. What is a drive already is opened wherever it is.
+    /// Whether a directory on the file system of `/` may become a drive. By default it may not: the mount point of an
+    /// unmounted drive is there. An existing drive is opened anywhere.
     pub fn on_root(mut self, on_root: bool) -> Options {
         self.on_root = on_root;
         self
     }
 
-    /// Whether a directory that has been a drive of the cache, and is empty now, may become one again. By default it may not: its drive is not
-    /// mounted, or was exchanged.
+    /// Whether a directory that was a drive of the cache, and is empty now, may become one again. By default it may
+    /// not: its drive is not mounted, or was exchanged.
     pub fn anew(mut self, anew: bool) -> Options {
         self.anew = anew;
         self
     }
 
-    /// The share of new granules that a full drive takes: 1 by default. With a small share a load that reads more than the cache holds, again and
-    /// again, keeps what is there.
+    /// The share of new granules that a full drive accepts: 1 by default. With a small share the cache keeps its
+    /// granules under a load that reads more than the cache holds, again and again. Prefetched and pinned granules are
+    /// always accepted.
     pub fn admit(mut self, share: f64) -> Options {
         self.admit = share;
         self
     }
 
-    /// When the version of this object is asked for again.
+    /// When a call asks for the version of this object again.
     pub(crate) fn when(&self, path: &str) -> Revalidate {
         let fitting = self.revalidate.iter().filter(|(prefix, _)| path.starts_with(prefix.as_str()));
         // Of two settings of one prefix, the later one counts.

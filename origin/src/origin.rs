@@ -1,4 +1,5 @@
-//! [`Origin`]: what a cache asks of an object store, whichever version of the trait that has. Non-goals: how a GET is checked (`fetch`).
+//! [`Origin`]: the requests of a cache to an object store, for any version of the trait. Non-goals: the checks of a GET
+//! (`fetch`).
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -9,11 +10,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use futures_util::stream::BoxStream;
+use iomill_objects_common::Result;
 
-use crate::common::Result;
 use crate::identity::Version;
 
-/// What an origin says of an object.
+/// The metadata of an object, by the origin.
 #[derive(Clone, Debug)]
 pub struct Meta {
     pub size: u64,
@@ -24,15 +25,15 @@ pub struct Meta {
     pub attributes: Arc<dyn Any + Send + Sync>,
 }
 
-/// What a GET answered.
+/// The answer to a GET.
 pub struct Answer {
     pub meta: Meta,
-    /// The range that the origin says it sends.
+    /// The range of the answer, by its headers.
     pub range: Range<u64>,
     pub body: BoxStream<'static, Result<Bytes>>,
 }
 
-/// Which content of an object is asked for.
+/// The requested content of an object.
 #[derive(Clone, Debug)]
 pub enum Condition {
     Any,
@@ -50,8 +51,8 @@ pub trait Origin: Debug + Send + Sync + 'static {
 }
 
 impl Meta {
-    /// What tells this content from others. `None` if nothing does: a weak etag does not (RFC 9110, 8.8.1), nor does a time that the origin has not
-    /// given, which is the beginning of 1970. No object is longer than `i64::MAX`.
+    /// What distinguishes this content from others. `None` if nothing does: a weak etag does not (RFC 9110, 8.8.1), nor
+    /// does a missing time, which is the beginning of 1970. No object is longer than `i64::MAX`.
     pub fn identity(&self, by_time: bool) -> Option<Version> {
         i64::try_from(self.size).ok()?;
         let strong = self.e_tag.as_ref().filter(|tag| !tag.starts_with("W/"));
@@ -67,7 +68,7 @@ impl Meta {
     /// Whether two answers are about one content.
     pub fn is_same(&self, other: &Meta) -> bool {
         let by_tag = self.size == other.size && self.e_tag == other.e_tag && self.version == other.version;
-        // Where there is an etag, the time is only shown. Copies of one content may differ in it.
+        // If there is an etag, the time is only displayed. Copies of one content may have different times.
         by_tag && (self.e_tag.is_some() || self.version.is_some() || self.modified == other.modified)
     }
 }

@@ -1,5 +1,5 @@
-//! Pages of granules from a drive, each with its sum checked. Rules R1 to R5 and D1 of `docs/origin.md`. Non-goals: what becomes of pages that are not right
-//! (`reading`).
+//! Reading pages of granules from a drive, and checking the sum of each. Rules R1 to R5 and D1 of `docs/origin.md`.
+//! Non-goals: the treatment of wrong pages (`reading`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,27 +22,27 @@ use crate::timer::Delay;
 /// Pages of a granule to read from a drive.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// Whatever the caller calls it.
+    /// The caller's number of the piece.
     pub piece: usize,
     pub id: GranuleId,
     pub pages: Range<usize>,
     pub found: Found,
 }
 
-/// Pieces of one gather: their pages fit into the CPU's second cache.
+/// The pieces of one gather: their pages fit into the CPU's second-level cache.
 const PIECES_AT_ONCE: usize = 64;
 
-/// After a read failed, its pieces are read one by one. After this number of consecutive failures the rest is given up.
+/// After a failed read, its pieces are read one by one. After this number of consecutive failures the rest is given up.
 const ALONE_MOST: usize = 4;
 
-/// Reads what was planned from one drive by one gather. Returns the pieces with their bytes, and the pieces that are not right.
+/// Reads the planned pieces from one drive by one gather. Returns the pieces with their bytes, and the wrong pieces.
 pub async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) {
     // Rule D1: one bound in time for all of it.
     let mut end = cache.timer.after(cache.options.read_within);
     let mut first = attempt(drive, plan, &mut end).await;
     let (mut right, mut lost) = first.given_up(cache, drive);
     if !first.wrong.is_empty() {
-        // Rule R3: the page cache may have a page from before its place was written again. So it forgets the page, and reads it once more.
+        // Rule R3: the page cache may have an older page of the place. So it forgets the page, and reads it once more.
         for planned in &first.wrong {
             let (offset, len) = place_of(drive, planned);
             let _closed = drive.file.advise(offset..offset + len as u64, Advice::DontNeed);
@@ -64,22 +64,22 @@ pub async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<
     (right, lost)
 }
 
-/// What became of pieces that were read.
+/// The results of pieces that were read.
 #[derive(Default)]
 struct Sorted {
     right: Vec<(usize, Bytes)>,
     /// A page does not have its sum, or its region has another life by now.
     wrong: Vec<Planned>,
-    /// The drive could not read it, also not by itself.
+    /// The drive could not read it, not even alone.
     unreadable: Vec<Planned>,
-    /// It was given up with others that failed, or the process lacks what a read takes.
+    /// It was given up with others that failed, or the process lacks memory or descriptors for a read.
     failed: Vec<Planned>,
-    /// It did not come in time.
+    /// It was not read in time.
     late: Vec<Planned>,
 }
 
-/// Rule R1: a page is used only if it has its sum. Reads begin, as many as there are slots, before one is waited for. What is in memory is copied
-/// and checked a few pieces at a time, while the copies are near the CPU.
+/// Rule R1: a page is used only if it has its sum. As many reads begin as there are slots, before the call waits for
+/// one. Pages in memory are copied and checked a few pieces at a time, while the copies are in the CPU's cache.
 async fn attempt(drive: &Drive, plan: Vec<Planned>, end: &mut Delay) -> Sorted {
     let mut sorted = Sorted { right: Vec::with_capacity(plan.len()), ..Default::default() };
     if drive.bounded.is_stuck() {
@@ -99,7 +99,7 @@ async fn attempt(drive: &Drive, plan: Vec<Planned>, end: &mut Delay) -> Sorted {
                     earlier.into_iter().for_each(|earlier| waiting.push_front(earlier));
                     break Some(slot);
                 }
-                // This call has slots itself: the oldest one comes back first.
+                // This call has slots itself: it waits for its oldest read first.
                 (None, Some((earlier, read, slot))) => sorted.wait(drive, earlier, read, slot, end).await,
                 (None, None) => break drive.bounded.slot_before(end).await,
             }
@@ -112,7 +112,7 @@ async fn attempt(drive: &Drive, plan: Vec<Planned>, end: &mut Delay) -> Sorted {
         let places: Vec<(u64, usize)> = some.iter().map(|planned| place_of(drive, planned)).collect();
         let mut read = drive.gather(&places);
         match futures_util::poll!(&mut read) {
-            // From memory, most likely: that says nothing of the drive.
+            // Most likely from memory, so it proves nothing about the drive.
             Poll::Ready(Ok(bytes)) => sorted.check_all(drive, some, bytes),
             Poll::Ready(Err(error)) => sorted.one_by_one(drive, some, error, slot, end).await,
             Poll::Pending => waiting.push_back((some, read.boxed(), slot)),
@@ -136,7 +136,7 @@ impl Sorted {
         }
     }
 
-    /// One place may have failed the others, so each is read by itself, as long as that brings something.
+    /// One bad place may have failed the other pieces. So each piece is read alone, as long as some succeed.
     async fn one_by_one(
         &mut self,
         drive: &Drive,
@@ -172,7 +172,7 @@ impl Sorted {
                 None => self.late.push(planned),
             }
         }
-        // Rule R5: one bad place is no bad drive.
+        // Rule R5: one bad place does not make a bad drive.
         if went_well { drive.went_well() } else { drive.failed("read", &last) }
     }
 
@@ -195,7 +195,7 @@ impl Sorted {
         }
     }
 
-    /// Counts what does not come from the drive. Returns what is right, and the pieces that are lost.
+    /// Counts the pieces that were not read from the drive. Returns the right pieces, and the lost ones.
     fn given_up(&mut self, cache: &Inner, drive: &Drive) -> (Vec<(usize, Bytes)>, Vec<usize>) {
         add(&cache.tally.misses_failed, (self.unreadable.len() + self.failed.len()) as u64);
         add(&cache.tally.misses_late, self.late.len() as u64);
@@ -204,7 +204,7 @@ impl Sorted {
             let late = io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {within:?}"));
             drive.failed("read", &late);
         }
-        // Rule R5: it is filled again, elsewhere.
+        // Rule R5: it is written again, at another place.
         self.unreadable.iter().for_each(|planned| drive.index.forget(&planned.found));
         let lost = [&self.unreadable, &self.failed, &self.late].into_iter().flatten();
         let lost = lost.map(|planned| planned.piece).collect();
@@ -212,7 +212,8 @@ impl Sorted {
     }
 }
 
-/// Whether the process, and not the drive, lacks what a read takes. That says nothing of the drive, or of the place.
+/// Whether the process lacks memory or descriptors for a read. Such an error proves nothing about the drive or the
+/// place.
 fn is_of_process(error: &iomill::Error) -> bool {
     const LACKS: [Errno; 3] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     error.errno().is_some_and(|errno| LACKS.iter().any(|lack| lack.raw_os_error() == errno))
@@ -223,7 +224,7 @@ fn place_of(drive: &Drive, planned: &Planned) -> (u64, usize) {
     (offset, planned.pages.len() * PAGE_BYTES)
 }
 
-/// A whole granule from its drive, if it is there and right.
+/// A whole granule from its drive, if it is present and right.
 pub async fn whole(cache: &Inner, drive: &Drive, id: GranuleId) -> Option<Bytes> {
     let found = drive.index.find(id.tag)?;
     let pages = 0..drive.geometry().pages();

@@ -1,37 +1,44 @@
-//! [`pin`] and [`unpin`]: granules that eviction keeps. Rule W6 of `docs/origin.md`. Non-goals: what is brought before it is asked for, and may go
-//! again (`prefetch`).
+//! [`pin`] and [`unpin`]: granules that eviction keeps. Rule W6 of `docs/origin.md`. Non-goals: granules that are
+//! fetched ahead and may be evicted (`prefetch`).
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::cache::Inner;
-use crate::common::{Fault, Result};
+use crate::common::{Fault, Result, pieces};
+use crate::drive::Drive;
 use crate::identity::ObjectId;
 use crate::options::PATIENCE;
 use crate::prefetch::{STEP_BYTES, prefetch};
 use crate::source::Source;
 
-/// How far a pin is.
+/// The progress of a pin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pinned {
-    /// Objects of which all that was asked for is pinned.
+    /// Objects with all requested ranges pinned.
     pub objects: u64,
-    /// Bytes of whole granules that are pinned.
+    /// Bytes of whole pinned granules.
     pub bytes: u64,
-    /// Those of them that came from the origin. The others were there.
+    /// Those of them that were fetched from the origin. The others were cached.
     pub fetched: u64,
 }
 
-/// How often a granule is brought that is not on its drive afterwards.
+/// How often a granule is fetched again if its drive does not have it afterwards.
 const TRIES: u32 = 3;
-/// How often a pin looks whether a granule was written.
+/// The interval at which a pin checks whether a granule was written.
 const LOOK: Duration = Duration::from_millis(2);
-/// One granule in this many of each drive may be pinned. So there is a region with no more of them, which eviction can empty.
+/// The most granules that are unpinned in one hold of the right to append.
+const UNPIN_GRANULES: u64 = 16 << 10;
+/// The interval at which a pin asks for the right to append.
+const PAUSE: Duration = Duration::from_millis(1);
+/// One granule in this many of each drive may be pinned. So some region has no more of them, and eviction can empty it.
 const SHARE: u64 = 2;
 
-/// Brings what lacks of a range, and pins all of it. `done` grows, and is told after each step.
+/// Fetches the missing granules of a range, and pins all of the range. `done` grows, and `progress` is called after
+/// each step.
 pub async fn pin(
     source: &Source<'_>,
     range: Range<u64>,
@@ -61,7 +68,8 @@ pub async fn pin(
     Ok(())
 }
 
-/// A drive on which a range would pin too many granules, and how many bytes may be. What is pinned already is no more.
+/// A drive on which a range would pin too many granules, and the bytes that may be pinned there. Granules that are
+/// pinned already are not counted twice.
 fn full_drive(cache: &Inner, id: ObjectId, some: Range<u64>) -> Option<(&Path, u64)> {
     let (shares, mut more) = (cache.shares(), vec![0; cache.drives.len()]);
     for granule in some.start / cache.granule_bytes..some.end.div_ceil(cache.granule_bytes) {
@@ -77,20 +85,17 @@ fn full_drive(cache: &Inner, id: ObjectId, some: Range<u64>) -> Option<(&Path, u
     })
 }
 
-/// Pins granules, and brings those that lack. Returns the bytes that came from the origin.
+/// Pins granules, and fetches the missing ones. Returns the bytes from the origin.
 async fn pin_some(source: &Source<'_>, id: ObjectId, some: Range<u64>) -> Result<u64> {
     let (cache, mut fetched) = (source.cache, 0);
     for _ in 0..TRIES {
         fetched += prefetch(source, some.clone()).await?.fetched;
         let begun = Instant::now();
         // What was fetched is written behind the fetch.
-        while !mark(cache, id, some.clone(), true) {
-            if begun.elapsed() > PATIENCE {
-                break;
-            }
+        while !has_all(cache, id, &some) && begun.elapsed() < PATIENCE {
             cache.timer.after(LOOK).await;
         }
-        if mark(cache, id, some.clone(), true) {
+        if mark(cache, id, &some, true).await? {
             return Ok(fetched);
         }
     }
@@ -101,21 +106,74 @@ async fn pin_some(source: &Source<'_>, id: ObjectId, some: Range<u64>) -> Result
     Err(Fault::other(why))
 }
 
-/// Makes granules of a range like others.
-pub fn unpin(cache: &Inner, id: ObjectId, range: Range<u64>) {
-    let _not_there = mark(cache, id, range, false);
+/// Unpins the granules of a range.
+pub async fn unpin(cache: &Inner, id: ObjectId, range: Range<u64>) -> Result<()> {
+    for some in pieces(range, UNPIN_GRANULES * cache.granule_bytes) {
+        let _not_all_there = mark(cache, id, &some, false).await?;
+    }
+    Ok(())
 }
 
-/// Marks the granules that are there. Whether all are.
-fn mark(cache: &Inner, id: ObjectId, range: Range<u64>, is_pinned: bool) -> bool {
-    let (shares, mut all) = (cache.shares(), true);
+/// The tags of the granules of a range, for each drive. `None`: a granule has no drive, because none is left.
+fn tags(cache: &Inner, id: ObjectId, range: &Range<u64>) -> Option<Vec<Vec<u64>>> {
+    let (shares, mut tags) = (cache.shares(), vec![Vec::new(); cache.drives.len()]);
     for granule in range.start / cache.granule_bytes..range.end.div_ceil(cache.granule_bytes) {
         let tag = id.granule(granule).tag;
-        let drive = shares.drive(tag).map(|drive| &cache.drives[drive]);
-        match drive.and_then(|drive| Some((drive, drive.index.find(tag)?))) {
-            Some((drive, found)) => drive.index.pin(found.place, is_pinned),
-            None => all = false,
-        }
+        tags[shares.drive(tag)?].push(tag);
     }
-    all
+    Some(tags)
 }
+
+fn has_all(cache: &Inner, id: ObjectId, range: &Range<u64>) -> bool {
+    let has = |(drive, tags): (&Arc<Drive>, Vec<u64>)| tags.iter().all(|tag| drive.index.find(*tag).is_some());
+    tags(cache, id, range).is_some_and(|tags| cache.drives.iter().zip(tags).all(has))
+}
+
+/// Pins or unpins the cached granules. Returns whether all are cached.
+async fn mark(cache: &Inner, id: ObjectId, range: &Range<u64>, is_pinned: bool) -> Result<bool> {
+    let Some(tags) = tags(cache, id, range) else { return Ok(false) };
+    let mut all = true;
+    for (drive, tags) in cache.drives.iter().zip(tags).filter(|(_, tags)| !tags.is_empty()) {
+        let begun = Instant::now();
+        all &= loop {
+            match drive.mark(&tags, is_pinned) {
+                Some(has_all) => break has_all,
+                None if begun.elapsed() > PATIENCE => return Err(busy(drive)),
+                None => cache.timer.after(PAUSE).await,
+            }
+        };
+    }
+    Ok(all)
+}
+
+fn busy(drive: &Drive) -> Fault {
+    let home = drive.home().display();
+    Fault::other(format!(
+        "{home}: pins are not changed, because another process has had the right to write for {PATIENCE:?}; end that \
+         process if it is stopped, and check the drive if it hangs"
+    ))
+}
+
+impl Drive {
+    /// Pins or unpins granules, if the right to append is free now. Rule W7: without it a granule might leave its place
+    /// between its lookup and its mark, and the mark would be that of the next granule there. Returns whether the drive
+    /// has all of them.
+    fn mark(&self, tags: &[u64], is_pinned: bool) -> Option<bool> {
+        let _held = self.try_hold()?;
+        let mut all = true;
+        for tag in tags {
+            match self.index.find(*tag) {
+                Some(found) => {
+                    #[cfg(test)]
+                    self.faults.between_lookup_and_mark();
+                    self.index.pin(found.place, is_pinned)
+                }
+                None => all = false,
+            }
+        }
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests;

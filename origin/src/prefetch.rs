@@ -1,4 +1,4 @@
-//! [`prefetch`]: granules that no drive has are brought before they are asked for. Non-goals: what is brought by reads (`reading`).
+//! [`prefetch`]: fetches missing granules ahead of their first read. Non-goals: fetches by reads (`reading`).
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -9,23 +9,25 @@ use crate::fetch::{self, Fetched};
 use crate::options::PATIENCE;
 use crate::source::Source;
 
-/// What a prefetch has done.
+/// The result of a prefetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prefetched {
-    /// Bytes of whole granules that were asked for.
+    /// Bytes of whole requested granules.
     pub bytes: u64,
-    /// Those of them that came from the origin. The others were there.
+    /// Those of them that were fetched from the origin. The others were cached.
     pub fetched: u64,
 }
 
-/// Most bytes that are fetched before the drives are waited for. They are no more than a part of what may wait to be written.
+/// The most bytes that are fetched before the prefetch waits for the drives. They are only a part of the bytes that may
+/// wait to be written.
 pub const STEP_BYTES: u64 = 8 << 20;
 const STEP_SHARE: u64 = 4;
-/// How often a prefetch looks whether there is room.
+/// The interval at which a prefetch checks for room.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Brings what lacks of a range. It is not dropped as fills behind reads are: it goes on when there is room to write.
+/// Fetches the missing granules of a range. Its fills are not dropped, as those of reads are: it continues when there
+/// is room.
 pub async fn prefetch(source: &Source<'_>, range: Range<u64>) -> Result<Prefetched> {
     let (cache, object) = (source.cache, source.object);
     let id = object.id.ok_or_else(|| {
@@ -62,7 +64,7 @@ pub async fn prefetch(source: &Source<'_>, range: Range<u64>) -> Result<Prefetch
     }
 }
 
-/// Waits until the drives have room for so much, within a bound: one of them may write nothing any more.
+/// Waits until the drives have room for `bytes`, within a bound: one of them may never write again.
 async fn wait_for_room(cache: &Inner, bytes: u64) {
     let begun = Instant::now();
     while !cache.has_room(bytes) && begun.elapsed() < PATIENCE {

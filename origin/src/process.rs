@@ -1,5 +1,6 @@
-//! Which process this is ([`here`]), and a value of which each process has its own ([`PerProcess`]). A forked child has none of its parent's
-//! threads, and a lock that one of them held stays locked. So it uses nothing of its parent's. Non-goals: processes that share a cache.
+//! The number of this process ([`here`]), and a value of which each process has its own ([`PerProcess`]). A forked
+//! child has none of its parent's threads, and a lock that one of them held stays locked. So the child uses no value of
+//! its parent. Non-goals: processes that share a cache.
 //!
 //! Nothing here takes a lock: a thread that the child does not have may hold it.
 
@@ -11,12 +12,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Where the number of this process is: 0 until it is asked for, and in a child before any code of the child runs. The kernel wipes the page (since
-/// Linux 4.14). Null until a process first asks.
+/// The place of this process's number: 0 until a call needs it, and in a child before any code of the child runs. The
+/// kernel clears the page (since Linux 4.14). Null until the first call of a process.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
-/// The number, where the kernel cannot wipe pages. The C library then calls [`clear`] in children, and a fork past it is not seen.
+/// The number, if the kernel cannot clear pages. Then the C library calls [`clear`] in children, and a fork past the C
+/// library is not detected.
 static PLAIN: AtomicU64 = AtomicU64::new(0);
-/// How many numbers were given. A child has this of its parent, so its number is none of its ancestors'.
+/// The number of processes so far that have a number. A child inherits the count, so its number differs from those of
+/// its ancestors.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn clear() {
@@ -30,7 +33,7 @@ pub fn here() -> u64 {
     match word.load(Ordering::Relaxed) {
         0 => {
             let number = NUMBERS.fetch_add(1, Ordering::Relaxed) + 1;
-            // Of two threads that come first, one gives the number.
+            // Of two threads that come first, one sets the number.
             word.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed)
                 .map_or_else(|given| given, |_| number)
         }
@@ -43,7 +46,7 @@ fn find_word() -> &'static AtomicU64 {
     let found = wiped_page().unwrap_or_else(|_| {
         // SAFETY: the function stays, and does no more than store a number, which a child may do.
         let refused = unsafe { libc::pthread_atfork(None, None, Some(clear)) };
-        // It fails if a few bytes of memory are missing. Any allocation would then end the process too.
+        // It fails if a few bytes of memory are missing. Then any allocation would end the process, too.
         assert_eq!(refused, 0, "no memory for a handler of forks");
         (&raw const PLAIN).cast_mut()
     });
@@ -71,13 +74,13 @@ fn wiped_page() -> rustix::io::Result<*mut AtomicU64> {
     Ok(page.cast())
 }
 
-/// A value of which each process has its own. The values of ancestors are left as they are, and are not dropped.
+/// A value of which each process has its own. The values of ancestors stay unchanged, and are not dropped.
 pub struct PerProcess<T>(AtomicPtr<Node<T>>);
 
 struct Node<T> {
     process: u64,
     value: T,
-    /// The node that was first when this one came. Null behind the last one.
+    /// The node that was first when this one was added. Null in the last one.
     next: *mut Node<T>,
 }
 
@@ -87,7 +90,7 @@ unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
 unsafe impl<T: Send + Sync> Send for PerProcess<T> {}
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// With the value of this process.
+    /// A list with the value of this process.
     pub fn new(value: T) -> PerProcess<T> {
         let made = PerProcess(AtomicPtr::new(null_mut()));
         made.insert(value);
@@ -99,7 +102,8 @@ impl<T: Send + Sync> PerProcess<T> {
         let process = here();
         // Acquire: pairs with the Release in `insert`, so that the node is whole.
         let mut at = self.0.load(Ordering::Acquire);
-        // SAFETY: a node that is in the list stays, as it is, until `self` is dropped, which the returned reference rules out.
+        // SAFETY: a node that is in the list stays, as it is, until `self` is dropped, which the returned reference
+        // rules out.
         while let Some(node) = unsafe { at.as_ref() } {
             if node.process == process {
                 return Some(&node.value);
@@ -109,7 +113,8 @@ impl<T: Send + Sync> PerProcess<T> {
         None
     }
 
-    /// The value of this process, which is made if there is none. Two threads may make it, and one of the two counts.
+    /// The value of this process, which is made if it is missing. Two threads may make it, and one of the two values
+    /// counts.
     pub fn get_or_try<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         match self.get() {
             Some(value) => Ok(value),
@@ -203,11 +208,12 @@ mod tests {
         assert_eq!((here(), slot.get()), (parent, Some(&7)));
     }
 
-    /// A child does not see its parent's value, and leaves it alone.
+    /// A child does not see its parent's value, and does not touch it.
     #[test]
     fn a_forked_child_has_a_value_of_its_own() {
         let slot = PerProcess::new(vec![1]);
-        // SAFETY: the child allocates, which the C library allows after a fork, takes no lock of Rust, and ends by `_exit`.
+        // SAFETY: the child allocates, which the C library allows after a fork, takes no lock of Rust, and ends by
+        // `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let right = slot.get().is_none()

@@ -1,5 +1,5 @@
-//! Ranges of an object from the drives, and from the origin what they lack. Rule R2 of `docs/origin.md`. Non-goals: which content is read
-//! (`store`), how pages are proved (`pages`), and how misses are fetched (`fetch`).
+//! Reading ranges of an object from the drives, and the missing parts from the origin. Rule R2 of `docs/origin.md`.
+//! Non-goals: the choice of the content (`store`), proofs of pages (`pages`), and fetching (`fetch`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,24 +19,24 @@ use crate::source::Source;
 struct Piece {
     range: usize,
     granule: u64,
-    /// The pages of the granule that hold it.
+    /// The pages of the granule that have it.
     pages: Range<usize>,
     bytes: Option<Bytes>,
-    /// They are a part of the memory of a GET.
+    /// The bytes are a part of the memory of a GET.
     of_get: bool,
 }
 
-/// What a read brought.
+/// The result of a read.
 pub struct Read {
     pub parts: Vec<Bytes>,
-    /// The origin was asked, and the content was the one that was expected.
+    /// The origin was asked, and had the expected content.
     pub validated: bool,
 }
 
-/// A part shorter than this is copied, so that it does not keep the memory of a whole GET.
+/// A shorter part is copied, so that it does not keep the memory of a whole GET.
 const SHARED_LEAST: usize = 64 << 10;
 
-/// Reads ranges within the object. `have` are granules that are in memory already.
+/// Reads ranges within the object. `have` are the granules that are in memory already.
 pub async fn read(source: &Source<'_>, id: ObjectId, ranges: &[Range<u64>], have: HashMap<u64, Bytes>) -> Result<Read> {
     let cache = source.cache;
     let granule_bytes = cache.granule_bytes;
@@ -60,7 +60,7 @@ pub async fn read(source: &Source<'_>, id: ObjectId, ranges: &[Range<u64>], have
         found.into_iter().for_each(|(piece, bytes)| pieces[piece].bytes = Some(bytes));
         missing.extend(lost.into_iter().map(|piece| pieces[piece].granule));
     }
-    // Rule R2: what was not as its sum says is fetched, as if it had not been there.
+    // Rule R2: a granule with a wrong sum is fetched, like a missing one.
     fetch::fetch(source, id, missing, &mut fetched).await?;
 
     for piece in pieces.iter_mut().filter(|piece| piece.bytes.is_none()) {
@@ -87,7 +87,7 @@ fn pieces(ranges: &[Range<u64>], granule_bytes: u64) -> Vec<Piece> {
     pieces
 }
 
-/// What each drive is asked for, and which granules no index has.
+/// The reads from each drive, and the granules that no index has.
 fn plan(cache: &Inner, id: ObjectId, pieces: &[Piece], have: &HashMap<u64, Bytes>) -> (Vec<Vec<Planned>>, Vec<u64>) {
     let shares = cache.shares();
     let mut plans: Vec<Vec<Planned>> = cache.drives.iter().map(|_| Vec::new()).collect();
@@ -132,7 +132,7 @@ fn assembled(ranges: &[Range<u64>], pieces: &[Piece], granule_bytes: u64) -> Res
     Ok(parts)
 }
 
-/// The bytes of a range in one piece, and how much memory they keep.
+/// The bytes of a range in one piece, and the size of the memory that they keep.
 fn slice_of(range: &Range<u64>, piece: &Piece, granule_bytes: u64) -> Result<(Bytes, usize)> {
     let bytes = piece.bytes.as_ref().ok_or_else(|| Fault::other("a piece has no bytes"))?;
     let base = piece.granule * granule_bytes + (piece.pages.start * PAGE_BYTES) as u64;

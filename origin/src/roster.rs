@@ -1,8 +1,9 @@
-//! [`Roster`]: which directories have been drives of a cache. Each of its drives keeps the list. A directory of the list without a label is the mount
-//! point of a drive that is not mounted, or a drive that was emptied. Neither may become a new drive by itself. Non-goals: what makes a drive
-//! (`label`).
+//! [`Roster`]: the directories that have been drives of a cache. Each of its drives has the list. A directory of the
+//! list without a label is the mount point of an unmounted drive, or a drive that was emptied. Neither may become a new
+//! drive by itself. Non-goals: the steps of making a drive (`label`).
 //!
-//! A cache that has no other drive to ask leaves a mark beside a mount point, in the directory above it: rule M2 of `docs/origin.md`.
+//! In a cache of one drive, no other drive has a roster. So a mark beside the mount point, in the directory above it,
+//! takes its place: rule M2 of `docs/origin.md`.
 
 use std::fs;
 use std::io;
@@ -16,15 +17,15 @@ use crate::options::Options;
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
-    /// Paths as [`name_of`] has them, and the drives that were last opened there.
+    /// Paths as [`name_of`] writes them, and the drives that were last opened there.
     drives: Vec<(String, u128)>,
 }
 
 const TITLE: &str = "iomill-origin roster 1";
-/// Most directories that are remembered. Those that came last are.
+/// The most directories in the list. The newest ones stay.
 const MOST: usize = 4096;
 
-/// The text of a path on one line, with any bytes.
+/// The path as text on one line, with any bytes.
 fn name_of(dir: &Path) -> String {
     format!("{dir:?}")
 }
@@ -34,7 +35,7 @@ fn path_of(home: &Path) -> PathBuf {
 }
 
 impl Roster {
-    /// What a drive remembers. A damaged list says nothing, and is written anew.
+    /// The list of a drive. A damaged list counts as empty, and is written anew.
     pub fn read(home: &Path) -> Result<Roster> {
         match fs::read_to_string(path_of(home)) {
             Ok(text) => Ok(Roster::parse(&text).unwrap_or_default()),
@@ -70,7 +71,7 @@ impl Roster {
         self.drives.drain(..extra);
     }
 
-    /// Takes in what another drive remembers.
+    /// Adds the list of another drive.
     pub fn extend(&mut self, other: Roster) {
         other.drives.into_iter().for_each(|(name, drive)| self.add(name, drive));
     }
@@ -80,7 +81,7 @@ impl Roster {
         self.drives.iter().any(|(other, _)| *other == name)
     }
 
-    /// Notes on the drive of `home` which directories are drives now. The caller holds the drive's lock.
+    /// Writes to the drive of `home` the directories that are drives now. The caller holds the drive's lock.
     pub fn note(home: &Path, drives: &[(PathBuf, u128)]) -> Result<()> {
         let was = Roster::read(home)?;
         let mut now = was.clone();
@@ -100,7 +101,8 @@ fn device_of(path: &Path) -> Result<u64> {
     fs::metadata(path).map(|found| found.dev()).map_err(Error::io("examine", path))
 }
 
-/// Rule M2: leaves a mark beside a drive that is mounted at `dir`. Below `/` itself nothing is needed, because no drive begins there.
+/// Rule M2: leaves a mark beside a drive that is mounted at `dir`. Directly below `/` no mark is needed, because no
+/// drive is made there.
 pub fn mark(dir: &Path) -> Result<()> {
     let (Some(above), Some(mark)) = (dir.parent(), mark_of(dir)) else { return Ok(()) };
     let device = device_of(above)?;
@@ -108,13 +110,13 @@ pub fn mark(dir: &Path) -> Result<()> {
         return Ok(());
     }
     match fs::write(&mark, "A drive of a cache of iomill-origin is mounted beside this file.\n") {
-        // The mount point is another user's then, too, so nothing can be made in it.
+        // Then the mount point is another user's, too, so nothing can be made in it.
         Err(e) if [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem].contains(&e.kind()) => Ok(()),
         written => written.map_err(Error::io("write", mark)),
     }
 }
 
-/// Whether a directory without a label may become a drive. `roster` is what the other drives of the cache remember.
+/// Whether a directory without a label may become a drive. `roster` is the list of the other drives of the cache.
 pub fn may_begin(dir: &Path, options: &Options, roster: &Roster) -> Result<()> {
     if !dir.is_dir() {
         return Err(Error::NoDirectory { path: dir.into() });
@@ -129,16 +131,16 @@ pub fn may_begin(dir: &Path, options: &Options, roster: &Roster) -> Result<()> {
     if !options.anew && has_been_one() { Err(Error::Gone { path: dir.into() }) } else { Ok(()) }
 }
 
-/// What a directory has, before it is opened.
+/// The contents of a directory before it is opened.
 #[derive(Debug)]
 pub struct Looked {
-    /// Its device and inode. `None`: it is not there.
+    /// Its device and inode. `None`: it does not exist.
     pub place: Option<(u64, u64)>,
-    /// The cache of its drive, if it has one, and what that remembers.
+    /// The cache of its drive, if it has one, and the drive's list.
     known: Option<(u128, Roster)>,
 }
 
-/// Looks at a directory. What is wrong with its drive is told when that is opened.
+/// Examines a directory. Problems of its drive are reported when the drive is opened.
 pub fn look(dir: &Path) -> Looked {
     let home = dir.join("iomill-origin");
     let place = fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok();
@@ -146,7 +148,8 @@ pub fn look(dir: &Path) -> Looked {
     Looked { place, known: label.map(|label| (label.cache, Roster::read(&home).unwrap_or_default())) }
 }
 
-/// The cache that directories belong to, if one of them has a label, and what its drives remember. A new drive among old ones gets their cache.
+/// The cache of the directories, if one of them has a label, and the lists of its drives. A new drive among old ones
+/// joins their cache.
 pub fn known_cache<'a>(looked: impl Iterator<Item = &'a Looked>) -> (Option<u128>, Roster) {
     let (mut cache, mut roster) = (None, Roster::default());
     for (own, remembered) in looked.filter_map(|looked| looked.known.as_ref()) {

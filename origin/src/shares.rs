@@ -1,7 +1,8 @@
-//! [`Shares`]: which drive a granule belongs to. All processes compute the same table from the drives' ids and lengths. Non-goals: where on the
-//! drive it is.
+//! [`Shares`]: the drive of a granule. All processes compute the same table from the drives' ids and lengths.
+//! Non-goals: the place on the drive.
 //!
-//! A drive that leaves gives its buckets to the others, and no other bucket moves. One that comes takes its share of each.
+//! If a drive leaves, its buckets go to the others, and no other bucket moves. A drive that comes takes its share of
+//! each.
 
 use crate::identity::mixed;
 
@@ -15,13 +16,13 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// `weights` has the id and the granules of each drive, or `None` for one that takes no part.
+    /// `weights` has the id and the granules of each drive, or `None` for a drive without a share.
     pub fn new(weights: &[Option<(u128, u64)>]) -> Shares {
         let taking_part = || weights.iter().enumerate().filter_map(|(n, drive)| drive.map(|drive| (n as u16, drive)));
         let best = |bucket: usize| {
             let score = |(_, (id, weight)): &(u16, (u128, u64))| {
                 let hash = mixed(*id as u64 ^ mixed((*id >> 64) as u64 ^ mixed(bucket as u64 + 1)));
-                // In (0, 1). The weight makes the chance to be the greatest.
+                // In (0, 1). The weight makes the chance of the greatest value.
                 let unit = ((hash >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
                 *weight as f64 / -unit.ln()
             };
@@ -33,7 +34,7 @@ impl Shares {
 
     /// `None` if no drive is left.
     pub fn drive(&self, tag: u64) -> Option<usize> {
-        // The index uses both ends of the tag; these bits are mixed once more.
+        // The index uses both ends of the tag, so these bits are mixed once more.
         let bucket = (mixed(tag ^ 0x9e37_79b9_7f4a_7c15) >> 52) as usize;
         self.drives.get(bucket).map(|drive| usize::from(*drive))
     }

@@ -1,5 +1,5 @@
-//! [`Source`]: one content of one object, and where it is read. And the checks of what an origin answers: rules C1 and F5 of `docs/origin.md`. Non-goals:
-//! which content that is (`store`).
+//! [`Source`]: one content of one object, and its origin. Also the checks of an origin's answers: rules C1 and F5 of
+//! `docs/origin.md`. Non-goals: the choice of the content (`store`).
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -14,22 +14,24 @@ use crate::counters::add;
 use crate::known::Object;
 use crate::origin::{Answer, Meta};
 
-/// One content of one object, and where it is read.
+/// One content of one object, and its origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     pub cache: &'a Inner,
     pub object: &'a Object,
     pub gets: &'a dyn Gets,
+    /// The call is a prefetch or a pin.
+    pub is_ahead: bool,
 }
 
 /// GETs of one content.
 #[async_trait]
 pub trait Gets: Debug + Send + Sync {
-    /// One GET of a range, of this content only. All of its bytes are there.
+    /// One GET of a range, of this content only. Returns all of its bytes.
     async fn get(&self, object: &Object, range: Range<u64>) -> Result<Bytes>;
 }
 
-/// Rule F5: reads the body of a GET, and refuses one that is not exactly what was asked for.
+/// Rule F5: reads the body of a GET, and refuses a body that is not exactly the requested range.
 pub async fn checked_body(cache: &Inner, path: &str, asked: &Range<u64>, mut answer: Answer) -> Result<Bytes> {
     let expected = asked.start..asked.end.min(answer.meta.size);
     if answer.range != expected {
@@ -50,7 +52,7 @@ pub async fn checked_body(cache: &Inner, path: &str, asked: &Range<u64>, mut ans
         }
         match &first {
             None if chunk.is_empty() => {}
-            // One chunk that is all of the body is not copied.
+            // If one chunk is all of the body, it is not copied.
             None => first = Some(chunk),
             Some(one) => {
                 if rest.is_empty() {

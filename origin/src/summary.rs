@@ -1,11 +1,11 @@
-//! Summaries: what the granules of a region are, on its drive. They are the truth from which an index is made. Rules S1 and S2 of
+//! Summaries: the list of the granules of a region, on its drive. An index is made from them. Rules S1 and S2 of
 //! `docs/origin.md`. Non-goals: reading and writing them (`append`, `load`).
 //!
-//! A page of a summary has little-endian numbers: a checksum of the rest, a magic number, the drive's id (16 bytes), the number and the salt of the
-//! region's life, the region, the page. The number of entries and their length follow. Then come the entries. An entry is the tag of a granule and its
-//! sums.
+//! A page of a summary has little-endian numbers: a checksum of the rest, a magic number, the drive's id (16 bytes),
+//! the number and the salt of the region's life, the region, the page. The number of entries and their length follow.
+//! Then come the entries. An entry is the tag of a granule and its sums.
 
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::geometry::{Geometry, SUMMARY_HEAD_BYTES};
 use crate::identity::{PAGE_BYTES, PAGES_MAX, Sums};
@@ -17,7 +17,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"iomill/1");
 pub struct Life {
     /// Grows with each life of a region of the drive. Never 0.
     pub number: u64,
-    /// Random, so that a page of an earlier use of the drive is no page of this life.
+    /// Random, so that a page from an earlier use of the drive is no page of this life.
     pub salt: u64,
 }
 
@@ -28,7 +28,7 @@ pub struct Entry {
     pub sums: Sums,
 }
 
-/// Where a page of a summary belongs.
+/// The place of a page of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub drive: u128,
@@ -36,14 +36,14 @@ pub struct Place {
     pub page: u32,
 }
 
-/// The words of an entry, as summaries and indexes have them.
+/// The words of an entry, in summaries and indexes.
 pub fn words_of(entry: &Entry, pages: usize) -> impl Iterator<Item = u64> {
     let pairs = entry.sums.chunks(2).take(pages.div_ceil(2));
     let pairs = pairs.map(|pair| u64::from(pair[0]) | u64::from(pair[1]) << 32).collect::<Vec<_>>();
     std::iter::once(entry.tag).chain(pairs)
 }
 
-/// The sums in two-by-two words.
+/// The sums, two in each word.
 pub fn sums_of(words: impl Iterator<Item = u64>) -> Sums {
     let mut sums = [0; PAGES_MAX];
     for (pair, word) in sums.chunks_mut(2).zip(words) {
@@ -53,7 +53,7 @@ pub fn sums_of(words: impl Iterator<Item = u64>) -> Sums {
     sums
 }
 
-/// Writes a page of a summary into `out`, which is one page. Rule S1: it says where it belongs, and in which life.
+/// Writes a page of a summary into `out`, which is one page. Rule S1: the page has its place and its life.
 pub fn encode(out: &mut [u8], geometry: &Geometry, at: Place, life: Life, entries: &[Entry]) {
     out.fill(0);
     let mut cursor = 8;
@@ -72,14 +72,14 @@ pub fn encode(out: &mut [u8], geometry: &Geometry, at: Place, life: Life, entrie
     for entry in entries {
         words_of(entry, geometry.pages()).for_each(|word| put(&word.to_le_bytes()));
     }
-    let sum = xxh3_64(&out[8..PAGE_BYTES]);
+    let sum = XxHash3_64::oneshot(&out[8..PAGE_BYTES]);
     out[..8].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Reads a page of a summary. Rule S2: `None` unless all of it is as it was written, for this place.
 pub fn decode(page: &[u8], geometry: &Geometry, at: Place) -> Option<(Life, Vec<Entry>)> {
     let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| page[at + n]));
-    if page.len() != PAGE_BYTES || word(0) != xxh3_64(&page[8..]) || word(8) != MAGIC {
+    if page.len() != PAGE_BYTES || word(0) != XxHash3_64::oneshot(&page[8..]) || word(8) != MAGIC {
         return None;
     }
     let drive = u128::from(word(16)) | u128::from(word(24)) << 64;

@@ -1,8 +1,8 @@
-//! [`Timer`]: futures that end at a time. Each cache has one, with a thread. A forked child has a cache of its own, and so has timers, too.
-//! Non-goals: exact times.
+//! [`Timer`]: futures that end at a time. Each cache has one, with a thread. A forked child has its own cache, and so
+//! its own timer. Non-goals: exact times.
 //!
-//! Most delays bound a wait that ends earlier. So a new delay does not wake the thread, unless it ends before the thread looks next. After a
-//! delay the thread looks at least once more before it sleeps without an end.
+//! Most delays bound a wait that ends earlier. So a new delay does not wake the thread, unless it ends before the
+//! thread's next look. After a delay the thread looks at least once more before it sleeps without an end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -30,18 +30,18 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Delays that were polled, by their ends.
+    /// Polled delays, by their ends.
     due: BTreeMap<(Instant, u64), Waker>,
     /// The number of the next delay.
     next: u64,
-    /// When the thread looks next. `None`: when it is told.
+    /// The time of the thread's next look. `None`: it waits for a signal.
     looks: Option<Instant>,
-    /// A delay came since the thread looked last.
+    /// A delay was added since the thread's last look.
     is_used: bool,
     ends: bool,
 }
 
-/// A future that ends at a time. Polled after its end, it has ended.
+/// A future that ends at a time. A poll after its end is ready.
 #[derive(Debug)]
 pub struct Delay {
     shared: Arc<Shared>,
@@ -50,13 +50,13 @@ pub struct Delay {
     number: Option<u64>,
 }
 
-/// The end of a time that begins now. A time that no clock can tell is as good as no end.
+/// The end of a time that begins now. A time beyond the clock's range counts as no end.
 pub fn end_of(time: Duration) -> Instant {
     const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
     Instant::now() + time.min(LONGEST)
 }
 
-/// The time between two looks of the thread while delays come.
+/// The interval of the thread's looks while delays are added.
 const TICK: Duration = Duration::from_millis(100);
 
 impl Timer {
@@ -78,7 +78,7 @@ impl Timer {
 
 #[cfg(test)]
 impl Timer {
-    /// The lock, for a test of what goes on without it.
+    /// The lock, for a test of calls that must not need it.
     pub fn locked(&self) -> impl Sized {
         locked(&self.shared.state)
     }
@@ -119,7 +119,7 @@ impl Shared {
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }
-        // What waits for a cache that has gone looks at the time when it is polled.
+        // If its cache no longer exists, a waiting delay compares the time when it is polled.
         let left = std::mem::take(&mut state.due);
         drop(state);
         left.into_values().for_each(Waker::wake);
@@ -174,7 +174,7 @@ mod tests {
             }
         });
         block_on(join_all(delays));
-        // One that comes when the thread sleeps without an end.
+        // One that is added while the thread sleeps without an end.
         thread::sleep(TICK * 3);
         assert!(locked(&timer.shared.state).looks.is_none());
         block_on(timer.after(Duration::from_millis(2)));

@@ -1,4 +1,5 @@
-//! The cache over stores of object_store 0.14. What differs from other versions is in the crate `objects-common`: results and errors.
+//! The cache over stores of object_store 0.14. The crate `objects-common` has the differences to other versions:
+//! results and errors.
 
 use object_store_0_14 as object_store;
 
@@ -7,5 +8,5 @@ mod versioned;
 
 pub use versioned::{Cached, Content};
 
-/// Results and errors as this version has them.
+/// Results and errors in the form of this version.
 use crate::common::v0_14 as result;

@@ -1,15 +1,16 @@
-//! [`Watched`]: the blocking call on a drive that is under way in this process, and how long it has taken. A call cannot be ended from outside, so
-//! all others stop waiting for it. Rule D2 of `docs/origin.md`. Non-goals: reads of granules, which have futures (`bounded`).
+//! [`Watched`]: the blocking call on a drive in this process that is in flight, and its time so far. A call cannot be
+//! cancelled, so all others stop waiting for it. Rule D2 of `docs/origin.md`. Non-goals: reads of granules, which have
+//! futures (`bounded`).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// See the module. There is one call at a time: it is made under the lock of the drive.
+/// See the module. There is one call at a time, under the lock of the drive.
 #[derive(Debug)]
 pub struct Watched {
     made: Instant,
     within: Duration,
-    /// When the call began, in nanoseconds since `made`, and one more. 0: none is under way.
+    /// The begin of the call, in nanoseconds since `made`, plus one. 0: no call is in flight.
     begun: AtomicU64,
 }
 
@@ -34,7 +35,7 @@ impl Watched {
         u64::try_from(self.made.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// How many times the bound the call under way has taken so far.
+    /// The time of the call in flight so far, in whole bounds.
     pub fn bounds_passed(&self) -> u64 {
         let begun = self.begun.load(Relaxed);
         if begun == 0 {

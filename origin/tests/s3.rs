@@ -1,5 +1,6 @@
-//! The cache over a store that speaks S3, by `http`: the suite of object_store 0.14, gathers, and changes behind the cache's back. It is skipped where the
-//! environment names no store: `S3_ENDPOINT`, `S3_BUCKET`, `S3_KEY` and `S3_SECRET`. It deletes all objects of the bucket.
+//! The cache over a store that speaks S3, by `http`: the suite of object_store 0.14, gathers, and changes behind the
+//! cache's back. It is skipped where the environment names no store: `S3_ENDPOINT`, `S3_BUCKET`, `S3_KEY` and
+//! `S3_SECRET`. It deletes all objects of the bucket.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -60,7 +61,8 @@ fn random(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// One test, because there is one bucket. It has the parts of the suite that a store over Ceph passes without a cache, too.
+/// One test, because there is one bucket. It runs the parts of the suite that a store over Ceph also passes without a
+/// cache.
 #[tokio::test(flavor = "multi_thread")]
 async fn suite() {
     let Some(rig) = rig(|options| options) else { return };

@@ -6,7 +6,7 @@ use object_store_0_13 as object_store;
 #[path = "suite/mod.rs"]
 mod suite;
 
-/// Results as this version has them.
+/// Results in the form of this version.
 mod result {
     use super::object_store::{Attributes, GetResult, GetResultPayload, ObjectMeta};
     use std::ops::Range;

@@ -1,5 +1,5 @@
-//! [`Walk`]: the files below a directory, in the order of the bytes of their names, which are their paths. It holds the names of the directories
-//! on the way to one file, and of no others. Non-goals: which threads may wait for it.
+//! [`Walk`]: the files below a directory, in the order of the bytes of their names, which are their paths. It keeps the
+//! names in the directories on the way to one file, and in no others. Non-goals: which threads may wait for it.
 
 use std::collections::VecDeque;
 use std::fs::{self, DirEntry};
@@ -42,7 +42,7 @@ impl Walk {
         Walk { root, prefix, after, delimiter, shown: None, levels }
     }
 
-    /// Reads a directory. Its name ends with `/`, or is empty for the root. `None` if there is no such directory any more.
+    /// Reads a directory. Its name ends with `/`, or is empty for the root. `None` if the directory no longer exists.
     fn read(&self, name: &str) -> Result<Option<Level>> {
         let path = self.root.join(name);
         let read = || -> io::Result<_> {
@@ -59,7 +59,7 @@ impl Walk {
             let why = format!("the symbolic link {} leads to a directory above itself; remove it", path.display());
             return Err(Fault::other(why));
         }
-        // What is not asked for is not looked at, and its faults are none of this listing.
+        // Names outside the prefix are not looked at, and their faults are not the listing's.
         let rest = self.prefix.get(name.len()..).unwrap_or_default();
         let asked = entries.iter().filter(|entry| entry.file_name().as_bytes().starts_with(rest.as_bytes()));
         let mut children: Vec<Result<String>> = asked.filter_map(|entry| child(name, entry).transpose()).collect();
@@ -68,7 +68,7 @@ impl Walk {
         Ok(Some(Level { identity, children: children.into() }))
     }
 
-    /// Goes into a directory.
+    /// Enters a directory.
     fn descend(&mut self, name: &str) -> Result<()> {
         let level = self.read(name)?;
         self.levels.get_or_insert_default().extend(level);
@@ -86,7 +86,8 @@ impl Walk {
         }
     }
 
-    /// What is to be shown of a child. Its name begins with the prefix. Goes into a directory that may have more.
+    /// The entry of a child, if it is shown. The child's name begins with the prefix. Enters a directory that may have
+    /// more.
     fn visit(&mut self, name: String) -> Option<Result<Entry>> {
         let is_directory = name.ends_with('/');
         let is_passed = |name: &str| self.after.as_ref().is_some_and(|after| name <= after.as_str());
@@ -148,7 +149,7 @@ impl Iterator for Walk {
     }
 }
 
-/// Whether no name begins so. As a path such a prefix may lead out of the root.
+/// Whether no name has this prefix. As a path it might lead out of the root.
 fn is_of_no_name(prefix: &str) -> bool {
     let Some((whole, _)) = prefix.rsplit_once('/') else { return false };
     whole.split('/').any(|segment| ["", ".", ".."].contains(&segment))

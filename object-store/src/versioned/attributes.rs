@@ -1,5 +1,5 @@
-//! Attributes of objects as attributes of the catalog. `docs/objects.md` has the table of their keys. Attributes of a file with other keys are
-//! not those of an object.
+//! Attributes of objects as attributes of the catalog. `docs/objects.md` has the table of their keys. Attributes of a
+//! file with other keys are not those of an object.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Errors and what is known of objects, in the types of one version of `object_store`.
+//! Errors and metadata in the types of one version of `object_store`.
 
 use super::object_store::path::Path;
 use super::object_store::{Error, ObjectMeta};

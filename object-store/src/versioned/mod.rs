@@ -1,5 +1,5 @@
-//! [`IomillStore`] for one version of `object_store`, which the module above names. Non-goals: where objects are (`crate::source`), and what
-//! differs between versions (`crate::v0_13`, `crate::v0_14`).
+//! [`IomillStore`] for one version of `object_store`, which the module above names. Non-goals: the place of objects
+//! (`crate::source`), and the differences between versions (`crate::v0_13`, `crate::v0_14`).
 
 mod attributes;
 mod convert;
@@ -36,11 +36,12 @@ const DELETES_IN_FLIGHT: usize = 64;
 
 /// An object store over iomill: the files of an array, or the ordinary files of a directory. Clones are the same store.
 ///
-/// An object is a file of the same name. Its etag is its version in the catalog, which no other content of the array ever has. A put, a copy, a
-/// rename and a delete are durable when their futures resolve, and happen as a whole or not at all. They go on if their futures are dropped.
+/// An object is a file of the same name. Its etag is its version in the catalog, which no other content of the array
+/// ever has. A put, a copy, a rename and a delete are durable when their futures resolve, and happen as a whole or not
+/// at all. They go on if their futures are dropped.
 ///
-/// It works on any executor. No poll waits for a drive. Bytes that are in the cache are copied when a read is first polled, and the
-/// chunks of a payload are joined when a put is.
+/// It works on any executor. No poll waits for a drive. The first poll of a read copies the bytes that are in the
+/// cache, and the first poll of a put joins the chunks of its payload.
 #[derive(Clone)]
 pub struct IomillStore(Store);
 
@@ -51,21 +52,23 @@ impl fmt::Debug for IomillStore {
 }
 
 impl IomillStore {
-    /// The files of an array. What the array is opened with counts here, too: the size of its cache, its engines, its mode. Close it by
-    /// [`Array::close`] before it is opened again: what the store still has open is closed by other threads.
+    /// The files of an array, with the array's cache, engines and mode. Before the array is opened again, close it by
+    /// [`Array::close_async`] or [`Array::close`]: after a mere drop of the store, other threads close its files some
+    /// time later.
     pub fn array(array: Array) -> IomillStore {
         IomillStore(Store::array(array))
     }
 
-    /// The ordinary files below a directory, in place and for reading, through the process's shared [`Runtime`]. Symbolic links are followed,
-    /// also out of the directory. Whatever would change a file is [`NotSupported`](object_store::Error::NotSupported).
+    /// The ordinary files below a directory, in place and for reading, through the process's shared [`Runtime`].
+    /// Symbolic links are followed, also out of the directory. Calls that would change a file fail with
+    /// [`NotSupported`](object_store::Error::NotSupported).
     ///
-    /// It opens nothing yet but the directory. An error if there is none.
+    /// It opens only the directory yet, and fails if there is none.
     pub fn plain(dir: impl AsRef<FsPath>) -> Result<IomillStore> {
         IomillStore::of_files(dir.as_ref(), None)
     }
 
-    /// [`IomillStore::plain`] with a runtime of its own, and so with a cache of its own.
+    /// [`IomillStore::plain`] through `runtime`, and so with that runtime's cache.
     pub fn plain_with(dir: impl AsRef<FsPath>, runtime: &Runtime) -> Result<IomillStore> {
         IomillStore::of_files(dir.as_ref(), Some(runtime))
     }
@@ -80,19 +83,19 @@ impl IomillStore {
         Ok(IomillStore(self.0.within(prefix.as_ref())))
     }
 
-    /// How the files of new objects are made. A store of ordinary files makes none, so there it changes nothing.
+    /// Sets the options for the files of new objects. It has no effect on a store of ordinary files.
     pub fn with_file_options(mut self, options: FileOptions) -> IomillStore {
         self.0.file_options = options;
         self
     }
 
-    /// The array, for what the trait has no call: its size, its counters, its cache, rows. `None` for a store of ordinary files. Names of its
-    /// files begin with the store's prefix.
+    /// The array, for calls that the trait lacks: its size, its counters, its cache, rows. `None` for a store of
+    /// ordinary files. Names of its files begin with the store's prefix.
     pub fn as_array(&self) -> Option<&Array> {
         self.0.as_array()
     }
 
-    /// The object as it is now, open, after the conditions of a get.
+    /// Opens the present content of an object, after a check of the get's conditions.
     async fn open(
         &self,
         location: &Path,
@@ -109,7 +112,7 @@ impl IomillStore {
     }
 }
 
-/// Why an object was not opened.
+/// The reason why an object was not opened.
 enum Refused {
     Condition(object_store::Error),
     Fault(Fault),
@@ -194,8 +197,8 @@ impl ObjectStore for IomillStore {
         Ok(result::get(payload, meta, range, attributes::of_catalog(&found.attributes)))
     }
 
-    /// One gather of the ranges, each as it is: neither joined with its neighbours nor read beyond its bytes. All results share one
-    /// memory, which goes when the last of them is dropped.
+    /// One gather of the ranges: they are neither joined nor extended. All results share one allocation, which is freed
+    /// when the last of them is dropped.
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (_, handle, meta) = self.open(location, &GetOptions::default()).await?;
         let within = |range: &Range<u64>| match GetRange::Bounded(range.clone()).as_range(meta.size) {

@@ -60,7 +60,8 @@ impl MultipartUpload for Ordered {
     }
 }
 
-/// What `MultipartStore` takes. An upload that is neither completed nor aborted lasts as long as the store and its clones.
+/// The calls of `MultipartStore`. An upload that is neither completed nor aborted lasts as long as the store and its
+/// clones.
 impl IomillStore {
     pub(in super::super) async fn begin_upload(
         &self,

@@ -1,4 +1,4 @@
-//! Listings by pages. A page's token is the last entry that it has.
+//! Listings by pages. A page's token is its last entry.
 
 use async_trait::async_trait;
 use futures_util::stream::StreamExt;

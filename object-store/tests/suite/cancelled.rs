@@ -1,5 +1,5 @@
-//! Futures that are dropped: each call is dropped after each number of polls. Whatever was asked for is done as a whole or not at all, and no space is
-//! lost.
+//! Futures that are dropped: each call is dropped after each number of polls. Whatever was asked for is done as a whole
+//! or not at all, and no space is lost.
 
 use std::future::Future;
 use std::pin::pin;

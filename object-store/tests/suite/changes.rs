@@ -1,4 +1,5 @@
-//! Objects that are replaced, renamed and deleted while they are read: a read has one content, and a handle that is held serves no old one.
+//! Objects that are replaced, renamed and deleted while they are read: a read has one content, and a handle that is
+//! held serves no old one.
 
 use std::time::Duration;
 

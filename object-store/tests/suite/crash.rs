@@ -1,4 +1,5 @@
-//! A process that puts, uploads, copies and renames is killed, again and again on the same array. Each object is whole then, and no space is lost.
+//! A process that puts, uploads, copies and renames is killed, again and again on the same array. Each object is whole
+//! then, and no space is lost.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};

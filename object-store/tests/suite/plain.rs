@@ -268,7 +268,8 @@ async fn whatever_changes_files_is_not_supported() {
     assert!(IomillStore::plain(dir.path().join("object")).unwrap_err().to_string().contains("no directory"));
 }
 
-/// A get sees a file that has been replaced, that has grown, and that is gone. It does so with a handle of the old one, too.
+/// A get sees a file that has been replaced, that has grown, and that is gone. It does so with a handle of the old one,
+/// too.
 #[tokio::test]
 async fn a_changed_file_is_noticed() {
     let dir = dir();

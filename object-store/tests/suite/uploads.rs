@@ -1,4 +1,5 @@
-//! Uploads in parts of different lengths and in any order, ends of uploads that meet other calls, and wrong addresses of uploads.
+//! Uploads in parts of different lengths and in any order, ends of uploads that meet other calls, and wrong addresses
+//! of uploads.
 
 use std::future::Future;
 use std::pin::pin;

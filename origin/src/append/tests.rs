@@ -40,7 +40,7 @@ fn known(drive: &Drive, granules: std::ops::Range<u64>) -> usize {
     granules.filter(|n| drive.index.find(id(*n).tag).is_some()).count()
 }
 
-/// The drive without what memory knew of it.
+/// The drive without its state in memory.
 fn without_index(dir: &Path, drive: Drive) -> Drive {
     drop(drive);
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -106,7 +106,7 @@ fn a_page_of_an_earlier_life_is_no_part_of_a_summary() {
     assert_eq!(known(&drive, all..all + page + 5) as u64, page + 5);
 }
 
-/// A process dies behind the summary and before the index.
+/// A process dies after the summary and before the index.
 #[test]
 fn what_a_process_wrote_and_did_not_make_known_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn what_is_there_is_not_appended_again() {
     assert!(other.try_hold().is_some());
 }
 
-/// All of a drive's index comes again from its summaries.
+/// The index of a drive is made again from its summaries.
 #[test]
 fn an_index_is_made_again_from_summaries() {
     let dir = tempfile::tempdir().unwrap();
@@ -155,7 +155,7 @@ fn an_index_is_made_again_from_summaries() {
     assert_eq!(region.filled, 103, "the newest region goes on");
 }
 
-/// It can be read, and hits go well in between. So only a count of its writes finds it.
+/// It can be read, and successful reads happen in between. So only a count of its writes detects the failure.
 #[test]
 fn a_drive_that_can_be_read_and_not_written_is_told_of_once_and_left_out() {
     let (dir, notices) = (tempfile::tempdir().unwrap(), Notices::default());

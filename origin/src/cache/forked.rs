@@ -14,7 +14,7 @@ use crate::pages::whole;
 const GRANULE: usize = 16 << 10;
 const ALONE: &str = "IOMILL_ORIGIN_ALONE";
 
-/// Runs a test again in a process of its own, where no other test has a lock while it forks. `true`: it has run.
+/// Runs a test again in a process of its own, where no other test holds a lock while it forks. `true`: it has run.
 fn has_run_alone() -> bool {
     if std::env::var_os(ALONE).is_some() {
         return false;
@@ -38,7 +38,7 @@ fn id(n: u64) -> GranuleId {
 
 fn fills_and_reads(cache: &Cache, n: u64) -> bool {
     let inner = cache.here().unwrap();
-    inner.offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None }, false);
+    inner.offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None, is_ahead: false }, false);
     let is_written = cache.flush_within(Duration::MAX);
     cache.wait_until_loaded();
     block_on(inner.timer.after(Duration::from_millis(1)));
@@ -46,7 +46,7 @@ fn fills_and_reads(cache: &Cache, n: u64) -> bool {
     is_written && read(0) && read(n) && cache.counters().filled == 1 && cache.notices().is_empty()
 }
 
-/// No thread of the child gives these locks back, so one that it took would hold it up for ever.
+/// No thread of the child releases these locks, so a child that took one would wait for ever.
 #[test]
 fn a_child_takes_no_lock_of_its_parent() {
     if has_run_alone() {
@@ -63,13 +63,14 @@ fn a_child_takes_no_lock_of_its_parent() {
         inner.notices.locked(),
         inner.shares.write().unwrap(),
     );
-    // SAFETY: the child runs no code of other threads, of which none is in it. What it uses of this test is idle, but for the locks.
+    // SAFETY: the child runs no code of other threads, because it has none of them. The data of this test that it uses
+    // are idle, except for the locks.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: a signal that ends the child, and nothing else.
         unsafe { libc::alarm(60) };
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fills_and_reads(&cache, 1)));
-        // SAFETY: it ends the child at once. What the child has is the kernel's to give back.
+        // SAFETY: it ends the child at once. The kernel frees the child's resources.
         unsafe { libc::_exit(if right.unwrap_or(false) { 0 } else { 1 }) };
     }
     drop(locks);

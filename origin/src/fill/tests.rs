@@ -27,7 +27,7 @@ fn offer(cache: &Cache, n: u64) {
         Claimed::Mine(claim) => Some(claim),
         other => panic!("{other:?}"),
     };
-    inner.offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim }, false);
+    inner.offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim, is_ahead: false }, false);
 }
 
 fn until(what: &str, condition: impl Fn() -> bool) {
@@ -38,7 +38,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// What waits for a drive that never answers: nothing. What was to be written is dropped, and the drive is left out.
+/// No call waits for a drive that never answers. Its fills are dropped, and the drive is left out.
 #[test]
 fn a_drive_that_hangs_in_a_write_holds_nothing_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -71,7 +71,8 @@ fn a_drive_that_hangs_in_a_write_holds_nothing_up() {
     until("the thread goes on for ever", || Arc::strong_count(&drive) == 1);
 }
 
-/// What waited behind the write is dropped when the drive dies, and not kept in memory as long as the thread is stuck.
+/// If the drive dies, the granules behind the write are dropped, and do not stay in memory as long as the thread is
+/// stuck.
 #[test]
 fn a_drive_that_dies_in_a_write_keeps_no_memory_of_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,14 +84,14 @@ fn a_drive_that_dies_in_a_write_keeps_no_memory_of_others() {
     until("the write does not begin", || locked(&inner.fillers[0].shared.queue).writing);
     (1..20).for_each(|n| offer(&cache, n));
     until("it is not left out", || drive.is_late() && drive.is_dead());
-    inner.fillers[0].offer(Fill { id: id(20), bytes: vec![1; GRANULE].into(), claim: None }, false);
+    inner.fillers[0].offer(Fill { id: id(20), bytes: vec![1; GRANULE].into(), claim: None, is_ahead: false }, false);
     assert_eq!(locked(&inner.fillers[0].shared.queue).bytes, GRANULE as u64, "what is being written");
     assert_eq!(cache.counters().dropped, 20);
     assert!(matches!(drive.index.claim(id(7).tag, Duration::ZERO), Claimed::Mine(_)));
     drive.call_hangs.store(false, Relaxed);
 }
 
-/// A drive that was late for a while goes on as if nothing had been.
+/// A drive that was late for a while is used again.
 #[test]
 fn a_late_write_that_ends_makes_room_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -106,7 +107,8 @@ fn a_late_write_that_ends_makes_room_again() {
     assert_eq!((cache.counters().filled, cache.notices().len()), (2, 0));
 }
 
-/// Seen to fail when each drive was waited for, and when the first error ended the call: it did not end, and the other drive stayed full.
+/// Seen to fail if each drive was waited for, and if the first error ended the call: it did not end, and the other
+/// drive stayed full.
 #[test]
 fn an_eviction_goes_on_without_a_drive_that_hangs() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +117,9 @@ fn an_eviction_goes_on_without_a_drive_that_hangs() {
     let options = Options::new().bytes(8 << 20).region_bytes(1 << 20).memory_bytes(1 << 20).index_dir(dir.path());
     let cache = Cache::open(&drives, options.on_root(true).write_within(Duration::from_millis(200))).unwrap();
     let inner = cache.here().unwrap();
-    (0..40).for_each(|n| inner.offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None }, false));
+    (0..40).for_each(|n| {
+        inner.offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None, is_ahead: false }, false)
+    });
     assert!(cache.flush_within(Duration::MAX));
     let filled = || cache.stat().iter().map(|drive| drive.allocated_bytes > 0).collect::<Vec<_>>();
     assert_eq!(filled(), [true, true]);
@@ -129,7 +133,7 @@ fn an_eviction_goes_on_without_a_drive_that_hangs() {
     assert_eq!(cache.evict().unwrap(), 0);
 }
 
-/// Seen to fail by not ending: the thread asked for the right on and on, and told nothing.
+/// Seen to fail by not ending: the thread asked for the right without an end, and reported nothing.
 #[test]
 fn a_process_that_keeps_the_right_to_append_holds_no_wait_up() {
     use crate::drive::Terms;

@@ -1,7 +1,8 @@
-//! Claims: a process says which granules it fetches, so that others wait for them instead of fetching them too. Rules F2 and F3 of
-//! `docs/origin.md`. Non-goals: tasks of one process (`flights`).
+//! Claims: a process announces the granules that it fetches, so that other processes wait for them instead of fetching
+//! them, too. Rules F2 and F3 of `docs/origin.md`. Non-goals: tasks of one process (`flights`).
 //!
-//! A claim is a hint with an end: the process may be killed. A granule goes unclaimed if its bucket is full of claims.
+//! A claim is a hint with an end: the process may be killed. If the bucket of a granule is full of claims, it is
+//! fetched unclaimed.
 
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::time::Duration;
@@ -10,10 +11,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{CLAIMS, Index, SLOTS};
 
-/// What became of the wish to fetch a granule.
+/// The result of an attempt to claim a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claimed {
-    /// This process fetches it, and gives the claim back.
+    /// This process fetches it, and releases the claim.
     Mine(Claim),
     /// Another process fetches it, for a while.
     Others,
@@ -21,7 +22,7 @@ pub enum Claimed {
     No,
 }
 
-/// The right to give a claim back.
+/// The right to release a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     at: usize,
@@ -29,7 +30,8 @@ pub struct Claim {
 }
 
 impl Index {
-    /// Claims a granule for as long as `bound`. Rule F2. A claim of this process itself is another's, too: its tasks have met before.
+    /// Claims a granule for at most `bound`. Rule F2. A claim of this process itself counts as another's: its tasks
+    /// share their fetches in `flights`.
     pub fn claim(&self, tag: u64, bound: Duration) -> Claimed {
         self.claim_at(tag, bound, now_ms())
     }
@@ -48,24 +50,26 @@ impl Index {
         let Some((at, seen)) = free else { return Claimed::No };
         let bound = u64::try_from(bound.as_millis()).unwrap_or(u64::MAX).min(LONGEST_MS - 1);
         let word = tag << END_BITS | (now + bound) & END;
-        // AcqRel: of two processes that find a word free, one gets it. The other one fetches unclaimed, which is rare and costs a GET.
+        // AcqRel: of two processes that find a word free, one gets it. The other one fetches unclaimed, which is rare
+        // and costs a GET.
         match self.word(at).compare_exchange(seen, word, AcqRel, Relaxed) {
             Ok(_) => Claimed::Mine(Claim { at, word }),
             Err(_) => Claimed::No,
         }
     }
 
-    /// Gives a claim back: the granule is there, or will not come.
+    /// Releases a claim: the granule is in the index, or will not be.
     pub fn unclaim(&self, claim: Claim) {
-        // If it has ended, another process may have the word by now.
+        // If it has expired, another process may have the word by now.
         let _ended = self.word(claim.at).compare_exchange(claim.word, 0, AcqRel, Relaxed);
     }
 }
 
-/// Bits of a claim for its end in milliseconds: 34 years of a clock that begins with the machine, as the index does. The rest are of the tag.
+/// Bits of a claim for its end in milliseconds: 34 years of a clock that begins with the machine, like the index. The
+/// other bits are of the tag.
 const END_BITS: u32 = 40;
 const END: u64 = (1 << END_BITS) - 1;
-/// A word with an end further away is no claim: it was damaged.
+/// A word with a later end is damaged, and no claim.
 const LONGEST_MS: u64 = 1 << 30;
 
 /// All processes of the machine have this clock.
@@ -80,7 +84,7 @@ mod tests {
     use crate::geometry::Geometry;
     use crate::label::Label;
 
-    /// A claim of a process that was killed has ended, however long the machine runs on.
+    /// A claim of a killed process expires, however long the machine runs.
     #[test]
     fn a_claim_that_has_ended_stays_ended() {
         let dir = tempfile::tempdir().unwrap();
@@ -96,12 +100,12 @@ mod tests {
                 panic!("claimed after {days} days")
             };
             assert_eq!(index.claim_at(9 << 41, second, later), Claimed::Others);
-            // The next round finds the claim of a process that was killed then.
+            // The next round finds the expired claim of a killed process.
             let _left = claim;
         }
     }
 
-    /// Whatever is in the words of a bucket, a granule is claimed no later than after the longest time of a claim that is right.
+    /// With any words in a bucket, a granule can be claimed within the longest time of a valid claim.
     #[test]
     fn a_damaged_word_is_no_claim() {
         let dir = tempfile::tempdir().unwrap();
@@ -114,7 +118,7 @@ mod tests {
             (0..CLAIMS).for_each(|n| index.word(index.shape.claims + n).store(word, Relaxed));
             assert!(matches!(index.claim_at(tag, second, now), Claimed::Mine(_)), "{word:x}");
         }
-        // One that looks like a claim is one, for as long as a claim may last.
+        // A random word that looks like a claim counts as one, for the longest time of a claim.
         let longest = of_tag | (now + LONGEST_MS - 1);
         (0..CLAIMS).for_each(|n| index.word(index.shape.claims + n).store(longest, Relaxed));
         assert_eq!(index.claim_at(tag, second, now), Claimed::Others);

@@ -14,8 +14,8 @@ use crate::label::Label;
 use crate::mapping::Mapping;
 
 impl Index {
-    /// The index of a drive. The caller holds the drive's lock, so that one process makes it. An index of another boot, drive or shape is replaced:
-    /// of memory that a crash of the machine has ended, nothing is believed.
+    /// The index of a drive. The caller holds the drive's lock, so that one process makes it. An index of another boot,
+    /// drive or shape is replaced: after a crash of the machine, none of its memory is trusted.
     pub fn open(dir: &Path, label: &Label) -> Result<Index> {
         let path = dir.join(format!("iomill-origin-{:032x}-{:032x}", label.cache, label.drive));
         let shape = Shape::new(label.geometry);
@@ -30,6 +30,15 @@ impl Index {
         made(&path, shape, label, boot).map_err(failed)
     }
 
+    fn of(words: Mapping, shape: Shape) -> Index {
+        Index {
+            words,
+            shape,
+            #[cfg(test)]
+            death: Default::default(),
+        }
+    }
+
     fn is_of(&self, label: &Label, boot: u128) -> bool {
         let head = self.shape.head(label, boot);
         // Acquire: pairs with the Release in `made`.
@@ -38,12 +47,12 @@ impl Index {
     }
 }
 
-/// `None` if a file is there, and is no index of this shape.
+/// `None` if a file exists, and is no index of this shape.
 fn found(path: &Path, shape: Shape) -> io::Result<Option<Index>> {
     let open = OpenOptions::new().read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
     let file = open?;
     let metadata = file.metadata()?;
-    // The directory may be open to all users. What another one has made may change, or end, under this process.
+    // The directory may be open to all users. The file of another user may change or be cut under this process.
     let mine = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid()) && metadata.mode() & 0o022 == 0;
     if !mine {
         let why = "it belongs to another user; remove it, or choose another directory";
@@ -52,11 +61,11 @@ fn found(path: &Path, shape: Shape) -> io::Result<Option<Index>> {
     if !metadata.is_file() || metadata.len() != shape.words as u64 * 8 || metadata.blocks() * 512 < metadata.len() {
         return Ok(None);
     }
-    Ok(Some(Index { words: Mapping::new(&file, shape.words)?, shape }))
+    Ok(Some(Index::of(Mapping::new(&file, shape.words)?, shape)))
 }
 
 fn made(path: &Path, shape: Shape, label: &Label, boot: u128) -> io::Result<Index> {
-    // The name is this process's: no other one holds the drive's lock.
+    // No other process has this name, because this one holds the drive's lock.
     let staged = path.with_extension("new");
     match fs::remove_file(&staged) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -66,11 +75,11 @@ fn made(path: &Path, shape: Shape, label: &Label, boot: u128) -> io::Result<Inde
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
         let file: File = options.open(&staged)?;
-        // Blocks for all of it: a page that has none could not be touched on a full file system.
+        // Blocks for all of it: on a full file system a touch of a page without a block would end the process.
         fallocate(&file, FallocateFlags::empty(), 0, shape.words as u64 * 8)?;
-        let index = Index { words: Mapping::new(&file, shape.words)?, shape };
+        let index = Index::of(Mapping::new(&file, shape.words)?, shape);
         shape.head(label, boot).into_iter().enumerate().for_each(|(n, word)| index.word(n).store(word, Relaxed));
-        // Release: a process that finds it ready finds its head.
+        // Release: a process that finds the index ready finds its head.
         index.word(READY).store(1, Release);
         fs::rename(&staged, path)?;
         Ok(index)
@@ -78,10 +87,10 @@ fn made(path: &Path, shape: Shape, label: &Label, boot: u128) -> io::Result<Inde
     make().inspect_err(|_| drop(fs::remove_file(&staged)))
 }
 
-/// What tells this run of the kernel from others. A number that is only guessed would end the index of other processes.
+/// What distinguishes this run of the kernel from others. A guessed number would replace the index of other processes.
 fn boot_id() -> io::Result<u128> {
     let text = match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
-        // Without procfs all runs are one. A summary of another run is proved by its pages.
+        // Without procfs all runs count as one. Pages prove the summaries of another run.
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(0),
         read => read?,
     };

@@ -118,7 +118,7 @@ fn an_index_of_another_boot_or_shape_is_made_anew() {
     assert!(Index::open(dir.path(), &label()).unwrap().find(99).is_none(), "damaged");
 }
 
-/// Any bits are no more than a miss, or a place that is on the drive.
+/// Any bits are at most a miss, or a place that is on the drive.
 #[test]
 fn random_words_are_no_danger() {
     let (_dir, index) = fresh();

@@ -31,7 +31,10 @@ fn id(n: u64) -> GranuleId {
 
 fn fill(cache: &Cache, granules: std::ops::Range<u64>) {
     for n in granules {
-        cache.here().unwrap().offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None }, false);
+        cache
+            .here()
+            .unwrap()
+            .offer(Fill { id: id(n), bytes: vec![n as u8; GRANULE].into(), claim: None, is_ahead: false }, false);
     }
     cache.flush();
 }
@@ -49,7 +52,7 @@ fn read(cache: &Cache, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) 
     block_on(gathered(inner, &inner.drives[0], plan))
 }
 
-/// A drive that does not answer: what is asked of it is a miss after a while, and after some such reads it is left out.
+/// A drive that does not answer: its reads are misses after a while, and after some such reads it is left out.
 #[test]
 fn a_drive_that_hangs_is_a_miss_within_the_bound_and_is_left_out() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +77,7 @@ fn a_drive_that_hangs_is_a_miss_within_the_bound_and_is_left_out() {
     assert!(drive.bounded.is_stuck());
 }
 
-/// The end of a cache does not wait for reads that do not end. What they use stays until they do.
+/// The end of a cache does not wait for reads that do not end. Their memory stays until they do.
 #[test]
 fn a_drive_that_hangs_in_a_read_does_not_hold_the_end_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -96,8 +99,8 @@ fn a_drive_that_hangs_in_a_read_does_not_hold_the_end_up() {
     }
 }
 
-/// More pieces than there may be reads: the call takes its slots again and again, and gets all. No read ends at its first poll, so a slot comes back
-/// only from one that the call has waited for.
+/// More pieces than there are slots for reads: the call takes its slots again and again, and reads all. No read ends at
+/// its first poll, so a slot is free again only after the call has waited for its read.
 #[test]
 fn a_gather_of_more_than_the_bound_gets_all() {
     let dir = tempfile::tempdir().unwrap();
@@ -119,7 +122,7 @@ fn a_gather_of_more_than_the_bound_gets_all() {
     drop(one_free.join().unwrap());
 }
 
-/// Rule I6: the sum of a page is right, and its region was emptied while it was read.
+/// Rule I6: the sum of a page is right, and its region was emptied during the read.
 #[test]
 fn a_page_of_a_region_that_was_emptied_meanwhile_is_wrong() {
     let dir = tempfile::tempdir().unwrap();
@@ -136,7 +139,7 @@ fn a_page_of_a_region_that_was_emptied_meanwhile_is_wrong() {
     assert_eq!((right.len(), lost.len(), cache.counters().misses_wrong), (0, 3, 3));
 }
 
-/// Rule R4: without a sum that tells, because the page is asked for by iomill's file itself.
+/// Rule R4: no sum is checked here, because the page is read by iomill's file itself.
 #[test]
 fn the_page_cache_forgets_a_region_that_has_another_life() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +161,8 @@ fn the_page_cache_forgets_a_region_that_has_another_life() {
     assert_eq!(page(), vec![9; PAGE_BYTES]);
 }
 
-/// Rule R5: places behind the end of a file that was cut cannot be read. They are forgotten, filled again elsewhere, and the drive lives.
+/// Rule R5: places behind the end of a cut file cannot be read. They are forgotten and filled again elsewhere, and the
+/// drive stays in use.
 #[test]
 fn a_granule_that_cannot_be_read_is_filled_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -182,7 +186,7 @@ fn a_granule_that_cannot_be_read_is_filled_again() {
     assert_eq!(cache.counters().misses_failed, 2 * u64::from(FAILURES_MOST));
 }
 
-/// The bound of what waits to be written is one of memory: a granule keeps no more than itself.
+/// The bound of the waiting granules is one of memory: a granule keeps only its own bytes.
 #[test]
 fn a_granule_that_waits_does_not_keep_the_memory_of_its_get() {
     let dir = tempfile::tempdir().unwrap();
@@ -193,7 +197,7 @@ fn a_granule_that_waits_does_not_keep_the_memory_of_its_get() {
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     let body = Bytes::from(vec![7; 64 * GRANULE]);
     let slice = body.slice(GRANULE..2 * GRANULE);
-    inner.offer(Fill { id: id(1), bytes: slice, claim: None }, false);
+    inner.offer(Fill { id: id(1), bytes: slice, claim: None, is_ahead: false }, false);
     assert!(body.is_unique(), "the granule keeps all of it");
     let found = inner.flights.begin(id(1));
     assert!(matches!(found, crate::flights::Begun::Have(bytes) if bytes == vec![7; GRANULE]));

@@ -13,9 +13,10 @@ use crate::common::Fault;
 use crate::known::Object;
 use crate::pin::Pinned;
 use crate::prefetch::Prefetched;
+use crate::present::{CachedBytes, Verified};
 
-/// One content of an object. All that is read is of this content: if the object changes, reads of what is not on the drives end with
-/// `Precondition`, and the object is opened anew.
+/// One content of an object. All reads are of this content: if the object changes, reads of bytes that are not cached
+/// end with `Precondition`. Then open the object again.
 #[derive(Clone, Debug)]
 pub struct Content {
     pub(super) store: Cached,
@@ -24,12 +25,13 @@ pub struct Content {
 }
 
 impl Content {
-    /// What the origin says of it.
+    /// The metadata of the object, by the origin.
     pub fn meta(&self) -> ObjectMeta {
         object_meta(&self.location, &self.object.meta)
     }
 
-    /// Whether it is cached. An object without a strong etag and without a version is not, unless `Options::by_time` says so.
+    /// Whether it is cached. An object without a strong etag and without a version is not, unless `Options::by_time`
+    /// allows it.
     pub fn is_cached(&self) -> bool {
         self.object.id.is_some()
     }
@@ -52,29 +54,42 @@ impl Content {
         self.store.passed();
         let parts = self.store.inner.get_ranges(&self.location, ranges).await?;
         let options = GetOptions { head: true, ..Default::default() };
-        let now = self.store.inner.get_opts(&self.location, options).await?;
+        // The next opening knows it, with any `Revalidate`.
+        let now = self.store.head_of(&self.location, options).await?;
         match meta_of(&now.meta, &now.attributes).is_same(&self.object.meta) {
             true => Ok(parts),
             false => Err(error(&Fault::changed(self.location.as_ref()), &self.location)),
         }
     }
 
-    /// Brings what the drives lack of a range, and waits until it is fetched. What is fetched is written soon afterwards.
+    /// The cached part of it. It reads nothing from the drives.
+    pub fn cached_bytes(&self) -> Result<CachedBytes> {
+        self.store.store.cached_bytes(&self.object).map_err(|fault| error(&fault, &self.location))
+    }
+
+    /// Reads its cached part from the drives, and compares the sums. Wrong granules are misses from then on.
+    pub async fn verify(&self) -> Result<Verified> {
+        self.store.store.verify(&self.object).await.map_err(|fault| error(&fault, &self.location))
+    }
+
+    /// Fetches the missing granules of a range, and waits for them. They are written to the drives soon afterwards.
     pub async fn prefetch(&self, range: Range<u64>) -> Result<Prefetched> {
         let brought = self.store.store.prefetch(&self.object, range).await;
         brought.map_err(|fault| error(&fault, &self.location))
     }
 
-    /// Brings what the drives lack of ranges, and keeps all of it there, for all processes, until it is unpinned or the machine is started anew. At
-    /// most half of what each drive holds can be pinned. `progress` is told how far it is. What was pinned before an error stays so.
+    /// Fetches the missing granules of ranges, and pins all granules of the ranges, for all processes, until they are
+    /// unpinned or the machine restarts. At most half of each drive can be pinned. `progress` is called with the
+    /// progress. After an error, the granules that were pinned before stay pinned.
     pub async fn pin(&self, ranges: &[Range<u64>], mut progress: impl FnMut(Pinned) + Send) -> Result<Pinned> {
         let mut done = Pinned::default();
         let pinned = self.store.store.pin(&self.object, ranges, &mut done, &mut progress).await;
         pinned.map(|()| done).map_err(|fault| error(&fault, &self.location))
     }
 
-    /// Lets ranges go as all that is cached goes.
-    pub fn unpin(&self, ranges: &[Range<u64>]) -> Result<()> {
-        self.store.store.unpin(&self.object, ranges).map_err(|fault| error(&fault, &self.location))
+    /// Unpins ranges. An error if another process keeps the right to write to a drive, because it is stopped or its
+    /// drive hangs.
+    pub async fn unpin(&self, ranges: &[Range<u64>]) -> Result<()> {
+        self.store.store.unpin(&self.object, ranges).await.map_err(|fault| error(&fault, &self.location))
     }
 }

@@ -1,4 +1,4 @@
-//! [`Inner`]: a store as the origin of a cache. Non-goals: what the cache asks it for.
+//! [`Inner`]: a store as the origin of a cache. Non-goals: the requests of the cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use futures_util::{StreamExt, TryStreamExt};
 
 use super::meta_of;
 use super::object_store::path::Path;
-use super::object_store::{GetOptions, GetRange, ObjectStore};
+use super::object_store::{Error, GetOptions, GetRange, ObjectStore};
 use super::result::fault;
-use crate::common::{Fault, Result};
+use crate::common::{Fault, Kind, Result};
 use crate::origin::{Answer, Condition, Meta, Origin};
 
 /// See the module.
@@ -18,8 +18,17 @@ use crate::origin::{Answer, Condition, Meta, Origin};
 pub struct Inner(pub Arc<dyn ObjectStore>);
 
 fn location(path: &str) -> Result<Path> {
-    // It was a path before.
+    // It was made from a path.
     Path::parse(path).map_err(Fault::other)
+}
+
+/// The fault of a GET. The clients of S3, GCS and Azure have no kind for an origin without ranges.
+fn refused(error: Error) -> Fault {
+    let mut fault = fault(error);
+    if fault.kind == Kind::Other && fault.source.to_string().contains("non-partial response") {
+        fault.kind = Kind::NotSupported;
+    }
+    fault
 }
 
 #[async_trait]
@@ -31,7 +40,7 @@ impl Origin for Inner {
             Condition::Match(e_tag) => options.if_match = Some(e_tag),
             Condition::Unmodified(since) => options.if_unmodified_since = Some(since),
         }
-        let got = self.0.get_opts(&location(path)?, options).await.map_err(fault)?;
+        let got = self.0.get_opts(&location(path)?, options).await.map_err(refused)?;
         let (meta, range) = (meta_of(&got.meta, &got.attributes), got.range.clone());
         Ok(Answer { meta, range, body: got.into_stream().map_err(fault).boxed() })
     }

@@ -1,5 +1,5 @@
-//! The trait `ObjectStore` through a cache, for the version of `object_store` that the module above names. Non-goals: what differs between versions
-//! (`crate::v0_13`, `crate::v0_14`).
+//! The trait `ObjectStore` through a cache, for the version of `object_store` that the module above names. Non-goals:
+//! differences between versions (`crate::v0_13`, `crate::v0_14`).
 
 mod content;
 mod convert;
@@ -17,7 +17,7 @@ use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use super::object_store;
 use super::object_store::path::Path;
 use super::object_store::{
-    Attributes, CopyOptions, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    Attributes, CopyOptions, Error, GetOptions, GetRange, GetResult, GetResultPayload, ListResult, MultipartUpload,
     ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
 };
 use super::result;
@@ -28,17 +28,17 @@ use crate::counters::add;
 use crate::known::Object;
 use crate::pin::Pinned;
 use crate::store::{Got, Store};
-use convert::{error, is_sure, meta_of, object_meta};
+use convert::{error, is_sure, meta_of, object_meta, refusal};
 use inner::Inner;
 
 pub use content::Content;
 
-/// A stream comes in pieces that end at multiples of this.
+/// A stream has pieces that end at multiples of this.
 const PIECE_BYTES: u64 = 2 << 20;
-/// The pieces that are read ahead of their reader.
+/// The number of pieces that are read ahead of the reader.
 const PIECES_AHEAD: usize = 4;
 
-/// A store through a cache, with what the trait does not have. Clones are one store.
+/// A store through a cache, with calls that the trait does not have. Clones are one store.
 #[derive(Clone)]
 pub struct Cached {
     inner: Arc<dyn ObjectStore>,
@@ -63,48 +63,66 @@ impl fmt::Display for Cached {
     }
 }
 
-/// The bytes of an object that a get asks for.
+/// The requested bytes of a get.
 fn resolved(range: Option<&GetRange>, size: u64) -> Result<Range<u64>, Fault> {
     range.map_or(Ok(0..size), |range| range.as_range(size).map_err(Fault::other))
 }
 
-/// The part of a get that is read before it answers.
+/// The result of a call on an object of a listing. `None` if the object was deleted since.
+fn present<T>(called: Result<T>) -> Result<Option<T>> {
+    match called {
+        Err(Error::NotFound { .. }) => Ok(None),
+        called => called.map(Some),
+    }
+}
+
+/// The part of a get that is read before its answer.
 fn first_piece(range: &Range<u64>) -> Range<u64> {
     range.start..(range.start / PIECE_BYTES + 1).saturating_mul(PIECE_BYTES).min(range.end)
 }
 
 impl Cached {
-    /// The objects of a store through a cache. [`Cache::over`] gives the same as an `Arc<dyn ObjectStore>`, and says what the name is.
+    /// The objects of a store through a cache. [`Cache::over`] returns the same as an `Arc<dyn ObjectStore>`, and
+    /// describes the name.
     pub fn new(cache: &Cache, store: Arc<dyn ObjectStore>, name: &str) -> Cached {
         let origin = Arc::new(Inner(Arc::clone(&store)));
         Cached { inner: store, store: Arc::new(Store::new(cache.clone(), origin, name)) }
     }
 
-    /// Opens an object as it is now. Whatever is read of the result is of this content.
+    /// Opens an object in its present version. All reads of the result are of this content.
     pub async fn open(&self, location: &Path) -> Result<Content> {
         let object = self.store.open(location.as_ref()).await.map_err(|fault| error(&fault, location))?;
         Ok(Content { store: self.clone(), location: location.clone(), object })
     }
 
-    /// Pins all objects below a prefix, as they are now: see [`Content::pin`]. Objects that come later are not pinned.
+    /// Pins all present objects below a prefix: see [`Content::pin`]. Later objects are not pinned.
     pub async fn pin(&self, prefix: Option<&Path>, mut progress: impl FnMut(Pinned) + Send) -> Result<Pinned> {
         let mut done = Pinned::default();
         let mut listed = self.inner.list(prefix);
         while let Some(found) = listed.try_next().await? {
-            let content = self.open(&found.location).await?;
-            let (size, object) = (content.object.meta.size, &content.object);
-            let pinned = self.store.pin(object, std::slice::from_ref(&(0..size)), &mut done, &mut progress).await;
-            pinned.map_err(|fault| error(&fault, &found.location))?;
+            present(self.pin_one(&found.location, &mut done, &mut progress).await)?;
         }
         Ok(done)
     }
 
-    /// Lets all objects below a prefix go as all that is cached goes, as far as the origin still has them. [`Cache::unpin_all`] does so with all.
+    async fn pin_one(
+        &self,
+        location: &Path,
+        done: &mut Pinned,
+        progress: &mut (dyn FnMut(Pinned) + Send),
+    ) -> Result<()> {
+        let object = self.open(location).await?.object;
+        let pinned = self.store.pin(&object, std::slice::from_ref(&(0..object.meta.size)), done, progress).await;
+        pinned.map_err(|fault| error(&fault, location))
+    }
+
+    /// Unpins all objects below a prefix that the origin still has. [`Cache::unpin_all`] unpins everything.
     pub async fn unpin(&self, prefix: Option<&Path>) -> Result<()> {
         let mut listed = self.inner.list(prefix);
         while let Some(found) = listed.try_next().await? {
-            let content = self.open(&found.location).await?;
-            content.unpin(std::slice::from_ref(&(0..content.object.meta.size)))?;
+            if let Some(content) = present(self.open(&found.location).await)? {
+                content.unpin(std::slice::from_ref(&(0..content.object.meta.size))).await?;
+            }
         }
         Ok(())
     }
@@ -115,7 +133,7 @@ impl Cached {
         }
     }
 
-    /// A change of objects is under way.
+    /// A change of objects is in flight.
     fn change<const N: usize>(&self, locations: [&Path; N]) -> Change {
         Change::begin(&self.store, locations.into_iter().map(AsRef::as_ref))
     }
@@ -124,14 +142,18 @@ impl Cached {
     async fn head_of(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let (tick, asked) = (self.store.known().tick(), std::time::Instant::now());
         add(&self.store.inner().map_err(|fault| error(&fault, location))?.tally.heads, 1);
-        let got = self.inner.get_opts(location, options).await?;
+        let got = self.inner.get_opts(location, options).await.inspect_err(|error| {
+            if matches!(error, Error::NotFound { .. }) {
+                self.store.known().forget(location.as_ref());
+            }
+        })?;
         self.store.learn(location.as_ref(), meta_of(&got.meta, &got.attributes), tick, asked);
         Ok(got)
     }
 
     /// A get with conditions: the head decides, and the bytes are of that content.
     async fn get_if(&self, location: &Path, options: &GetOptions) -> Result<Option<GetResult>> {
-        let object = self.store.head(location.as_ref()).await.map_err(|fault| error(&fault, location))?;
+        let object = self.store.ask(location.as_ref()).await.map_err(|fault| error(&fault, location))?;
         options.check_preconditions(&object_meta(location, &object.meta))?;
         if object.id.is_none() {
             return Ok(None);
@@ -139,7 +161,7 @@ impl Cached {
         let range = resolved(options.range.as_ref(), object.meta.size).map_err(|fault| error(&fault, location))?;
         match self.store.read_more(&object, &[first_piece(&range)]).await {
             Ok(parts) => Ok(Some(self.result(location, &object, range, parts))),
-            // An origin without ranges gives whole objects.
+            // An origin without ranges returns whole objects.
             Err(fault) if fault.kind == Kind::NotSupported => Ok(None),
             Err(fault) => Err(error(&fault, location)),
         }
@@ -150,7 +172,7 @@ impl Cached {
             None => Some(0..PIECE_BYTES),
             Some(GetRange::Bounded(range)) => Some(first_piece(range)),
             Some(GetRange::Offset(offset)) => Some(first_piece(&(*offset..u64::MAX))),
-            // Only the length says where it begins.
+            // The begin of the range depends on the length.
             Some(GetRange::Suffix(_)) => None,
         };
         let first = first.filter(|range| !range.is_empty());
@@ -166,7 +188,8 @@ impl Cached {
         }
     }
 
-    /// An answer after its first piece was read. The others are read as the caller takes them, and are of the same content.
+    /// An answer after its first piece was read. The other pieces are read as the caller takes them, and are of the
+    /// same content.
     fn result(&self, location: &Path, object: &Arc<Object>, range: Range<u64>, parts: Vec<Bytes>) -> GetResult {
         let read = first_piece(&range);
         let more = pieces(read.end..range.end, PIECE_BYTES);
@@ -224,7 +247,7 @@ impl ObjectStore for Cached {
         self.inner.get_opts(location, options).await
     }
 
-    /// All granules that are missing are asked for at once, and what is there is one gather of each drive.
+    /// All missing granules are requested at once, and the cached ones are one gather of each drive.
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let cut = |size| {
             let within = |range: &Range<u64>| match GetRange::Bounded(range.clone()).as_range(size) {
@@ -247,7 +270,11 @@ impl ObjectStore for Cached {
         let before = Deletes::new(&self.store);
         let after = Arc::clone(&before);
         let noted = locations.inspect_ok(move |location| before.begin(location.as_ref())).boxed();
-        self.inner.delete_stream(noted).inspect_ok(move |location| after.end(location.as_ref())).boxed()
+        let note = move |deleted: &Result<Path>| match deleted {
+            Ok(location) => after.end(location.as_ref()),
+            Err(error) => refusal(error).into_iter().for_each(|named| after.refused(&named)),
+        };
+        self.inner.delete_stream(noted).inspect(note).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {

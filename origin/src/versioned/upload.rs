@@ -1,4 +1,4 @@
-//! [`Upload`]: an upload in parts that tells the cache of its end. Non-goals: the parts, which pass through.
+//! [`Upload`]: an upload in parts that reports its end to the cache. Non-goals: the parts, which the origin receives.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! The cache over a server of HTTP that fails, lies, stalls and changes its mind, by the client of `object_store` 0.14. Each answer is right bytes or a
-//! typed error, and the cache is right afterwards. `tests/suite/hostile.rs` has the same without sockets.
+//! The cache over a server of HTTP that fails, lies, stalls and changes its mind, by the client of `object_store` 0.14.
+//! Each answer is right bytes or a typed error, and the cache is right afterwards. `tests/suite/hostile.rs` has the
+//! same without sockets.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -19,9 +20,9 @@ use server::{Act, Server};
 use tempfile::TempDir;
 
 const LEN: usize = 600_000;
-/// More requests than this are a call that does not give up.
+/// A call with more requests than this does not give up.
 const ASKED_MOST: u64 = 40;
-/// The longest that the client waits for an answer.
+/// The most time that the client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 struct Rig {
@@ -72,7 +73,7 @@ impl Rig {
         self.store.get_ranges(&path(), &wanted()).await
     }
 
-    /// All bytes by the pieces of a stream. They are right as far as they come.
+    /// All bytes by the pieces of a stream. Those before an error are right.
     async fn whole(&self) -> Result<Bytes, Error> {
         let mut pieces = self.store.get(&path()).await?.into_stream();
         let mut all = Vec::new();
@@ -97,7 +98,8 @@ impl Rig {
     }
 }
 
-/// Makes GETs from the `first` one on do something, with and without retries by the client. `is_right` says which errors are.
+/// The server treats the GETs from number `first` on as told, with and without retries by the client. `is_right`
+/// accepts the right errors.
 async fn assert_right_or_typed(act: Act, is_right: fn(&Error) -> bool) {
     for (retries, first) in [(0, 0), (0, 1), (2, 0), (2, 1)] {
         let rig = rig(retries, |options| options);
@@ -108,7 +110,7 @@ async fn assert_right_or_typed(act: Act, is_right: fn(&Error) -> bool) {
             Err(error) => assert!(is_right(&error), "{act:?}, {retries} retries: {error}"),
         }
         match rig.whole().await {
-            // A length that all answers agree on is that of the object.
+            // If all answers agree on a length, it counts as that of the object.
             Ok(got) if matches!(act, Act::Total(_)) => assert!(rig.server.content().starts_with(&got), "{act:?}"),
             Ok(got) => assert!(got == rig.server.content(), "{act:?}"),
             Err(error) => assert!(is_right(&error), "{act:?}, {retries} retries: {error}"),
@@ -145,7 +147,7 @@ async fn a_body_that_is_not_its_range_is_an_error() {
     }
 }
 
-/// The next request of the connection may get what was sent behind the answer.
+/// The next request of the connection may read the bytes behind the answer.
 #[tokio::test]
 async fn an_answer_that_was_not_asked_for_is_none() {
     for act in [Act::Behind, Act::Noise, Act::Close] {
@@ -172,7 +174,7 @@ async fn what_is_slow_comes_and_what_stalls_is_an_error_in_time() {
     }
 }
 
-/// Each GET has another etag, and conditions are not looked at.
+/// Each GET has another etag, and the server ignores conditions.
 #[tokio::test]
 async fn an_etag_that_changes_between_ranges_is_a_typed_error() {
     for retries in [0, 2] {
@@ -187,7 +189,7 @@ async fn an_etag_that_changes_between_ranges_is_a_typed_error() {
     }
 }
 
-/// The object becomes another one, also a shorter one, between two GETs of a call.
+/// The object is replaced, also by a shorter one, between two GETs of a call.
 #[tokio::test]
 async fn an_object_that_is_replaced_between_ranges_is_read_anew() {
     for conditions in [true, false] {
@@ -236,7 +238,24 @@ async fn an_object_that_shrinks_has_its_new_bytes_or_an_error() {
     }
 }
 
-/// It gives whole objects only. They pass uncached, as without a cache. Seen to fail when the error of the range was the answer.
+/// The server ignores conditions, so it refuses a range behind the new end with status 416.
+#[tokio::test]
+async fn a_refused_range_of_a_shorter_object_shows_the_change() {
+    for when in [Revalidate::Always, Revalidate::Never] {
+        let rig = rig(0, |options| options.revalidate("", when));
+        rig.store.get_range(&path(), 0..10).await.unwrap();
+        rig.cache.flush();
+        rig.server.replace(random(10_000, 3));
+        rig.server.script(|_| Act::ETag(Some("\"v2\"".into())));
+        assert_eq!(rig.whole().await.unwrap(), rig.server.content(), "{when:?}");
+        assert!(rig.store.get_range(&path(), 500_000..500_100).await.is_err());
+        rig.server.replace(random(LEN, 4));
+        rig.server.script(|_| Act::ETag(Some("\"v3\"".into())));
+        assert_eq!(rig.ranges().await.unwrap(), expected(&rig.server.content()), "{when:?}");
+    }
+}
+
+/// The server returns whole objects only. They are not cached. Seen to fail when the error of the range was the answer.
 #[tokio::test]
 async fn an_origin_without_ranges_passes() {
     let rig = rig(0, |options| options);

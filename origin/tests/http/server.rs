@@ -1,4 +1,5 @@
-//! [`Server`]: a server of one object by HTTP/1.1, on sockets, that answers as a test says. Non-goals: anything that a cache does not ask for.
+//! [`Server`]: a server of one object by HTTP/1.1, on sockets, with answers that a test chooses. Non-goals: requests
+//! that a cache does not send.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,26 +12,26 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
     pub head: bool,
-    /// How many of its kind came before it.
+    /// The number of earlier requests of its kind.
     pub nth: u64,
 }
 
-/// What becomes of it.
+/// The treatment of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
     Pass,
     Status(u16),
-    /// The answer comes later.
+    /// The answer is late.
     After(Duration),
-    /// Nothing comes, and the connection stays.
+    /// No answer, and the connection stays open.
     Stall,
-    /// Half of the body comes, and then nothing.
+    /// Half of the body, and then nothing.
     StallInBody,
     /// The connection ends this number of bytes before the end of the body.
     Cut(usize),
     /// The connection ends before the answer begins.
     Close,
-    /// What comes is no HTTP.
+    /// The answer is no HTTP.
     Noise,
     /// A body of this length more, or less, than its range, in a length that fits it, or in chunks.
     Body {
@@ -39,17 +40,17 @@ pub enum Act {
     },
     /// Bytes behind the answer, which look like another one.
     Behind,
-    /// `Content-Range` is about bytes that begin so much later.
+    /// `Content-Range` begins this much later.
     Elsewhere(u64),
     /// `Content-Range` says that the object has this length.
     Total(u64),
     /// No `Content-Range`.
     NoRange,
-    /// The whole object, with 200.
+    /// The whole object, with status 200.
     Whole,
-    /// Conditions are not looked at, and this is the etag.
+    /// Conditions are ignored, and this is the etag.
     ETag(Option<String>),
-    /// The object is another one from now on, and conditions are looked at, or not.
+    /// The object is another one from now on, and conditions are checked, or not.
     Replaced {
         content: Vec<u8>,
         conditions: bool,
@@ -88,7 +89,7 @@ impl Server {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let state = Arc::clone(&shared);
-                // An error of a connection that the client has left is nothing.
+                // An error of a connection that the client has left does not count.
                 std::thread::spawn(move || drop(served(&stream, &state)));
             }
         });
@@ -113,7 +114,7 @@ impl Server {
         self.state.lock().unwrap().content.clone()
     }
 
-    /// How often it was asked.
+    /// The number of requests.
     pub fn asked(&self) -> u64 {
         let state = self.state.lock().unwrap();
         state.gets + state.heads

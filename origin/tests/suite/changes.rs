@@ -1,11 +1,11 @@
-//! Which content a get sees after changes: through the store, and behind its back.
+//! The content that a get sees after changes: through the store, and by other programs.
 
 use std::time::Duration;
 
 use iomill_origin::Revalidate;
 
 use super::object_store::path::Path;
-use super::object_store::{Error, GetOptions, ObjectStore, ObjectStoreExt};
+use super::object_store::{Attribute, Attributes, Error, GetOptions, ObjectStore, ObjectStoreExt, PutOptions};
 use super::{Act, Rig, expected, options, random};
 
 const LEN: usize = 200_000;
@@ -14,7 +14,7 @@ async fn all(rig: &Rig, path: &str) -> Vec<u8> {
     rig.store.get(&Path::from(path)).await.unwrap().bytes().await.unwrap().to_vec()
 }
 
-/// Also where objects are said never to change.
+/// Also objects that never change according to the options.
 #[tokio::test]
 async fn changes_through_the_store_take_effect_at_once() {
     for rig in [Rig::new(), Rig::immutable()] {
@@ -43,6 +43,26 @@ async fn changes_through_the_store_take_effect_at_once() {
     }
 }
 
+/// Also by other stores of the same name, which a program may have for one bucket.
+#[tokio::test]
+async fn changes_through_a_store_take_effect_in_all_of_its_name() {
+    let (rig, path) = (Rig::immutable(), Path::from("a"));
+    let another = |name| rig.cache.over(rig.scripted.clone() as std::sync::Arc<dyn ObjectStore>, name);
+    let (second, other) = (another("memory://"), another("other://"));
+    for seed in 0..3 {
+        let bytes = random(LEN, seed);
+        let writer = [&rig.store, &second][seed as usize % 2];
+        writer.put(&path, bytes.clone().into()).await.unwrap();
+        for store in [&rig.store, &second] {
+            assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), bytes);
+        }
+        // It is another origin for the cache.
+        let is_seen = other.get(&path).await.unwrap().bytes().await.unwrap() == bytes;
+        assert_eq!(is_seen, seed == 0);
+        rig.cache.flush();
+    }
+}
+
 #[tokio::test]
 async fn a_change_by_another_program_is_seen_in_the_next_call() {
     let rig = Rig::new();
@@ -61,7 +81,7 @@ async fn a_change_by_another_program_is_seen_in_the_next_call() {
     assert!(matches!(rig.store.get(&Path::from("a")).await, Err(Error::NotFound { .. })));
 }
 
-/// A hit asks for the head, and a miss for nothing but its GET.
+/// A hit requests the head, and a miss only its GET.
 #[tokio::test]
 async fn a_call_asks_for_the_version_once() {
     let rig = Rig::new();
@@ -98,14 +118,58 @@ async fn a_version_holds_as_long_as_the_options_say() {
         assert_eq!(rig.scripted.counts().1 > heads, is_new, "{when:?}");
         assert_eq!(rig.ranges("other", &[0..5]).await.unwrap()[0], new[..5], "the default is to ask");
         if !is_new {
-            // What is not there is asked for with the old etag. The answer tells the change, and the call begins again.
+            // Missing bytes are requested with the old etag. The answer shows the change, and the call begins again.
             assert_eq!(rig.ranges("data/a", &[150_000..150_005]).await.unwrap()[0], new[150_000..150_005]);
             assert_eq!(rig.ranges("data/a", &[0..5]).await.unwrap()[0], new[..5]);
         }
     }
 }
 
-/// A get that is answered while a change is under way may have the old content. The next one has the new one.
+/// Also of an object that never changes: after a call that has found it deleted, no call returns its bytes.
+#[tokio::test]
+async fn an_object_that_was_found_deleted_stays_so() {
+    for by_head in [true, false] {
+        let (rig, path) = (Rig::immutable(), Path::from("a"));
+        rig.behind("a", random(LEN, 1)).await;
+        rig.ranges("a", &[0..5]).await.unwrap();
+        rig.cache.flush();
+        rig.memory.delete(&path).await.unwrap();
+        let gone = if by_head {
+            rig.store.head(&path).await.map(drop)
+        } else {
+            rig.ranges("a", &[150_000..150_005]).await.map(drop)
+        };
+        assert!(matches!(gone, Err(Error::NotFound { .. })), "{gone:?}");
+        let gone = rig.ranges("a", &[0..5]).await;
+        assert!(matches!(gone, Err(Error::NotFound { .. })), "by a head: {by_head}");
+    }
+}
+
+/// Some origins derive etags from the bytes. A copy of an object onto itself then changes its attributes only.
+#[tokio::test]
+async fn attributes_are_those_of_the_object_now() {
+    let (rig, path) = (Rig::new(), Path::from("a"));
+    rig.scripted.script(|_| Act::ETag(Some("\"of the bytes\"".into())));
+    let bytes = random(3 << 20, 1);
+    let put = async |value: &'static str| {
+        let attributes = Attributes::from_iter([(Attribute::ContentType, value)]);
+        let options = PutOptions { attributes, ..Default::default() };
+        rig.memory.put_opts(&path, bytes.clone().into(), options).await.unwrap();
+    };
+    // The first one is a GET, the second one a hit with its head, and the third one a GET again.
+    for (value, range) in [("one", 0..9), ("two", 0..9), ("three", 2_900_000..2_900_009)] {
+        put(value).await;
+        let options = GetOptions::new().with_range(Some(range.clone()));
+        let got = rig.store.get_opts(&path, options).await.unwrap();
+        assert_eq!(got.attributes.get(&Attribute::ContentType).unwrap().as_ref(), value);
+        assert_eq!(got.meta.last_modified, rig.memory.head(&path).await.unwrap().last_modified, "{value}");
+        assert_eq!(got.bytes().await.unwrap(), bytes[range.start as usize..range.end as usize]);
+        rig.cache.flush();
+    }
+    assert_eq!((rig.scripted.counts(), rig.cache.counters().restarts), ((2, 1), 0));
+}
+
+/// A get that is answered during a change may have the old content. The next one has the new one.
 #[tokio::test]
 async fn what_is_learned_during_a_change_is_forgotten_at_its_end() {
     let rig = Rig::immutable();
@@ -138,7 +202,7 @@ async fn what_is_learned_during_a_change_is_forgotten_at_its_end() {
     }
 }
 
-/// A program gives up on a change while the origin still works on it. The change comes later, and is seen then.
+/// A program gives up on a change while the origin still works on it. The change happens later, and is seen then.
 #[tokio::test]
 async fn a_change_whose_future_is_dropped_is_seen_when_it_comes() {
     let (a, b) = (Path::from("a"), Path::from("b"));
@@ -157,7 +221,7 @@ async fn a_change_whose_future_is_dropped_is_seen_when_it_comes() {
             2 => Box::pin(async { drop(store.rename(&b, &a).await) }),
             3 => Box::pin(async { drop(upload.complete().await) }),
             4 => Box::pin(async { drop(store.delete(&a).await) }),
-            // The origin says that it does not know what became of it.
+            // The origin does not know the outcome.
             _ => {
                 rig.scripted.fail_changes();
                 Box::pin(async { drop(store.put(&a, new.clone().into()).await) })
@@ -169,7 +233,7 @@ async fn a_change_whose_future_is_dropped_is_seen_when_it_comes() {
             assert_eq!(rig.ranges("a", &[0..5]).await.unwrap()[0], old[..5]);
             rig.cache.flush();
         }
-        // The origin has done it now.
+        // The origin has made the change now.
         rig.behind("a", new.clone()).await;
         assert_eq!(rig.ranges("a", &[0..5]).await.unwrap()[0], new[..5], "change {n}");
         if n == 2 {
@@ -184,7 +248,68 @@ async fn a_change_whose_future_is_dropped_is_seen_when_it_comes() {
     }
 }
 
-/// An answer that was under way while the object was replaced through the store is not remembered.
+/// The requests of a call for cached bytes of an object that never changes: none, unless the object is in doubt.
+async fn asked_for(rig: &Rig, path: &str) -> u64 {
+    rig.ranges(path, &[0..5]).await.unwrap();
+    rig.cache.flush();
+    let (gets, heads) = rig.scripted.counts();
+    rig.ranges(path, &[0..5]).await.unwrap();
+    let now = rig.scripted.counts();
+    now.0 + now.1 - gets - heads
+}
+
+/// A refused delete does not happen, so its object is remembered as before. A delete without an answer may still
+/// happen. Seen to fail when only a delete that has happened counted as answered: the object was in doubt.
+#[tokio::test]
+async fn a_refused_delete_leaves_no_doubt() {
+    let generic = |why: &str| Error::Generic { store: "S3", source: why.into() };
+    let denied = |path: &str| Error::PermissionDenied { path: path.into(), source: "403".into() };
+    let cases: [(&str, Error, bool); 5] = [
+        ("403", denied("a"), false),
+        ("403 with the path that the bucket has", denied("prefix/a"), false),
+        ("a key of many", generic("DeleteObjects request failed for key a: no (code: AccessDenied)"), false),
+        ("500", generic("Server returned non-2xx status code: 500 Internal Server Error: "), true),
+        ("a lost connection", generic("the connection was lost"), true),
+    ];
+    for (name, error, is_in_doubt) in cases {
+        let rig = Rig::immutable();
+        rig.behind("a", random(LEN, 1)).await;
+        let error = std::sync::Mutex::new(Some(error));
+        rig.scripted.fail_deletes(move |_| error.lock().unwrap().take());
+        rig.store.delete(&Path::from("a")).await.unwrap_err();
+        assert_eq!(asked_for(&rig, "a").await, u64::from(is_in_doubt), "{name}");
+        // The delete happens after all, or another program deletes the object.
+        rig.memory.delete(&Path::from("a")).await.unwrap();
+        let gone = rig.ranges("a", &[0..5]).await;
+        assert_eq!(matches!(gone, Err(Error::NotFound { .. })), is_in_doubt, "{name}: {gone:?}");
+    }
+}
+
+/// Of several deletes in one stream each has its own answer.
+#[tokio::test]
+async fn of_many_deletes_only_those_without_an_answer_are_in_doubt() {
+    use futures_util::StreamExt;
+    let rig = Rig::immutable();
+    for name in ["a", "b", "c", "d"] {
+        rig.behind(name, random(LEN, 1)).await;
+    }
+    rig.scripted.fail_deletes(|path| match path.as_ref() {
+        "a" => Some(Error::PermissionDenied { path: "a".into(), source: "403".into() }),
+        "b" => Some(Error::Generic { store: "S3", source: "the connection was lost".into() }),
+        _ => None,
+    });
+    let paths = ["a", "b", "c"].map(|path| Ok(Path::from(path)));
+    let answers: Vec<_> = rig.store.delete_stream(futures_util::stream::iter(paths).boxed()).collect().await;
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, false, true]);
+    for (name, asked) in [("a", 0), ("b", 1), ("d", 0)] {
+        assert_eq!(asked_for(&rig, name).await, asked, "{name}");
+    }
+    assert!(matches!(rig.ranges("c", &[0..5]).await, Err(Error::NotFound { .. })));
+    rig.behind("c", random(LEN, 2)).await;
+    assert_eq!(asked_for(&rig, "c").await, 0);
+}
+
+/// An answer in flight while the object was replaced through the store is not remembered.
 #[tokio::test]
 async fn a_get_that_races_with_a_put_is_not_remembered() {
     let rig = Rig::immutable();
@@ -219,7 +344,7 @@ async fn conditions_of_a_get_are_those_of_the_object_now() {
     assert!(matches!(rig.store.get_opts(&path, other).await, Err(Error::NotModified { .. })));
 }
 
-/// The gateway of Ceph tells etags in quotes, and takes them without.
+/// The gateway of Ceph returns etags in quotes, and accepts them without quotes.
 #[tokio::test]
 async fn an_origin_that_takes_etags_without_quotes_is_understood() {
     let rig = Rig::new();
@@ -238,7 +363,8 @@ async fn an_origin_that_takes_etags_without_quotes_is_understood() {
     assert_eq!(rig.ranges("a", &[0..10, 190_000..190_010]).await.unwrap(), expected(&new, &[0..10, 190_000..190_010]));
 }
 
-/// Programs that share a cache have one origin by one name, so what one of them replaced is never the other's old content with a new version.
+/// Programs that share a cache name one origin by one name, so the replaced content of one program is never cached
+/// under the new version of another.
 #[tokio::test]
 async fn versions_of_one_name_are_kept_apart() {
     let rig = Rig::new();

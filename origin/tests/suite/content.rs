@@ -1,4 +1,6 @@
-//! An object that is open has one content, and what is prefetched is a hit.
+//! An open object has one content, and prefetched granules are hits.
+
+use iomill_origin::Revalidate;
 
 use super::object_store::path::Path;
 use super::object_store::{Error, ObjectStore};
@@ -24,7 +26,7 @@ async fn an_open_object_has_one_content() {
     assert_eq!(content.read(&wanted).await.unwrap(), expected(&old, &wanted));
     assert_eq!(rig.scripted.counts(), asked, "a hit asks for nothing");
     rig.behind("a", new.clone()).await;
-    // What is on the drives is of this content. The rest is not to be had any more.
+    // The cached granules are of this content. No other bytes of it are available any more.
     assert_eq!(content.read(&wanted).await.unwrap(), expected(&old, &wanted));
     let error = content.read(&[1 << 20..(1 << 20) + 5]).await.unwrap_err();
     assert!(matches!(error, Error::Precondition { .. }), "{error}");
@@ -50,14 +52,81 @@ async fn an_object_without_a_version_passes_and_its_change_is_told() {
     assert!(matches!(content.read(&[3..5000]).await, Err(Error::Precondition { .. })));
 }
 
-/// More than may wait to be written: a prefetch waits for the drives, and nothing of it is dropped.
+/// A program opens an object anew after its change was told, and then has the new content, even of objects that never
+/// change according to the options.
+#[tokio::test]
+async fn an_object_that_is_opened_again_after_a_change_is_the_new_one() {
+    for with_etag in [true, false] {
+        for n in 0..3 {
+            let rig = Rig::immutable();
+            let (cached, path) = (cached(&rig), Path::from("a"));
+            rig.behind("a", random(LEN, 1)).await;
+            if !with_etag {
+                rig.scripted.script(|_| Act::ETag(None));
+            }
+            let use_it = async || -> Result<(), Error> {
+                let content = cached.open(&path).await?;
+                match n {
+                    0 if with_etag => content.prefetch(0..LEN as u64 / 2).await.map(drop),
+                    1 if with_etag => content.pin(&[0..5000], |_| {}).await.map(drop),
+                    _ => content.read(&[3..5000]).await.map(drop),
+                }
+            };
+            cached.open(&path).await.unwrap();
+            rig.behind("a", random(LEN - 1, 2)).await;
+            let error = use_it().await.unwrap_err();
+            assert!(matches!(error, Error::Precondition { .. }), "{error}");
+            use_it().await.unwrap();
+        }
+    }
+}
+
+/// `Options::admit` is for reads, and a full drive admits all pinned granules.
+#[tokio::test]
+async fn a_full_drive_admits_what_is_pinned() {
+    let rig = Rig::with(|options| options.admit(0.01).revalidate("", Revalidate::Never));
+    for n in 0..6 {
+        let name = format!("other/{n}");
+        rig.behind(&name, random(8 << 20, n)).await;
+        for at in (0..8u64 << 20).step_by(1 << 20) {
+            rig.ranges(&name, &[at..at + (1 << 20)]).await.unwrap();
+            rig.cache.flush();
+        }
+    }
+    assert!(rig.cache.counters().refused > 0, "{:?}", rig.cache.counters());
+    rig.behind("kept/a", random(3 << 20, 9)).await;
+    let done = cached(&rig).pin(Some(&Path::from("kept")), |_| {}).await.unwrap();
+    assert_eq!((done.bytes, done.fetched), (3 << 20, 3 << 20));
+}
+
+/// One of the objects is deleted between the listing and its turn.
+#[tokio::test]
+async fn an_object_that_is_deleted_meanwhile_is_not_pinned() {
+    let rig = Rig::new();
+    for name in ["kept/a", "kept/b"] {
+        rig.behind(name, random(50_000, 1)).await;
+    }
+    let cached = cached(&rig);
+    let gone = || Error::NotFound { path: "kept/a".into(), source: "gone".into() };
+    for unpins in [false, true] {
+        let (_, heads) = rig.scripted.counts();
+        rig.scripted.script(move |ask| if ask.head && ask.nth == heads { Act::Fail(gone()) } else { Act::Pass });
+        match unpins {
+            false => assert_eq!(cached.pin(Some(&Path::from("kept")), |_| {}).await.unwrap().objects, 1),
+            true => cached.unpin(Some(&Path::from("kept"))).await.unwrap(),
+        }
+    }
+    assert!(rig.cache.stat().iter().all(|drive| drive.pinned_bytes == 0));
+}
+
+/// More than may wait to be written: a prefetch waits for the drives, and drops nothing.
 #[tokio::test]
 async fn what_was_prefetched_is_a_hit() {
     let rig = Rig::with(|options| options.fill_bytes(2 << 20));
     let bytes = random(12 << 20, 1);
     rig.behind("a", bytes.clone()).await;
     let content = cached(&rig).open(&Path::from("a")).await.unwrap();
-    // A part of it is there.
+    // A part of it is cached.
     content.read(&[GRANULE * 3..GRANULE * 4]).await.unwrap();
     rig.cache.flush();
     let half = 6 << 20;
@@ -76,7 +145,7 @@ async fn what_was_prefetched_is_a_hit() {
     assert_eq!(rig.cache.counters().dropped, 0);
 }
 
-/// What is pinned stays while the rest goes again and again, and goes as the rest after it is unpinned.
+/// Pinned granules stay while the others are evicted again and again, and can be evicted after they are unpinned.
 #[tokio::test]
 async fn what_is_pinned_stays_until_it_is_unpinned() {
     let rig = Rig::immutable();
@@ -128,7 +197,8 @@ async fn what_is_pinned_stays_until_it_is_unpinned() {
     assert!(rig.since(&before).gets > 0 && pinned(&rig) == 0);
 }
 
-/// Seen to fail when what was pinned counted a second time, when the half was that of all drives together, and when an eviction left marks.
+/// Seen to fail when granules that were pinned already counted a second time, when the half was that of all drives
+/// together, and when an eviction left marks.
 #[tokio::test]
 async fn a_pin_again_takes_no_room_and_no_drive_has_more_than_half_pinned() {
     let rig = Rig::immutable();

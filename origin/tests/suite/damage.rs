@@ -1,4 +1,5 @@
-//! Bits that flip in regions, summaries, indexes and labels, files that are cut, drives that are exchanged: never a wrong byte.
+//! Bits that flip in regions, summaries, indexes and labels, files that are cut, drives that are exchanged: never a
+//! wrong byte.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -43,7 +44,8 @@ fn never(options: iomill_origin::Options) -> iomill_origin::Options {
     options.revalidate("", Revalidate::Never)
 }
 
-/// Of each page that holds bytes one bit flips, on the drive itself. What is read is fetched again, counted, and right from then on.
+/// One bit of each page with bytes flips, on the drive itself. The page is fetched again, counted, and right from then
+/// on.
 #[tokio::test]
 async fn a_flipped_bit_on_a_drive_is_a_miss() {
     let (rig, bytes) = filled().await;
@@ -129,7 +131,7 @@ async fn a_damaged_index_is_a_miss() {
             let file = open(&path);
             let len = file.metadata().unwrap().len();
             for _ in 0..len / 64 {
-                // Behind the head, which names the index, and which another test damages.
+                // Not the head, which names the index, and which another test damages.
                 let at = rng.u64(128..len);
                 file.write_all_at(&[rng.u8(..)], at).unwrap();
             }
@@ -166,7 +168,8 @@ async fn a_damaged_label_leaves_its_drive_out_and_the_rest_goes_on() {
     assert!(error.to_string().contains("remove"), "{error}");
 }
 
-/// A data file that is cut is lengthened when it is opened. Under a running cache a read behind the cut fails, and is a miss.
+/// A cut data file gets its length again when it is opened. Under a running cache a read past the cut fails, and is a
+/// miss.
 #[tokio::test]
 async fn regions_that_are_cut_off_are_misses() {
     for running in [false, true] {
@@ -186,7 +189,7 @@ async fn regions_that_are_cut_off_are_misses() {
     }
 }
 
-/// Both caches know the same object, with other bytes at one of the two origins.
+/// Both caches know the same object, but the two origins have different bytes of it.
 #[tokio::test]
 async fn drives_of_two_caches_that_are_exchanged_are_never_believed() {
     let (one, bytes) = filled().await;

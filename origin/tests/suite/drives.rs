@@ -1,4 +1,4 @@
-//! Drives that are missing, new, given twice or in another order, and file systems that are full.
+//! Drives that are missing, new, named twice or in another order. Non-goals: full file systems (`full`).
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -7,7 +7,7 @@ use std::process::Command;
 use iomill_origin::{Cache, Error, Options, Revalidate};
 
 use super::object_store::ObjectStore;
-use super::{GRANULE, Rig, drives, expected, options, random, rows, scratch};
+use super::{Rig, drives, expected, options, random, rows, scratch};
 
 const LEN: usize = 4 << 20;
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
@@ -40,7 +40,7 @@ async fn a_missing_drive_takes_its_share_and_gives_it_back_when_it_comes() {
         let store = cache.over(scripted.clone() as std::sync::Arc<dyn ObjectStore>, "memory://");
         Rig { store, cache, scripted, memory, dir }
     };
-    // Half is there, and the other half comes to the drive that is left.
+    // Half is cached, and the other half is cached on the remaining drive.
     assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
     let hits = rig.cache.counters().hits;
     assert!(hits > 64 && hits < 192, "{hits} of 256 rows were hits");
@@ -54,7 +54,7 @@ async fn a_missing_drive_takes_its_share_and_gives_it_back_when_it_comes() {
     assert_eq!(rig.since(&before).gets, 0, "the drive has its share again");
 }
 
-/// What others could have written is not believed, and no link of theirs is followed.
+/// A directory that others can write to is not trusted, and their links are not followed.
 #[test]
 fn a_directory_that_others_may_write_to_is_refused() {
     let dir = scratch();
@@ -95,7 +95,7 @@ fn the_order_of_new_directories_does_not_matter() {
     }
 }
 
-/// The directory of a drive that is not mounted is on the file system of `/`, where it must not become a drive.
+/// The mount point of an unmounted drive is on the file system of `/`, where it must not become a drive.
 #[test]
 fn an_unmounted_drive_is_left_out_and_makes_nothing() {
     let dir = scratch();
@@ -108,7 +108,7 @@ fn an_unmounted_drive_is_left_out_and_makes_nothing() {
     let error = Cache::open([&one, &two], mounted.clone()).unwrap_err();
     assert!(matches!(error, Error::Unmounted { .. }) && error.to_string().contains("mount the drive"), "{error}");
     assert_eq!(fs::read_dir(&one).unwrap().count() + fs::read_dir(&two).unwrap().count(), 0);
-    // What is a drive by its label is one, wherever it is. The other one is told.
+    // A directory with a label is a drive anywhere. The other one has a notice.
     drop(Cache::open([&one], options(&dir)).unwrap());
     let cache = Cache::open([&one, &two], mounted).unwrap();
     let notices = cache.notices();
@@ -116,7 +116,7 @@ fn an_unmounted_drive_is_left_out_and_makes_nothing() {
     assert_eq!(fs::read_dir(&two).unwrap().count(), 0);
 }
 
-/// What is left of a drive that is not mounted is its empty directory. The other drives know that it has been one.
+/// The mount point of an unmounted drive is an empty directory. The rosters of the other drives have it.
 #[tokio::test]
 async fn a_drive_that_is_empty_is_left_out_until_it_is_begun_anew() {
     let (rig, _) = filled().await;
@@ -131,7 +131,7 @@ async fn a_drive_that_is_empty_is_left_out_until_it_is_begun_anew() {
         assert!(notices.len() == 1 && notices[0].contains("ssd1: a drive of this cache was here"), "{notices:?}");
         assert_eq!(fs::read_dir(&dirs[1]).unwrap().count(), 0);
     }
-    // A directory that has never been one takes its share, and a drive that comes back does.
+    // A new directory gets its share, and so does a drive that is mounted again.
     let third = dir.path().join("ssd2");
     fs::create_dir(&third).unwrap();
     drop(Cache::open([&dirs[0], &third], never(options(&dir))).unwrap());
@@ -140,7 +140,7 @@ async fn a_drive_that_is_empty_is_left_out_until_it_is_begun_anew() {
     let cache = Cache::open([&dirs[0], &dirs[1], &third], never(options(&dir))).unwrap();
     assert_eq!((cache.notices(), cache.stat().len()), (vec![], 3));
     drop(cache);
-    // The third one knows the others, and they know it.
+    // The third one knows the others, and they know the third one.
     for lost in [&third, &dirs[0]] {
         fs::remove_dir_all(lost.join("iomill-origin")).unwrap();
         let cache = Cache::open([&dirs[0], &dirs[1], &third], never(options(&dir))).unwrap();
@@ -154,7 +154,8 @@ async fn a_drive_that_is_empty_is_left_out_until_it_is_begun_anew() {
 /// The environment variable with the directory of a file system that has a mount point.
 const NESTED: &str = "IOMILL_ORIGIN_NESTED";
 
-/// The only drive of a cache is mounted below another file system than that of `/`, which must not fill instead of it.
+/// The only drive of a cache is mounted below another file system than that of `/`. That file system must not be filled
+/// instead.
 #[test]
 fn an_only_drive_that_is_not_mounted_is_refused() {
     let Some(dir) = std::env::var_os(NESTED) else {
@@ -168,13 +169,13 @@ fn an_only_drive_that_is_not_mounted_is_refused() {
     let run = |program: &str, arguments: &[&str]| {
         assert!(Command::new(program).args(arguments).arg(&drive).status().unwrap().success(), "{program}");
     };
-    // The first use of a fresh drive needs no more than this, and the next one neither.
+    // The first use of a fresh drive needs no more than this, and neither does the next one.
     (0..2).for_each(|_| drop(opened(false).unwrap()));
     run("umount", &[]);
     let error = opened(false).unwrap_err();
     assert!(matches!(error, Error::Gone { .. }) && error.to_string().contains("mount the drive"), "{error}");
     assert_eq!(fs::read_dir(&drive).unwrap().count(), 0, "nothing is made");
-    // Another one in its place.
+    // Another drive in its place.
     run("mount", &["-t", "tmpfs", "-o", "size=16m", "tmpfs"]);
     assert!(matches!(opened(false).unwrap_err(), Error::Gone { .. }));
     drop(opened(true).unwrap());
@@ -196,7 +197,7 @@ impl Hung {
         Hung { file, away }
     }
 
-    /// The drive answers, and is as it was.
+    /// The drive answers, and is unchanged.
     pub fn answer(self) {
         let pipe = fs::OpenOptions::new().read(true).write(true).open(&self.file).unwrap();
         fs::remove_file(&self.file).unwrap();
@@ -205,7 +206,8 @@ impl Hung {
     }
 }
 
-/// Calls that hang in each part of an opening. Seen to fail with no bound in any of the three: the opening did not end.
+/// Calls that hang in each part of an opening. Seen to fail without a bound in any of the three: the opening did not
+/// end.
 #[tokio::test]
 async fn an_opening_goes_on_without_a_drive_that_hangs() {
     use std::time::{Duration, Instant};
@@ -236,7 +238,7 @@ async fn an_opening_goes_on_without_a_drive_that_hangs() {
         }
         assert!(cache.counters().hits >= wanted.len() as u64, "the others go on: {:?}", cache.counters());
         hung.answer();
-        // What answers too late is let go: it does not hold the lock.
+        // A drive that answers too late is closed: it does not hold the lock.
         let again = Cache::open(&dirs, given.open_within(PATIENCE)).unwrap();
         assert_eq!((again.notices(), again.stat().len()), (vec![], 3), "{name}");
     }
@@ -254,7 +256,7 @@ impl Drop for Frozen<'_> {
     }
 }
 
-/// A file system that is frozen answers no write. It takes a loop device, and so the rights of root.
+/// A frozen file system answers no write. It takes a loop device, and so the rights of root.
 #[test]
 fn a_drive_that_hangs_holds_no_call_up() {
     if let Some(dir) = std::env::var_os(FROZEN) {
@@ -300,7 +302,8 @@ async fn on_frozen_file_system(dir: &std::path::Path) {
     for _ in 0..3 {
         assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
     }
-    // What both drives had is read from both. What waits for the frozen one comes from memory or, when that is full or late, from the origin.
+    // Bytes that both drives had are read from both. Granules that wait for the frozen drive are read from memory or,
+    // if that is full or late, from the origin.
     let done = cache.counters().since(&before);
     assert!(done.hits >= 10, "{done:?}");
     store.put(&path, bytes.clone().into()).await.unwrap();
@@ -309,7 +312,7 @@ async fn on_frozen_file_system(dir: &std::path::Path) {
     upload.complete().await.unwrap();
     assert_eq!(store.get_range(&path, 5..9).await.unwrap(), [7; 4][..]);
     assert!(!cache.flush_within(Duration::MAX), "it hangs");
-    // It is left out in the end, and all goes to the other one.
+    // It is left out in the end, and all granules are on the other one.
     while !cache.stat().iter().any(|drive| drive.is_dead) {
         assert!(begun.elapsed() < MOST, "{:?}", cache.stat());
         let at = fastrand::u64(..6 << 20);
@@ -328,7 +331,7 @@ async fn on_frozen_file_system(dir: &std::path::Path) {
     drop(frozen);
 }
 
-/// Of a drive that is too small only itself is left out.
+/// If one drive is too small, only that drive is left out.
 #[tokio::test]
 async fn a_drive_that_is_too_small_is_left_out() {
     let dir = scratch();
@@ -349,7 +352,7 @@ async fn a_drive_that_is_too_small_is_left_out() {
     in_namespace(script, &small, SMALL, dir.path());
 }
 
-/// Drives of one cache have granules of one length. Another one is left out.
+/// Drives of one cache have granules of one length. A drive with another length is left out.
 #[test]
 fn a_drive_with_other_granules_is_left_out() {
     let dir = scratch();
@@ -372,7 +375,7 @@ async fn a_new_drive_takes_a_share() {
     rig.cache.flush();
     let third = rig.dir.path().join("ssd2");
     fs::create_dir(&third).unwrap();
-    // In another order, too: labels tell the drives apart.
+    // In another order, too: the labels identify the drives.
     let dirs = [third, drives(&rig.dir)[1].clone(), drives(&rig.dir)[0].clone()];
     let cache = Cache::open(&dirs, never(options(&rig.dir)).bytes(48 << 20)).unwrap();
     assert_eq!(cache.notices(), [""; 0]);
@@ -409,26 +412,11 @@ fn wrong_arguments_are_refused_in_words() {
     assert!(matches!(index, Error::Index { .. }) && index.to_string().contains("index_dir"), "{index}");
 }
 
-/// The environment variable with the directory of the full file system, in the process that has it.
-const FULL: &str = "IOMILL_ORIGIN_FULL";
-/// The same with the directory of a small drive and another one.
+/// The environment variable with the directory of a small drive and another one, in the process that has them.
 const SMALL: &str = "IOMILL_ORIGIN_SMALL";
 
 pub fn options_at(dir: &std::path::Path) -> Options {
     Options::new().region_bytes(1 << 20).memory_bytes(1 << 20).index_dir(dir).on_root(true)
-}
-
-/// A file system of 6 MiB in a namespace of the test, for a cache of 32 MiB.
-#[test]
-fn a_full_file_system_shrinks_the_cache() {
-    if let Some(dir) = std::env::var_os(FULL) {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(on_full_file_system(std::path::Path::new(&dir)));
-        return;
-    }
-    let dir = scratch();
-    let script = r#"mount -t tmpfs -o size=6m tmpfs "$0" || exit 77; exec "$@""#;
-    in_namespace(script, dir.path(), FULL, dir.path());
 }
 
 /// Runs this test again in a namespace, where a script mounts something at a directory.
@@ -436,7 +424,8 @@ pub fn in_namespace(script: &str, at: &std::path::Path, variable: &str, value: &
     unshared(&["-rm", "sh", "-c", script], at, variable, value);
 }
 
-fn unshared(arguments: &[&str], at: &std::path::Path, variable: &str, value: &std::path::Path) {
+/// The same by a command in new namespaces.
+pub fn unshared(arguments: &[&str], at: &std::path::Path, variable: &str, value: &std::path::Path) {
     let name = std::thread::current().name().unwrap().to_owned();
     let test = Command::new("unshare")
         .args(arguments)
@@ -452,29 +441,4 @@ fn unshared(arguments: &[&str], at: &std::path::Path, variable: &str, value: &st
         }
         other => println!("skipped: no file system in a namespace: {other:?}"),
     }
-}
-
-async fn on_full_file_system(dir: &std::path::Path) {
-    let index = scratch();
-    let options = Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(index.path());
-    let cache = Cache::open([dir], never(options).read_within(PATIENCE)).unwrap();
-    let memory = std::sync::Arc::new(super::InMemory::new());
-    use super::object_store::ObjectStoreExt;
-    let (path, bytes) = (super::Path::from("a"), random(20 << 20, 1));
-    memory.put(&path, bytes.clone().into()).await.unwrap();
-    let store = cache.over(memory as std::sync::Arc<dyn ObjectStore>, "memory://");
-    for begin in (0..20u64 << 20).step_by(1 << 20) {
-        let wanted: Vec<_> = (begin..begin + (1 << 20)).step_by(GRANULE as usize).map(|at| at..at + 512).collect();
-        assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
-        cache.flush();
-    }
-    let counters = cache.counters();
-    assert_eq!((counters.filled, counters.dropped), ((20 << 20) / GRANULE, 0), "{counters:?}");
-    assert!(counters.emptied > 10, "{counters:?}");
-    let notices = cache.notices();
-    assert!(notices.len() == 1 && notices[0].contains("full"), "told once: {notices:?}");
-    // The last ones are there.
-    let wanted = [(20 << 20) - 5000..20 << 20];
-    assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
-    assert_eq!(cache.counters().since(&counters).gets, 0);
 }

@@ -1,4 +1,4 @@
-//! A cache that is smaller than what is read: it keeps what is in use, and writes little twice.
+//! A cache that is smaller than the data: it keeps granules in use, and writes few bytes twice.
 
 use iomill_origin::Revalidate;
 
@@ -63,7 +63,7 @@ async fn a_region_that_is_filled_again_has_no_old_granule() {
     assert_eq!(counters.misses_wrong, 0, "the page cache forgets what a place had before");
 }
 
-/// Epochs over four times what the cache holds: with a small share of admission a part of the data stays.
+/// Epochs over four times the size of the cache: with a small share of admission a part of the data stays.
 #[tokio::test]
 async fn a_share_of_admission_keeps_a_part_of_what_is_read_again_and_again() {
     let hits = async |share: f64| {
@@ -82,7 +82,7 @@ async fn a_share_of_admission_keeps_a_part_of_what_is_read_again_and_again() {
     assert!(few > 300 && all < few / 2, "{few} hits with a share, {all} without");
 }
 
-/// The memory of granules that wait is bounded, and a call never waits for a drive that writes.
+/// The memory of waiting granules is bounded, and no call waits for a drive that writes.
 #[tokio::test]
 async fn fills_beyond_the_bound_are_dropped_and_counted() {
     let rig = Rig::with(|options| options.fill_bytes(64 << 10).revalidate("", Revalidate::Never));

@@ -1,4 +1,4 @@
-//! Children of a fork use the cache of their parent: they open it for themselves.
+//! Forked children use the cache of their parent: they open it for themselves.
 
 #![allow(unsafe_code)]
 
@@ -30,17 +30,18 @@ pub fn has_run_alone() -> bool {
 /// The environment variable of such a process.
 const ALONE: &str = "IOMILL_ORIGIN_ALONE";
 
-/// The exit status of a child that runs something. It ends itself if that takes too long.
+/// The exit status of a child that runs a function. The child ends itself if that takes too long.
 fn in_child(run: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child runs no code of other threads, of which none is in it: what it uses of this test was made for it, or is idle.
+    // SAFETY: the child runs no code of other threads, because it has none of them. The data of this test that it uses
+    // were made for it, or are idle.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: a signal that ends the child, and nothing else.
         unsafe { libc::alarm(300) };
-        // The harness would keep what a panic says, and take it along.
+        // The harness would keep the text of a panic, and lose it.
         std::panic::set_hook(Box::new(|why| drop(std::fs::write("/proc/self/fd/2", format!("in a child: {why}\n")))));
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-        // SAFETY: it ends the child at once. What the child has is the kernel's to give back.
+        // SAFETY: it ends the child at once. The kernel frees the child's resources.
         unsafe { libc::_exit(if right.unwrap_or(false) { 0 } else { 1 }) };
     }
     let mut status = -1;
@@ -49,7 +50,8 @@ fn in_child(run: impl FnOnce() -> bool) -> i32 {
     status
 }
 
-/// The child reads what its parent has fetched, fetches more, and the parent finds that. Neither ends the other.
+/// The child reads granules that its parent has fetched, and fetches more, which the parent finds. Neither ends the
+/// other.
 #[test]
 fn a_forked_child_reads_and_fills() {
     if has_run_alone() {
@@ -77,7 +79,7 @@ fn a_forked_child_reads_and_fills() {
     rig.cache.flush();
 }
 
-/// A call that waits for one which nothing polls goes on after some seconds. That takes a timer.
+/// A call that waits for an unpolled call continues after some seconds. That takes a timer.
 #[test]
 fn timers_run_in_a_forked_child() {
     if has_run_alone() {
@@ -102,7 +104,8 @@ fn timers_run_in_a_forked_child() {
     assert_eq!(status, 0);
 }
 
-/// A child opens the drives at its first call, and goes on without one that hangs. Seen to fail with no bound: an alarm ended the child.
+/// A child opens the drives at its first call, and continues without a hanging one. Seen to fail without a bound: an
+/// alarm ended the child.
 #[test]
 fn a_forked_child_goes_on_without_a_drive_that_hangs() {
     if has_run_alone() {

@@ -1,13 +1,16 @@
-//! An origin that fails, lies, stalls and changes its mind. Each answer is right bytes or a typed error, and the cache is right afterwards.
+//! An origin that fails, lies, stalls and changes its mind. Each answer is right bytes or a typed error, and the cache
+//! is right afterwards.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use iomill_origin::Revalidate;
 
 use super::object_store::path::Path;
-use super::object_store::{Error, ObjectStoreExt};
-use super::{Act, GRANULE, Rig, expected, random};
+use super::object_store::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt};
+use super::{Act, Cached, GRANULE, Rig, expected, random};
 
 pub(super) const LEN: usize = 600_000;
 
@@ -95,7 +98,8 @@ async fn a_body_that_is_not_what_was_asked_for_is_an_error_and_is_not_cached() {
     }
 }
 
-/// Each GET but the first has another etag than asked for, and the origin does not look at conditions. No mixture is ever an answer.
+/// Each GET but the first has another etag than the requested one, and the origin ignores conditions. No mixture is
+/// ever an answer.
 #[tokio::test]
 async fn an_etag_that_changes_between_ranges_is_a_typed_error() {
     let rig = Rig::new();
@@ -122,7 +126,7 @@ async fn an_object_that_is_replaced_while_it_is_read_is_read_anew() {
                 Act::Replaced(put.clone())
             }
             _ if conditions => Act::Pass,
-            // It takes no conditions, so the answer must tell.
+            // It ignores conditions, so the answer must show the change.
             _ => Act::Unconditional,
         });
         assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&new, &wanted()));
@@ -131,7 +135,7 @@ async fn an_object_that_is_replaced_while_it_is_read_is_read_anew() {
     }
 }
 
-/// A stream has begun to answer, so it cannot begin again. The origin tells the change, or does not look at conditions.
+/// A stream has begun to answer, so it cannot begin again. The origin reports the change, or ignores conditions.
 #[tokio::test]
 async fn a_stream_whose_object_is_replaced_ends_with_a_typed_error() {
     for conditions in [true, false] {
@@ -171,6 +175,86 @@ async fn an_object_that_shrinks_has_its_new_bytes_or_an_error() {
     assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), new);
 }
 
+/// The origin ignores conditions, or compares the range first, so it refuses a range behind the new end without naming
+/// the change.
+#[tokio::test]
+async fn a_refused_range_of_a_shorter_object_shows_the_change() {
+    for when in [Revalidate::Always, Revalidate::Never] {
+        let rig = Rig::with(|options| options.revalidate("", when));
+        let (old, new) = (random(LEN, 1), random(10_000, 2));
+        rig.behind("a", old.clone()).await;
+        rig.ranges("a", &wanted()[..1]).await.unwrap();
+        let content = Cached::new(&rig.cache, rig.scripted.clone() as Arc<dyn ObjectStore>, "memory://");
+        let content = content.open(&Path::from("a")).await.unwrap();
+        rig.cache.flush();
+        rig.behind("a", new.clone()).await;
+        rig.scripted.script(|_| Act::Unconditional);
+        // Its first granule is cached, and the rest is behind the end now.
+        assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), new, "{when:?}");
+        assert!(rig.ranges("a", &wanted()).await.is_err());
+        let error = content.read(&wanted()).await.unwrap_err();
+        assert!(matches!(error, Error::Precondition { .. }), "{error}");
+        assert_eq!(rig.ranges("a", &wanted()[..1]).await.unwrap(), expected(&new, &wanted()[..1]));
+    }
+}
+
+/// A range behind the known end is not an error before the origin was asked, even if objects never change.
+#[tokio::test]
+async fn a_range_behind_the_known_end_asks_for_the_version() {
+    let rig = Rig::immutable();
+    let (old, new) = (random(10_000, 1), random(LEN, 2));
+    rig.behind("a", old.clone()).await;
+    rig.ranges("a", &wanted()[..1]).await.unwrap();
+    rig.cache.flush();
+    assert!(rig.ranges("a", &wanted()).await.is_err());
+    rig.behind("a", new.clone()).await;
+    assert_eq!(rig.ranges("a", &wanted()[..1]).await.unwrap(), expected(&old, &wanted()[..1]));
+    assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&new, &wanted()));
+    let far = GetOptions::new().with_range(Some(GetRange::Offset(LEN as u64 - 5)));
+    assert_eq!(rig.store.get_opts(&Path::from("a"), far).await.unwrap().bytes().await.unwrap(), new[LEN - 5..]);
+}
+
+/// An origin that only knows GETs.
+#[tokio::test]
+async fn an_origin_without_heads_is_asked_by_gets() {
+    let rig = Rig::new();
+    let (old, new) = (random(LEN, 1), random(LEN, 2));
+    let no_heads = || Error::Generic { store: "HTTP", source: "status code: 405 Method Not Allowed".into() };
+    rig.scripted.script(move |ask| if ask.head { Act::Fail(no_heads()) } else { Act::Pass });
+    for bytes in [old, new] {
+        rig.behind("a", bytes.clone()).await;
+        for _ in 0..3 {
+            assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&bytes, &wanted()));
+            let end = GetOptions::new().with_range(Some(GetRange::Suffix(9)));
+            assert_eq!(
+                rig.store.get_opts(&Path::from("a"), end).await.unwrap().bytes().await.unwrap(),
+                bytes[LEN - 9..]
+            );
+            rig.cache.flush();
+        }
+        let before = rig.cache.counters();
+        rig.ranges("a", &wanted()).await.unwrap();
+        assert_eq!((rig.since(&before).gets, rig.since(&before).bytes_fetched), (1, GRANULE));
+    }
+    assert!(rig.store.head(&Path::from("a")).await.is_err());
+}
+
+/// The times of the origin have fractions of seconds, and those of its answers do not.
+#[tokio::test]
+async fn conditions_of_time_that_are_never_met_are_left_out() {
+    let rig = Rig::with(|options| options.by_time(true));
+    let (old, new) = (random(LEN, 1), random(LEN, 2));
+    rig.behind("a", old.clone()).await;
+    rig.scripted.script(|_| Act::Refuse);
+    for _ in 0..2 {
+        assert_eq!(rig.ranges("a", &wanted()).await.unwrap(), expected(&old, &wanted()));
+        rig.cache.flush();
+    }
+    rig.behind("a", new.clone()).await;
+    let more = [wanted()[0].clone(), 500_000..500_100];
+    assert_eq!(rig.ranges("a", &more).await.unwrap(), expected(&new, &more));
+}
+
 /// A slow answer to one call keeps no other call from its bytes.
 #[tokio::test]
 async fn a_stalled_get_hurts_only_those_that_want_it() {
@@ -197,7 +281,7 @@ async fn a_stalled_get_hurts_only_those_that_want_it() {
     assert_right_afterwards(&rig, &bytes).await;
 }
 
-/// A future that has begun a GET and is not polled any more holds up no other call for long.
+/// A future that has begun a GET and is no longer polled does not delay another call for long.
 #[tokio::test]
 async fn a_call_that_is_not_polled_is_not_waited_for_without_end() {
     let rig = Rig::immutable();
@@ -213,7 +297,7 @@ async fn a_call_that_is_not_polled_is_not_waited_for_without_end() {
     assert_eq!(asleep.await.unwrap(), expected(&bytes, &far));
 }
 
-/// Bytes differ from call to call where the origin has neither etags nor versions, so nothing of them is cached, unless the user says so.
+/// Without etags and versions, the bytes may differ from call to call, so nothing is cached, unless the user allows it.
 #[tokio::test]
 async fn objects_without_a_version_pass() {
     for by_time in [false, true] {

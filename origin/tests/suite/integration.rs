@@ -1,5 +1,5 @@
-//! The public tests of `object_store::integration`, unchanged, on a cache that asks for versions in each call. Each runs twice on the same cache, so
-//! that the second run finds what the first one left.
+//! The public tests of `object_store::integration`, unchanged, on a cache that asks for versions in each call. Each
+//! runs twice on the same cache, so that the second run has the cache of the first one.
 
 use super::Rig;
 use super::object_store::integration;

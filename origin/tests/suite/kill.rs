@@ -1,5 +1,5 @@
-//! Processes that read through one cache and check each byte are killed, one after the other, at any time. The cache is small, so that regions are
-//! emptied all the time.
+//! Processes that read through one cache and check each byte are killed, one after the other, at any time. The cache is
+//! small, so that regions are emptied all the time.
 
 use std::fmt;
 use std::ops::Range;
@@ -41,7 +41,8 @@ fn content(key: u64, version: u64, range: Range<u64>) -> Vec<u8> {
     words[begin..begin + (range.end - range.start) as usize].to_vec()
 }
 
-/// An origin that computes its objects. Each has the version that a file of the directory says, so that all processes see a change at once.
+/// An origin that computes its objects. A file of the directory has the version of each, so that all processes see a
+/// change at once.
 #[derive(Debug)]
 struct Computed(std::path::PathBuf);
 
@@ -112,7 +113,7 @@ fn open(dir: &FsPath) -> (Cache, Arc<dyn ObjectStore>) {
     (cache, store)
 }
 
-/// One gather that is checked. All of it is of one version, which is not older than the call.
+/// One checked gather. All of it is of one version, which is not older than the call.
 async fn read_and_check(store: &Arc<dyn ObjectStore>, dir: &FsPath, rng: &mut fastrand::Rng) {
     let key = rng.u64(..OBJECTS);
     let range = |rng: &mut fastrand::Rng| {
@@ -171,7 +172,7 @@ fn processes_that_are_killed_leave_no_wrong_byte() {
             std::fs::OpenOptions::new().append(true).open(dir.path().join("version")).unwrap().write_all(b".").unwrap();
         }
         if round % 7 == 6 {
-            // A process that is killed last takes nothing along, and the next one begins with what the summaries say.
+            // A killed process leaves nothing behind that the next one needs: that begins with the summaries.
             for reader in &mut readers {
                 end(reader, round);
             }

@@ -1,5 +1,5 @@
-//! An origin with answers that contradict each other, or that break off. Each call ends with right bytes or a typed error, after a few requests, and
-//! the cache is right afterwards.
+//! An origin with answers that contradict each other, or that break off. Each call ends with right bytes or a typed
+//! error, after a few requests, and the cache is right afterwards.
 
 use chrono::DateTime;
 use futures_util::StreamExt;
@@ -10,7 +10,7 @@ use super::object_store::path::Path;
 use super::object_store::{Error, ObjectStoreExt};
 use super::{Act, GRANULE, Rig, expected, random};
 
-/// More requests than this are a call that does not give up.
+/// A call with more requests than this does not give up.
 const ASKED_MOST: u64 = 24;
 
 async fn filled(seed: u64) -> (Rig, Vec<u8>) {
@@ -51,7 +51,7 @@ async fn a_body_that_breaks_in_the_middle_is_the_error_of_the_origin() {
                 assert!(error.to_string().contains(&format!("status {code}")), "{error}");
             }
             assert!(asked(&rig) <= ASKED_MOST, "{:?}", rig.scripted.counts());
-            // A stream has what came before, and then the error.
+            // A stream has the bytes before the error, and then the error.
             let got = rig.store.get(&Path::from("a")).await;
             let mut pieces = match got {
                 Ok(got) => got.into_stream(),
@@ -70,7 +70,7 @@ async fn a_body_that_breaks_in_the_middle_is_the_error_of_the_origin() {
     }
 }
 
-/// An origin that does not know ranges answers with all of the object (200), or is a proxy that confuses objects.
+/// An origin without ranges answers with the whole object (200), or is a proxy that confuses objects.
 #[tokio::test]
 async fn an_answer_of_another_range_or_object_is_an_error() {
     type Lie = fn() -> Act;
@@ -85,7 +85,7 @@ async fn an_answer_of_another_range_or_object_is_an_error() {
             let (rig, bytes) = filled(first).await;
             rig.scripted.script(move |ask| if !ask.head && ask.nth >= first { lie() } else { Act::Pass });
             match rig.ranges("a", &wanted()).await {
-                // All of the object is what a first GET of its first bytes may well be.
+                // The whole object may well be the answer to a first GET of its first bytes.
                 Ok(got) => assert_eq!(got, expected(&bytes, &wanted()), "{name}"),
                 Err(Error::Generic { .. } | Error::Precondition { .. }) => {}
                 Err(other) => panic!("{name}: {other}"),
@@ -94,6 +94,20 @@ async fn an_answer_of_another_range_or_object_is_an_error() {
             assert_nothing_wrong_afterwards(&rig, &bytes).await;
         }
     }
+}
+
+/// Some clients have no kind of error for an answer with the whole object (200) to a GET of a range.
+#[tokio::test]
+async fn an_origin_without_ranges_passes() {
+    let (rig, bytes) = filled(1).await;
+    let whole = || Error::Generic { store: "S3", source: "Received non-partial response when range requested".into() };
+    rig.scripted.script(move |ask| if ask.has_range && !ask.head { Act::Fail(whole()) } else { Act::Pass });
+    for _ in 0..2 {
+        assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), bytes);
+        let error = rig.ranges("a", &wanted()).await.unwrap_err();
+        assert!(error.to_string().contains("non-partial"), "{error}");
+    }
+    assert_nothing_wrong_afterwards(&rig, &bytes).await;
 }
 
 /// Heads are about another content than GETs: two nodes of an origin disagree.
@@ -123,7 +137,8 @@ async fn a_head_that_disagrees_with_gets_is_a_typed_error() {
     }
 }
 
-/// A weak etag does not tell bytes apart, so the object passes. A client that compresses on its way has it so, and bodies of other lengths.
+/// A weak etag does not distinguish contents, so the object is not cached. A proxy that compresses has such etags, and
+/// bodies of other lengths.
 #[tokio::test]
 async fn objects_with_weak_etags_pass() {
     let (rig, bytes) = filled(1).await;

@@ -1,4 +1,5 @@
-//! A machine that has no descriptors left, or file systems that take no writes. Gets go on, and what is wrong is told.
+//! A machine without free descriptors, and file systems that refuse writes. Gets continue, and notices report the
+//! problem.
 
 use std::path::Path;
 
@@ -19,7 +20,8 @@ fn limit(most: u64) {
     setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: was.maximum }).unwrap();
 }
 
-/// Each number of descriptors ends an opening at another place. None of them panics, spoils the drives or is more than an error.
+/// Each number of descriptors fails an opening at another place. None causes a panic or spoils the drives: each is an
+/// error.
 #[test]
 fn an_opening_without_descriptors_is_an_error_and_the_next_one_is_right() {
     if has_run_alone() {
@@ -37,7 +39,7 @@ fn an_opening_without_descriptors_is_an_error_and_the_next_one_is_right() {
     for more in 0..40 {
         limit(used + more);
         let opened = Cache::open(drives(&rig.dir), options(&rig.dir));
-        // The cache that was open goes on, with and without its drives.
+        // The open cache continues, with and without its drives.
         let got = block_on(rig.ranges("a", &wanted));
         limit(most);
         assert_eq!(got.unwrap(), expected(&bytes, &wanted), "{more}");
@@ -63,7 +65,8 @@ fn an_opening_without_descriptors_is_an_error_and_the_next_one_is_right() {
 /// The environment variable with the directory of the file system that takes no writes.
 const READ_ONLY: &str = "IOMILL_ORIGIN_READ_ONLY";
 
-/// After an error a file system often takes no writes any more. A drive on it is left out and told, and its share goes to the others.
+/// After an error a file system often refuses writes. A drive on it is left out with a notice, and its share goes to
+/// the others.
 #[test]
 fn a_read_only_file_system_is_left_out() {
     let Some(dir) = std::env::var_os(READ_ONLY) else {

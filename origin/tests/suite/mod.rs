@@ -1,4 +1,4 @@
-//! Tests that are compiled for each version of `object_store`, with what they share.
+//! Tests that are compiled for each version of `object_store`, and their common code.
 
 // Helpers of tests may unwrap as tests do. A gather may well have one range.
 #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
@@ -24,6 +24,7 @@ mod damage;
 mod drives;
 mod eviction;
 mod fork;
+mod full;
 mod hostile;
 mod integration;
 mod kill;
@@ -60,7 +61,7 @@ pub fn drives(dir: &TempDir) -> Vec<PathBuf> {
     drives
 }
 
-/// Small regions, and an index that goes with the directory.
+/// Small regions, and an index that is removed with the directory.
 pub fn options(dir: &TempDir) -> Options {
     on_any_machine(Options::new().bytes(32 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(dir.path()))
 }
@@ -95,7 +96,7 @@ impl Rig {
         Rig { store, cache, scripted, memory, dir }
     }
 
-    /// Another opening of the same drives, as another process has it, over the same origin.
+    /// Another opening of the same drives, like that of another process, over the same origin.
     pub fn another(&self, options: Options) -> (Cache, Arc<dyn ObjectStore>) {
         let cache = Cache::open(drives(&self.dir), options).unwrap();
         cache.wait_until_loaded();
@@ -103,7 +104,7 @@ impl Rig {
         (cache, store)
     }
 
-    /// Closes the cache, does something to its files, and opens it again with a new index.
+    /// Closes the cache, changes its files, and opens it again with a new index.
     pub fn reopened(self, options: impl FnOnce(Options) -> Options, between: impl FnOnce(&TempDir)) -> Rig {
         let Rig { store, cache, scripted, memory, dir } = self;
         cache.flush();
@@ -116,7 +117,7 @@ impl Rig {
         Rig { store, cache, scripted, memory, dir }
     }
 
-    /// Puts an object into the origin, behind the cache's back.
+    /// Puts an object into the origin, past the cache.
     pub async fn behind(&self, path: &str, bytes: Vec<u8>) {
         self.memory.put(&Path::from(path), bytes.into()).await.unwrap();
     }
@@ -125,13 +126,13 @@ impl Rig {
         self.store.get_ranges(&Path::from(path), ranges).await
     }
 
-    /// What was counted since.
+    /// The increase of the counters since then.
     pub fn since(&self, before: &Counters) -> Counters {
         self.cache.counters().since(before)
     }
 }
 
-/// Removes the indexes, as a new start of the machine does.
+/// Removes the indexes, as a restart of the machine does.
 pub fn forget_index(dir: &TempDir) {
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let path = entry.unwrap().path();
@@ -158,12 +159,12 @@ pub fn rows(len: u64) -> Vec<Range<u64>> {
     (0..len / GRANULE).map(|n| n * GRANULE + 4096..n * GRANULE + 4608).collect()
 }
 
-/// How many times as many rounds a test of chance does.
+/// The factor for the rounds of a test of chance.
 pub fn rounds(n: u64) -> u64 {
     n * std::env::var("IOMILL_ROUNDS").ok().and_then(|factor| factor.parse::<u64>().ok()).unwrap_or(1)
 }
 
-/// Deletes what a test left in the origin.
+/// Deletes the objects that a test left in the origin.
 pub async fn empty(store: &InMemory) {
     use futures_util::TryStreamExt;
     let left: Vec<_> = store.list(None).try_collect().await.unwrap();

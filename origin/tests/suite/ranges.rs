@@ -1,4 +1,4 @@
-//! Gathers and streams give the bytes that the origin gives, whatever is cached.
+//! Gathers and streams return the bytes of the origin, for any state of the cache.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     futures_executor::block_on(future)
 }
 
-/// Each granule length, on an executor without a runtime. What is cached grows from case to case.
+/// Each granule length, on an executor without a runtime. More granules are cached from case to case.
 #[test]
 fn gathers_are_those_of_the_origin() {
     for granule in [4096, 16_384, 65_536] {
@@ -65,7 +65,7 @@ async fn what_was_read_once_comes_from_the_drives_also_after_a_new_opening() {
     assert_eq!(rig.since(&before).hits, wanted.len() as u64);
     assert_eq!(rig.scripted.counts(), asked, "a hit asks the origin for nothing");
 
-    // With the index of before, and then with one that is made from the summaries.
+    // With the earlier index, and then with one that is made from the summaries.
     let rig = rig.reopened(|options| options, |_| {});
     let asked = rig.scripted.counts();
     assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
@@ -124,7 +124,7 @@ async fn a_range_that_ends_behind_the_object_is_cut_and_one_behind_it_is_an_erro
     }
 }
 
-/// A long object comes in pieces, all of one content.
+/// A long object is read in pieces, all of one content.
 #[tokio::test]
 async fn a_long_object_comes_in_pieces() {
     let rig = Rig::immutable();

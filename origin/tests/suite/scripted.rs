@@ -1,4 +1,4 @@
-//! [`Scripted`]: a store in memory that counts what it is asked for, and answers as a test says.
+//! [`Scripted`]: a store in memory that counts its requests, and answers as a test chooses.
 
 use std::fmt;
 use std::ops::Range;
@@ -27,11 +27,12 @@ use super::result;
 pub struct Ask {
     pub head: bool,
     pub is_conditional: bool,
-    /// How many of its kind came before it.
+    pub has_range: bool,
+    /// The number of earlier requests of its kind.
     pub nth: u64,
 }
 
-/// What becomes of it.
+/// The treatment of a request.
 pub enum Act {
     Pass,
     Fail(Error),
@@ -43,13 +44,13 @@ pub enum Act {
     Elsewhere(u64),
     /// The answer has this etag.
     ETag(Option<String>),
-    /// The answer is that of now, and comes later.
+    /// The answer is that of now, and is late.
     After(Duration),
-    /// The body never comes.
+    /// The body never arrives.
     Stall,
-    /// The body breaks with this error, a third of its way.
+    /// The body breaks with this error, after a third.
     Break(Error),
-    /// The whole object, whatever range was asked for.
+    /// The whole object, for any requested range.
     Whole,
     /// The answer is about an object of this length.
     Size(u64),
@@ -59,11 +60,15 @@ pub enum Act {
     Replaced(Vec<u8>),
     /// The condition is left out.
     Unconditional,
-    /// The condition is taken without quotes, as Ceph's gateway has it, and etags have quotes.
+    /// Objects have no etags, and no condition is ever met.
+    Refuse,
+    /// The condition must be without quotes, as Ceph's gateway has it, and etags have quotes.
     Bare,
 }
 
 type Script = Box<dyn FnMut(&Ask) -> Act + Send>;
+/// The error of the delete of an object, if it fails.
+type Failing = Box<dyn Fn(&Path) -> Option<Error> + Send>;
 
 /// See the module.
 pub struct Scripted {
@@ -76,6 +81,7 @@ pub struct Scripted {
     /// The next change waits for it.
     gate: Gate,
     fails_changes: AtomicBool,
+    failing_deletes: Arc<Mutex<Option<Failing>>>,
 }
 
 type Gate = Arc<Mutex<Option<oneshot::Receiver<()>>>>;
@@ -109,9 +115,9 @@ impl MultipartUpload for Slow {
 
 impl Scripted {
     pub fn new(inner: Arc<InMemory>) -> Scripted {
-        let (gets, heads, bytes, gate, fails_changes) = Default::default();
+        let (gets, heads, bytes, gate, fails_changes, failing_deletes) = Default::default();
         let script: Mutex<Script> = Mutex::new(Box::new(|_| Act::Pass));
-        Scripted { inner, script, gets, heads, bytes, asked: Mutex::default(), gate, fails_changes }
+        Scripted { inner, script, gets, heads, bytes, asked: Mutex::default(), gate, fails_changes, failing_deletes }
     }
 
     pub fn script(&self, script: impl FnMut(&Ask) -> Act + Send + 'static) {
@@ -125,9 +131,14 @@ impl Scripted {
         open
     }
 
-    /// Puts end with an error that says nothing of the object.
+    /// Puts end with an error that leaves the outcome open.
     pub fn fail_changes(&self) {
         self.fails_changes.store(true, Relaxed);
+    }
+
+    /// Deletes of some objects end with an error, and do not happen.
+    pub fn fail_deletes(&self, failing: impl Fn(&Path) -> Option<Error> + Send + 'static) {
+        *self.failing_deletes.lock().unwrap() = Some(Box::new(failing));
     }
 
     /// GETs and heads so far.
@@ -146,7 +157,8 @@ impl Scripted {
         if let (false, Some(GetRange::Bounded(range))) = (options.head, &options.range) {
             self.asked.lock().unwrap().push(range.clone());
         }
-        let ask = Ask { head: options.head, is_conditional: options.if_match.is_some(), nth };
+        let has_range = options.range.is_some();
+        let ask = Ask { head: options.head, is_conditional: options.if_match.is_some(), has_range, nth };
         (self.script.lock().unwrap())(&ask)
     }
 }
@@ -163,7 +175,7 @@ impl fmt::Display for Scripted {
     }
 }
 
-/// The etag of a store in memory, as it is told in quotes.
+/// The etag of a store in memory, in quotes.
 fn quoted(mut got: GetResult) -> GetResult {
     got.meta.e_tag = got.meta.e_tag.map(|e_tag| format!("\"{e_tag}\""));
     got
@@ -184,6 +196,16 @@ fn with_body(mut got: GetResult, bytes: Vec<u8>) -> GetResult {
     got
 }
 
+/// The reason for which an act refuses the conditions of a GET.
+fn refusal(act: &Act, options: &GetOptions) -> Option<&'static str> {
+    let has_quotes = options.if_match.as_ref().is_some_and(|e_tag| e_tag.starts_with('"'));
+    match act {
+        Act::Refuse if options.if_match.is_some() || options.if_unmodified_since.is_some() => Some("refused"),
+        Act::Bare if has_quotes => Some("quotes"),
+        _ => None,
+    }
+}
+
 #[async_trait]
 impl ObjectStore for Scripted {
     async fn get_opts(&self, path: &Path, mut options: GetOptions) -> Result<GetResult> {
@@ -193,10 +215,10 @@ impl ObjectStore for Scripted {
             Act::Unconditional | Act::ETag(_) => options.if_match = None,
             Act::Modified(_) => (options.if_match, options.if_unmodified_since) = (None, None),
             Act::Whole => options.range = None,
-            Act::Bare if options.if_match.as_ref().is_some_and(|e_tag| e_tag.starts_with('"')) => {
-                return Err(Error::Precondition { path: path.to_string(), source: "quotes".into() });
-            }
             _ => {}
+        }
+        if let Some(why) = refusal(&act, &options) {
+            return Err(Error::Precondition { path: path.to_string(), source: why.into() });
         }
         if let Act::Fail(error) = act {
             return Err(error);
@@ -225,6 +247,10 @@ impl ObjectStore for Scripted {
             }
             Act::ETag(e_tag) => {
                 got.meta.e_tag = e_tag;
+                got
+            }
+            Act::Refuse => {
+                got.meta.e_tag = None;
                 got
             }
             Act::Stall => {
@@ -266,12 +292,14 @@ impl ObjectStore for Scripted {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let gate = Arc::clone(&self.gate);
+        let (gate, failing) = (Arc::clone(&self.gate), Arc::clone(&self.failing_deletes));
         let behind = locations.then(move |location| {
-            let gate = Arc::clone(&gate);
+            let (gate, failing) = (Arc::clone(&gate), Arc::clone(&failing));
             async move {
                 pass(&gate).await;
-                location
+                let location = location?;
+                let failed = failing.lock().unwrap().as_ref().and_then(|failing| failing(&location));
+                failed.map_or(Ok(location), Err)
             }
         });
         self.inner.delete_stream(behind.boxed())

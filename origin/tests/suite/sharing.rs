@@ -31,7 +31,7 @@ async fn tasks_that_want_a_granule_share_its_get() {
     }
 }
 
-/// Each opening is as a process of its own: they share the drives and the index.
+/// Each opening stands for a process of its own: they share the drives and the index.
 #[tokio::test]
 async fn processes_that_want_a_granule_share_its_get() {
     let rig = Rig::immutable();
@@ -60,7 +60,7 @@ async fn processes_that_want_a_granule_share_its_get() {
     assert!(filled <= LEN as u64 / GRANULE, "{filled} granules on the drives");
 }
 
-/// What one process has fetched, another one finds, without a new opening.
+/// One process finds the granules that another one has fetched, without a new opening.
 #[tokio::test]
 async fn what_one_process_fetched_is_a_hit_of_the_others() {
     let rig = Rig::immutable();
@@ -75,7 +75,7 @@ async fn what_one_process_fetched_is_a_hit_of_the_others() {
     assert_eq!((counters.gets, counters.heads, counters.hits), (0, 1, wanted.len() as u64), "{counters:?}");
 }
 
-/// A process that claims a granule and is stopped or killed is waited for within the bound.
+/// Calls wait within the bound for a process that claims a granule and is stopped or killed.
 #[tokio::test]
 async fn a_process_that_never_ends_its_get_is_waited_for_within_the_bound() {
     // Its claim lasts an hour.
@@ -101,7 +101,34 @@ async fn a_process_that_never_ends_its_get_is_waited_for_within_the_bound() {
     assert_eq!(rig.scripted.counts().0, gets + 2);
 }
 
-/// The right to append is another process's, so nothing is written. Answers do not wait for that, and what was fetched is found in memory.
+/// Neighbours that another process or another call does not fetch in time are one GET, and not one GET each.
+#[tokio::test]
+async fn granules_that_come_too_late_are_fetched_together() {
+    for by_a_process in [true, false] {
+        let hour = Duration::from_secs(3600);
+        let rig = Rig::with(|options| options.wait_for_others(hour).revalidate("", Revalidate::Never));
+        let (other, store) = rig.another(options(&rig.dir).revalidate("", Revalidate::Never));
+        let bytes = random(LEN, 1);
+        rig.behind("a", bytes.clone()).await;
+        let path = super::Path::from("a");
+        for store in [&rig.store, &store] {
+            store.get_ranges(&path, &[0..5]).await.unwrap();
+        }
+        rig.cache.flush();
+        other.flush();
+        let (gets, _) = rig.scripted.counts();
+        rig.scripted.script(move |ask| if !ask.head && ask.nth == gets { Act::Stall } else { Act::Pass });
+        let wanted = [1 << 20..2 << 20];
+        let mut stalled = Box::pin(rig.ranges("a", &wanted));
+        assert!(futures_util::poll!(&mut stalled).is_pending());
+        let second = if by_a_process { &store } else { &rig.store };
+        assert_eq!(second.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+        assert_eq!(rig.scripted.counts().0, gets + 2, "by a process: {by_a_process}");
+    }
+}
+
+/// Another process has the right to append, so nothing is written. Answers do not wait for that, and fetched granules
+/// are found in memory.
 #[tokio::test]
 async fn what_waits_to_be_written_is_found_in_memory() {
     let rig = Rig::immutable();
@@ -120,7 +147,7 @@ async fn what_waits_to_be_written_is_found_in_memory() {
         assert_eq!(rig.ranges("a", &wanted).await.unwrap(), expected(&bytes, &wanted));
     }
     let counters = rig.cache.counters();
-    // The first one learns the version, and the other one brings the rest.
+    // The first one learns the version, and the other one fetches the rest.
     assert_eq!((counters.gets, counters.filled, counters.hits), (2, 0, 0), "{counters:?}");
     assert_eq!(counters.hits_filling, 2 * wanted.len() as u64);
     drop(locks);
@@ -128,7 +155,8 @@ async fn what_waits_to_be_written_is_found_in_memory() {
     assert_eq!(rig.cache.counters().filled, LEN as u64 / GRANULE);
 }
 
-/// A program may poll a get once, and then wait for another one. The first has the only permit, and is the first of its object.
+/// A program may poll a get once, and then wait for another one. The first get has the only permit, and is the first of
+/// its object.
 #[tokio::test]
 async fn a_get_that_nothing_polls_stops_no_other() {
     let mut one = Cost::default();
@@ -145,7 +173,8 @@ async fn a_get_that_nothing_polls_stops_no_other() {
     assert_eq!(parked.await.unwrap(), expected(&bytes, &wanted));
 }
 
-/// A GET that stalls is sent a second time, and the answer of that one counts. An origin that stalls as a whole is not asked for twice as much.
+/// A GET that stalls is sent a second time, and that answer counts. An origin that stalls as a whole does not get twice
+/// as many requests.
 #[tokio::test]
 async fn a_get_of_a_slow_tail_is_sent_again() {
     let after = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! Gets that find all in memory leave their thread to other tasks.
+//! Gets of granules in memory leave their thread to other tasks.
 
 use super::object_store::ObjectStoreExt;
 use super::object_store::path::Path;
