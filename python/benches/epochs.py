@@ -1,9 +1,9 @@
 """Shuffled epochs over rows through a small cache: `python benches/epochs.py`.
 
-For each size of the cache the program prints, in percent, how often pages that rows ask for are in the cache: by `RowLoader` where it knows
-the order, by `RowLoader` with batches of a sampler, which it does not know ahead, and by the optimum (Belady) of the same order. Beside them
-stand rows a second and CPU time per row, as ratios of the first to the second. The file is read by direct I/O. The first two epochs do
-not count.
+For each size of the cache the program prints, in percent, how often pages that rows ask for are in the cache: by
+`RowLoader` where it knows the order, by `RowLoader` with batches of a sampler, which it does not know ahead, and by the
+optimum (Belady) of the same order. Beside them stand rows a second and CPU time per row, as ratios of the first to the
+second. The file is read by direct I/O. The first two epochs do not count.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def cpu_seconds():
 
 
 def touches(rows, row_bytes, start, epochs):
-    """The pages that rows ask for, in their order, by epochs. One epoch more than are measured, because the loader knows it too."""
+    """The pages of the rows, in their order, by epochs. There is one epoch more than are measured, because the loader
+    knows that one, too."""
     rng = np.random.default_rng(SEED)
     for _ in range(epochs + 1):
         first = rng.permutation(rows) * row_bytes + start
@@ -65,7 +66,8 @@ def touches(rows, row_bytes, start, epochs):
 
 
 def fewest_misses(order, pages, counted):
-    """Misses at the places `counted` by a cache that evicts the page that comes again last, or does not let it in."""
+    """Misses at the positions `counted` of a cache that evicts, or does not cache, the page with the latest next
+    use."""
     again, seen = [0] * len(order), {}
     for place in range(len(order) - 1, -1, -1):
         again[place] = seen.get(order[place], len(order) + place)

@@ -1,17 +1,18 @@
-"""Rows by iomill and by its rivals, each in a process of its own with the same memory: `python benches/rivals.py`, as root.
+"""Rows by iomill and by its rivals, each in a process of its own with the same memory: `python benches/rivals.py`, as
+root.
 
-Each contender is a process in a memory cgroup of the same limit, the page cache included. Contenders take turns. In a turn each
-gathers rows of the same numbers, and the digests of what they gathered must be equal. Rows are made for the run.
+Each contender is a process in a memory cgroup of the same limit, the page cache included. Contenders take turns. In a
+turn each gathers rows of the same numbers, and the digests of what they gathered must be equal. Rows are made for the
+run.
 
-Loads:
-  cold  rows at random of data 8 times the memory. Before each turn the kernel forgets the file, and iomill's cache is a new one.
-  zipf  rows by zipf 0.99, at random places of data 10 times the memory. Nothing is forgotten. The first half of the turns does not count.
-  warm  rows at random of data that fits into memory. All of it is read before.
-  zarr  as cold, for chunks of a Zarr array with shards.
+Loads: cold rows at random of data 8 times the memory. Before each turn the kernel forgets the file, and iomill's cache
+is a new one. zipf rows by zipf 0.99, at random places of data 10 times the memory. Nothing is forgotten. The first half
+of the turns does not count. warm rows at random of data that fits into memory. All of it is read before. zarr as cold,
+for chunks of a Zarr array with shards.
 
-Contenders: `memmap` (x[ids]), `memmap-random` (the same after MADV_RANDOM), `memmap-take` (np.take with out), `iomill` (x[ids]),
-`iomill-take` (take with out), `row-cache` (a cache of rows over direct reads, as GraphBolt's feature store has it: rows in one array,
-a clock over them, all of it by numpy), `lance` (pylance's take of a dataset by file+uring).
+Contenders: `memmap` (x[ids]), `memmap-random` (the same after MADV_RANDOM), `memmap-take` (np.take with out), `iomill`
+(x[ids]), `iomill-take` (take with out), `row-cache` (a cache of rows over direct reads, as GraphBolt's feature store
+has it: rows in one array, a clock over them, all of it by numpy), `lance` (pylance's take of a dataset by file+uring).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import zlib
 import numpy as np
 
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
-# What Python, numpy and the engines take of the memory beside a cache.
+# The memory of Python, numpy and the engines, beside a cache.
 BESIDE_MIB = 96
 
 
@@ -98,7 +99,7 @@ class IomillTake(Iomill):
 
 
 class RowCache(Iomill):
-    """Rows in one array, with a slot for each row that is there, and one bit of use for the clock."""
+    """A cache of rows in one array, with a slot for each cached row, and one bit of use for the clock."""
 
     def __init__(self, path, chosen):
         super().__init__(path, chosen)
@@ -126,7 +127,7 @@ class RowCache(Iomill):
         return out
 
     def keep(self, ids, rows):
-        """Takes the slots that the clock's hand meets first with their bit cleared, and clears the bits on its way."""
+        """Takes the first slots from the clock's hand on without a set bit, and clears the bits on the way."""
         found = []
         wanted = len(ids)
         while wanted:
@@ -141,7 +142,7 @@ class RowCache(Iomill):
             slots = np.concatenate(found)
             gone = self.row_of[slots]
             self.slot_of[gone[gone >= 0]] = -1
-            # The hand may have come round.
+            # The hand may have passed the end.
             slots, first = np.unique(slots, return_index=True)
             self.row_of[slots], self.slot_of[ids[first]], self.kept[slots] = ids[first], slots, rows[first]
 
@@ -170,7 +171,7 @@ class Lance:
             del batch
 
     def lacking(self):
-        """It does not tell."""
+        """It has no counter."""
         return 0
 
 
@@ -197,7 +198,7 @@ class ZarrLocal:
                 forget(part)
 
     def lacking(self):
-        """It does not tell."""
+        """It has no counter."""
         return 0
 
 
@@ -255,7 +256,7 @@ class Popular:
 
 
 def bytes_read():
-    """What this process read from drives."""
+    """The bytes that this process has read from drives."""
     for line in pathlib.Path("/proc/self/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])
@@ -263,7 +264,7 @@ def bytes_read():
 
 
 def turn(chosen):
-    """A contender: reads the seeds of turns, and writes what it measured."""
+    """A contender: reads the seeds of turns, and writes the measurements."""
     contender = CONTENDERS[chosen.contender](chosen.path, chosen)
     count = chosen.data_mib * (1 << 20) // chosen.row_bytes
     out = np.empty((chosen.rows, chosen.row_bytes), np.uint8)
@@ -293,7 +294,7 @@ def turn(chosen):
 
 
 def limited(name, mib):
-    """A new memory cgroup, of either version; what puts a process into it."""
+    """A new memory cgroup, of either version, and the function that puts a process into it."""
     if (CGROUPS / "memory").is_dir():
         place, limit = CGROUPS / "memory" / f"rivals-{os.getpid()}-{name}", "memory.limit_in_bytes"
     else:

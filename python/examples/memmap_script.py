@@ -14,7 +14,7 @@ import iomill
 
 
 def script(x):
-    """What the script does with its rows: it never learns which of the two it has."""
+    """The work of the script on its rows. It is the same for both kinds of rows."""
     rng = np.random.default_rng(7)
     total = np.zeros(x.shape[1:])
     for _ in range(20):
@@ -35,7 +35,7 @@ with tempfile.TemporaryDirectory(dir=".") as place:
         ("numpy.memmap", lambda: np.load("features.npy", mmap_mode="r")),
         ("iomill", lambda: iomill.open("features.npy")),
     ]:
-        # As after a reboot: the kernel forgets what has just been written, or read by the other.
+        # As after a reboot: the kernel drops the pages that were just written, or read by the other.
         with open("features.npy", "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -15,7 +15,7 @@ ROWS, WIDTH, BLOCK = 20_000, 64, 1000
 
 
 def total(rows, start):
-    # The rows came without their bytes. The worker opens the object and the drives.
+    # The rows are pickled without their bytes. The worker opens the object and the drives.
     return rows[start : start + BLOCK].sum(axis=0, dtype="i8")
 
 

@@ -1,4 +1,4 @@
-"""Random minibatches of a remote Zarr: chunks that were read before come from local drives.
+"""Random minibatches of a remote Zarr: chunks that were read before are read from local drives.
 
 A directory stands for the store here. With `s3://bucket/samples` and drives of yours nothing else changes.
 """

@@ -1,6 +1,7 @@
 """Vector search in two steps: a small index finds 1,000 candidates, and exact vectors from a file put them in order.
 
-The index has vectors of 8 bits, which fit in memory. The exact ones stay on the drive, and each query gathers its candidates.
+The index has vectors of 8 bits, which fit in memory. The exact ones stay on the drive, and each query gathers its
+candidates.
 """
 
 import tempfile

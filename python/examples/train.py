@@ -1,4 +1,5 @@
-"""Training with a table of features that is larger than the memory for it: the next batches come while one is trained on."""
+"""Training with a table of features that is larger than the memory for it: the next batches are gathered during a
+training step."""
 
 import tempfile
 import time

@@ -1,62 +1,68 @@
 //! Sets of drives, which are arrays of the library: the classes [`NativeArray`] and [`NativeDraft`].
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use iomill::{Array, ArrayOptions, Draft, DriveInfo, FileOptions, Ground, Layout, Listed, PutOptions, When};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{OrRaise, closed};
+use crate::errors::{OrRaise, away, closed};
 use crate::file::NativeFile;
 use crate::handle::Handle;
-use crate::modes::{Opened, change};
+use crate::modes::{Opened, Slot, change, come_back};
 
-/// An array of drives. Calls hold its lock for reading while they run, so a change of the mode waits for them.
+/// An array of drives. Calls hold its lock for reading, so a change of the mode waits for them.
 #[pyclass(frozen, module = "iomill._iomill", name = "Drives")]
 pub struct NativeArray {
-    /// `None` after it was closed.
-    opened: RwLock<Option<Opened>>,
+    slot: RwLock<Slot>,
     /// The handles of its files.
     handles: Mutex<Handles>,
     cache_bytes: Option<u64>,
 }
 
-/// The handles of an array's files. Its lock is held for moments, and by threads with the interpreter or by a change of the mode. So no
-/// thread has it at a fork.
+/// The handles of an array's files. Its lock is held for moments, by threads with the interpreter or by a change of the
+/// mode. So no thread holds it at a fork.
 #[derive(Default)]
 struct Handles {
     all: Vec<Weak<Handle>>,
-    /// Dropped ones are removed when this many are there.
+    /// Dropped ones are removed when the list has this length.
     most: usize,
-    /// How often the array was opened again.
+    /// The number of times the array was reopened.
     changes: u64,
+    /// The handle with a file without a name that the last change to reading has found.
+    nameless: Weak<Handle>,
 }
 
 impl NativeArray {
     fn new(array: Array, writable: bool, cache_bytes: Option<u64>) -> NativeArray {
-        NativeArray { opened: RwLock::new(Some(Opened { array, writable })), handles: Mutex::default(), cache_bytes }
+        let slot = RwLock::new(Slot::Open(Opened { array, writable }));
+        NativeArray { slot, handles: Mutex::default(), cache_bytes }
     }
 
-    fn opened(&self) -> RwLockReadGuard<'_, Option<Opened>> {
-        self.opened.read().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> RwLockReadGuard<'_, Slot> {
+        self.slot.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn slot_to_change(&self) -> RwLockWriteGuard<'_, Slot> {
+        self.slot.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a call without the interpreter (rule 1 of [`crate::handle`]).
     fn with<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&Array) -> iomill::Result<T> + Send) -> PyResult<T> {
-        py.detach(|| match &*self.opened() {
-            Some(opened) => call(&opened.array),
-            None => Err(iomill::Error::Closed),
+        py.detach(|| match &*self.slot() {
+            Slot::Open(opened) => call(&opened.array).or_raise(),
+            Slot::Away(_) => Err(away()),
+            Slot::Closed => Err(iomill::Error::Closed).or_raise(),
         })
-        .or_raise()
     }
 
     fn handles(&self) -> MutexGuard<'_, Handles> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a file by a call that tells its version, too.
+    /// Opens a file by a call that also returns the file's version.
     fn hold(
         &self,
         py: Python<'_>,
@@ -69,7 +75,7 @@ impl NativeArray {
             let held = NativeFile::new(file, version, writable);
             let mut handles = self.handles();
             if handles.changes != changes {
-                // The file is of an opening that has ended meanwhile.
+                // The file is of an earlier opening.
                 continue;
             }
             if handles.all.len() >= handles.most {
@@ -118,13 +124,13 @@ fn divide(array: Array, cache_bytes: Option<u64>, share: u64) -> iomill::Result<
     Ok((array, Some(bytes)))
 }
 
-/// Refuses a name that no file can have.
+/// Refuses an invalid name.
 #[pyfunction]
 pub fn check_name(name: &str) -> PyResult<()> {
     iomill::check_name(name).or_raise()
 }
 
-/// Makes directories into the drives of a new array.
+/// Makes a new array of directories.
 #[pyfunction]
 #[pyo3(signature = (drives, cache_bytes=None, share=1))]
 pub fn create_drives(
@@ -138,7 +144,7 @@ pub fn create_drives(
     Ok(NativeArray::new(array, true, cache_bytes))
 }
 
-/// A file without a name. `None` after it was published or given up.
+/// A file without a name. `None` after it was published or discarded.
 #[pyclass(frozen, module = "iomill._iomill", name = "Draft")]
 pub struct NativeDraft(Mutex<Option<Draft>>);
 
@@ -150,7 +156,7 @@ impl NativeDraft {
 
 #[pymethods]
 impl NativeDraft {
-    /// Its handle is none that follows the array into another opening: a writer keeps the array open for writing.
+    /// The handle does not follow the array into another opening: a writer keeps the array open for writing.
     fn file(&self) -> PyResult<NativeFile> {
         let draft = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(NativeFile::new(draft.as_ref().ok_or_else(closed)?.file().clone(), 0, true))
@@ -164,13 +170,13 @@ impl NativeDraft {
         py.detach(|| draft.set_attribute(key, value)).or_raise()
     }
 
-    /// Syncs, and gives the file its name. After an error the draft is given up.
+    /// Syncs, and publishes the file. After an error the draft is discarded.
     fn publish(&self, py: Python<'_>, name: &str, replace: bool) -> PyResult<()> {
         let draft = self.take().ok_or_else(closed)?;
         py.detach(|| draft.publish(name, when(replace))).or_raise().map(drop)
     }
 
-    /// Gives the file up, unless it was published.
+    /// Discards the file, unless it was published.
     fn close(&self, py: Python<'_>) {
         let draft = self.take();
         py.detach(|| drop(draft));
@@ -200,19 +206,19 @@ fn file_options(layout: Option<&str>, block_bytes: Option<u32>, checksums: bool)
     })
 }
 
-/// Opens a file, and tells its version.
+/// Opens a file, and returns its version, too.
 fn versioned(array: &Array, name: &str) -> iomill::Result<(iomill::File, u64)> {
     loop {
         let version = array.stat(name)?.version;
         match array.open_version(name, version) {
-            // Another thread has given the name to another file.
+            // Another thread has replaced the file of the name.
             Err(iomill::Error::Conflict { .. }) => {}
             opened => return Ok((opened?, version)),
         }
     }
 }
 
-/// The file systems under drives, each once.
+/// The file systems of the drives, each once.
 fn grounds(drives: Vec<DriveInfo>) -> Vec<Ground> {
     let mut grounds: Vec<Ground> = drives.into_iter().map(|drive| drive.ground).collect();
     grounds.sort_by_key(|ground| ground.device_id);
@@ -222,10 +228,14 @@ fn grounds(drives: Vec<DriveInfo>) -> Vec<Ground> {
 
 #[pymethods]
 impl NativeArray {
-    /// What it is open for: `r` or `r+`. `None` if it is closed.
+    /// The mode of the opening: `r` or `r+`. `away` if it could not be opened again, `None` if it is closed.
     #[getter]
     fn mode(&self, py: Python<'_>) -> Option<&'static str> {
-        py.detach(|| self.opened().as_ref().map(|opened| if opened.writable { "r+" } else { "r" }))
+        py.detach(|| match &*self.slot() {
+            Slot::Open(opened) => Some(if opened.writable { "r+" } else { "r" }),
+            Slot::Away(_) => Some("away"),
+            Slot::Closed => None,
+        })
     }
 
     fn open(&self, py: Python<'_>, name: &str, writable: bool) -> PyResult<NativeFile> {
@@ -297,8 +307,8 @@ impl NativeArray {
         self.with(py, |array| array.list(prefix).names())
     }
 
-    /// The files with a prefix: name, length, version, and the times of their making and of their last change in nanoseconds. With a
-    /// delimiter also what names have in common: as a name that ends with it, and zeroes.
+    /// The files with a prefix: name, length, version, and the times of the creation and of the last change in
+    /// nanoseconds. With a delimiter also the common prefixes: as names that end with it, with zeros.
     #[pyo3(signature = (prefix, delimiter=None))]
     fn entries(&self, py: Python<'_>, prefix: &str, delimiter: Option<char>) -> PyResult<Vec<Entry>> {
         self.with(py, |array| {
@@ -318,7 +328,12 @@ impl NativeArray {
         })
     }
 
-    /// What is known of a file without opening it.
+    /// Whether a name begins with a prefix.
+    fn has_prefix(&self, py: Python<'_>, prefix: &str) -> PyResult<bool> {
+        self.with(py, |array| Ok(array.list(prefix).next().transpose()?.is_some()))
+    }
+
+    /// The metadata of a file, without opening it.
     fn stat<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
         let stat = self.with(py, |array| array.stat(name))?;
         let said = PyDict::new(py);
@@ -345,7 +360,8 @@ impl NativeArray {
         self.with(py, |array| Ok(array.info()?.drives.into_iter().map(|drive| drive.path).collect()))
     }
 
-    /// Bytes of all file systems that the drives are on, and how many of them are free. Drives on one file system count it once.
+    /// The bytes of all file systems of the drives, and how many of them are free. A file system with several drives
+    /// counts once.
     fn space(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let grounds = grounds(self.with(py, |array| array.info())?.drives);
         let total = grounds.iter().map(|ground| ground.total_bytes).sum();
@@ -372,28 +388,41 @@ impl NativeArray {
         self.with(py, |array| array.sync())
     }
 
-    /// Closes the array: makes every open file durable. A second time it does nothing.
+    /// Closes the array, and makes every open file durable. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| {
-            let opened = self.opened.write().unwrap_or_else(PoisonError::into_inner).take();
-            opened.map_or(Ok(()), |opened| opened.array.close())
+        py.detach(|| match std::mem::replace(&mut *self.slot_to_change(), Slot::Closed) {
+            Slot::Open(opened) => opened.array.close(),
+            Slot::Away(_) | Slot::Closed => Ok(()),
         })
         .or_raise()
     }
 
-    /// Opens the array again, for writing or for reading. Its files go with it, except those that another process has changed in
-    /// between. False if that cannot be, because a file without a name is open. After an error the array is open as before, if no
-    /// other process has taken it.
+    /// Reopens the array for writing or for reading. Its files stay open, except those that another process has changed
+    /// in between. False if it must keep its mode, because a file without a name is open. After an error the array is
+    /// open as before. If another process keeps this one out, the array is away, which is no error for reading.
     fn change_mode(&self, py: Python<'_>, writable: bool) -> PyResult<bool> {
+        // A file never gets a name again, so the search for its name is not repeated.
+        let nameless = self.handles().nameless.upgrade();
+        if !writable && nameless.is_some_and(|handle| handle.is_open()) {
+            return Ok(false);
+        }
         py.detach(|| {
-            let mut opened = self.opened.write().unwrap_or_else(PoisonError::into_inner);
+            let mut slot = self.slot_to_change();
             let handles = {
                 let mut handles = self.handles();
                 handles.changes += 1;
                 handles.all.iter().filter_map(Weak::upgrade).collect::<Vec<Arc<Handle>>>()
             };
-            change(&mut opened, &handles, writable, &options(self.cache_bytes))
+            let nameless = change(&mut slot, &handles, writable, &options(self.cache_bytes))?;
+            let is_changed = nameless.is_none();
+            self.handles().nameless = nameless.unwrap_or_default();
+            Ok(is_changed)
         })
+    }
+
+    /// Opens an array that is away, with its files. Otherwise it does nothing.
+    fn come_back(&self, py: Python<'_>, writable: bool) -> PyResult<()> {
+        py.detach(|| come_back(&mut self.slot_to_change(), writable, &options(self.cache_bytes)))
     }
 }
 

@@ -1,5 +1,5 @@
-//! Errors of the library as exceptions. Their messages are the library's. Users expect `OSError`, `ValueError` and `MemoryError`, so there
-//! are no classes of our own. Non-goals: row numbers out of bounds (`ids`).
+//! Errors of the library as exceptions, with the library's messages. Users expect `OSError`, `ValueError` and
+//! `MemoryError`, so there are no classes of our own. Non-goals: row numbers out of bounds (`ids`).
 
 use iomill::Error;
 use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
@@ -22,18 +22,18 @@ pub fn exception(error: Error) -> PyErr {
         Error::Exists { .. } => EEXIST,
         Error::Busy { .. } | Error::Locked { .. } => EBUSY,
         Error::ReadOnly { .. } => EROFS,
-        // The drive has not failed. It is none, or one of others.
+        // The drive has not failed: it is missing, foreign or of another array.
         Error::Drive { .. } => EINVAL,
         _ => match error.errno() {
             Some(errno) => errno,
             None => EIO,
         },
     };
-    // Python makes `FileNotFoundError` and its like from the number.
+    // Python makes `FileNotFoundError` and similar exceptions from the number.
     PyOSError::new_err((errno, error.to_string()))
 }
 
-/// The exception for a use of something that was closed, in the words of Python's own files.
+/// The exception for a use of a closed object, with the text of Python's own files.
 pub fn closed() -> PyErr {
     PyValueError::new_err("I/O operation on closed file")
 }
@@ -43,16 +43,24 @@ pub fn read_only(name: &str) -> PyErr {
     PyOSError::new_err((EROFS, format!("{name} was opened for reading; open it with mode=\"r+\"")))
 }
 
-/// The exception for what is in use.
+/// The exception for an object in use.
 pub fn busy(why: &str) -> PyErr {
     PyOSError::new_err((EBUSY, why.to_owned()))
 }
 
-/// The exception for a file that was not there any more when its array was opened again.
+/// The exception for a file that no longer existed when its array was reopened.
 pub fn lost() -> PyErr {
     let why =
         "another process changed the array when this one opened it again for writing or reading; open the file again";
     PyOSError::new_err((ESTALE, why))
+}
+
+/// The exception for a use of an array that could not be opened again, and of its files.
+pub fn away() -> PyErr {
+    busy(
+        "the drives could not be opened again when this process began or ended to write; another process may have them \
+         open: try again when it has closed them",
+    )
 }
 
 /// Results of the library with exceptions.

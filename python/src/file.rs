@@ -1,4 +1,5 @@
-//! Bytes of a file: the class [`NativeFile`], under `iomill.File`. Non-goals: a position in the file, which is Python's side.
+//! Bytes of a file: the class [`NativeFile`], below `iomill.File`. Non-goals: a position in the file, which the Python
+//! half has.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ pub struct NativeFile {
     has_written: AtomicBool,
     #[pyo3(get)]
     name: String,
-    /// Whether this handle may change the file. The array may be open for writing all the same, by another user of this process.
+    /// Whether this handle may change the file. If it may not, the array may still be open for writing, for another
+    /// user of this process.
     #[pyo3(get)]
     writable: bool,
 }
@@ -94,7 +96,8 @@ impl NativeFile {
         })
     }
 
-    /// Reads into a buffer. Returns the number of bytes, which is less than the buffer has only at the end of the file.
+    /// Reads into a buffer. Returns the number of bytes. They are fewer than the buffer has only at the end of the
+    /// file.
     fn readinto_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let file = self.file(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
@@ -104,7 +107,7 @@ impl NativeFile {
         Ok(len)
     }
 
-    /// Gathers ranges, (offset, length) each, one after the other into a buffer of their length.
+    /// Gathers ranges, (offset, length) each, into adjacent parts of a buffer.
     fn readinto_ranges(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, ranges: Vec<(u64, usize)>) -> PyResult<()> {
         let file = self.file(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
@@ -149,23 +152,23 @@ impl NativeFile {
         self.sync(py)
     }
 
-    /// Says that reads will be at random places.
+    /// Announces that reads will be at random places.
     fn expect_random(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.expect_random(py)
     }
 
-    /// Closes, and syncs if a call through this handle wrote. A second time it does nothing.
+    /// Closes, and syncs if a call through this handle wrote. A second call does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(file) = self.handle.take(py) else { return Ok(()) };
         if self.writable && self.has_written.load(Ordering::Acquire) {
             return py.detach(|| File::clone(&file).close()).or_raise();
         }
-        // A sync would flush what an earlier writer may have left.
+        // A sync would also flush the bytes that an earlier writer may have left.
         py.detach(|| drop(file));
         Ok(())
     }
 
-    /// Closes a file that is deleted next.
+    /// Closes a file that will be deleted.
     fn discard(&self, py: Python<'_>) {
         if let Some(file) = self.handle.take(py) {
             py.detach(|| File::clone(&file).discard());

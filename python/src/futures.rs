@@ -1,9 +1,12 @@
-//! Reads that end later: [`deliver`]. A thread of this module waits for all of them, and takes the interpreter's lock for results only.
+//! Reads as futures: [`deliver`]. A thread of this module waits for all of them, and takes the interpreter's lock only
+//! for results.
 //!
 //! Rules:
-//! 1. A waker may run on a drive thread, so it never takes the interpreter's lock. It sends the task to the thread of this module.
-//! 2. Python ends this thread before it ends itself ([`stop`], by `atexit`). A thread that asks for the lock later would hang or crash.
-//! 3. In a forked child the thread is gone. The next read there starts another.
+//! 1. A waker may run on a drive thread, so it never takes the interpreter's lock. It sends the task to the thread of
+//!    this module.
+//! 2. Python ends this thread before it ends itself ([`stop`], by `atexit`). A thread that asks for the lock later
+//!    would hang or crash.
+//! 3. A forked child does not have the thread. The next read there starts another one.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,9 +25,10 @@ use crate::errors::exception;
 
 type Reading = (Transfer<Vec<u8>>, Arc<File>);
 
-/// A read, and what hears of its end.
+/// A read, and the callback for its result.
 struct Task {
-    /// With its file, which is held as long (rule 2 of handles). Taken out when the read has ended.
+    /// The future with its file, which is held as long as the future (rule 2 of handles). `None` after the read has
+    /// ended.
     reading: Mutex<Option<Reading>>,
     done: Py<PyAny>,
     thread: Sender<Message>,
@@ -47,7 +51,7 @@ static DELIVERER: Mutex<Option<Deliverer>> = Mutex::new(None);
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
         let thread = self.thread.clone();
-        // The thread is gone only at the end of the process. Nothing waits for the read then.
+        // The thread is missing only at the end of the process. Then nothing waits for the read.
         let _gone = thread.send(Message::Poll(self));
     }
 }
@@ -74,7 +78,7 @@ impl Task {
     }
 }
 
-/// Calls `done(bytes, None)` or `done(None, exception)` when a read has ended: now, if it has ended.
+/// Calls `done(bytes, None)` or `done(None, exception)` when a read has ended: at once, if it has already ended.
 pub fn deliver(py: Python<'_>, reading: Transfer<Vec<u8>>, file: Arc<File>, done: Py<PyAny>) -> PyResult<()> {
     let thread = sender()?;
     let task = Arc::new(Task { reading: Mutex::new(Some((reading, file))), done, thread });
@@ -97,7 +101,7 @@ fn sender() -> PyResult<Sender<Message>> {
         .name("iomill-python".to_owned())
         .spawn(move || run(&receiver))
         .map_err(|error| PyRuntimeError::new_err(format!("cannot start the thread that delivers reads: {error}")))?;
-    // A parent's deliverer is not dropped: its thread and its channel are the parent's.
+    // The deliverer of a parent is not dropped: its thread and its channel are the parent's.
     let parents = deliverer.replace(Deliverer { process, sender: sender.clone(), thread });
     std::mem::forget(parents);
     Ok(sender)
@@ -106,7 +110,7 @@ fn sender() -> PyResult<Sender<Message>> {
 fn run(receiver: &Receiver<Message>) {
     while let Ok(Message::Poll(task)) = receiver.recv() {
         if let Some(result) = task.poll() {
-            // `None` if the interpreter is ending. Nothing waits for the result then.
+            // `None` if the interpreter is ending. Then nothing waits for the result.
             let _told = Python::try_attach(|py| task.tell(py, result));
         }
     }

@@ -1,12 +1,13 @@
-//! What a Python object has of a file: [`Handle`]. An array that is opened again for writing, or for reading, gives its handles the same
-//! files in the new opening. Non-goals: which modes an array is opened for, which is Python's side.
+//! The file of a Python object: [`Handle`]. If an array is reopened for writing or for reading, its handles get the
+//! same files of the new opening. Non-goals: the choice of the mode, which the Python half makes.
 //!
 //! Rules:
-//! 1. A thread that waits for a handle's lock does not have the interpreter, because the calls that are to end first need it.
-//! 2. A call holds the file by its `Arc` until it has ended, also a call that ends later. So the file is unused once no other `Arc` is
-//!    left.
-//! 3. No thread has a handle's lock at a fork: one without the interpreter has it only while the array is opened again, and Python's side
-//!    lets no process fork then.
+//! 1. A thread that waits for a handle's lock does not hold the interpreter, because the calls that must end first need
+//!    it.
+//! 2. A call holds the file by its `Arc` until it has ended, also if it ends in the background. So the file is unused
+//!    once no other `Arc` exists.
+//! 3. No thread holds a handle's lock at a fork: a thread without the interpreter holds it only while the array is
+//!    reopened, and the Python half prevents a fork then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -14,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use iomill::{Advice, File};
 use pyo3::prelude::*;
 
-use crate::errors::{OrRaise, closed, lost};
+use crate::errors::{OrRaise, away, closed, lost};
 
 /// A file, as long as it is open.
 #[derive(Debug)]
@@ -25,13 +26,15 @@ pub struct Handle {
     is_random: AtomicBool,
 }
 
-/// Whether there is a file.
+/// The state of a handle.
 #[derive(Debug)]
 pub enum State {
     /// It is open.
     Open(Arc<File>),
-    /// The array was opened again, and the file is not there any more.
+    /// The array was reopened, and the file no longer exists.
     Lost,
+    /// The array could not be opened again. The file may come back with it.
+    Away,
     /// It was closed.
     Closed,
 }
@@ -41,6 +44,7 @@ impl State {
         match self {
             State::Open(file) => Ok(Arc::clone(file)),
             State::Lost => Err(lost()),
+            State::Away => Err(away()),
             State::Closed => Err(closed()),
         }
     }
@@ -55,17 +59,23 @@ impl Handle {
     pub fn file(&self, py: Python<'_>) -> PyResult<Arc<File>> {
         match self.state.try_read() {
             Ok(state) => state.file(),
-            // Rule 1. The array is being opened again.
+            // Rule 1. The array is being reopened.
             Err(_) => py.detach(|| self.read().file()),
         }
     }
 
     pub fn is_closed(&self) -> bool {
-        // A lock that is held: the array is being opened again, with this file.
+        // The lock is held: the array is being reopened, with this file.
         self.state.try_read().is_ok_and(|state| matches!(*state, State::Closed))
     }
 
-    /// Takes the file out of a handle that is closed by this.
+    /// Whether it has a file.
+    pub fn is_open(&self) -> bool {
+        // The lock is held: a call begins or ends, and the file may still be there.
+        self.state.try_read().map_or(true, |state| matches!(*state, State::Open(_)))
+    }
+
+    /// Takes the file out of a handle, and closes the handle.
     pub fn take(&self, py: Python<'_>) -> Option<Arc<File>> {
         let state = match self.state.try_write() {
             Ok(mut state) => std::mem::replace(&mut *state, State::Closed),
@@ -74,7 +84,7 @@ impl Handle {
         };
         match state {
             State::Open(file) => Some(file),
-            State::Lost | State::Closed => None,
+            State::Lost | State::Away | State::Closed => None,
         }
     }
 
@@ -92,7 +102,7 @@ impl Handle {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a handle has of the same file in another opening.
+    /// The same file of another opening, for the handle.
     pub fn again(&self, file: iomill::Result<File>) -> State {
         let Ok(file) = file else { return State::Lost };
         if self.is_random.load(Ordering::Relaxed) && file.advise(.., Advice::Random).is_err() {

@@ -1,4 +1,4 @@
-//! Row numbers of Python as those of the library: [`row_numbers`]. Negative ones count from the end, as in numpy.
+//! Row numbers of Python as those of the library: [`row_numbers`]. Negative numbers count from the end, as in numpy.
 
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
@@ -8,7 +8,7 @@ use crate::memory::Memory;
 
 /// A type of integers in numpy.
 trait Id: Copy {
-    /// The row's number; a number of at least `rows` if there is no such row.
+    /// The row's number; a number of at least `rows` if the row does not exist.
     fn row(self, rows: u64) -> u64;
     /// The number, for a message.
     fn shown(self) -> String;
@@ -19,7 +19,7 @@ macro_rules! signed {
         impl Id for $id {
             #[inline(always)]
             fn row(self, rows: u64) -> u64 {
-                // A negative number that is below the first row wraps to a number that no row has.
+                // A negative number below the first row wraps around to a number without a row.
                 let id = i64::from(self);
                 if id < 0 { (id as u64).wrapping_add(rows) } else { id as u64 }
             }
@@ -47,12 +47,12 @@ macro_rules! unsigned {
 signed!(i8 i16 i32 i64);
 unsigned!(u8 u16 u32 u64);
 
-/// The rows that an array of integers names, copied. The array is in C order and in the machine's byte order. An `IndexError` in numpy's
-/// words if there are fewer rows than `rows`.
+/// The rows that an array of integers names, as a copy. The array is in C order and in the machine's byte order. A
+/// number without a row is an `IndexError` with numpy's text.
 pub fn row_numbers(ids: &Bound<'_, PyUntypedArray>, rows: u64) -> PyResult<Vec<u64>> {
     let dtype = ids.dtype();
     let memory = Memory::of_array(ids, false)?;
-    // SAFETY, for all: the dtype says what the memory holds, and `ids` is borrowed.
+    // SAFETY, for all: the dtype describes the memory, and `ids` is borrowed.
     if dtype.is_native_byteorder() != Some(false) {
         match (dtype.kind(), dtype.itemsize()) {
             (b'i', 8) => return copy::<i64>(memory, rows),
@@ -72,10 +72,10 @@ pub fn row_numbers(ids: &Bound<'_, PyUntypedArray>, rows: u64) -> PyResult<Vec<u
 fn copy<I: Id>(memory: Memory, rows: u64) -> PyResult<Vec<u64>> {
     let count = memory.len() / size_of::<I>();
     let mut numbers = Vec::with_capacity(count);
-    // Without a branch in the loop, so that the compiler takes several numbers at a time.
+    // The loop has no branch, so that the compiler can process several numbers at a time.
     let mut is_outside = false;
     numbers.extend((0..count).map(|index| {
-        // SAFETY: the memory's array is borrowed by the caller, and its dtype is this type's.
+        // SAFETY: the caller borrows the array of the memory, and the array's dtype is this type.
         let row = unsafe { memory.value::<I>(index) }.row(rows);
         is_outside |= row >= rows;
         row
@@ -84,7 +84,7 @@ fn copy<I: Id>(memory: Memory, rows: u64) -> PyResult<Vec<u64>> {
         return Ok(numbers);
     }
     let position = numbers.iter().position(|&row| row >= rows).unwrap_or_default();
-    // SAFETY: as above. Another thread may have changed the number since; then the message shows the new one.
+    // SAFETY: as above. If another thread has changed the number since, the message shows the new one.
     let id = unsafe { memory.value::<I>(position) }.shown();
     Err(PyIndexError::new_err(format!("index {id} is out of bounds for axis 0 with size {rows}")))
 }

@@ -1,7 +1,7 @@
 //! The native half of the Python package `iomill`: the module `iomill._iomill`.
 //!
-//! Goals: thin classes over the library. Each call that may wait leaves the interpreter to other threads. Non-goals: indexing, formats and
-//! other libraries' interfaces, which are Python's half.
+//! Goals: thin classes over the library. Each call that may wait lets other threads run in the interpreter. Non-goals:
+//! indexing, formats and interfaces of other libraries, which the Python half has.
 
 mod array;
 mod errors;

@@ -1,8 +1,10 @@
-//! Rows in an order that is known ahead: [`far_pages`] says after which row a page is not asked for again soon, and `Rows::let_go` drops
-//! such pages. So the cache keeps the pages that come again soonest, as the optimum does (Belady, IBM Systems Journal 1966).
+//! Rows in an order that is known ahead: [`far_pages`] finds the row after which a page is not needed soon, and
+//! `Rows::let_go` evicts such pages. So the cache keeps the pages with the earliest next uses, like the optimum
+//! (Belady, IBM Systems Journal 1966).
 //!
-//! It pays where rows are shorter than a page, so that several rows of an order ask for each page. A page that each order asks for once comes
-//! again in the next order, and then a cache that keeps any pages hits as often as the optimum. Non-goals: the order, which is Python's side.
+//! It helps if rows are shorter than a page, so that several rows of an order need each page. A page that each order
+//! needs once is next used in the next order, and then a cache that keeps any pages hits as often as the optimum.
+//! Non-goals: the order, which the Python half makes.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -11,10 +13,11 @@ use pyo3::types::PyBytes;
 use crate::ids::row_numbers;
 use crate::rows::Rows;
 
-/// The groups by which distances are told apart.
+/// The number of groups of distances.
 const GROUPS: usize = 1 << 16;
 
-/// How much of the cache is planned for. The held pages are not even among its sets, and a set that is full evicts one of them.
+/// The share of the cache for which evictions are planned. Held pages are not evenly spread over the sets, and a full
+/// set evicts one of them.
 const PLANNED: f64 = 0.9;
 
 /// Rows of a file in an order, by their numbers.
@@ -25,8 +28,8 @@ struct Order<'a> {
 }
 
 impl Order<'_> {
-    /// Visits the pages of the rows from the last row on: the row's place in the order, which of the row's pages it is, and how many places
-    /// later the order asks for it again, if it does.
+    /// Visits the pages of the rows, from the last row to the first one. For each: the row's position in the order, the
+    /// index of the page within the row, and the number of positions until the order needs the page again, if it does.
     fn visit(self, mut visit: impl FnMut(usize, usize, Option<usize>)) {
         let mut next = vec![usize::MAX; self.rows.pages_end() as usize];
         for (place, &id) in self.ids.iter().enumerate().rev() {
@@ -42,11 +45,12 @@ impl Order<'_> {
     }
 }
 
-/// Of each file a byte for each row of the order `now`: bit 0 is set if the row's first page should leave the cache after it, and bit 1 is
-/// that of its second page. The order `soon` comes after it. Rows are shorter than a page.
+/// Returns, for each file, a byte for each row of the order `now`: bit 0 is set if the row's first page should leave
+/// the cache after the row, and bit 1 is that of its second page. The order `soon` follows. Rows are shorter than a
+/// page.
 ///
-/// The pages that come again soonest are held: as many as fit on average. A page is asked for again after some distance. The sum of
-/// these distances, of all pages that are held, is what they take of the cache over an order.
+/// The pages with the earliest next uses are held: as many as fit on average. A page is needed again after some
+/// distance. The sum of these distances, over all held pages, is their use of the cache in an order.
 #[pyfunction]
 pub fn far_pages<'py>(
     py: Python<'py>,
@@ -67,7 +71,7 @@ pub fn far_pages<'py>(
     Ok(far.iter().map(|far| PyBytes::new(py, far)).collect())
 }
 
-/// The number of groups of distances within which pages that come again fit into a cache of `pages` pages.
+/// The number of groups of distances with pages that fit together into a cache of `pages` pages.
 fn near_groups(orders: &[Order<'_>], places: usize, pages: f64) -> usize {
     let mut held = vec![0.0; GROUPS];
     for &order in orders {

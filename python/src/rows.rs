@@ -1,5 +1,5 @@
-//! Rows of one length in a file: the class [`Rows`], under `RowArray`. Goals: the interpreter is free while a call waits, and Ctrl-C ends a
-//! long one. Non-goals: shapes, dtypes and indexing, which are Python's side.
+//! Rows of one length in a file: the class [`Rows`], below `RowArray`. Goals: the interpreter is free while a call
+//! waits, and Ctrl-C ends a long call. Non-goals: shapes, dtypes and indexing, which the Python half has.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -15,20 +15,20 @@ use crate::ids::row_numbers;
 use crate::memory::{Memory, zeroed};
 use crate::slices::{in_slices, read_bytes};
 
-/// Rows that lie one after the other.
+/// Adjacent rows.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     /// The number of the first row after them.
     end: u64,
-    /// Where row 0 would begin if they went on to the front, in bytes. It wraps below 0.
+    /// The offset that row 0 would have if the rows continued to the front, in bytes. It wraps around below 0.
     base: u64,
 }
 
-/// Where rows of one length are in a file or an object.
+/// The places of rows of one length in a file or an object.
 #[derive(Clone, Debug)]
 pub struct Places {
     pub row_bytes: usize,
-    /// At least one. Files in a list have a header each, so their rows are parts.
+    /// At least one. Each file of a list has a header, so its rows are a part.
     parts: Vec<Part>,
 }
 
@@ -57,7 +57,7 @@ impl Places {
         self.parts.last().map_or(0, |part| part.end)
     }
 
-    /// Refuses memory that does not fit rows.
+    /// Refuses memory of another length than the rows.
     pub fn check(&self, memory: Memory, rows: usize) -> PyResult<Memory> {
         if rows.checked_mul(self.row_bytes) == Some(memory.len()) {
             return Ok(memory);
@@ -66,7 +66,7 @@ impl Places {
         Err(PyValueError::new_err(format!("an array of {given} bytes for {rows} rows of {row} bytes")))
     }
 
-    /// Where rows begin. Their numbers have been checked.
+    /// The offsets of rows. Their numbers have been checked.
     pub fn offsets<'a>(&'a self, ids: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
         ids.iter().map(|&id| self.offset(id))
     }
@@ -76,7 +76,7 @@ impl Places {
         part.base.wrapping_add(id.wrapping_mul(self.row_bytes as u64))
     }
 
-    /// The bytes of rows that follow each other, part by part. There are such rows.
+    /// The bytes of adjacent rows, part by part. The rows exist.
     pub fn stretches(&self, start: u64, count: u64) -> impl Iterator<Item = Range<u64>> + '_ {
         let (mut from, end) = (start, start + count);
         self.parts.iter().filter_map(move |part| {
@@ -104,7 +104,7 @@ impl Rows {
         Ok(Rows { file, places })
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     fn __len__(&self) -> usize {
         self.count() as usize
     }
@@ -121,7 +121,7 @@ impl Rows {
         })
     }
 
-    /// Reads rows that follow each other into `out`, an array in C order with as many bytes.
+    /// Reads adjacent rows into `out`, an array in C order with as many bytes.
     fn read_range(&self, py: Python<'_>, start: u64, count: u64, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let file = self.file.get().file(py)?;
         if start.checked_add(count).is_none_or(|end| end > self.count()) {
@@ -146,17 +146,17 @@ impl Rows {
         futures::deliver(py, reading, file, done)
     }
 
-    /// Begins to bring rows into the cache.
+    /// Begins to read rows into the cache.
     fn prefetch(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let file = self.file.get().file(py)?;
         let ids = row_numbers(ids, self.count())?;
         let out = self.room(ids.len())?;
-        // The read goes on without its future.
+        // The read continues without its future.
         py.detach(|| drop(self.begin(&file, &ids, out)));
         Ok(())
     }
 
-    /// Drops pages of rows from the cache. `far` has a byte for each row, as `order::far_pages` makes them.
+    /// Evicts pages of rows from the cache. `far` has a byte for each row, as `order::far_pages` returns.
     fn let_go(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, far: &[u8]) -> PyResult<()> {
         let file = self.file.get().file(py)?;
         let ids = row_numbers(ids, self.count())?;
@@ -171,7 +171,7 @@ impl Rows {
         .or_raise()
     }
 
-    /// Scatters rows, an array in C order with as many bytes. The ids differ.
+    /// Writes rows from an array in C order with as many bytes. No id occurs twice.
     fn write(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>, rows: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let file = self.file.get().file_to_write(py)?;
         let ids = row_numbers(ids, self.count())?;

@@ -1,4 +1,4 @@
-//! What plain files share: the class [`NativeRuntime`].
+//! The common parts of plain files: the class [`NativeRuntime`].
 
 use iomill::{CacheOptions, EngineKind, Runtime, RuntimeOptions};
 use pyo3::exceptions::PyValueError;
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
 
-/// What plain files share.
+/// The common parts of plain files.
 #[pyclass(frozen, module = "iomill._iomill", name = "Runtime")]
 pub struct NativeRuntime(pub Runtime);
 
@@ -34,7 +34,7 @@ fn runtime_options(
     Ok(options)
 }
 
-/// Makes a runtime: the one that plain files use without another, if `shared`.
+/// Makes a runtime. If `shared`, it is the default runtime of plain files.
 #[pyfunction]
 #[pyo3(signature = (shared, cache_bytes=None, cache_max_bytes=None, engine=None))]
 pub fn start_runtime(
@@ -49,7 +49,7 @@ pub fn start_runtime(
     Ok(NativeRuntime(runtime.or_raise()?))
 }
 
-/// The runtime that plain files use without another.
+/// The default runtime of plain files.
 #[pyfunction]
 pub fn shared_runtime(py: Python<'_>) -> PyResult<NativeRuntime> {
     Ok(NativeRuntime(py.detach(Runtime::shared).or_raise()?))

@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use crate::errors::OrRaise;
 use crate::memory::Memory;
 
-/// The rows and bytes after which a call looks for Ctrl-C.
+/// The rows and bytes after which a call checks for Ctrl-C.
 const SLICE_ROWS: usize = 16 << 10;
 const SLICE_BYTES: usize = 64 << 20;
 
-/// Runs a call over ranges of rows of bounded size without the interpreter, and looks for Ctrl-C between them.
+/// Runs a call over ranges of rows of bounded size without the interpreter, and checks for Ctrl-C between them.
 pub fn in_slices(
     py: Python<'_>,
     rows: usize,
@@ -33,12 +33,12 @@ pub fn in_slices(
     Ok(())
 }
 
-/// Reads bytes that follow each other, all of them.
+/// Reads all bytes of a range.
 pub fn read_bytes(py: Python<'_>, file: &File, memory: Memory, offset: u64) -> PyResult<()> {
     in_slices(py, memory.len().div_ceil(SLICE_BYTES), SLICE_BYTES, |slice| {
         let start = slice.start * SLICE_BYTES;
         let part = memory.part(start, (memory.len() - start).min(SLICE_BYTES));
-        // SAFETY: the caller holds the memory's object until this returns, and asked for it as writable.
+        // SAFETY: the caller holds the memory's object until this returns, and requested it as writable.
         let out = unsafe { part.bytes_mut() };
         file.read_ranges(out, &[(offset + start as u64, out.len())])
     })

@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Common fixtures of all tests."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 
 import iomill
 
-# How many draws fit, and how long each takes, goes by chance and by the machine. Neither says that something is wrong.
+# The number of valid draws depends on chance, and their time on the machine. Neither shows a fault.
 hypothesis.settings.register_profile("iomill", deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 hypothesis.settings.load_profile("iomill")
 

@@ -1,4 +1,5 @@
-"""A small server of objects for tests: HTTP with ranges and conditions, and what S3 adds to it. Signatures are not looked at."""
+"""A small server of objects for tests: HTTP with ranges and conditions, and the additions of S3. It does not check
+signatures."""
 
 import hashlib
 import http.server
@@ -11,12 +12,12 @@ DATE = "Mon, 02 Nov 2026 03:04:05 GMT"
 
 
 class Server:
-    """Objects by paths such as ``/bucket/key``, and what was asked of them."""
+    """Objects by paths such as ``/bucket/key``, and the requests so far."""
 
     def __init__(self):
         self.objects = {}
         self.asked = []
-        # What becomes of the next requests: a status, "short", or an event to wait for.
+        # The treatment of the next requests: a status, "short", or an event to wait for.
         self.acts = []
         self.has_etags = True
         handler = type("Handler", (_Handler,), {"owner": self})
@@ -42,7 +43,7 @@ def etag_of(content):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # An answer is several writes.
+    # An answer consists of several writes.
     disable_nagle_algorithm = True
     owner: Server
 
@@ -59,7 +60,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def act(self):
-        """What a test says of this request. True if it is answered by that."""
+        """Treats this request as the test has chosen. True if that answers it."""
         self.owner.asked.append((self.command, self.path))
         if not self.owner.acts:
             return None

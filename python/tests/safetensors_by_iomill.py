@@ -1,7 +1,9 @@
-"""A plugin of pytest by which the tests of safetensors, unchanged, read files by iomill: `pytest -p safetensors_by_iomill TESTS`.
+"""A plugin of pytest by which the tests of safetensors, unchanged, read files by iomill:
+`pytest -p safetensors_by_iomill TESTS`.
 
-Their source distribution has them (`bindings/python/tests`). `safetensors.safe_open` is all that the library reads a file by, and is replaced
-here before anything else imports it. What writes and what reads from memory stays the library's.
+Their source distribution has them (`bindings/python/tests`). `safetensors.safe_open` is all that the library reads a
+file by, and is replaced here before anything else imports it. What writes and what reads from memory stays the
+library's.
 """
 
 import os
@@ -25,7 +27,7 @@ ONE_VALUE = {"BOOL": "?", "F32": "f4"}
 
 
 class Opened:
-    """What `safe_open` gives."""
+    """The result of `safe_open`."""
 
     def __init__(self, filename, framework, device="cpu", backend="mmap"):
         assert device in ("cpu", None) and backend in ("mmap", "pread")
@@ -54,7 +56,7 @@ class Opened:
     def get_tensor(self, name):
         tensor = self._tensors[name]
         if tensor.shape == ():
-            # One value has no rows. It is read as a raw file of one.
+            # A single value has no rows. It is read as a raw file of one value.
             dtype = ONE_VALUE[tensor.dtype]
             return self._made(iomill.open(self._path, dtype=dtype, shape=1, offset=tensor.start)[:].reshape(()))
         rows = iomill.open(self._path, name)
@@ -79,7 +81,7 @@ class Opened:
 
 
 class Slice:
-    """What `get_slice` gives."""
+    """The result of `get_slice`."""
 
     def __init__(self, opened, rows, dtype):
         self._opened, self._rows, self._dtype = opened, rows, dtype

@@ -51,7 +51,7 @@ def test_bench_ends_in_time_and_keeps_to_the_memory_that_there_is(monkeypatch, c
 
 def test_bench_gathers_fewer_rows_where_a_mapping_is_slow(monkeypatch, capsys):
     class Slow:
-        """Each look at the clock finds that a second has gone."""
+        """Each call of the clock returns a second more."""
 
         def __init__(self):
             self.now = 0
@@ -69,6 +69,42 @@ def test_bench_gathers_fewer_rows_where_a_mapping_is_slow(monkeypatch, capsys):
 
 def test_bench_knows_the_memory_of_its_cgroup():
     assert 0 < _bench._memory_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("kind", [_bench._V1, _bench._V2], ids=["version 1", "version 2"])
+def test_pages_of_files_are_no_used_memory(tmp_path, kind):
+    """Seen to fail when they counted: at least half of the limit counted as free instead, also if it was used."""
+    _, limit, used, start = kind
+    group = tmp_path / "group"
+    group.mkdir()
+    (group / limit).write_text("134217728\n")
+    (group / used).write_text("120000000\n")
+    pages = f"{start}active_file 3000000\n{start}inactive_file 7000000\n"
+    (group / "memory.stat").write_text(f"active_file 1\n{pages}other 5\n" if start else f"{pages}other 5\n")
+    assert _bench._left_in("/group", str(tmp_path), *kind[1:]) == 134217728 - 110000000
+    (group / limit).write_text("max\n")
+    assert _bench._left_in("/group", str(tmp_path), *kind[1:]) == sys.maxsize
+
+
+def test_wrong_calls(drives, capsys, monkeypatch):
+    np.save("none.npy", np.zeros((0, 3)))
+    for wrong, words in (
+        (["bench", "missing.npy"], "No such file"),
+        (["bench", "none.npy"], "has no rows"),
+        (["put", "missing.npy", *drives], "missing.npy"),
+        (["put", "none.npy", "nowhere"], "nowhere"),
+        (["put", "none.npy", *drives, "--name", ""], "name"),
+    ):
+        assert main(wrong) == 1
+        assert words in capsys.readouterr().err
+    for option in ("--rows", "--row-bytes", "--rounds", "--mib"):
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", option, "0"])
+        assert ended.value.code == 2 and "less than 1" in capsys.readouterr().err
+    # A package that is missing is told before the measurement.
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit, match="matplotlib"):
+        main(["bench", "missing.npy", "--plot", "x.svg"])
 
 
 def test_bench_draws():

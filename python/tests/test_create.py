@@ -1,4 +1,4 @@
-"""`create`: files of rows that are still to be written. And what rows tell of themselves."""
+"""`create`: files of rows to be written later. Also the attributes of rows."""
 
 import os
 import pickle
@@ -46,7 +46,7 @@ def test_on_drives(drives):
         x.write(slice(1, 3), 7)
     y = iomill.open(drives[0], "graph/x")
     assert y[:].tolist() == [[0, 0], [7, 7], [7, 7], [0, 0], [0, 0]]
-    # Those who have the old one keep it.
+    # Open handles of the old one keep it.
     with pytest.raises(FileExistsError):
         iomill.create(drives[0], "graph/x", shape=3, dtype="u1")
     with iomill.create(drives[0], "graph/x", shape=3, dtype="u1", replace=True, format="raw") as x:
@@ -184,7 +184,7 @@ def test_hits(drives):
 
 
 def test_truth(drives):
-    """What is no sequence is true, whatever its length. Rows are as an ndarray."""
+    """An object that is not a sequence is true, also with length 0. Rows are like an ndarray."""
     open("none", "w").close()
     with iomill.File("none") as file:
         assert file and len(file) == 0
@@ -202,7 +202,7 @@ def test_truth(drives):
 
 
 def test_flush_is_sync(monkeypatch):
-    """Everywhere it makes what was written durable."""
+    """In each class it makes the writes durable."""
     synced, sync = [], iomill.File.sync
     monkeypatch.setattr(iomill.File, "sync", lambda self: synced.append(self) or sync(self))
     np.save("x.npy", np.zeros(3))
@@ -211,7 +211,7 @@ def test_flush_is_sync(monkeypatch):
         x.flush()
         x.file.flush()
         assert synced == [x.file] * 2
-    # A close syncs what was written, once. It does not flush.
+    # A close syncs the writes, once. It does not flush.
     with iomill.File("x.npy") as file:
         file.flush()
     assert len(synced) == 2

@@ -1,4 +1,4 @@
-"""What is left of what was written when a process ends, in each way."""
+"""The writes that survive each kind of end of a process."""
 
 import multiprocessing
 import subprocess
@@ -16,7 +16,7 @@ x = iomill.open(*sys.argv[1:], mode="r+")
 x[:] = 7
 """
 
-# The ends by which Python ends in order: what is open is closed.
+# The ends by which Python shuts down in order: open files are closed.
 IN_ORDER = {
     "the last line": "",
     "sys.exit": "sys.exit(0)",
@@ -29,7 +29,7 @@ IN_ORDER = {
     "a circle": "class A: pass\na = A(); a.a, a.x = a, x",
 }
 
-# The ends by which it does not: what was not synced may be lost.
+# The other ends: unsynced writes may be lost.
 AT_ONCE = {
     "os._exit": "os._exit(0)",
     "SIGTERM": "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
@@ -85,7 +85,7 @@ drives.put("put", b"text")
 """
     pytest.importorskip("fsspec")
     ended(program, drives[:1])
-    # Neither a lock nor space is left.
+    # Neither a lock nor space is leaked.
     with iomill.Drives(drives[0], "r+") as opened:
         assert opened.list() == ["put"] and opened.open("put").read() == b"text"
 
@@ -125,7 +125,7 @@ def write_in_worker(job):
     x[:] = 7
     if sync:
         x.sync()
-    # It stays open, as a worker's global does.
+    # It stays open, like a worker's global.
     globals()["KEPT"] = x
 
 

@@ -1,4 +1,4 @@
-"""`File` and `Drives` as bytes, errors, and what happens while other threads run."""
+"""`File` and `Drives` as bytes, their errors, and their effect on other threads."""
 
 import ast
 import asyncio
@@ -105,7 +105,7 @@ def test_sets_of_drives(drives):
 
 
 def subprocess_error(drive):
-    """What another process hears that opens an array."""
+    """The result of an opening by another process."""
     program = f"import iomill; iomill.Drives({drive!r})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     if done.returncode:
@@ -136,7 +136,7 @@ def test_errors_are_python_s():
 
 
 def test_places_that_are_no_drives_are_no_failures_of_drives(drives):
-    """A drive that fails has EIO. Each thing that can be missing has a number of its own."""
+    """A failing drive has EIO. Each kind of missing thing has an errno of its own."""
     open("file", "w").close()
     iomill.Drives.create(drives[:2]).close()
     os.makedirs("a/b")
@@ -177,7 +177,7 @@ def test_runtimes():
     with pytest.raises(ValueError):
         own.resize_cache(1 << 40)
     with pytest.raises(ValueError, match="shared runtime"):
-        # The first file that was opened has made it.
+        # The opening of the first file has made it.
         iomill.open("x.npy").file, iomill.configure(cache_bytes=1 << 20)
     assert iomill.Runtime.shared().cache_bytes > 0
     assert isinstance(own.notices(), list) and "iomill" in own.metrics()
@@ -306,7 +306,7 @@ def test_other_threads_run_meanwhile():
     counter.start()
     try:
         before = counted
-        # One slice: the lock is given up once.
+        # One slice: the lock is released once.
         rows.take(ids, out=out)
         during = counted - before
     finally:
@@ -318,7 +318,7 @@ def test_other_threads_run_meanwhile():
 def test_ctrl_c_ends_a_long_gather():
     program = """
 import iomill, numpy, signal
-# A shell ignores the signal in what it starts behind itself, and children inherit that.
+# A shell ignores the signal in its background processes, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 x = numpy.lib.format.open_memmap("big.npy", "w+", "f4", (1 << 16, 1024))
 del x
@@ -333,7 +333,7 @@ except KeyboardInterrupt:
     print("ended", flush=True)
 """
     child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    # A child that hears nothing ends by this, and its end of the pipe with it.
+    # A child without an answer ends by this, and with it its end of the pipe.
     killer = threading.Timer(120, child.kill)
     killer.start()
     try:
@@ -410,7 +410,7 @@ def test_a_file_that_was_only_read_is_closed_without_a_sync(drives):
         lines = [line for line in array._native.metrics().splitlines() if line.startswith("iomill_drive_syncs_total{")]
         return sum(int(line.split()[1]) for line in lines)
 
-    # A sync would flush the parts once, for what an earlier writer may have left.
+    # A sync would flush the parts once, for the bytes that an earlier writer may have left.
     with iomill.Drives(drives[0], "r+") as array:
         with array.open("x") as file:
             assert file.read(3) == bytes(3)

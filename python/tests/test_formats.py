@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import iomill
+from iomill._elements import ELEMENTS
 
 
 def same(rows, array):
@@ -174,7 +175,7 @@ def test_put(drives):
     with iomill.Drives(drives[0]) as opened:
         assert list(opened) == ["bytes", "features.npy", "rows", "turned"]
         same(opened.rows("rows"), array)
-        # What the array has is a file of numpy. Its rows begin at a page.
+        # The file in the array is a file of numpy. Its rows begin at a page.
         held = opened.open("features.npy").read()
         assert len(held) == 4096 + array.nbytes
     with open("back.npy", "wb") as file:
@@ -212,6 +213,58 @@ def test_an_array_is_known_by_its_directory(drives):
         os.close(here)
 
 
+def test_holes_stay_holes(drives):
+    """Seen to fail when holes were written as zeros: 6 GiB."""
+    length, data, told = (6 << 30) + 5, np.random.default_rng(1).bytes(100_000), []
+    for name, places in (("middle", [1, (5 << 30) + 7]), ("end", [length - len(data)]), ("none", [])):
+        with open(name, "wb") as file:
+            file.truncate(length)
+            for place in places:
+                file.seek(place)
+                file.write(data)
+        told.clear()
+        iomill.put(name, drives, progress=lambda *done: told.append(done))
+        assert told[-1] == (length, length)
+        parts = [part.stat() for drive in drives for part in pathlib.Path(drive, "iomill", "parts").iterdir()]
+        assert sum(part.st_blocks for part in parts) * 512 < 32 << 20
+        with iomill.Drives(drives[0], "r+") as array:
+            with array.open(name) as file:
+                assert len(file) == length and not any(file.read_at(3 << 30, 1 << 20))
+                for place in places:
+                    assert file.read_at(place, len(data)) == data and not any(file.read_at(place + len(data), 4096))
+            array.delete(name)
+    # The rows of a sparse file of numpy.
+    rows = np.lib.format.open_memmap("x.npy", "w+", "f4", (1 << 20, 100))
+    rows[[7, 800_000]] = 1
+    rows.flush()
+    iomill.put("x.npy", drives)
+    stored = iomill.open(drives[0], "x.npy")
+    assert stored.shape == rows.shape and stored[[7, 800_000]].all() and not stored[[8, 1 << 19, -1]].any()
+
+
+def test_tensors_on_drives(drives):
+    numpy_of = pytest.importorskip("safetensors.numpy")
+    weights = np.arange(12, dtype="f4").reshape(4, 3)
+    numpy_of.save_file({"w": weights, "b": weights[0]}, "m.safetensors")
+    # Rows in numpy's format, under the name of their source.
+    assert iomill.put("m.safetensors", drives, tensor="w") == "m.safetensors"
+    same(iomill.open(drives[0], "m.safetensors"), weights)
+    iomill.put(weights, drives, "w.safetensors")
+    same(iomill.open(drives[0], "w.safetensors"), weights)
+    with iomill.Drives(drives[0], "r+") as array:
+        array.put("whole.safetensors", pathlib.Path("m.safetensors").read_bytes())
+        same(array.rows("whole.safetensors", tensor="w"), weights)
+        with pytest.raises(ValueError, match=r"name a tensor: Drives.rows\(name, tensor=...\); there are b, w"):
+            array.rows("whole.safetensors")
+        with pytest.raises(ValueError, match="no tensor named 'none'"):
+            array.rows("whole.safetensors", tensor="none")
+    # Outside drives the suffix decides.
+    np.save("x.npy", weights)
+    os.rename("x.npy", "x.safetensors")
+    with pytest.raises(ValueError, match="x.safetensors: its header has"):
+        iomill.open("x.safetensors", "w")
+
+
 def test_a_failed_put_leaves_nothing(drives):
     def stop(done, total):
         raise KeyboardInterrupt
@@ -222,7 +275,7 @@ def test_a_failed_put_leaves_nothing(drives):
         assert array.list() == []
     with pytest.raises(ValueError, match="has no name"):
         iomill.put(np.zeros(10), drives)
-    # Seen to fail when the mask was lost, and its values were taken for good ones.
+    # Seen to fail when the mask was lost, and masked values counted as valid.
     with pytest.raises(ValueError, match="mask"):
         iomill.put(np.ma.array([1, 2], mask=[False, True]), drives, "x")
     with pytest.raises(ValueError, match="an array of Python objects"):
@@ -232,9 +285,11 @@ def test_a_failed_put_leaves_nothing(drives):
 
 
 def test_a_name_that_cannot_be_is_refused_before_anything_is_made(drives):
+    np.save("x.npy", np.zeros(10))
     for bad in ["", "a//b", "../x", "a\n", "x" * 1001]:
-        with pytest.raises(ValueError, match="name"):
-            iomill.put(np.zeros(10), drives, bad)
+        for source in (np.zeros(10), "x.npy"):
+            with pytest.raises(ValueError, match="name"):
+                iomill.put(source, drives, bad)
         assert not any(os.listdir(drive) for drive in drives)
     with iomill.Drives.create(drives) as array:
         with pytest.raises(ValueError, match="name"):
@@ -250,7 +305,7 @@ def test_put_makes_no_directories(drives):
     with pytest.raises(FileNotFoundError, match="not_mounted"):
         iomill.put(rows, "not_mounted", "x")
     iomill.put(rows, drives[:2], "x")
-    # Further directories are no longer left out in silence.
+    # Further directories are not silently left out.
     for places in ([drives[0], drives[2]], [drives[2], drives[0]]):
         with pytest.raises(ValueError, match="ssd2 is no drive of the set"):
             iomill.put(rows, places, "y")
@@ -311,7 +366,7 @@ def test_paths_of_all_kinds(drives):
             iomill.open(wrong)
     with pytest.raises(TypeError, match="a path is text"):
         iomill.Drives(drives)
-    # A single one is no list of letters.
+    # A single path is not a list of letters.
     os.mkdir("abc")
     iomill.Drives.create("abc").close()
     assert iomill.Drives(b"abc").list() == []
@@ -330,7 +385,7 @@ def save_bfloat16():
 
 
 def test_paths_that_no_file_has(drives):
-    """As `open` refuses them. Bytes that may be changed are no path, as there."""
+    """The same are refused by `open`. As there, mutable bytes are not a path."""
     calls = (
         iomill.open,
         iomill.File,
@@ -357,13 +412,22 @@ def test_paths_that_no_file_has(drives):
 def test_types_whose_names_numpy_writes_and_does_not_read(drives):
     """numpy.save writes `<f1` for float8_e5m2, and numpy.load refuses it. Such rows are not lost."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    for name in ("float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "int4"):
+    for name in ("bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "int4"):
         kind = np.dtype(getattr(ml_dtypes, name))
         values = np.ones((3, 2)).astype(kind)
         np.save("x.npy", values)
         iomill.put(values, drives, name)
         for rows in (iomill.open("x.npy", dtype=kind), iomill.open(drives[0], name, dtype=kind)):
             assert rows.dtype == kind and rows[1].astype("f4").tolist() == [1, 1]
+        if name in ELEMENTS:
+            # A writer takes it by its name, too.
+            with (
+                iomill.Drives(drives[0], "r+") as array,
+                array.row_writer("written", name, (2,), replace=True) as writer,
+            ):
+                writer.append(values)
+            written = iomill.open(drives[0], "written", dtype=name)
+            assert written.dtype == kind and written[1].astype("f4").tolist() == [1, 1]
         if kind.str[1] != "V":
             with pytest.raises(ValueError, match="not understood"):
                 iomill.open("x.npy")
@@ -379,7 +443,7 @@ def test_types_of_ml_dtypes():
     assert iomill.open("m.safetensors", "f8").dtype == ml_dtypes.float8_e4m3fn
     out = np.empty((1, 2), ml_dtypes.bfloat16)
     assert rows.take([0], out=out) is out and out.tolist() == [[1, -2]]
-    # Its bits, and a file that does not know the name of its type.
+    # Its bits, and a file without the name of its type.
     bits = iomill.open("m.safetensors", "w", dtype="uint16")
     assert bits.dtype == np.uint16 and np.array_equal(bits[:], BITS)
     np.save("w.npy", rows[:])
@@ -388,7 +452,7 @@ def test_types_of_ml_dtypes():
         assert iomill.open("w.npy", dtype=dtype)[0].tolist() == [1, -2]
     with pytest.raises(ValueError, match="its values have 2 bytes, and those of float32 4"):
         iomill.open("w.npy", dtype="f4")
-    with pytest.raises(ValueError, match="the file says that its dtype is bfloat16"):
+    with pytest.raises(ValueError, match="its header has the dtype bfloat16"):
         iomill.open("m.safetensors", "w", dtype="f2")
     with open("raw", "wb") as file:
         file.write(BITS.tobytes())

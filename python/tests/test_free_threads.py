@@ -1,4 +1,4 @@
-"""What several threads do with one `RowArray` at the same time. It means most on an interpreter without the global lock."""
+"""Concurrent uses of one `RowArray` by several threads. This matters most on an interpreter without the global lock."""
 
 import threading
 
@@ -26,7 +26,7 @@ def test_threads_share_rows_until_one_closes_them():
                 if not np.array_equal(taken, values[ids]):
                     wrong.append(ids)
                 if turn % 5 == 0:
-                    # The bytes that are there.
+                    # The bytes that the file already has.
                     mine = np.unique(ids[:20])
                     rows.write(mine, values[mine])
                     rows.flush()

@@ -87,7 +87,7 @@ def test_writing(files):
         file.write(b"6")
     with files.open("x") as file:
         assert (file.seek(-2, 2), file.read()) == (4, b"56")
-        # It is open, and keeps what it has when the name gets another content.
+        # An open file keeps its content when the name gets another one.
         files.pipe_file("x", b"new")
         assert (files.cat("x"), file.seek(0), file.read()) == (b"new", 0, b"123456")
     with pytest.raises(FileExistsError):
@@ -147,7 +147,7 @@ def test_an_exception_leaves_the_old_file(files, write):
 
 def test_a_wrapper_that_an_exception_ends_leaves_the_old_file(files):
     class Wrapper:
-        """As pandas has one: its `__exit__` closes, whatever came."""
+        """Like a wrapper of pandas: its `__exit__` closes in any case."""
 
         def __init__(self, file):
             self.file = file
@@ -166,7 +166,7 @@ def test_a_wrapper_that_an_exception_ends_leaves_the_old_file(files):
     with Wrapper(files.open("t", "wb")) as file:
         file.write(b"new")
     assert files.cat_file("t") == b"new"
-    # A file that was begun because of an exception is none that failed.
+    # A file that was begun in the handler of an exception has not failed.
     try:
         raise KeyError("why")
     except KeyError as error:
@@ -200,7 +200,8 @@ def test_a_file_that_is_dropped_does_not_appear(files, mode, how):
 
 
 def test_a_failed_write_leaves_the_old_file(files, monkeypatch):
-    """As on a full drive: the write fails, and what closes the file afterwards does not know of it."""
+    """As on a full drive: the write fails, and the code that closes the file afterwards does not know of the
+    failure."""
     files.pipe_file("t", GOOD)
 
     def full(self, data):
@@ -249,9 +250,9 @@ def test_transactions(files):
 
 
 def test_a_file_that_is_open_at_the_end_of_its_transaction_is_given_up(files):
-    """Nothing says that it is complete."""
+    """It is not known to be complete."""
     files.pipe_file("a", b"1")
-    with pytest.warns(RuntimeWarning, match="a is given up, because it was not closed"), files.transaction:
+    with pytest.warns(RuntimeWarning, match="a is discarded, because it was not closed"), files.transaction:
         file = files.open("a", "wb")
         file.write(b"half")
         del file
@@ -306,7 +307,7 @@ def test_a_name_that_is_a_file_and_a_directory(files):
     assert files.ls("t", detail=False) == ["t/a", "t/b"] and files.ls("u", detail=False) == ["u"]
     assert files.isfile("t") and files.isdir("t/b") and not files.isdir("u")
     assert sorted(name for _, _, names in files.walk("") for name in names) == ["a", "c", "t", "u"]
-    # A local directory cannot have both, and says so.
+    # A local directory cannot have both: that is an error.
     with pytest.raises(OSError):
         files.get("", "got", recursive=True)
     files.get("t/b", "got_b", recursive=True)
@@ -316,6 +317,19 @@ def test_a_name_that_is_a_file_and_a_directory(files):
     files.pipe({"t": b"1", "t/a": b"22"})
     files.rm("", recursive=True)
     assert files.find("") == []
+
+
+def test_paths_as_bytes(files):
+    files.pipe("a/b", b"12")
+    assert files.cat(b"a/b") == b"12" and files.info(b"a/b")["size"] == 2 and files.ls(b"a", detail=False) == ["a/b"]
+    with files.open(b"a/c", "wb") as file:
+        file.write(b"3")
+    assert files.cat([b"a/b", b"a/c"]) == {"a/b": b"12", "a/c": b"3"} and files.glob("a/*") == ["a/b", "a/c"]
+    files.rm(b"a", recursive=True)
+    assert files.find("") == []
+    for wrong in (3, None, 1.5):
+        with pytest.raises(TypeError, match="path"):
+            files.info(wrong)
 
 
 def test_times_and_versions(files):
@@ -403,7 +417,7 @@ def test_other_processes_read_while_nothing_is_written(files):
         done = subprocess.run([sys.executable, "-c", READ, drive], capture_output=True, text=True, timeout=60)
         return done.stdout.strip() or done.stderr
 
-    # This process has written just now, and reads on.
+    # This process has just written, and continues to read.
     assert any(read() == "text" for _ in range(20))
     with files.open("x", "wb") as file:
         file.write(b"new")
@@ -415,13 +429,13 @@ def test_other_processes_read_while_nothing_is_written(files):
     assert os.waitpid(pid, 0)[1] == 0
 
 
-# A thread of Python that is no daemon cannot start any more when the interpreter drops what is left.
+# When the interpreter drops the remaining objects, no thread can start that is not a daemon.
 LEAVES = """
 import fsspec, sys
 file = fsspec.filesystem("iomill", drive=sys.argv[1]).open("x", "wb")
 file.write(b"new")
 """
-# The thread never gives the lock back. Its frame holds other globals than the file's.
+# The thread never releases the lock. Its frame has other globals than the file.
 HOLDS = '''
 exec("""
 import threading

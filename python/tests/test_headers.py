@@ -1,4 +1,5 @@
-"""Headers beside the libraries that define them: what they refuse is refused, as ValueError with the name of the file."""
+"""Headers beside the libraries that define them: a header that they refuse is a ValueError with the name of the
+file."""
 
 import json
 import os
@@ -45,7 +46,7 @@ def beside_numpy(content):
     if expected is None:
         assert ours is None
         return
-    # What numpy has and rows cannot be.
+    # Arrays that numpy has, and that cannot be rows.
     is_fortran = expected.ndim > 1 and b"'fortran_order': True" in content
     if expected.ndim == 0 or expected.dtype.itemsize == 0 or is_fortran:
         assert ours is None
@@ -163,15 +164,15 @@ def test_a_long_npy_header_is_not_read():
 
 def test_a_dtype_is_no_way_around_a_header(drives):
     np.save("x.npy", np.arange(6, dtype="<i8"))
-    with pytest.raises(ValueError, match="the file says that its dtype is int64"):
+    with pytest.raises(ValueError, match="its header has the dtype int64"):
         iomill.open("x.npy", dtype="u1")
-    with pytest.raises(ValueError, match="the file says its shape"):
+    with pytest.raises(ValueError, match="its header has the shape"):
         iomill.open("x.npy", dtype="<i8", shape=(6,))
     assert iomill.open("x.npy", dtype="<i8")[5] == 5
     # With an offset it is a raw file.
     assert iomill.open("x.npy", dtype="<i8", offset=128)[5] == 5
     iomill.put("x.npy", drives, "x")
-    with pytest.raises(ValueError, match="the file says that its dtype is int64"):
+    with pytest.raises(ValueError, match="its header has the dtype int64"):
         iomill.open(drives[0], "x", dtype="f8")
 
 
@@ -252,7 +253,7 @@ TENSORS = st.fixed_dictionaries(
 
 
 def fitted(items):
-    """Tensors that follow each other, so that the library takes some."""
+    """Adjacent tensors, so that the library accepts some of them."""
     start, made = 0, {}
     for name, dtype, shape in items:
         bits = {"F4": 4, "F6_E2M3": 6}.get(dtype) or 8 * np.dtype(TYPES[dtype]).itemsize
@@ -310,6 +311,7 @@ BAD = {
     "half of a pair as it is": '{"a\ud800":' + I8 % "0,2" + "}",
     "NaN": '{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2],"x":NaN}}',
     "Infinity": '{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2],"x":1e999}}',
+    "an integer out of range": '{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2],"x":' + "9" * 400 + "}}",
     "float": '{"a":{"dtype":"I8","shape":[2.0],"data_offsets":[0,2]}}',
     "minus zero": '{"a":' + I8 % "-0,2" + "}",
     "nested": '{"a":' + "[" * 100_000 + "]" * 100_000 + "}",
@@ -341,7 +343,7 @@ def test_bad_safetensors(header):
 
 
 def test_a_tensor_that_is_there_twice_is_refused():
-    """The library takes the later one."""
+    """The library uses the later one."""
     beside_safetensors(tensors('{"a":' + I8 % "0,2" + ',"a":' + I8 % "0,2" + "}", b"12"), is_twice=True)
 
 

@@ -1,4 +1,5 @@
-"""A `RowArray` is indexed like the ndarray with the same contents: the same result, or the same kind of error in the same words."""
+"""A `RowArray` is indexed like the ndarray with the same contents: the same result, or the same kind of error in the
+same words."""
 
 import warnings
 
@@ -56,7 +57,7 @@ def same(ours, theirs):
 
 
 def keys(shape):
-    """Keys that numpy takes, and keys that it refuses."""
+    """Keys that numpy accepts, and keys that it refuses."""
     first = shape[0]
     integers = st.integers(-first - 2, first + 1)
     arrays = hnp.arrays(
@@ -174,7 +175,7 @@ def test_out():
     assert bytes(memory[:16]) == array[9].tobytes()
     flat = np.arange(50, dtype="<f4")
     np.save("flat.npy", flat)
-    # Anything with a buffer.
+    # Any object with a buffer.
     import array as arrays
 
     numbers = arrays.array("f", [0] * 2)

@@ -1,7 +1,7 @@
 """numpy's own tests of `numpy.memmap`, unchanged, over rows in a plain file.
 
-Those are left out that want an ndarray: views, fields of its own as `filename`, and functions of numpy over all rows, which a `RowArray`
-refuses.
+Those are left out that want an ndarray: views, fields of its own as `filename`, and functions of numpy over all rows,
+which a `RowArray` refuses.
 """
 
 import os
@@ -21,7 +21,7 @@ OF_NDARRAYS = [
 
 
 class Rows:
-    """What the tests make by `numpy.memmap`: rows, which are made first for the mode ``w+``."""
+    """A replacement of `numpy.memmap`: rows, in a new file for the mode ``w+``."""
 
     def __init__(self, file, dtype=np.uint8, mode="r+", offset=0, shape=None):
         self.filename = getattr(file, "name", file)

@@ -1,4 +1,4 @@
-"""What functions of numpy do with a `RowArray`: none reads all rows in silence."""
+"""Functions of numpy with a `RowArray`: none silently reads all rows."""
 
 import inspect
 import itertools
@@ -21,19 +21,20 @@ def rows():
 
 @pytest.fixture
 def conversions(monkeypatch):
-    """Counts the times that all rows are read for an ndarray."""
+    """Counts the conversions of all rows to an ndarray."""
     made = []
     monkeypatch.setattr(iomill.RowArray, "_slice", lambda self, key: made.append(key) or VALUES[key])
     return made
 
 
-# These say that they make an ndarray of what they get. They are written in C, so `__array__` cannot tell them from `numpy.asarray`.
+# These are documented to convert their argument to an ndarray. They are written in C, so `__array__` cannot distinguish
+# them from `numpy.asarray`.
 CONVERT = {
     "asarray", "asanyarray", "array", "ascontiguousarray", "asfortranarray", "from_dlpack", "fromiter", "frombuffer",
     "nditer", "broadcast", "flatiter", "nested_iters", "ndarray", "frompyfunc", "vectorize", "arange",
 }  # fmt: skip
 
-# These do other things than to compute, such as to run numpy's tests.
+# These do not compute; they run numpy's tests, for instance.
 APART = {
     "test",
     "show_config",
@@ -144,7 +145,7 @@ def test_comparisons_are_refused(rows, conversions):
     with pytest.raises(ValueError, match="ambiguous"):
         bool(rows)
     assert not conversions
-    # It stays a key of dictionaries, and an item of lists.
+    # It can still be a key of a dictionary, and be found in a list.
     assert {rows: 1}[rows] == 1 and rows in [rows]
 
 
@@ -152,7 +153,7 @@ def test_what_reads_all_rows_says_so(rows, monkeypatch):
     assert np.array_equal(np.asarray(rows), VALUES) and np.array_equal(np.array(rows, "f8"), VALUES)
     with pytest.raises(TypeError, match="this function of numpy would read all 240 bytes"):
         np.polynomial.polynomial.polyval(2, rows)
-    # To compare all of two things is what a test asks for.
+    # A function of tests compares all values on purpose.
     np.testing.assert_array_equal(rows, VALUES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

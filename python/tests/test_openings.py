@@ -1,5 +1,6 @@
-"""A process opens an array once, whoever asks, and for writing while it is written."""
+"""A process opens an array once, for all callers, and for writing while one of them writes."""
 
+import errno
 import gc
 import glob
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -32,7 +34,7 @@ def mode(handle):
 
 def test_a_notebook_reads_and_writes(array):
     x = iomill.open(array[0], "x")
-    # A notebook keeps what a cell has shown.
+    # A notebook keeps the output of a cell.
     shown = [x, x.file, iomill.Drives(array[1])]
     iomill.put(VALUES * 2, array[1], "y")
     y = iomill.open(array[2], "y", mode="r+")
@@ -51,6 +53,11 @@ def test_a_notebook_reads_and_writes(array):
     assert shown[2].list() == ["x", "y"]
 
 
+def test_drives_are_not_pickled(array):
+    with iomill.Drives(array[0]) as drives, pytest.raises(TypeError, match="open them in the other process"):
+        pickle.dumps(drives)
+
+
 def test_uses_that_are_dropped_end(array):
     rows = iomill.open(array[0], "x")
     writer = iomill.open(array[0], "x", mode="r+")
@@ -62,7 +69,7 @@ def test_uses_that_are_dropped_end(array):
     file = writing.open("x")
     del writing
     gc.collect()
-    # The file has the array.
+    # The file keeps the array open.
     assert mode(rows) == "r+" and file.writable()
     del file
     gc.collect()
@@ -129,8 +136,190 @@ def test_files_keep_what_they_are_through_changes_of_the_mode(array):
     # A file without a name would be lost, so the array stays open for writing until the file is closed.
     assert mode(x) == "r+" and np.array_equal(x[:], VALUES)
     x.close()
-    iomill.Drives(array[0]).close()
     assert mode(y) == "r" and np.array_equal(y[:], VALUES + 1)
+
+
+def rows_in_another_process(drive):
+    program = "import iomill, sys; print(iomill.open(sys.argv[1], 'x')[3].tolist())"
+    done = subprocess.run([sys.executable, "-c", program, drive], capture_output=True, text=True)
+    return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "replaced by another", "renamed over"])
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_file_that_lost_its_name_keeps_other_processes_out_until_it_is_closed(array, how, end):
+    fsspec = pytest.importorskip("fsspec")
+    files = fsspec.filesystem("iomill", drive=array[0])
+    files.pipe({"n": b"old", "m": b"new"})
+    file = files.open("n", "rb")
+    _openings.settle()
+    assert files.drives._native.mode == "r"
+    if how == "removed":
+        files.rm("n")
+    elif how == "replaced":
+        files.pipe("n", b"new")
+    elif how == "replaced by another":
+        fsspec.filesystem("iomill", drive=array[1]).pipe("n", b"new")
+    else:
+        files.mv("m", "n")
+    # The end of the use for writing, and no other occasion brings the set back.
+    for _ in range(2):
+        _openings.settle()
+        assert files.drives._native.mode == "r+" and file.read() == b"old"
+        file.seek(0)
+    if (how, end) == ("removed", "close"):
+        assert "in use" in rows_in_another_process(array[2])
+    if end == "close":
+        file.close()
+    else:
+        del file
+        gc.collect()
+    assert files.drives._native.mode == "r"
+    if end == "close":
+        assert rows_in_another_process(array[2]) == "[12, 13, 14, 15]"
+    assert how == "removed" or files.cat("n") == b"new"
+    files.close()
+
+
+def test_the_last_file_that_lost_its_name_lets_other_processes_in(array):
+    reading = iomill.Drives(array[0])
+    with iomill.Drives(array[1], "r+") as writer:
+        for name in "abc":
+            writer.put(name, name.encode())
+        a, b, c = (reading.open(name) for name in "abc")
+        writer.delete("a")
+        writer.delete("b")
+    rows = iomill.open(array[2], "x")
+    for file in (c, a):
+        file.close()
+        assert mode(reading) == "r+" and np.array_equal(rows[3], VALUES[3])
+    assert b.read() == b"b"
+    # Whoever closes it, a fork or a pickle finds out.
+    b._native.close()
+    assert mode(reading) == "r+"
+    pickle.dumps(rows)
+    assert mode(reading) == "r"
+    with iomill.Drives(array[1], "r+") as writer:
+        writer.delete("c")
+    assert mode(reading) == "r"
+    with iomill.Drives(array[1], "r+") as writer:
+        gone = writer.open("x")
+        kept = reading.open("x")
+        writer.delete("x")
+        gone.close()
+        assert mode(reading) == "r+"
+    assert mode(reading) == "r+" and len(kept) > 0
+    reading.close()
+    assert rows.file._owner._native.mode == "r+"
+    rows.close()
+
+
+class Busy:
+    """The native half of drives, with calls that do not end."""
+
+    mode = "r+"
+    tries = 0
+
+    def __init__(self, failures):
+        self.failures = failures
+
+    def drives(self):
+        return []
+
+    def change_mode(self, writable):
+        self.tries += 1
+        if self.tries <= self.failures:
+            raise OSError(errno.EBUSY, "calls of this process have run for 10 s")
+        self.mode = "r"
+        return True
+
+    def close(self):
+        self.mode = None
+
+
+def test_a_failed_return_to_reading_is_tried_again(monkeypatch):
+    monkeypatch.setattr(_openings, "_RETRY_S", 0.01)
+    opening = _openings.Opening(Busy(3))
+    assert opening.use(False) and opening.use(True)
+    with pytest.raises(OSError, match="have run"):
+        opening.end_use(True)
+    until = time.monotonic() + 60
+    while opening.native.mode == "r+" and time.monotonic() < until:
+        time.sleep(0.01)
+    assert opening.native.mode == "r" and opening.native.tries == 4 and not opening.late
+    opening.end_use(False)
+    # A use that begins meanwhile keeps it open for writing, and a use that ends tries again, too.
+    monkeypatch.setattr(_openings, "_RETRY_S", 60)
+    opening = _openings.Opening(Busy(1))
+    assert opening.use(False) and opening.use(False) and opening.use(True)
+    with pytest.raises(OSError, match="have run"):
+        opening.end_use(True)
+    assert opening.late and opening.use(True)
+    opening.try_again()
+    assert opening.native.mode == "r+"
+    opening.end_use(True)
+    assert opening.native.mode == "r"
+    opening.end_use(False)
+    opening.end_use(False)
+
+
+class Failing:
+    """A lingering use that cannot end."""
+
+    def settle(self):
+        raise OSError("it fails")
+
+    def forget(self):
+        pass
+
+
+def test_one_failure_does_not_keep_other_drives_from_ending(array):
+    failing = [Failing() for _ in range(8)]
+    for one in failing:
+        _openings.lingering.add(one)
+    files = pytest.importorskip("fsspec").filesystem("iomill", drive=array[0])
+    rows = iomill.open(array[0], "x")
+    files.pipe("n", b"text")
+    for one in failing[:4]:
+        _openings.lingering.add(one)
+    with pytest.raises(OSError, match="it fails"):
+        pickle.dumps(rows)
+    assert mode(rows) == "r"
+    for one in failing:
+        _openings.lingering.discard(one)
+    files.close()
+
+
+@pytest.mark.parametrize("kind", ["fsspec", "zarr"])
+def test_a_close_that_fails_ends_the_use(array, kind):
+    pytest.importorskip(kind)
+    if kind == "fsspec":
+        import fsspec
+
+        user = fsspec.filesystem("iomill", drive=array[0])
+    else:
+        import iomill.zarr
+
+        user = iomill.zarr.DrivesStore(array[0], "z")
+    drives = user.drives
+    user._writing = Failing()
+    with pytest.raises(OSError, match="it fails"):
+        user.close()
+    assert repr(drives) == "<iomill.Drives: closed>"
+    assert kind == "zarr" or fsspec.filesystem("iomill", drive=array[0]) is not user
+
+
+def test_each_thing_that_can_be_missing_has_its_number(array, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    os.rename(array[2], tmp_path / "deep" / "er" / "away")
+    for place, number in (("nowhere", errno.ENOENT), ("empty", errno.ENODATA), (array[0], errno.ENODEV)):
+        for call in (iomill.Drives, lambda place: iomill.open(place, "x"), lambda place: iomill.Drives(place, "r+")):
+            if place == "nowhere" and call is not iomill.Drives:
+                continue
+            with pytest.raises(OSError) as raised:
+                call(place)
+            assert raised.value.errno == number, raised.value
 
 
 HOLD = """
@@ -167,7 +356,7 @@ def test_a_cache_has_the_size_that_its_first_user_gave(array):
 
 
 def in_child(work):
-    """Whether a forked child ends well. One that hangs is ended by a signal."""
+    """Whether a forked child ends with success. A signal ends a hanging one."""
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
@@ -183,7 +372,7 @@ def in_child(work):
 
 
 def test_a_fork_while_another_thread_opens_an_array(array):
-    """The child has no thread that would give up a lock that one of its parent's held."""
+    """The child does not have the thread of its parent that would release the lock."""
     stop = threading.Event()
 
     def opens():
@@ -232,13 +421,13 @@ def test_a_child_has_no_lock_of_its_parents_threads(array):
     assert in_child(lambda: np.array_equal(gather.result()[7], VALUES[7]) or os._exit(3))
     gathers = [iomill.Gather()]
     gathers[0].set_running_or_notify_cancel()
-    # A lock that a thread of the parent has at the fork.
+    # A lock that a thread of the parent holds at the fork.
     with gathers[0]._condition:
         assert in_child(waits)
 
 
 def test_a_forked_child_reads_what_lingers_in_its_parent(array, monkeypatch):
-    # Nothing but the fork and the pickle ends it.
+    # Only the fork and the pickle end it.
     monkeypatch.setattr(_drives, "_LINGER_S", 60)
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("iomill", drive=array[0])
@@ -250,7 +439,7 @@ def test_a_forked_child_reads_what_lingers_in_its_parent(array, monkeypatch):
     files.pipe_file("y", b"text")
     pickle.dumps(rows)
     assert mode(rows) == "r"
-    # A file that is being written at a fork is its parent's.
+    # A file that is being written at a fork stays the parent's.
     file = files.open("z", "wb")
     file.write(b"text")
 

@@ -1,4 +1,4 @@
-"""The package itself: its imports, and what its names are."""
+"""The package itself: its imports and its names."""
 
 import ast
 import inspect
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(iomill.__path__[0])
 
 
 def imports_of(path):
-    """The modules of the package that a module imports: also within functions, and for types alone."""
+    """The modules of the package that a module imports, also within functions, and for types only."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 1:
@@ -33,7 +33,7 @@ def is_module(name):
 
 
 def circle_in(graph):
-    """Modules that import each other, the first one twice. None if there are none."""
+    """A cycle of imports: modules in order, the first one twice. None if there is none."""
     done, trail = set(), []
 
     def visit(name):
@@ -64,7 +64,7 @@ def test_no_modules_import_each_other():
 
 
 def signatures_of(named):
-    """What the users of a name call, with its types."""
+    """The methods and functions of a public name, with their types."""
     if not inspect.isclass(named):
         return {named.__name__: named}
     return {
@@ -75,7 +75,7 @@ def signatures_of(named):
     }
 
 
-# Whose values may be of any kind: items of rows, what a buffer is in, options of other libraries.
+# Names with values of any type: items of rows, objects with a buffer, options of other libraries.
 ANY = {("RowArray", "take"), ("RowArray", "write"), ("RowArray", "create"), ("cached", "cached")}
 
 

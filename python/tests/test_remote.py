@@ -1,6 +1,8 @@
-"""Rows and objects of remote stores through a cache: over HTTP, S3 and files, from workers of any kind, and where the store fails."""
+"""Rows and objects of remote stores through a cache: over HTTP, S3 and files, from workers of any kind, and with
+failing stores."""
 
 import asyncio
+import datetime
 import io
 import multiprocessing
 import multiprocessing.forkserver
@@ -36,7 +38,7 @@ def server(monkeypatch):
 
 @pytest.fixture
 def options(tmp_path):
-    """A cache in scratch directories, on which no drive is too slow."""
+    """A cache in scratch directories, with bounds that no drive exceeds."""
     return {"bytes": 64 << 20, "on_root": True, "index_dir": tmp_path, "read_within": PATIENCE}
 
 
@@ -114,7 +116,7 @@ def test_raw_files_and_tensors(server, cache, values):
 def test_the_directories_of_a_cache_are_enough(urls, drives, values, tmp_path, options):
     store = iomill.cached(urls["file"].rpartition("/")[0], drives, **options)
     assert store.head("x 1.npy")["size"] == len(saved(values))
-    # The drives are there now, so nothing has to be allowed. Their index is where processes look for it.
+    # The drives exist now, so `on_root` is not needed. Their index is in the default place.
     iomill.Cache(drives, index_dir=tmp_path)
     with pytest.raises(OSError, match="on_root"):
         (tmp_path / "new").mkdir()
@@ -141,7 +143,7 @@ def test_errors_are_those_of_python(server, cache, values):
         with pytest.raises(kind):
             iomill.open("s3://bucket/x.npy", cache=cache)
         server.acts.clear()
-    # What may pass by is tried again.
+    # Temporary failures are retried.
     server.acts[:] = [503, 500, "short"]
     assert np.array_equal(iomill.open("s3://bucket/x.npy", cache=cache)[:], values)
     server.objects["/bucket/words"] = b"no numbers"
@@ -149,7 +151,7 @@ def test_errors_are_those_of_python(server, cache, values):
         iomill.open("s3://bucket/words", cache=cache)
     with pytest.raises(ValueError, match="cache="):
         iomill.open("s3://bucket/x.npy")
-    with pytest.raises(ValueError, match="there are s3://"):
+    with pytest.raises(ValueError, match="schemes are s3://"):
         iomill.open("ftp://host/x.npy", cache=cache)
     with pytest.raises(ValueError, match="no setting .nonsense."):
         iomill.cached("s3://bucket", cache, config={"nonsense": 1})
@@ -159,6 +161,21 @@ def test_errors_are_those_of_python(server, cache, values):
         iomill.cached("s3://bucket", cache, bytes=5)
     with pytest.raises(ValueError, match="revalidate"):
         iomill.Cache(cache.drives, revalidate="sometimes")
+
+
+@pytest.mark.parametrize("letter", ["?", "#", "\n"])
+def test_a_url_of_which_a_part_would_be_ignored_is_refused(server, cache, values, letter):
+    server.objects["/bucket/a"] = saved(values[::-1])
+    for url in (f"s3://bucket/a{letter}b", f"{server.url}/bucket/a{letter}b"):
+        with pytest.raises(ValueError, match="%"):
+            iomill.open(url, cache=cache)
+    with pytest.raises(ValueError, match="%"):
+        iomill.cached(f"s3://bucket/a{letter}b", cache)
+    if letter != "\n":
+        server.objects[f"/bucket/a{letter}b"] = saved(values)
+        quoted = {"?": "%3F", "#": "%23"}[letter]
+        assert np.array_equal(iomill.open(f"s3://bucket/a{quoted}b", cache=cache)[:], values)
+        assert iomill.cached("s3://bucket", cache).get(f"a{letter}b").buffer() == saved(values)
 
 
 def test_an_object_without_an_etag_passes_and_is_told(urls, server, cache, drives, options, values):
@@ -181,7 +198,7 @@ def test_other_threads_run_while_a_call_waits(urls, server, cache, values):
     taken = []
     thread = threading.Thread(target=lambda: taken.append(x[2000]))
     thread.start()
-    # The server runs in this interpreter, and so does this.
+    # The server and this code run in one interpreter.
     while server.acts:
         time.sleep(0.001)
     assert not taken
@@ -237,7 +254,8 @@ def writes_out_at_its_end(_):
 
 
 def test_a_worker_keeps_what_it_has_fetched(urls, cache, values):
-    """Forked ones end without `atexit`, so their end is told otherwise. That of others is tested with a short process."""
+    """Forked workers end without `atexit`, so their end has another hook. The end of other processes is tested with a
+    short process."""
     x = iomill.open(urls["s3"], cache=cache)
     with multiprocessing.get_context("fork").Pool(1) as pool:
         assert pool.map(writes_out_at_its_end, [x]) == [True]
@@ -331,6 +349,17 @@ def test_a_store_has_the_methods_of_obspec(store):
     assert copy == store and copy.get("b").buffer() == b"three"
 
 
+def test_the_time_of_an_object_meets_its_own_conditions(store):
+    store.put("a", b"x")
+    time = store.head("a")["last_modified"]
+    earlier = time - datetime.timedelta(seconds=1)
+    for name, right, wrong in (("if_unmodified_since", time, earlier), ("if_modified_since", earlier, time)):
+        for same in (right, right.astimezone()):
+            assert store.get("a", options={name: same}).buffer() == b"x"
+        with pytest.raises(OSError):
+            store.get("a", options={name: wrong})
+
+
 async def test_a_store_has_coroutines(store):
     await store.put_async("a", b"0123456789")
     assert (await (await store.get_async("a")).bytes_async()) == b"0123456789"
@@ -362,6 +391,37 @@ def test_what_was_prefetched_is_a_hit(store, cache, values):
     assert store.prefetch("p/one") == 0 and store.prefetch("p/one", [(0, 5000)]) == 0
     with pytest.raises(FileNotFoundError):
         store.prefetch("none")
+
+
+def test_what_is_pinned_stays(store, cache, values):
+    content, other = values.tobytes(), os.urandom(4 << 20)
+    store.put("kept/one", content)
+
+    def fill():
+        """Reads more than the cache holds."""
+        for number in range(40):
+            store.put(f"other/{number}", other)
+            assert store.get(f"other/{number}").buffer() == other
+            assert cache.wait_until_written()
+
+    def gets():
+        before = cache.counters()["gets"]
+        assert store.get("kept/one").buffer() == content
+        return cache.counters()["gets"] - before
+
+    steps = []
+    assert store.pin("kept", progress=lambda done, total: steps.append((done, total))) == len(content)
+    assert steps[-1] == (len(content), len(content)) and store.pin("kept/one", [(0, 5000)]) == 0
+    fill()
+    assert gets() == 0
+    store.unpin("kept")
+    assert cache.unpin_all() == 0
+    fill()
+    assert gets() > 0
+    store.pin("kept/one", [(0, 5000)])
+    assert cache.unpin_all() > 0
+    with pytest.raises(FileNotFoundError):
+        store.pin("none")
 
 
 def test_a_file_of_a_store_is_one_of_python(store):

@@ -77,7 +77,7 @@ def test_row_loader(table):
 
 def test_short_rows_in_a_known_order_hit_nearly_as_often_as_can_be():
     program = Path(__file__).parents[1] / "benches" / "epochs.py"
-    # Behind the header some rows lie in two pages.
+    # After the header some rows are in two pages.
     small = ["--rows=8192", "--row-bytes=512", "--batch=8", "--shares=0.25,0.5,0.75"]
     ran = subprocess.run([sys.executable, program, *small], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
@@ -85,7 +85,7 @@ def test_short_rows_in_a_known_order_hit_nearly_as_often_as_can_be():
     assert len(lines) == 3
     for line in lines:
         share, known, unknown, optimum = (float(word.rstrip("%")) for word in line[:4])
-        # A cache that does not know the order hits its share.
+        # Without knowledge of the order the cache hits its share.
         assert unknown < share + 2, ran.stdout
         assert share + 0.4 * (optimum - share) < known < optimum, ran.stdout
 
@@ -153,6 +153,26 @@ def test_types_that_numpy_does_not_have(has_ml_dtypes, monkeypatch):
         rows.take([7], out=torch.empty(1, 3, dtype=torch.float16))
     for other in DataLoader(RowDataset(rows), 4, num_workers=1, multiprocessing_context="fork"):
         assert other.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("has_ml_dtypes", [True, False])
+@pytest.mark.filterwarnings("ignore:iomill. numpy has no")
+def test_types_that_numpy_does_not_have_are_written(drives, has_ml_dtypes, monkeypatch):
+    if has_ml_dtypes:
+        pytest.importorskip("ml_dtypes")
+    else:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    values = torch.arange(24, dtype=torch.float32).reshape(8, 3).to(torch.bfloat16)
+    with iomill.Drives.create(drives) as opened, opened.row_writer("w", "bfloat16", (3,)) as writer:
+        writer.append(values[:5])
+        writer.append(values[5])
+        writer.append(values[6:].clone())
+    with iomill.create("x.npy", shape=(8, 3), dtype="bfloat16") as made:
+        made[:] = values
+        made.write([1, 0], values.flip(0)[:2])
+    assert torch.equal(RowDataset(iomill.open("x.npy", dtype="bfloat16"))[1], values[7])
+    rows = iomill.open(drives[0], "w", dtype="bfloat16")
+    assert torch.equal(torch.cat(list(RowLoader(rows, batch_size=5))), values)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

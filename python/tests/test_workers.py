@@ -1,4 +1,4 @@
-"""Other processes read what this one has open: workers by fork, spawn and forkserver."""
+"""Other processes read the open files of this one: workers by fork, spawn and forkserver."""
 
 import multiprocessing
 import os
@@ -51,7 +51,7 @@ def test_rows_are_sent_to_workers(array, drives, method):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_pool_hears_of_rows_that_cannot_be_opened(array, drives, method):
-    """An OSError while a worker takes in its job would end the worker, and the pool would wait for ever."""
+    """An OSError while a worker unpickles its job would end the worker, and the pool would wait for ever."""
     iomill.put("x.npy", drives, "x")
     gone, in_use = iomill.open("x.npy"), iomill.open(drives[0], "x")
     in_array = pickle.dumps(in_use)
@@ -102,7 +102,7 @@ def test_forked_workers_have_the_rows(array, drives):
 
 
 def in_child(work):
-    """What a forked child says."""
+    """The output of a forked child."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:

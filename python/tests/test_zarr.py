@@ -119,6 +119,13 @@ def test_a_remote_zarr_comes_from_the_drives_the_second_time(drives, tmp_path):
         assert np.array_equal(read.oindex[ids], values[ids])
         cache.wait_until_written()
         assert (cache.counters()["gets"] > before) == (round == 0)
+    # What is known of the objects counts, so nothing is asked for.
+    read = zarr.open_array(store, mode="r")
+    for _ in range(2):
+        before = cache.counters()
+        assert np.array_equal(read.oindex[ids], values[ids])
+        after = cache.counters()
+    assert (after["gets"], after["heads"]) == (before["gets"], before["heads"])
 
 
 def test_a_drive_is_no_place_for_plain_files(drives):
@@ -136,11 +143,11 @@ def test_a_drive_is_no_place_for_plain_files(drives):
     with iomill.Drives(drives[0]) as array:
         assert len(array.list("a/c/")) == 10 and array.list("c/") == []
     assert all(os.listdir(drive) == ["iomill"] for drive in drives)
-    # A directory that has one of this name is no drive by that.
+    # A directory with a subdirectory of this name is not a drive.
     os.makedirs("project/iomill")
     zarr.create_array(IomillStore("project"), shape=(10,), chunks=(10,), dtype="i4")
     for inside in ("iomill", "iomill/parts/x"):
-        with pytest.raises(ValueError, match="for its set of drives alone"):
+        with pytest.raises(ValueError, match="belongs to the set of drives"):
             IomillStore(os.path.join(drives[0], inside))
 
 
@@ -219,7 +226,7 @@ def test_a_change_that_keeps_length_and_time_is_seen(tmp_path):
     before = path.stat()
     with open(path, "r+b") as file:
         file.write(b"2" * 5000)
-    # As rsync and others do. No program can set the time of the last change.
+    # As rsync and others do. No program can set the ctime.
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     time.sleep(0.2)
     assert store.get_sync("key").to_bytes() == b"2" * 5000
@@ -245,7 +252,7 @@ def test_files_of_all_stores_have_a_bound_and_deleted_ones_are_closed(tmp_path):
     sync(stores[4].delete("39"))
     for key in range(35, 39):
         (tmp_path / "4" / str(key)).unlink()
-    # The next file that is opened closes those that another program has deleted.
+    # The next opening closes the files that another program has deleted.
     stores[0].get_sync("0")
     assert not [path for path in opened_below(tmp_path) if "(deleted)" in path]
     stores[4].close()

@@ -17,7 +17,7 @@ import sys as _sys
 
 if _sys.platform != "linux":
     raise ImportError(
-        f"iomill needs Linux, and this is {_sys.platform}: it reads drives by io_uring and libaio, which only Linux has"
+        f"iomill needs Linux, and this is {_sys.platform}: only Linux has io_uring and libaio, which read its drives"
     )
 
 from ._cache import Cache

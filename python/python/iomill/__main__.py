@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from . import _bench
@@ -22,10 +23,16 @@ def main(arguments: list[str] | None = None) -> int:
         "--checksums", action="store_true", help="keep a checksum for each page, and compare it with what is read"
     )
     chosen = parser.parse_args(arguments)
-    if chosen.command == "bench":
-        return _bench.run(chosen)
-    print(put(chosen.file, chosen.dirs, chosen.name, checksums=chosen.checksums))
-    return 0
+    try:
+        if chosen.command == "bench":
+            return _bench.run(chosen)
+        print(put(chosen.file, chosen.dirs, chosen.name, checksums=chosen.checksums))
+        return 0
+    except (OSError, ValueError) as error:
+        print(f"iomill: {chosen.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

@@ -17,12 +17,12 @@ from ._runtime import Runtime
 
 Revalidate = str | float
 
-# The seconds for which the end of the process waits for what was fetched and not written.
+# The seconds for which the end of the process waits for fetched granules that are not yet written.
 _WRITE_OUT_S = 10.0
 
 
 def check_build() -> None:
-    """NotImplementedError if this build has no origins."""
+    """Raises NotImplementedError if this build has no origins."""
     if not hasattr(_iomill, "open_cache"):
         raise NotImplementedError("this build of iomill has no remote stores: build it with the feature `origins`")
 
@@ -36,14 +36,15 @@ class _Opened:
         self.native = native
 
 
-# Those of this process, by what they were opened with. A child that was forked goes on with them: each opens its drives there again.
+# The open caches of this process, by their arguments. A forked child continues to use them: each opens its drives there
+# again.
 _opened: weakref.WeakValueDictionary[tuple[object, ...], _Opened] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
 def _new_lock() -> None:
     global _lock
-    # A thread that a child does not have may hold its parent's.
+    # A thread that the child does not have may hold its parent's lock.
     _lock = threading.RLock()
 
 
@@ -56,7 +57,7 @@ def _write_out() -> None:
 
 
 class _AtFork:
-    """Workers of multiprocessing that were forked end without `atexit`."""
+    """Forked workers of multiprocessing end without `atexit`."""
 
     def in_worker(self) -> None:
         multiprocessing.util.Finalize(None, _write_out, exitpriority=10)
@@ -86,17 +87,19 @@ def _seconds(when: Revalidate) -> float:
 
 
 class Cache:
-    """A cache of objects on local drives: a directory on each. All processes of the machine may open it at the same time.
+    """A cache of objects on local drives, with a directory on each. All processes of the machine may open it at the
+    same time.
 
-    A directory that has no drive of a cache becomes one, if it is on another file system than ``/``: the directory of a drive
-    that is not mounted is on that. `on_root` allows it all the same.
+    A directory that is no drive of a cache becomes one, unless it is on the file system of ``/``: the mount point of an
+    unmounted drive is there. `on_root` allows that, too.
 
-    `bytes` is what all drives together may take, three quarters of what is free by default. `revalidate` says when the version
-    of an object is asked for again: ``always`` (in each call), ``never`` (objects do not change), seconds, or a dictionary of
-    these by prefixes of paths. With `by_time` objects without an etag are known by size and time. Pages that are hot are in
-    the memory of `runtime`, which is that of plain files by default.
+    `bytes` is the size of the cache on all drives together, by default three quarters of the free space. `revalidate`
+    determines when a call asks for the version of an object again: ``always`` (in each call), ``never`` (objects do not
+    change), seconds, or a dictionary of these by prefixes of paths. These paths begin after the bucket or the host, for
+    all stores over the cache. With `by_time` size and time identify objects without an etag. `runtime` keeps hot pages
+    in memory; by default it is the runtime of plain files.
 
-    Lengths and the number of bytes count when a drive is used first. `docs/origin.md` has the other options.
+    Lengths and `bytes` count when a directory becomes a drive. `docs/origin.md` describes the other options.
 
     >>> import iomill, os
     >>> os.makedirs("nvme0")
@@ -145,7 +148,7 @@ class Cache:
 
     @classmethod
     def _of(cls, drives: Cache | Path | Sequence[Path], **options: Any) -> Cache:
-        """A cache, or one on directories."""
+        """A given cache, or a new one on directories."""
         if not isinstance(drives, Cache):
             return cls(drives, **options)
         if options:
@@ -154,14 +157,14 @@ class Cache:
 
     @classmethod
     def _later(cls, drives: list[str], options: dict[str, Any]) -> Cache:
-        """One that is opened at its first use: what a process takes in must not fail."""
+        """A cache that is opened at its first use, because unpickling must not fail."""
         cache = cls.__new__(cls)
         cache._begin(drives, options)
         return cache
 
     @property
     def runtime(self) -> Runtime:
-        """What has the pages that are hot in memory."""
+        """The runtime that keeps hot pages in memory."""
         return self._runtime or Runtime.shared()
 
     @property
@@ -184,16 +187,20 @@ class Cache:
         return list(self._drives)
 
     def counters(self) -> dict[str, int]:
-        """What this process has done: hits, misses by their reasons, GETs, bytes asked for and fetched."""
+        """Counters of this process: hits, misses by reason, GETs, requested and fetched bytes."""
         return self._native.counters()
 
     def notices(self) -> list[str]:
-        """What a user should know: drives that were left out, that failed, or that are full."""
+        """Messages for users: drives that are left out, that have failed, or that are full."""
         return self._native.notices()
 
     def wait_until_written(self, seconds: float = 600.0) -> bool:
-        """Waits until what was fetched is on the drives. False if that takes longer. Nothing needs it."""
+        """Waits until all fetched granules are on the drives. Returns False if that takes longer. No call needs it."""
         return self._native.wait_until_written(seconds)
+
+    def unpin_all(self) -> int:
+        """Unpins all bytes, those of old versions too. Returns how many were pinned."""
+        return self._native.unpin_all()
 
     def __reduce__(self) -> tuple[Callable[..., Cache], tuple[list[str], dict[str, Any]]]:
         if self._runtime is not None:

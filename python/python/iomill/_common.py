@@ -1,4 +1,4 @@
-"""What the other modules share: paths, warnings, and what ``with`` closes."""
+"""The common code of the other modules: paths, warnings, and the base class for ``with``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 def path_of(path: object) -> str:
-    """A path as text. TypeError for anything else, in words. As `open` refuses them, no file has an empty path or one with a zero."""
+    """A path as text. TypeError for any other object, with advice. An empty path and one with a zero byte are refused,
+    as by `open`."""
     if isinstance(path, (str, bytes, os.PathLike)):
         text = os.fsdecode(path)
         if not text:
@@ -23,7 +24,9 @@ def path_of(path: object) -> str:
         return text
     if isinstance(path, int) or callable(getattr(path, "fileno", None)):
         raise TypeError(f"{path!r} is a file object or a descriptor: give the path of the file")
-    raise TypeError(f"a path is text, bytes or has __fspath__, and {path!r} is of type {type(path).__name__}")
+    raise TypeError(
+        f"a path is text, bytes or an object with __fspath__, and {path!r} is of type {type(path).__name__}"
+    )
 
 
 def paths_of(paths: object) -> list[str]:
@@ -47,7 +50,7 @@ _said: set[str] = set()
 
 
 def tell(notices: Iterable[str]) -> None:
-    """Warns of each of these once in a process."""
+    """Warns of each notice once in a process."""
     for notice in notices:
         if notice not in _said:
             _said.add(notice)
@@ -55,12 +58,12 @@ def tell(notices: Iterable[str]) -> None:
 
 
 class Closing:
-    """What ``with`` closes at its end."""
+    """An object that ``with`` closes at its end."""
 
     __slots__ = ()
 
     def close(self) -> None:
-        """Gives back what it holds."""
+        """Releases the resources."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""`create`: a file of rows that are still to be written."""
+"""`create`: a file of rows to be written later."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def create(
 ) -> RowArray:
     """Makes a file of rows, all of them zero, and opens it for writing: numpy's ``open_memmap(mode="w+")``.
 
-    `path` is a file, or the directory of a drive; then `name` is the file on the drives. `format` is numpy's, ``npy``, or ``raw``, which
-    has no header. By default it is ``raw`` for a plain file whose name does not end with ``.npy``, and else ``npy``. The file
-    takes space as it is written. With `checksums`, which only a file on drives may have, a page that is not what was written is an
-    OSError, and never wrong bytes.
+    `path` is a file, or the directory of a drive; then `name` is the file on the drives. `format` is ``npy``, numpy's
+    format, or ``raw``, without a header. The default is ``npy``, except for a plain file with a name that does not end
+    with ``.npy``. The file takes space as it is written. Only a file on drives can have `checksums`. With them a page
+    with wrong contents is an OSError, and is never returned.
 
-    FileExistsError if there is such a file, unless `replace`. Then the new file takes its place at once, and who has the old
-    one open keeps it. OSError if the file cannot be made, ValueError if no file has such rows.
+    FileExistsError if the file exists, unless `replace`. Then the new file replaces the old one at once, and open
+    handles keep the old one. OSError if the file cannot be made, ValueError if no array has this dtype and shape.
 
     >>> import numpy, iomill
     >>> with iomill.create("features.npy", shape=(1000, 3), dtype="f4") as x:
@@ -50,7 +50,7 @@ def create(
            [0., 0., 0.]], dtype=float32)
     """
     if is_url(path):
-        raise ValueError(f"{path!r} is an object of a store: make the file here, and put it there")
+        raise ValueError(f"{path!r} is an object of a store: make a local file, and put it there")
     place, on_drives = path_of(path), os.path.isdir(path_of(path))
     if on_drives and name is None:
         raise ValueError(f"{place!r} is a directory: if it is a drive, name a file on it")
@@ -59,7 +59,7 @@ def create(
     if checksums and not on_drives:
         raise ValueError(f"checksums on {place!r}, which is no directory of a drive: a plain file has none")
     if place.endswith(".safetensors"):
-        raise ValueError(f"{place}: files of safetensors are made by the library safetensors")
+        raise ValueError(f"{place}: make files of safetensors by the library safetensors")
     kind = format or ("npy" if on_drives or place.endswith(".npy") else "raw")
     if kind not in ("npy", "raw"):
         raise ValueError(f"format must be one of ['npy', 'raw'] (got {format!r})")
@@ -80,7 +80,7 @@ def create(
 
 
 def _header(rows: Place) -> bytes:
-    # A type that numpy has only with the package ml_dtypes is saved by it without its name.
+    # numpy saves a type of the package ml_dtypes without its name.
     dtype = rows.dtype if rows.element is None else np.dtype(f"V{rows.dtype.itemsize}")
     return header_bytes(dtype, rows.shape)
 
@@ -100,7 +100,7 @@ def _on_drives(place: str, name: str, header: bytes, size: int, replace: bool, c
 
 
 def _plain(path: str, header: bytes, size: int, replace: bool) -> File:
-    # Through links, as an open for writing goes.
+    # Links are followed, as by an open for writing.
     path = os.path.realpath(path)
     place = path
     if replace:

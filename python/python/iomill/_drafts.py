@@ -1,4 +1,4 @@
-"""Files that get their names when they are complete: `Draft`."""
+"""Files that are published when they are complete: `Draft`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ._files import File, Owner
 
 
 class Draft(Closing):
-    """A file without a name, from `Drives.draft`. `publish` gives it one: its content appears as a whole, or not at all.
+    """A file without a name, from `Drives.draft`. `publish` names it: its content appears as a whole, or not at all.
 
-    A draft that is closed without a name gives its space back. `file` is the file.
+    If a draft is closed before it is published, its space is free. `file` is the file.
 
     >>> import iomill, os
     >>> os.makedirs("disk")
@@ -28,17 +28,17 @@ class Draft(Closing):
         self.file = File._of(native.file(), owner)
 
     def set_attribute(self, key: str, value: str | None) -> None:
-        """Sets an attribute that the file has when it gets its name."""
+        """Sets an attribute of the file. It appears with the name."""
         self._native.set_attribute(key, value)
 
     def publish(self, name: str, *, replace: bool = True) -> None:
-        """Makes the content durable, then the name. A file that has the name loses it at the same moment, and handles
-        of it keep its content. FileExistsError if it must not be replaced; then the draft is given up."""
+        """Makes the content durable, then the name. A file of that name is replaced at the same moment, and its handles
+        keep its content. FileExistsError if the name exists and `replace` is False; then the draft is discarded."""
         self._native.publish(name, replace)
         self.file.close()
 
     def close(self) -> None:
-        """Gives the file up, unless it was published. A second time it does nothing."""
+        """Discards the file, unless it was published. A second call does nothing."""
         self.file._of_system.discard()
         self.file.close()
         self._native.close()

@@ -1,4 +1,4 @@
-"""Sets of drives: `Drives`. Which of them a process has open is in `_openings`."""
+"""Sets of drives: `Drives`. `_openings` has the sets that this process has open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from . import _iomill
 from ._common import Closing, Path, is_writing, path_of, paths_of, tell
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import Buffer
 
-# A use for writing lingers so long. Another process that wants to read tries for longer.
+# The time for which a use for writing lingers. Another process that opens the drives for reading tries for longer.
 _LINGER_S = 0.2
 
 
-# `Drives` has a method of the name `list`.
+# `Drives` has a method `list`, so annotations in it cannot name that type.
 Directories = list[pathlib.Path]
 
 
 @dataclass(frozen=True)
 class FileStat:
-    """What is known of a file on drives: `Drives.stat`.
+    """The metadata of a file on drives: `Drives.stat`.
 
-    `version` changes when the name gets another content, and no other content on these drives has the same. Times are in nanoseconds since the
-    start of 1970 (UTC): when it was made, and when a change of it was last synced.
+    `version` changes when the name gets another content, and no other content on these drives has the same version.
+    Times are in nanoseconds since the start of 1970 (UTC): of the creation, and of the last synced change.
     """
 
     name: str
@@ -68,15 +68,17 @@ class Drives(Closing, Telling):
     ...     print(drives.list(), drives.open("words").read())
     ['words'] b'one two three'
 
-    `mode` is ``r``, or ``r+`` for writing. Several processes may have the drives open for reading; a process
-    that has them open for writing has them alone. OSError if a drive is missing or another process uses them.
+    `mode` is ``r``, or ``r+`` for writing. Several processes may have the drives open for reading; while a process has
+    them open for writing, no other process can open them. OSError if a drive is missing or another process uses the
+    drives.
 
-    Within a process all users of a set share one opening and one cache, whichever drive they name. While one of them
-    writes, it is open for writing. The first that writes and the last that ends open the set again: that takes some
-    milliseconds and empties the cache, and open files stay open.
+    Within a process all users of a set share one opening and one cache, whichever drive they name. The set is open for
+    writing while one of them writes, or while a file that was removed or replaced is still open. The begin of the first
+    write use and the end of the last one reopen the set: that takes some milliseconds and empties the cache, and open
+    files stay open.
 
-    `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a quarter of the memory that the process
-    may use. The first user in a process sets it.
+    `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a quarter of the process's memory
+    limit. The first user in a process sets it.
     """
 
     _opening: Opening | None = None
@@ -99,7 +101,7 @@ class Drives(Closing, Telling):
 
     @classmethod
     def _shared(cls, drive: str, mode: str, cache_bytes: int | None = None) -> Drives:
-        """A use of drives whose cache may have another size, if they are open already."""
+        """A use of drives. If they are open already, their cache keeps its size."""
         shared = cls.__new__(cls)
         shared._begin(is_writing(mode))
         shared._opening, _ = used(drive, shared._writes, cache_bytes)
@@ -108,7 +110,7 @@ class Drives(Closing, Telling):
 
     @classmethod
     def create(cls, drives: Path | Sequence[Path], *, cache_bytes: int | None = None) -> Drives:
-        """Makes directories into a new set of drives, and opens it for writing. OSError if one does not exist."""
+        """Makes a new set of drives of directories, and opens it for writing. OSError if one does not exist."""
         made = cls.__new__(cls)
         made._begin(True)
         with lock():
@@ -123,6 +125,8 @@ class Drives(Closing, Telling):
         opening = self._opening
         if opening is None:
             raise ValueError("the drives are closed")
+        if opening.is_away:
+            opening.come_back()
         return opening.native
 
     @property
@@ -142,11 +146,11 @@ class Drives(Closing, Telling):
         return "r+" if self._writes else "r"
 
     def open(self, name: str) -> File:
-        """Opens a file for what the drives are open for. FileNotFoundError if there is none."""
+        """Opens a file in the mode of the drives. FileNotFoundError if it does not exist."""
         return self._hold(File._of(self._native.open(name, self._writes), self))
 
     def _open_alone(self, name: str) -> File:
-        """Opens a file that ends this use of the drives when it is closed."""
+        """Opens a file. Closing it also ends this use of the drives."""
         return File._of(self._native.open(name, self._writes), self, owns=True)
 
     def _hold(self, file: File) -> File:
@@ -157,20 +161,23 @@ class Drives(Closing, Telling):
         self,
         name: str,
         *,
+        tensor: str | None = None,
         dtype: DTypeLike | None = None,
         shape: Sequence[int] | int | None = None,
         offset: int = 0,
     ) -> RowArray:
-        """Opens a file as rows. `dtype`, `shape` and `offset` are those of `iomill.open`."""
-        return rows_of_file(self.open(name), [name], dtype=dtype, shape=shape, offset=offset)
+        """Opens a file as rows. `dtype`, `shape` and `offset` are those of `iomill.open`; `tensor` names a tensor of a
+        file of safetensors."""
+        return rows_of_file(self.open(name), [name], tensor=tensor, dtype=dtype, shape=shape, offset=offset)
 
     def create_file(
         self, name: str, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False
     ) -> File:
         """Creates a file of length 0, durably. FileExistsError if the name exists.
 
-        `layout` is the rule by which blocks lie on the drives: ``rotated``, ``striping`` or ``hash``. `block_bytes` is their
-        size, a power of two. With `checksums` a page that is not what was written is an OSError, and never wrong bytes.
+        `layout` is the rule that places blocks on the drives: ``rotated``, ``striping`` or ``hash``. `block_bytes` is
+        the size of a block, a power of two. With `checksums` a page with wrong contents is an OSError, and is never
+        returned.
         """
         return self._hold(File._of(self._to_write.create(name, layout, block_bytes, checksums), self))
 
@@ -185,10 +192,10 @@ class Drives(Closing, Telling):
         block_bytes: int | None = None,
         checksums: bool = False,
     ) -> RowWriter:
-        """Writes rows batch by batch, into a file in numpy's format that appears when the writer is closed.
+        """Writes rows batch by batch to a file in numpy's format. The file appears when the writer is closed.
 
-        `shape` is that of a row. FileExistsError at the end if the drives have the name, unless `replace`. The other options are
-        those of `create_file`.
+        `shape` is the shape of a row. FileExistsError at the end if the name exists, unless `replace`. The other
+        options are those of `create_file`.
 
         >>> import iomill, numpy, os
         >>> os.mkdir("batches")
@@ -208,7 +215,8 @@ class Drives(Closing, Telling):
         return RowWriter(begin, name, dtype, shape, replace=replace)
 
     def draft(self, *, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False) -> Draft:
-        """Begins a file that gets its name when its content is complete. The options are those of `create_file`."""
+        """Makes a file without a name, to publish when its content is complete. The options are those of
+        `create_file`."""
         return Draft(self._to_write.draft(layout, block_bytes, checksums), self)
 
     def put(
@@ -221,8 +229,8 @@ class Drives(Closing, Telling):
         block_bytes: int | None = None,
         checksums: bool = False,
     ) -> None:
-        """Writes a whole file, durably: the name appears with all of its content. FileExistsError if it must not be replaced.
-        The other options are those of `create_file`."""
+        """Writes a whole file, durably: the name appears with all of its content. FileExistsError if the name exists
+        and `replace` is False. The other options are those of `create_file`."""
         self._to_write.put(name, bytes(memoryview(content)), replace, layout, block_bytes, checksums)
 
     def copy(self, old: str, new: str, *, replace: bool = True) -> None:
@@ -230,7 +238,8 @@ class Drives(Closing, Telling):
         self._to_write.copy(old, new, replace)
 
     def delete(self, name: str) -> None:
-        """Deletes a file, durably. Its handles keep the content, and the space is free when the last one is closed."""
+        """Deletes a file, durably. Its open handles keep the content. Its space is free when the last of them is
+        closed."""
         self._to_write.delete(name)
 
     def rename(self, old: str, new: str) -> None:
@@ -249,7 +258,7 @@ class Drives(Closing, Telling):
         return True
 
     def stat(self, name: str) -> FileStat:
-        """What is known of a file, without opening it. FileNotFoundError if there is none.
+        """The metadata of a file, without opening it. FileNotFoundError if it does not exist.
 
         >>> import iomill, os
         >>> os.makedirs("plain0")
@@ -263,7 +272,7 @@ class Drives(Closing, Telling):
         return FileStat(**self._native.stat(name))
 
     def set_attribute(self, name: str, key: str, value: str | None) -> None:
-        """Sets an attribute of a file, durably; None removes it. `stat` has them."""
+        """Sets an attribute of a file, durably; None removes it. `stat` returns the attributes."""
         self._to_write.set_attribute(name, key, value)
 
     def size_of(self, name: str) -> int:
@@ -282,20 +291,24 @@ class Drives(Closing, Telling):
 
     @property
     def misses(self) -> int:
-        """Pages asked for and not found in the cache so far."""
+        """Pages requested so far and not found in the cache."""
         return self._counters()[1]
 
     def _counters(self) -> tuple[int, int, int]:
         return self._native.counters()
 
+    def _file_closed(self) -> None:
+        if self._opening is not None:
+            self._opening.try_again()
+
     @property
     def total_bytes(self) -> int:
-        """The size of the file systems that the drives are on."""
+        """The size of the drives' file systems."""
         return self._native.space()[0]
 
     @property
     def free_bytes(self) -> int:
-        """How much of it is free."""
+        """The free space of the drives' file systems."""
         return self._native.space()[1]
 
     @property
@@ -304,12 +317,12 @@ class Drives(Closing, Telling):
         return self._native.drives()
 
     def sync(self) -> None:
-        """Makes all that was written to files of the drives durable."""
+        """Makes all writes to files of the drives durable."""
         self._native.sync()
 
     def close(self) -> None:
-        """Ends this use of the drives: makes what was written through it durable, and closes its files. A second time it does
-        nothing. The last use of a process that ends closes them."""
+        """Ends this use of the drives: makes its writes durable, and closes its files. A second call does nothing. The
+        end of the last use in a process closes the drives."""
         with lock():
             opening, self._opening = self._opening, None
             if opening is None:
@@ -320,10 +333,16 @@ class Drives(Closing, Telling):
                     ends.callback(file.close)
 
     def __del__(self) -> None:
-        # `__init__` may have failed. While the interpreter ends, a thread that is no more may hold the lock, and the process gives all back.
+        # `__init__` may have failed. While the interpreter ends, an ended thread may hold the lock. The end of the
+        # process frees everything anyway.
         if self._opening is not None and not sys.is_finalizing():
             with contextlib.suppress(Exception):
                 self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "drives cannot be pickled: open them in the other process, or pass it the result of `iomill.open`"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.list())
@@ -331,14 +350,16 @@ class Drives(Closing, Telling):
     def __repr__(self) -> str:
         if self._opening is None:
             return "<iomill.Drives: closed>"
+        if self._opening.is_away:
+            return "<iomill.Drives: not open now>"
         return f"<iomill.Drives on {', '.join(map(str, self.directories))}>"
 
 
 class Lingering:
-    """A use of drives for writing that goes on for a moment after its last need.
+    """A use of drives for writing that lingers for a moment after its last need.
 
-    To open drives for writing takes longer than to write a small file. So a program that writes files one after the other opens
-    them once. A process that is forked, and one that gets a pickled handle, finds them open for reading.
+    Opening drives for writing takes longer than writing a small file. With this class a program that writes one file
+    after the other opens them once. A fork and a pickle end the lingering use first, so the other process can read.
     """
 
     def __init__(self, drive: str) -> None:
@@ -348,7 +369,7 @@ class Lingering:
             lingering.add(self)
 
     def forget(self) -> None:
-        """For a child: what its parent has is its parent's."""
+        """For a forked child: it does not use its parent's drives."""
         self._drives: Drives | None = None
         self._needs = 0
         self._timer: threading.Timer | None = None
@@ -367,24 +388,25 @@ class Lingering:
     def end(self) -> None:
         """Ends one need."""
         if sys.is_finalizing():
-            # No thread starts any more, and one that is no more may hold the lock. The process gives all back.
+            # No thread can start any more, and an ended thread may hold the lock. The end of the process frees
+            # everything.
             return
         with lock():
             if self._needs == 0:
-                # The need was its parent's, and this is a child.
+                # This is a forked child, and the need was its parent's.
                 return
             self._needs -= 1
             if self._needs == 0 and self._drives is not None:
-                # It is no daemon: the interpreter waits for it before it ends.
+                # It is not a daemon: the interpreter waits for it before it ends.
                 self._timer = threading.Timer(_LINGER_S, self.settle)
                 try:
                     self._timer.start()
                 except RuntimeError:
-                    # No thread can be started: by a limit, or because the interpreter ends.
+                    # No thread can be started, because of a limit or the end of the interpreter.
                     self.settle()
 
     def settle(self) -> None:
-        """Ends the use, unless there is a need."""
+        """Ends the lingering use, unless it is needed."""
         with lock():
             if self._needs > 0:
                 return

@@ -29,7 +29,7 @@ _writing: weakref.WeakSet[File] = weakref.WeakSet()
 
 
 def _sync_all() -> None:
-    """At the end of a process: not all objects are ended there, and what they wrote would be lost."""
+    """Runs at the end of a process. Not all objects are finalized there, and their writes would be lost."""
     with contextlib.ExitStack() as syncs:
         for file in list(_writing):
             if not file.closed:
@@ -37,7 +37,7 @@ def _sync_all() -> None:
 
 
 def _forget_all() -> None:
-    # A child's own, because its parent's files are its parent's.
+    # A forked child syncs only its own files, and not those of its parent.
     global _writing
     _writing = weakref.WeakSet()
 
@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 class _AtFork:
-    """Workers of multiprocessing that were forked end without `atexit`."""
+    """Forked workers of multiprocessing end without `atexit`."""
 
     def in_worker(self) -> None:
         multiprocessing.util.Finalize(None, _sync_all, exitpriority=10)
@@ -58,9 +58,11 @@ atexit.register(_sync_all)
 
 
 class Owner(Protocol):
-    """What a file is in, if it is no plain one: a use of a set of drives."""
+    """The use of a set of drives that a file on drives belongs to."""
 
     def _counters(self) -> tuple[int, int, int]: ...
+
+    def _file_closed(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -76,8 +78,8 @@ class File(io.RawIOBase):
     (b'two', b'one', 13)
 
     `path` is a path, or a list of paths that are read as one file. `mode` is ``r``, or ``r+`` for writing. OSError if
-    the file cannot be opened: there is none, or it is a directory, a pipe, a device or a file of ``/proc``. All calls may be made from several threads;
-    ``read``, ``readinto``, ``write`` and ``seek`` share one position.
+    the file cannot be opened: it does not exist, or is a directory, a pipe, a device or a file of ``/proc``. Several
+    threads may make any calls; ``read``, ``readinto``, ``write`` and ``seek`` share one position.
     """
 
     _is_closing = False
@@ -98,13 +100,13 @@ class File(io.RawIOBase):
         if native.writable:
             _writing.add(self)
 
-    # Files are true, also those without bytes: they are no sequences, though they have a length.
+    # A file is true, also an empty one: it has a length, but is not a sequence.
     def __bool__(self) -> bool:
         return True
 
     @classmethod
     def _of(cls, native: _iomill.File, owner: Owner | None, *, owns: bool = False) -> File:
-        """A file on drives. One that owns its use of the drives ends it when it is closed."""
+        """A file on drives. If it `owns` its use of the drives, its close ends that use."""
         file = cls.__new__(cls)
         file._begin(native)
         file._owner = owner
@@ -113,14 +115,14 @@ class File(io.RawIOBase):
 
     @property
     def _of_system(self) -> _iomill.File:
-        """The native half of a file that may be written to. OSError for an object of a store."""
+        """The native half of a file of the system. OSError for an object of a store."""
         if not isinstance(self._native, _iomill.File):
-            raise OSError(errno.EROFS, "an object of a store is open for reading", self.name)
+            raise OSError(errno.EROFS, "an object of a store is open for reading only", self.name)
         return self._native
 
     @property
     def name(self) -> str:
-        """Its path without symbolic links; on drives the name when it was opened."""
+        """The path without symbolic links; on drives the name at the opening."""
         return self._native.name
 
     @property
@@ -129,7 +131,7 @@ class File(io.RawIOBase):
         return "r+" if self._native.writable else "r"
 
     def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> _iomill.Rows | _iomill.ContentRows:
-        """Rows of one length in this file. `parts` has the number of rows of each part, and its first byte."""
+        """Rows of one length in this file. `parts` has the number of rows and the first byte of each part."""
         return _iomill.Rows(self._of_system, row_bytes, parts)
 
     def _counters(self) -> tuple[int, int, int]:
@@ -148,15 +150,16 @@ class File(io.RawIOBase):
         return f"<iomill.File {self.name!r}: {state}>"
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes from `offset` on; fewer only at the end of the file."""
+        """Up to `size` bytes from `offset` on. They are fewer only at the end of the file."""
         return self._native.read_at(offset, size)
 
     def readinto_at(self, buffer: Buffer, offset: int) -> int:
-        """Reads into a writable buffer in C order. Returns how many bytes it has read; fewer only at the end."""
+        """Reads into a writable buffer in C order. Returns the number of bytes. They are fewer than the buffer has only
+        at the end of the file."""
         return self._native.readinto_at(buffer, offset)
 
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        """Gathers ranges, (offset, size) in bytes each, by one call. ValueError if one ends beyond the file."""
+        """Gathers ranges, (offset, size) in bytes each, by one call. ValueError if a range ends beyond the file."""
         ranges = [(operator.index(offset), operator.index(size)) for offset, size in ranges]
         joined = np.empty(sum(size for _, size in ranges), np.uint8)
         self._native.readinto_ranges(joined, ranges)
@@ -179,7 +182,7 @@ class File(io.RawIOBase):
         """Makes all writes durable."""
         self._native.sync()
 
-    # What follows are the methods of Python's file objects.
+    # The methods of Python's file objects follow.
 
     def readable(self) -> bool:
         return True
@@ -212,7 +215,7 @@ class File(io.RawIOBase):
         bases = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self)}
         if whence not in bases:
             raise ValueError(f"invalid whence ({whence}, should be 0, 1 or 2)")
-        # Integers of numpy would wrap.
+        # Integers of numpy would wrap around.
         position = bases[whence] + operator.index(offset)
         if position < 0:
             raise ValueError(f"negative seek value {position}")
@@ -231,23 +234,24 @@ class File(io.RawIOBase):
 
     def flush(self) -> None:
         """`sync`, by the name that Python's files have for it. For reading it does nothing."""
-        # Nothing waits elsewhere. `io` flushes what it closes; then `close` syncs what was written through this handle alone.
+        # There is no other buffer. `io` also calls `flush` in `close`, and then `close` itself syncs the writes of this
+        # handle.
         super().flush()
         if not self._is_closing and self._native.writable:
             self.sync()
 
     def close(self) -> None:
-        """Closes this handle. What was written through it is durable then. A second time it does nothing."""
+        """Closes this handle, and makes its writes durable. A second call does nothing."""
         self._is_closing = True
         super().close()
-        # `__init__` may have failed before there was one.
+        # `__init__` may have failed before it set `_native`.
         if not hasattr(self, "_native"):
             return
         try:
             self._native.close()
         finally:
-            if self._owner is not None and self._owns:
-                self._owner.close()
+            if self._owner is not None:
+                self._owner.close() if self._owns else self._owner._file_closed()
 
 
 def _split(joined: np.ndarray, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:

@@ -1,4 +1,4 @@
-"""What is in a file: rows in numpy's and safetensors' formats, and raw ones."""
+"""Finding the rows of a file: in numpy's format, in safetensors' format, and raw ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ._elements import ELEMENTS
 from ._files import File
 from ._npy import MAGIC, check_shape, header_of
-from ._rows import ELEMENTS, RowArray
+from ._rows import RowArray
 from ._safetensors import BITS, tensors_of
 
 _SAFETENSORS = {
@@ -31,12 +32,12 @@ _ML_DTYPES = {
 
 @dataclass
 class Place:
-    """Where the rows of one file are."""
+    """The place of the rows in one file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
-    # The type of the values, if numpy has none and `dtype` has their bits.
+    # The type of the values, if numpy does not have it. Then `dtype` is that of their bits.
     element: str | None = None
 
     @property
@@ -48,7 +49,7 @@ class Place:
         return size
 
     def rows_in(self, file: File) -> RowArray:
-        """The rows, if they are all of a file's."""
+        """The rows, if the file has no others."""
         return RowArray(file, self.dtype, self.shape, [(self.shape[0], self.offset)], element=self.element)
 
 
@@ -61,18 +62,18 @@ def rows_of_file(
     shape: Sequence[int] | int | None = None,
     offset: int = 0,
 ) -> RowArray:
-    """The rows of an open file. `names` has the file's name, or the paths of the files that it is a list of."""
-    # Reads will be at random places. Slices are read by large calls anyway.
+    """The rows of an open file. `names` has its name, or the paths of a list of files."""
+    # Reads are expected at random places. A slice is one large read anyway.
     file._native.expect_random()
-    named = None if dtype is None else _named(dtype)
+    named = None if dtype is None else named_dtype(dtype)
     offset = _length(offset, "offset")
     if named is not None and (offset != 0 or not _says_what_it_is(file, names[0])):
         if tensor is not None:
-            raise ValueError(f"a name ({tensor!r}) of a raw file, which has no tensors")
+            raise ValueError(f"a tensor ({tensor!r}) of a raw file, which has no tensors")
         place = _raw(file, names[0], named, shape, offset)
         return place.rows_in(file)
     if named is not None and shape is not None:
-        raise ValueError(f"{names[0]}: the file says its shape: leave it out, or give the offset of a raw file")
+        raise ValueError(f"{names[0]}: its header has the shape: leave `shape` out, or give the offset of a raw file")
     if shape is not None or offset != 0:
         raise ValueError("a shape or an offset without a dtype: a raw file needs its dtype")
     places = []
@@ -99,8 +100,8 @@ def rows_of_file(
     return RowArray(file, first.dtype, (rows, *first.shape[1:]), parts, element=first.element)
 
 
-def _named(dtype: DTypeLike) -> tuple[np.dtype[Any], str | None]:
-    """A dtype by its name, also one of ml_dtypes; its bits and its name if that package is not there."""
+def named_dtype(dtype: DTypeLike) -> tuple[np.dtype[Any], str | None]:
+    """A dtype by its name, also one of ml_dtypes. Without that package: the type of the bits, and the name."""
     if isinstance(dtype, str) and dtype in ELEMENTS:
         return _of_element(dtype)
     return np.dtype(dtype), None
@@ -114,14 +115,15 @@ def _of_element(element: str) -> tuple[np.dtype[Any], str | None]:
     except (ImportError, AttributeError):
         bits = np.dtype(ELEMENTS[element])
     warnings.warn(
-        f"iomill: numpy has no {element}: the rows are its bits, as {bits}; install the package ml_dtypes, or take them by torch",
+        f"iomill: numpy has no {element}: the rows are its bits, as {bits}; install the package ml_dtypes, or take them as tensors by iomill.torch",
         stacklevel=6,
     )
     return bits, element
 
 
 def _view(name: str, place: Place, named: tuple[np.dtype[Any], str | None]) -> None:
-    """Takes the rows of a file as another type of the same bits. Only where the file does not know the type, or numpy has none."""
+    """Gives the rows of a file another type of the same bits. Only if the file does not name the type, or numpy does
+    not have it."""
     dtype, element = named
     element_of_file = place.element or (place.dtype.name if place.dtype.name in ELEMENTS else None)
     is_void = place.dtype.kind == "V" and place.dtype.names is None and place.dtype.subdtype is None
@@ -133,13 +135,13 @@ def _view(name: str, place: Place, named: tuple[np.dtype[Any], str | None]) -> N
             )
     elif (element or dtype) != (place.element or place.dtype):
         raise ValueError(
-            f"{name}: the file says that its dtype is {element_of_file or place.dtype}: leave it out, or give the offset of a raw file"
+            f"{name}: its header has the dtype {element_of_file or place.dtype}: leave `dtype` out, or give the offset of a raw file"
         )
     place.dtype, place.element = _fixed(name, dtype), element if not is_bits else place.element
 
 
 def _length(value: Any, what: str) -> int:
-    """An integer of any kind as one of Python, which does not wrap."""
+    """An integer of any kind as an int of Python, which does not wrap around."""
     if isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{what}: {value!r} is no number")
     try:
@@ -153,15 +155,24 @@ def _says_what_it_is(file: File, name: str) -> bool:
     return name.endswith(".safetensors") or file.read_at(0, len(MAGIC)) == MAGIC
 
 
+def _has_tensors(file: File, name: str) -> bool:
+    """Whether a file is one of safetensors, by its suffix. On drives a file of numpy may have this suffix, too: `put`
+    stores a tensor in numpy's format, by default under the name of its source."""
+    return name.endswith(".safetensors") and (file._owner is None or file.read_at(0, len(MAGIC)) != MAGIC)
+
+
 def _place(file: File, name: str, start: int, length: int, tensor: str | None, named: np.dtype[Any] | None) -> Place:
     def read(offset: int, count: int) -> bytes:
         return file.read_at(start + offset, max(0, min(count, length - offset)))
 
     try:
-        if name.endswith(".safetensors"):
-            return _tensor(name, read, length, tensor)
+        if _has_tensors(file, name):
+            how = "iomill.open(path, name)" if file._owner is None else "Drives.rows(name, tensor=...)"
+            return _tensor(how, read, length, tensor)
         if tensor is not None:
-            raise ValueError("only a file of safetensors has tensors with names; this has no such suffix")
+            raise ValueError(
+                "only a file of safetensors has named tensors, and this file does not end with .safetensors"
+            )
         if read(0, len(MAGIC)) != MAGIC:
             raise ValueError("it begins like no file of numpy or safetensors; give its dtype if it is a raw file")
         header = header_of(read, named)
@@ -169,17 +180,17 @@ def _place(file: File, name: str, start: int, length: int, tensor: str | None, n
         raise ValueError(f"{name}: {error}") from error
     if header.fortran and len(header.shape) > 1:
         raise ValueError(
-            f"{name}: the array is in Fortran order, so its rows are not together in the file; "
+            f"{name}: the array is in Fortran order, so the bytes of a row are not adjacent in the file;  "
             "save it again in C order: numpy.save(path, numpy.ascontiguousarray(x))"
         )
     return Place(_fixed(name, header.dtype), _with_rows(name, header.shape), header.end)
 
 
-def _tensor(name: str, read: Callable[[int, int], bytes], length: int, tensor: str | None) -> Place:
+def _tensor(how: str, read: Callable[[int, int], bytes], length: int, tensor: str | None) -> Place:
     tensors = tensors_of(read, length)
     names = ", ".join(sorted(tensors))
     if tensor is None:
-        raise ValueError(f"name a tensor: iomill.open(path, name); there are {names}")
+        raise ValueError(f"name a tensor: {how}; there are {names}")
     found = tensors.get(tensor)
     if found is None:
         raise ValueError(f"no tensor named {tensor!r}; there are {names}")
@@ -190,7 +201,7 @@ def _tensor(name: str, read: Callable[[int, int], bytes], length: int, tensor: s
         dtype, element = _of_element(_ML_DTYPES[found.dtype])
     else:
         raise ValueError(
-            f"tensor {tensor!r} has the dtype {found.dtype}, whose values have {BITS[found.dtype]} bits: they are no rows of bytes"
+            f"tensor {tensor!r} has the dtype {found.dtype} with values of {BITS[found.dtype]} bits: its rows are not whole bytes"
         )
     check_shape(dtype, found.shape)
     return Place(dtype, _with_rows(repr(tensor), found.shape), found.start, element)
@@ -230,8 +241,8 @@ def _raw(
 
 
 def place_of_new(name: str, dtype: DTypeLike, shape: Sequence[int] | int) -> Place:
-    """Where the rows of a file without a header would be. ValueError if there are no such rows."""
-    named, element = _named(dtype)
+    """The place of the rows in a new file without a header. ValueError if no array has this dtype and shape."""
+    named, element = named_dtype(dtype)
     values, lengths = _of_values(_fixed(name, named), _with_rows(name, _lengths(shape)))
     try:
         check_shape(values, lengths)
@@ -247,7 +258,8 @@ def _lengths(shape: Any) -> tuple[int, ...]:
 
 
 def _of_values(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """A dtype whose values are arrays, such as ``(int, (2,))``, as numpy has it in arrays: their axes are the last ones."""
+    """Splits a dtype with arrays as values, such as ``(int, (2,))``, as numpy does: the axes of the values become the
+    last ones."""
     if dtype.subdtype is None:
         return dtype, shape
     value, axes = dtype.subdtype
@@ -256,7 +268,7 @@ def _of_values(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[np.dtype[A
 
 def _fixed(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.hasobject:
-        raise ValueError(f"{name}: Python objects in dtype: they are not in the file as rows of one length")
+        raise ValueError(f"{name}: Python objects in dtype: the file does not have them as rows of one length")
     if dtype.itemsize == 0:
         raise ValueError(f"{name}: values of dtype {dtype} have 0 bytes")
     return dtype

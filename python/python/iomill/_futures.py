@@ -1,4 +1,4 @@
-"""Reads that end later."""
+"""Reads as futures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import _iomill
 S = TypeVar("S")
 T = TypeVar("T")
 
-# Who is told of an array of bytes, or of the exception.
+# A callback that gets an array of bytes, or the exception.
 Done = Callable[[np.ndarray | None, Exception | None], object]
 
 # The thread that delivers results must end before the interpreter does.
@@ -25,7 +25,7 @@ atexit.register(_iomill.stop)
 
 
 class Gather(concurrent.futures.Future[T]):
-    """A gather that runs: a ``concurrent.futures.Future``, and awaitable under asyncio. It cannot be cancelled.
+    """A gather in flight: a ``concurrent.futures.Future``, and awaitable under asyncio. It cannot be cancelled.
 
     >>> import numpy, iomill
     >>> numpy.save("features.npy", numpy.arange(12).reshape(4, 3))
@@ -41,13 +41,13 @@ class Gather(concurrent.futures.Future[T]):
 
     @classmethod
     def _of(cls, result: T) -> Gather[T]:
-        """One that has ended."""
+        """A gather with a result."""
         gather = cls()
         gather.set_running_or_notify_cancel()
         gather.set_result(result)
         return gather
 
-    # All methods of a future begin with this lock. At a fork a thread may have it that the child does not have.
+    # All methods of a future begin with this lock. At a fork a thread may hold it that does not exist in the child.
     @property
     def _condition(self) -> threading.Condition:
         if self._home != os.getpid():
@@ -59,7 +59,7 @@ class Gather(concurrent.futures.Future[T]):
         self._lock = lock
 
     def _leave_parent(self) -> None:
-        """In a forked child a result that was there stays. No other one comes."""
+        """For a forked child: an existing result stays, and no other one arrives."""
         self._home = os.getpid()
         self._lock = threading.Condition()
         if self._state != "FINISHED":
@@ -73,7 +73,7 @@ class Gather(concurrent.futures.Future[T]):
 def begun(
     begin: Callable[[Callable[[S | None, Exception | None], object]], object], finish: Callable[[S], T]
 ) -> Gather[T]:
-    """Begins a read. Its result is `finish` of what was read."""
+    """Begins a read. Its result is `finish` of the bytes."""
     gather: Gather[T] = Gather()
     gather.set_running_or_notify_cancel()
 

@@ -1,4 +1,5 @@
-"""Headers of numpy's files: `header_of`. What numpy refuses is refused, as ValueError. Non-goals: what is done with the rows."""
+"""Headers of numpy's files: `header_of`. A header that numpy refuses is a ValueError. Non-goals: the use of the
+rows."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ import numpy as np
 
 MAGIC = b"\x93NUMPY"
 
-# numpy reads no longer ones, unless it is told to: a parser of Python takes much memory, and may fail badly, for them.
+# numpy refuses longer headers by default: a parser of Python needs much memory for them, and may crash.
 MOST_BYTES = 10_000
 
 # Rows begin at a whole page, so that rows of a page's length are read by one I/O each.
 _HEADER_BYTES = 4096
 
-# How long the length of the header is, and how the text is encoded, by version.
+# The format of the header's length, and the encoding of its text, by version.
 _VERSIONS = {1: ("<H", "latin1"), 2: ("<I", "latin1"), 3: ("<I", "utf8")}
 
 
 @dataclass
 class Header:
-    """What a header says, and where the rows begin."""
+    """The fields of a header, and the offset of the rows."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -37,14 +38,15 @@ class Header:
 
 
 def header_of(read: Callable[[int, int], bytes], named: np.dtype[Any] | None = None) -> Header:
-    """The header of a file. `read` takes an offset and a length, and returns less only at the end of the file. `named` is the type that a
-    user names: numpy writes the names of some types of ml_dtypes, such as ``<f1``, and does not know them when it reads."""
+    """The header of a file. `read` takes an offset and a length, and returns less only at the end of the file. `named`
+    is the dtype that the user has given: numpy writes names of some types of ml_dtypes, such as ``<f1``, that it cannot
+    read."""
     start = read(0, len(MAGIC) + 2)
     if len(start) < len(MAGIC) + 2:
         raise ValueError("the file ends within its header")
     major, minor = start[-2:]
     if major not in _VERSIONS or minor != 0:
-        raise ValueError(f"version {major}.{minor} of numpy's format is not known; there are 1.0, 2.0 and 3.0")
+        raise ValueError(f"version {major}.{minor} of numpy's format is unknown; there are 1.0, 2.0 and 3.0")
     count, encoding = _VERSIONS[major]
     text_start = len(start) + struct.calcsize(count)
     said = read(len(start), text_start - len(start))
@@ -59,7 +61,7 @@ def header_of(read: Callable[[int, int], bytes], named: np.dtype[Any] | None = N
     try:
         values = _evaluated(encoded.decode(encoding), may_be_old=major < 3)
         dtype, shape, fortran = _parts(values, named)
-    # The parser of Python has these for text that is nested too deeply, and dtypes may be anything.
+    # The parser of Python raises some of these for text that is nested too deeply. An invalid dtype raises the others.
     except (
         ValueError,
         SyntaxError,
@@ -103,7 +105,7 @@ def _parts(values: Any, named: np.dtype[Any] | None) -> tuple[np.dtype[Any], tup
     if not isinstance(values, dict) or values.keys() != {"descr", "fortran_order", "shape"}:
         raise ValueError("it is no dictionary with descr, fortran_order and shape")
     shape, fortran = values["shape"], values["fortran_order"]
-    # True is an int of Python, but no length.
+    # True is an int in Python, but no length.
     if not isinstance(shape, tuple) or not all(type(length) is int for length in shape):
         raise ValueError(f"shape is not valid: {shape!r}")
     if not isinstance(fortran, bool):
@@ -111,7 +113,8 @@ def _parts(values: Any, named: np.dtype[Any] | None) -> tuple[np.dtype[Any], tup
     is_named = named is not None and named.isbuiltin == 2 and values["descr"] == named.str
     dtype = named if named is not None and is_named else np.lib.format.descr_to_dtype(values["descr"])
     if dtype.subdtype is not None:
-        # As numpy reads values that are arrays: as many values as the shape says, so each has one or there are none.
+        # numpy reads values that are arrays in this way: it takes as many numbers as the shape has values. So each
+        # array has one number, or there are none.
         dtype, axes = dtype.subdtype
         check_shape(dtype, shape)
         if math.prod(shape) * math.prod(axes) != math.prod(shape):
@@ -137,7 +140,7 @@ def check_shape(dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
 
 
 def header_bytes(dtype: np.dtype[Any], shape: tuple[int, ...], least: int = 0) -> bytes:
-    """A header of numpy's format that ends with a page, and has at least this number of bytes."""
+    """A header in numpy's format that ends with a page, and has at least `least` bytes."""
     said = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     text = repr(said)
     try:

@@ -21,7 +21,7 @@ from ._runtime import Runtime, limit_worker_cache, worker_share
 
 
 class How(TypedDict):
-    """What a caller says of rows."""
+    """The arguments that describe the rows."""
 
     dtype: DTypeLike | None
     shape: Sequence[int] | int | None
@@ -42,22 +42,22 @@ def open(
 ) -> RowArray:
     """Opens rows in a file, or in an object of a store.
 
-    `path` is a file, or a list of files of one format whose rows follow each other. It may be the directory of a drive;
-    then `name` is the file on the drives. For a file of safetensors `name` is the tensor.
+    `path` is a file, or a list of files of one format, which are read one after the other. It may also be the directory
+    of a drive; then `name` is the file on the drives. For a file of safetensors `name` is the tensor.
 
-    A file of numpy (``.npy``) says what is in it. So does a file of safetensors, which is known by its suffix. Any other
-    file needs `dtype`; then its rows begin at `offset` bytes and have the shape ``shape[1:]``. Without `shape` the rows
-    are single values. A first length of -1 takes as many rows as there are.
+    A file of numpy (``.npy``) has its dtype and shape in its header. So does a file of safetensors, which its suffix
+    identifies. Any other file needs `dtype`; its rows begin at `offset` bytes and have the shape ``shape[1:]``. Without
+    `shape` the rows are single values. If the first length is -1, the file's length determines the number of rows.
 
-    numpy has types such as bfloat16 only with the package ml_dtypes, and saves them without their names, as ``V2``. For such
-    a file `dtype` names the type. Without the package the rows are its bits, as uint16 or uint8; `iomill.torch` takes them
-    as what they are.
+    numpy has types such as bfloat16 only with the package ml_dtypes, and saves them without their names, as ``V2``. For
+    such a file `dtype` names the type. Without the package the rows are the bits, as uint16 or uint8; `iomill.torch`
+    returns tensors of the named type.
 
-    `mode` is ``r``, or ``r+`` for writing. `runtime` has another cache than that of the process.
+    `mode` is ``r``, or ``r+`` for writing. `runtime` is a runtime with a cache of its own.
 
-    `path` may be a URL: ``s3://bucket/features.npy``, ``gs://``, ``az://``, ``https://``, ``file:///``. Then `cache` has what was read before:
-    the directories of its drives, or a `Cache`. Credentials and `config` are those of `cached`. A local path with a `cache` is read
-    through it as well: it may be on a slow file system.
+    `path` may be a URL: ``s3://bucket/features.npy``, ``gs://``, ``az://``, ``https://``, ``file:///``. Then `cache`
+    names the cache for its bytes: the directories of its drives, or a `Cache`. Credentials and `config` are those of
+    `cached`. With `cache` a local path is read through the cache, too, for instance from a slow file system.
 
     OSError if the file cannot be opened; ValueError if it has another format, Python objects or Fortran order, or if it
     is too short.
@@ -73,11 +73,11 @@ def open(
     if cache is not None or is_url(path):
         if mode != "r" or runtime is not None:
             raise ValueError(
-                "an object of a store is for reading, and its cache has the runtime: iomill.Cache(..., runtime=...)"
+                "an object of a store opens for reading only, and its cache has the runtime: iomill.Cache(..., runtime=...)"
             )
         return _open_remote(path, name, how, None if cache is None else Cache._of(cache), config)
     if config is not None:
-        raise ValueError("a config is for an object of a store, and needs a cache")
+        raise ValueError("a config applies to an object of a store, and needs a cache")
     return _open(path, name, **how, mode=mode, runtime=runtime)
 
 
@@ -114,7 +114,8 @@ def _open(
     runtime: Runtime | None = None,
     cache_bytes: int | None = None,
 ) -> RowArray:
-    """`open`, and with `cache_bytes` the size of the cache of drives that this process has not open."""
+    """`open`. `cache_bytes` is the size of the cache of drives, if this call is the first of the process to open
+    them."""
     paths = paths_of(path)
     how: How = {"dtype": dtype, "shape": shape, "offset": offset}
     if len(paths) == 1 and os.path.isdir(paths[0]):
@@ -145,8 +146,8 @@ def _closed_on_error(file: File) -> Iterator[File]:
 
 
 def _open_again(paths: list[str], name: str | None, how: How, cache_bytes: int, *, now: bool = False) -> RowArray:
-    """Opens rows in another process, at their first use. A worker that was not forked gets the share of its parent's cache that
-    a forked one has."""
+    """Opens rows in another process, at their first use. A worker that was not forked gets the same share of its
+    parent's cache as a forked one."""
     if not now:
         return RowArray._later((_open_again, (paths, name, how, cache_bytes)))
     if multiprocessing.parent_process() is None:

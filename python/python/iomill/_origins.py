@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 _Bytes = bytes
 _Parts = list[bytes]
 
-# Settings of a store, by their names.
+# Settings of a store, by name.
 Config = Mapping[str, str | int | float | bool]
 
-# How a put treats an object that is there.
+# The treatment of an existing object by a put.
 PutMode = Literal["overwrite", "create"] | Mapping[Literal["e_tag", "version"], str | None]
 
 T = TypeVar("T")
 
-# In these URLs the path begins behind the name of a bucket. Of others all of the URL is needed to find the store.
+# In these URLs the path begins after the name of a bucket. With other schemes the whole URL is needed to find the
+# store.
 _BUCKETS = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 _SCHEMES = (*_BUCKETS, "http", "https", "file")
 
 # The objects that a listing yields at a time.
 _LIST_CHUNK = 1000
 
-# The bytes after which a prefetch tells its progress.
+# The number of bytes between two calls of a prefetch's `progress`.
 _PREFETCH_BYTES = 64 << 20
 
 
@@ -49,8 +50,15 @@ def is_url(path: object) -> TypeGuard[str]:
 
 
 def url_of(path: object) -> str:
-    """A URL, also of a local path."""
-    return path if is_url(path) else pathlib.Path(path_of(path)).absolute().as_uri()
+    """A URL, also of a local path. ValueError if a part of it would be ignored, which would name another object."""
+    if not is_url(path):
+        return pathlib.Path(path_of(path)).absolute().as_uri()
+    for letter in "?#\t\r\n":
+        if letter in path:
+            raise ValueError(
+                f"{path!r} has a {letter!r}: in a key, write {urllib.parse.quote(letter)} for it; queries and signed URLs are not supported"
+            )
+    return path
 
 
 def _split(url: str) -> tuple[str, str]:
@@ -64,7 +72,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 class ObjectMeta(TypedDict):
-    """What a store knows of an object."""
+    """The metadata of an object."""
 
     path: str
     last_modified: datetime.datetime
@@ -74,14 +82,14 @@ class ObjectMeta(TypedDict):
 
 
 class PutResult(TypedDict):
-    """What a store says of an object that was put."""
+    """The result of a put."""
 
     e_tag: str | None
     version: str | None
 
 
 class ListResult(TypedDict):
-    """What is directly below a prefix."""
+    """The objects and prefixes directly below a prefix."""
 
     common_prefixes: Sequence[str]
     objects: Sequence[ObjectMeta]
@@ -102,7 +110,7 @@ def _meta(said: _iomill.Meta) -> ObjectMeta:
 
 
 class GetResult:
-    """The answer of a get: its bytes, and what is known of the object."""
+    """The answer of a get: the bytes, and the metadata of the object."""
 
     def __init__(self, content: _Bytes, meta: ObjectMeta, range: tuple[int, int], attributes: dict[str, str]) -> None:
         self._content = content
@@ -118,7 +126,7 @@ class GetResult:
         """The bytes."""
         return self._content
 
-    # As obstore names them.
+    # The names of obstore.
     bytes = buffer
     bytes_async = buffer_async
 
@@ -134,12 +142,18 @@ def _got(said: tuple[_Bytes, _iomill.Meta, tuple[int, int], dict[str, str]]) -> 
     return GetResult(content, _meta(meta), range, attributes)
 
 
+_START = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
 def _ns(time: datetime.datetime | None) -> int | None:
-    return None if time is None else int(time.timestamp() * 1e6) * 1000
+    """The last nanosecond of a microsecond: times of Python have no smaller unit, and those of some stores have."""
+    if time is None:
+        return None
+    return (time.astimezone(datetime.UTC) - _START) // datetime.timedelta(microseconds=1) * 1000 + 999
 
 
 def _wanted(options: Mapping[str, Any] | None) -> tuple[Any, Any]:
-    """What the options of a get ask for, and its conditions."""
+    """The requested range of a get, and its conditions."""
     options = dict(options or {})
     range = options.pop("range", None)
     options.pop("head", None)
@@ -174,7 +188,7 @@ def _ranges(starts: Sequence[int], ends: Sequence[int] | None, lengths: Sequence
 
 
 def _content(file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer]) -> bytes:
-    """What a put writes: bytes, a path, a file or an iterable of buffers."""
+    """The content of a put: bytes, a path, a file or an iterable of buffers."""
     if isinstance(file, pathlib.Path):
         return file.read_bytes()
     read = getattr(file, "read", None)
@@ -193,10 +207,11 @@ def _mode(mode: PutMode | None) -> tuple[str, str | None, str | None]:
 
 
 class CachedStore:
-    """The objects below a URL, through a cache: `iomill.cached` makes one. The methods are those of obspec, as obstore has them.
+    """The objects below a URL, through a cache: `iomill.cached` returns one. The methods are those of obspec, with the
+    names of obstore.
 
-    It may be used from several threads. It can be pickled, without any bytes, and is opened at the first use there; a forked
-    child opens it again by itself. Paths of objects begin behind the URL.
+    Several threads may use it. A pickle of it has no bytes of objects, and is opened at its first use. A forked child
+    opens it again. Paths of objects begin after the URL.
     """
 
     def __init__(self, url: str, cache: Cache, config: Config | None = None) -> None:
@@ -238,7 +253,8 @@ class CachedStore:
         return f"<iomill.CachedStore of {self.url!r} on {', '.join(self.cache.drives)}>"
 
     def open(self, path: str) -> RemoteFile:
-        """Opens an object as it is now, as a file for reading. If the object changes, reads of what is not cached are an OSError."""
+        """Opens an object in its present version, as a file for reading. If the object changes, a read of bytes that
+        are not cached is an OSError."""
         return RemoteFile(self._native.open(path), self)
 
     # obspec: reads.
@@ -294,7 +310,8 @@ class CachedStore:
         return await begun(lambda done: self._native.head(path, done=done), _meta)
 
     def list(self, prefix: str | None = None, *, offset: str | None = None) -> Iterator[Sequence[ObjectMeta]]:
-        """The objects below a prefix of whole segments, in chunks, after `offset`. All of the listing is in memory meanwhile."""
+        """The objects below a prefix of whole segments, in chunks, after `offset`. The whole listing is in memory until
+        it ends."""
         yield from _chunks(self._native.list(prefix, offset))
 
     async def list_async(
@@ -305,19 +322,20 @@ class CachedStore:
             yield chunk
 
     def list_with_delimiter(self, prefix: str | None = None) -> ListResult:
-        """What is directly below a prefix."""
+        """The objects and prefixes directly below a prefix."""
         return _listed(self._native.list_with_delimiter(prefix))
 
     async def list_with_delimiter_async(self, prefix: str | None = None) -> ListResult:
         """`list_with_delimiter` as a coroutine."""
         return await begun(lambda done: self._native.list_with_delimiter(prefix, done=done), _listed)
 
-    # obspec: changes. They pass to the store, and reads of this process see them at once.
+    # obspec: changes. The store makes them, and reads of this process see them at once.
 
     def put(
         self, path: str, file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer], *, mode: PutMode | None = None
     ) -> PutResult:
-        """Writes an object. `mode` is ``overwrite``, ``create`` or a dictionary with the ``e_tag`` that is to be replaced."""
+        """Writes an object. `mode` is ``overwrite``, ``create`` or a dictionary with the ``e_tag`` of the object to
+        replace."""
         return self._native.put(path, _content(file), *_mode(mode))
 
     async def put_async(
@@ -359,25 +377,60 @@ class CachedStore:
         *,
         progress: Callable[[int, int], object] | None = None,
     ) -> int:
-        """Brings an object, or all objects below a prefix, to the drives. Returns how many bytes came from the origin.
+        """Fetches the missing bytes of an object, or of all objects below a prefix, to the drives. Returns the number
+        of fetched bytes.
 
-        With `ranges`, (start, end) in bytes each, only these of one object. `progress` is called with the bytes that are done
-        and with all bytes.
+        `ranges` limits it to ranges of one object, (start, end) in bytes each. `progress` is called with the number of
+        bytes so far and of all bytes.
         """
-        if ranges is not None:
-            wanted = [(path, start, end) for start, end in ranges]
-        else:
-            wanted = [(meta["path"], 0, meta["size"]) for meta in self._below(path)]
+        return self._bring(path, ranges, progress, lambda content, start, end: content.prefetch(start, end)[1])
+
+    def pin(
+        self,
+        path: str = "",
+        ranges: Iterable[tuple[int, int]] | None = None,
+        *,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> int:
+        """Brings bytes to the drives as `prefetch` does, and keeps them there. Returns how many came from the origin.
+
+        They stay, for all processes, until they are unpinned or the machine restarts. A new version of an object is not
+        pinned. Raises OSError if more than half of a drive's part of the cache would be pinned. Ranges that were pinned
+        before an error stay pinned.
+        """
+        return self._bring(path, ranges, progress, lambda content, start, end: content.pin(start, end))
+
+    def unpin(self, path: str = "", ranges: Iterable[tuple[int, int]] | None = None) -> None:
+        """Allows eviction of pinned bytes again."""
+        for key, start, end in self._wanted_of(path, ranges):
+            with self.open(key) as file:
+                file._content.unpin(start, end)
+
+    def _bring(
+        self,
+        path: str,
+        ranges: Iterable[tuple[int, int]] | None,
+        progress: Callable[[int, int], object] | None,
+        bring: Callable[[_iomill.Content, int, int], int],
+    ) -> int:
+        """Calls `bring` for parts of all that is wanted. Returns the sum of its results."""
+        wanted = self._wanted_of(path, ranges)
         total, done, fetched = sum(end - start for _, start, end in wanted), 0, 0
         for key, start, end in wanted:
             with self.open(key) as file:
                 for begin in range(start, end, _PREFETCH_BYTES):
                     stop = min(end, begin + _PREFETCH_BYTES)
-                    fetched += file._content.prefetch(begin, stop)[1]
+                    fetched += bring(file._content, begin, stop)
                     done += stop - begin
                     if progress is not None:
                         progress(done, total)
         return fetched
+
+    def _wanted_of(self, path: str, ranges: Iterable[tuple[int, int]] | None) -> Sequence[tuple[str, int, int]]:
+        """Key, start and end of the ranges of one object, or of all objects below a prefix."""
+        if ranges is not None:
+            return [(path, start, end) for start, end in ranges]
+        return [(meta["path"], 0, meta["size"]) for meta in self._below(path)]
 
     def _below(self, path: str) -> Iterator[ObjectMeta]:
         """The object of this path, or those below it."""
@@ -418,11 +471,11 @@ def cached(
 ) -> CachedStore:
     """The objects of a store through a cache on local drives.
 
-    `url` names the store, and may go on with a prefix: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``https://``, ``file:///``.
-    Credentials and endpoints come from the usual environment variables: ``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``,
-    ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_NAME`` and their like. `config` has more by the same names, and
-    ``max_retries`` and ``retry_timeout`` in seconds. `cache` is a `Cache`, or the directories of its drives; then the other
-    arguments are those of `Cache`.
+    `url` names the store, and may end with a prefix: ``s3://bucket/prefix``, ``gs://``, ``az://``, ``https://``,
+    ``file:///``. Credentials and endpoints are those of the usual environment variables: ``AWS_ACCESS_KEY_ID``,
+    ``AWS_ENDPOINT_URL``, ``GOOGLE_SERVICE_ACCOUNT``, ``AZURE_STORAGE_ACCOUNT_NAME`` and others. `config` has further
+    settings by the same names, also ``max_retries``, and ``retry_timeout`` in seconds. `cache` is a `Cache`, or the
+    directories of its drives; then the other arguments are those of `Cache`.
 
     >>> import iomill, os
     >>> os.makedirs("bucket"), os.makedirs("ssd0")
@@ -436,19 +489,20 @@ def cached(
 
 
 class RemoteFile(File):
-    """An object that is open for reading: a file object of Python, and calls with offsets. `CachedStore.open` makes one.
+    """An object that is open for reading: a file object of Python, and calls with offsets. `CachedStore.open` returns
+    one.
 
-    All of its bytes are of the content that the object had when it was opened.
+    All of its bytes are of the content of the object at the opening.
     """
 
     def __init__(self, content: _iomill.Content, store: CachedStore) -> None:
         self._begin(content)
         self._content = content
-        # It stays while a file of it is open.
+        # The store stays as long as a file of it is open.
         self._store = store
         if not content.is_cached:
             warnings.warn(
-                f"iomill: {content.name} has no etag and no version, so it is not cached; Cache(..., by_time=True) knows it by size and time",
+                f"iomill: {content.name} has no etag and no version, so it is not cached; Cache(..., by_time=True) identifies it by size and time",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -457,7 +511,7 @@ class RemoteFile(File):
         return self._store.cache.runtime._native.counters()
 
     def _planned_bytes(self) -> int:
-        # Pages of other objects are in it as well, so nothing is planned for it.
+        # The cache also has pages of other objects, so no order is planned for it.
         return 0
 
     def _row_reader(self, row_bytes: int, parts: list[tuple[int, int]]) -> _iomill.ContentRows:
@@ -478,12 +532,12 @@ def open_url(url: Path | Sequence[Path], cache: Cache | None, config: Config | N
             f"{url!r} is an object of a store: give the directories of a cache, cache=[...], or an iomill.Cache"
         )
     if not is_url(url) and isinstance(url, str) and _PLAIN_SCHEME.match(url):
-        raise ValueError(f"{url!r}: there are s3://, gs://, az://, abfs://, http://, https:// and file:///")
+        raise ValueError(f"{url!r}: the known schemes are s3://, gs://, az://, abfs://, http://, https:// and file:///")
     base, key = _split(url_of(url))
     return _store_of(base, cache, config).open(key)
 
 
-# Stores of files that are open, so that files of one bucket have one client.
+# The stores of open files, so that files of one bucket share a client.
 _stores: weakref.WeakValueDictionary[tuple[object, ...], CachedStore] = weakref.WeakValueDictionary()
 
 
@@ -491,6 +545,6 @@ def _store_of(base: str, cache: Cache, config: Config | None) -> CachedStore:
     key = (base, cache, repr(sorted((config or {}).items())))
     store = _stores.get(key)
     if store is None:
-        # Two threads may make one each. Both are right.
+        # Two threads may make one each, and both work.
         store = _stores[key] = CachedStore(base, cache, config)
     return store

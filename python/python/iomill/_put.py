@@ -26,6 +26,9 @@ _STEP_BYTES = 8 << 20
 
 Progress = Callable[[int, int], object]
 
+# Bytes, and their offset in the data. Ranges between pieces are zero.
+Piece = tuple[int, Any]
+
 
 def put(
     src: Path | NDArray[Any],
@@ -41,20 +44,22 @@ def put(
 ) -> str:
     """Copies a file, or an ndarray, to the drives of `dirs`, and returns its name there.
 
-    `dirs` are directories, each on an SSD of its own. If they are drives, the file goes to the set that they are of; one
-    of them is enough. If none is, all of them become a new set of drives. `name` is that of `src` by default.
+    `dirs` are directories, each on an SSD of its own. If they are drives, the file is written to their set; one of them
+    is enough. If none is a drive, all of them become a new set of drives. By default `name` is the file name of `src`.
 
-    The drives get a file in numpy's format, with rows that begin at a whole page. `dtype`, `shape` and `offset` are those
-    of `iomill.open`; `tensor` is one of a safetensors file. Any other file is copied byte for byte. A pipe, a disk and a file of
-    ``/proc`` or ``/sys`` are read to their ends.
+    The file on the drives is in numpy's format, and its rows begin at a whole page. `dtype`, `shape` and `offset` are
+    those of `iomill.open`; `tensor` names a tensor of a safetensors file. Any other file is copied byte for byte. Holes
+    stay holes. A pipe, a disk and a file of ``/proc`` or ``/sys`` are read to their ends.
 
-    With `checksums`, each page has a checksum: a page that is not what was written is an OSError, and never wrong bytes. A put takes longer then.
+    With `checksums` each page has a checksum: a page with wrong contents is an OSError, and is never returned. Then a
+    put takes longer.
 
-    `progress` is called with the bytes done and the bytes of all. True prints them; by default that is done on a terminal.
+    `progress` is called with the number of copied bytes and of all bytes. True prints them; by default they are printed
+    on a terminal.
 
-    FileExistsError if the drives have the name, FileNotFoundError if a directory does not exist, ValueError if directories are
-    drives of several sets, OSError if a drive is full or another process uses the drives. After an error they have no
-    such file.
+    FileExistsError if the name exists on the drives, FileNotFoundError if a directory does not exist, ValueError if
+    directories are drives of several sets, OSError if a drive is full or another process uses the drives. After an
+    error the drives do not have the file.
 
     >>> import numpy, iomill, os
     >>> os.mkdir("fast0"), os.mkdir("fast1")
@@ -74,9 +79,9 @@ def put(
         header, total, pieces = _of_set(src)
     else:
         path = path_of(src)
-        name = name or os.path.basename(path)
+        name = os.path.basename(path) if name is None else name
         header, total, pieces = _of_file(path, tensor, dtype, shape, offset)
-    # Before anything is made or copied for it.
+    # Before any drive or file is made.
     _iomill.check_name(name)
     with _drives_on(places) as drives:
         if name in drives:
@@ -89,21 +94,29 @@ def put(
     return name
 
 
-def _copy(file: File, header: bytes, pieces: Iterator[Any], total: int, report: Progress) -> None:
+def _copy(file: File, header: bytes, pieces: Iterator[Piece], total: int, report: Progress) -> None:
     if header:
         file.write_at(header, 0)
-    done = 0
+    done, has_holes = 0, False
     report(done, total)
-    for piece in pieces:
-        file.write_at(piece, len(header) + done)
-        done += memoryview(piece).nbytes
+    for offset, piece in pieces:
+        if offset > done and not has_holes:
+            # Holes stay holes within the length. A write beyond it would take space for the range that it skips.
+            has_holes = True
+            file.truncate(len(header) + total)
+        file.write_at(piece, len(header) + offset)
+        done = offset + memoryview(piece).nbytes
         report(done, total)
+    if done < total:
+        file.truncate(len(header) + total)
+        report(total, total)
 
 
 def _drives_on(places: list[str]) -> Drives:
-    """The drives of these directories, open for writing: new ones if none of them is a drive."""
+    """The drives of these directories, open for writing. If none is a drive, they become new ones."""
     for place in places:
-        # A directory that is made here would be on the root disk, if a drive is not mounted or its name has a slip.
+        # A missing directory is an error: if it were made here, it would be on the root disk whenever a drive is not
+        # mounted or its name is misspelt.
         os.stat(place)
     known = [place for place in places if is_drive(place)]
     if not known:
@@ -114,7 +127,7 @@ def _drives_on(places: list[str]) -> Drives:
         for place in places:
             if not any(os.path.samestat(os.stat(place), drive) for drive in of_set):
                 raise ValueError(
-                    f"{place} is no drive of the set of {known[0]}: name drives of one set, or directories that are none"
+                    f"{place} is no drive of the set of {known[0]}: name drives of one set, or directories that are no drives"
                 )
     except BaseException:
         drives.close()
@@ -122,26 +135,28 @@ def _drives_on(places: list[str]) -> Drives:
     return drives
 
 
-def _of_set(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Any]]:
+def _of_set(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Piece]]:
     if src.dtype.hasobject or src.ndim == 0:
-        raise ValueError("put: an array of Python objects, or without rows, cannot be gathered from")
+        raise ValueError("put: an array of Python objects, or without rows, cannot be stored as rows")
     if isinstance(src, np.ma.MaskedArray):
         # numpy.save refuses it, too.
         raise ValueError("put: the mask of a masked array would be lost: give its filled() or its data")
     step = max(1, _STEP_BYTES // max(1, src[:1].nbytes))
 
-    def pieces() -> Iterator[Any]:
+    def pieces() -> Iterator[Piece]:
+        done = 0
         for start in range(0, len(src), step):
             piece = np.ascontiguousarray(src[start : start + step])
             if piece.nbytes:
-                yield piece.reshape(-1).view(np.uint8)
+                yield done, piece.reshape(-1).view(np.uint8)
+                done += piece.nbytes
 
     return header_bytes(src.dtype, src.shape), src.nbytes, pieces()
 
 
 def _of_file(
     path: str, tensor: str | None, dtype: DTypeLike | None, shape: Sequence[int] | int | None, offset: int
-) -> tuple[bytes, int, Iterator[Any]]:
+) -> tuple[bytes, int, Iterator[Piece]]:
     total: int | None
     header, start, total = b"", 0, _size(path)
     if dtype is not None or path.endswith((".npy", ".safetensors")):
@@ -154,18 +169,18 @@ def _of_file(
     return header, total, _pieces(path, start, total)
 
 
-# Files that the kernel makes up as they are read: their length says nothing.
+# Files that the kernel generates while they are read: `stat` does not have their length.
 _OF_KERNEL = ("/proc/", "/sys/")
 
 
 def _size(path: str) -> int | None:
-    """The length of a file. None if only its end tells it."""
+    """The length of a file. None if it is not known before the end."""
     found = os.stat(path)
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
         raise OSError(
-            errno.EINVAL, "it is a device or a socket, which has no end: put takes files, disks and pipes", path
+            errno.EINVAL, "it is a device or a socket, which has no end: put accepts files, disks and pipes", path
         )
     if stat.S_ISBLK(found.st_mode):
         with builtins.open(path, "rb", buffering=0) as disk:
@@ -174,24 +189,40 @@ def _size(path: str) -> int | None:
     return None if is_made_up else found.st_size
 
 
-def _until_the_end(path: str) -> Iterator[Any]:
+def _until_the_end(path: str) -> Iterator[Piece]:
+    done = 0
     with builtins.open(path, "rb", buffering=0) as source:
         while read := source.read(_STEP_BYTES):
-            yield read
+            yield done, read
+            done += len(read)
 
 
-def _pieces(path: str, start: int, total: int) -> Iterator[Any]:
-    buffer = bytearray(_STEP_BYTES)
-    view = memoryview(buffer)
+def _pieces(path: str, start: int, total: int) -> Iterator[Piece]:
+    view = memoryview(bytearray(_STEP_BYTES))
+    place, end = start, start + total
     with builtins.open(path, "rb", buffering=0) as source:
-        source.seek(start)
-        left = total
-        while left > 0:
-            read = source.readinto(view[: min(left, len(view))])
+        while place < end:
+            place, data_end = _data(source.fileno(), place, end)
+            if place == end:
+                return
+            source.seek(place)
+            read = source.readinto(view[: min(data_end - place, len(view))])
             if not read:
-                raise OSError(f"{path} ended {left} bytes before its end: another program cut it")
-            left -= read
-            yield view[:read]
+                raise OSError(f"{path} ended {end - place} bytes before its end: another program cut it")
+            yield place - start, view[:read]
+            place += read
+
+
+def _data(descriptor: int, place: int, end: int) -> tuple[int, int]:
+    """The next range of a file that is no hole. It is empty if only a hole follows."""
+    try:
+        start = os.lseek(descriptor, place, os.SEEK_DATA)
+        return min(start, end), min(os.lseek(descriptor, start, os.SEEK_HOLE), end)
+    except OSError as error:
+        if error.errno == errno.ENXIO and os.fstat(descriptor).st_size >= end:
+            return end, end
+        # A disk or a file system that does not know holes, or a file that was cut.
+        return place, end
 
 
 def _reporter(name: str, progress: bool | Progress | None) -> Progress:

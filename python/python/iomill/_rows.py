@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from . import _iomill
 from ._common import Closing
+from ._elements import ELEMENTS, bits_of, is_of_element
 from ._files import File
 from ._futures import Done, Gather, begun
 from ._openings import settle
@@ -21,16 +22,10 @@ from ._openings import settle
 # The bytes that an iteration reads at a time.
 _BLOCK_BYTES = 4 << 20
 
-# Code that is not the user's may turn rows into an ndarray. It warns from this number of bytes on.
+# A library may convert rows to an ndarray without the user's knowledge. From this number of bytes on that warns.
 _TOLD_BYTES = 256 << 20
 
 _WHOLE = slice(None)
-
-# Types that numpy has with the package ml_dtypes, as torch names them, too, and the type of their bits.
-ELEMENTS = {
-    "bfloat16": "<u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e8m0fnu": "u1", "float8_e4m3fnuz": "u1",
-    "float8_e5m2fnuz": "u1",
-}  # fmt: skip
 
 # Functions of numpy that need no rows: a shape and a dtype are enough.
 _OF_SHAPE = {
@@ -40,7 +35,7 @@ _OF_SHAPE = {
 
 
 class RowArray(Closing):
-    """Rows in a file, indexed like an ndarray: `iomill.open` makes one. Each result is an ndarray of its own.
+    """Rows in a file, indexed like an ndarray: `iomill.open` returns one. Each result is a new ndarray.
 
     >>> import numpy, iomill
     >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
@@ -54,11 +49,12 @@ class RowArray(Closing):
     array([3., 6.], dtype=float32)
 
     The first axis is read from the drives, and the others are indexed in memory. Integers, slices, boolean masks,
-    arrays of integers of any shape and tuples of them work as in numpy; what numpy refuses is refused in its words.
+    arrays of integers of any shape and tuples of them work as in numpy. A key that numpy refuses is refused with
+    numpy's error.
 
-    It is no ndarray: operators, comparisons, ufuncs and functions of numpy refuse it, because they would read all rows.
-    ``numpy.take(x, ids, axis=0)`` is `take`. ``numpy.asarray(x)`` and ``x[:]`` read all of it. An iteration reads blocks of
-    rows. Calls may be made from any number of threads. While a call waits, other threads run, and Ctrl-C ends it within
+    It is not an ndarray: operators, comparisons, ufuncs and functions of numpy refuse it, because they would read all
+    rows. ``numpy.take(x, ids, axis=0)`` is `take`. ``numpy.asarray(x)`` and ``x[:]`` read all rows. An iteration reads
+    blocks of rows. Any number of threads may call it. While a call waits, other threads run, and Ctrl-C ends it within
     about 16,384 rows.
     """
 
@@ -71,14 +67,14 @@ class RowArray(Closing):
 
     @classmethod
     def _later(cls, recipe: Recipe) -> RowArray:
-        """Rows that are opened at their first use. A worker that gets a `RowArray` must not fail while it takes it in: a pool
-        of processes would wait for its answer for ever."""
+        """Rows that are opened at their first use. A worker must not fail while it unpickles a `RowArray`: a pool of
+        processes would wait for its answer for ever."""
         rows = cls.__new__(cls)
         rows._recipe = recipe
         return rows
 
     def __getattr__(self, name: str) -> Any:
-        # Only for what is not there: the parts of rows that are not open.
+        # Python calls this for missing attributes only: the parts of rows that are not yet open.
         if name not in _PARTS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         open_now, arguments = object.__getattribute__(self, "_recipe")
@@ -96,7 +92,8 @@ class RowArray(Closing):
         recipe: Recipe | None = None,
         element: str | None = None,
     ) -> None:
-        """For `iomill.open`. `parts` has the number of rows of each part, and its first byte in the file."""
+        """For `iomill.open`. `parts` has the number of rows of each part, and the offset of its first byte in the
+        file."""
         row_bytes = dtype.itemsize
         for length in shape[1:]:
             row_bytes *= length
@@ -104,9 +101,9 @@ class RowArray(Closing):
         self._row_bytes = row_bytes
         self._rows = file._row_reader(row_bytes, parts)
         self._dtype = dtype
-        # What rows are converted to, one after the other: `astype`.
+        # The dtypes to which rows are converted, in this order: `astype`.
         self._casts: tuple[np.dtype[Any], ...] = ()
-        # The type of the values, if numpy has none of its own.
+        # The type of the values, if numpy itself does not have it.
         self._element = element or (dtype.name if dtype.name in ELEMENTS else None)
         self._shape = shape
         self._row_shape = shape[1:]
@@ -115,17 +112,17 @@ class RowArray(Closing):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As of an ndarray."""
+        """As in an ndarray."""
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As of an ndarray."""
+        """As in an ndarray."""
         return self._casts[-1] if self._casts else self._dtype
 
     @property
     def ndim(self) -> int:
-        """As of an ndarray."""
+        """As in an ndarray."""
         return len(self._shape)
 
     @property
@@ -148,17 +145,17 @@ class RowArray(Closing):
 
     @property
     def hits(self) -> int:
-        """Pages of 4 KiB found so far in the cache that the file is read through. Other files share it."""
+        """Pages of 4 KiB found so far in the cache of the file. Other files share the cache."""
         return self._file._counters()[0]
 
     @property
     def misses(self) -> int:
-        """Pages asked for and not found so far in the cache that the file is read through."""
+        """Pages requested so far and not found in the cache of the file."""
         return self._file._counters()[1]
 
     @property
     def file(self) -> File:
-        """The file that has the rows."""
+        """The file with the rows."""
         return self._file
 
     def __len__(self) -> int:
@@ -171,13 +168,14 @@ class RowArray(Closing):
     def take(self, ids: ArrayLike, out: Any = None, *, axis: int | None = 0, mode: str = "raise") -> NDArray[Any]:
         """The rows `ids`, in their order: an ndarray of shape ``ids.shape + x.shape[1:]``.
 
-        `ids` has integers of any type and shape. Negative ones count from the end. With `out` the rows go into memory of
-        yours, without a copy if it is in C order: an ndarray, a tensor of torch, anything with a buffer. It has the shape
-        and the dtype of the result, and is returned.
+        `ids` has integers of any type and shape. Negative ones count from the end. With `out` the rows are read into
+        that memory, without a copy if it is in C order: an ndarray, a tensor of torch, any object with a buffer. It
+        must have the shape and the dtype of the result, and is returned.
 
-        `mode` is as in numpy: ``raise``, or ``wrap`` or ``clip`` for numbers that no row has. Only `axis` 0 is in the file.
+        `mode` is as in numpy: ``raise``, or ``wrap`` or ``clip`` for numbers out of bounds. Only `axis` 0 can be taken
+        from the file.
 
-        IndexError if there is no such row, ValueError if `out` has another shape, TypeError if it has another dtype.
+        IndexError if a row does not exist, ValueError if `out` has another shape, TypeError if it has another dtype.
         After an error the contents of `out` are undefined.
 
         >>> import numpy, iomill
@@ -216,7 +214,9 @@ class RowArray(Closing):
         if axis is None and self.ndim == 1:
             return
         if axis is None or operator.index(axis) + self.ndim != 0:
-            raise ValueError(f"take along axis {axis}: rows are along axis 0; take them, and the others in memory")
+            raise ValueError(
+                f"take along axis {axis}: rows are along axis 0; take rows first, and then along the other axes in memory"
+            )
 
     def _in_bounds(self, numbers: NDArray[Any], mode: str) -> NDArray[Any]:
         if mode not in ("wrap", "clip"):
@@ -235,23 +235,19 @@ class RowArray(Closing):
         """An ndarray over the memory of `out`."""
         if isinstance(out, np.ndarray):
             return out
-        if self._element is not None and str(getattr(out, "dtype", "")) == f"torch.{self._element}":
-            import torch
-
-            # numpy has no such tensors.
-            bits = out.view(torch.int16 if self.itemsize == 2 else torch.uint8)
-            return np.asarray(bits.numpy()).view(self.dtype)
+        if is_of_element(out, self._element):
+            return bits_of(out, self.dtype)
         if hasattr(out, "__dlpack__"):
-            # `from_dlpack` of numpy gives memory for reading only. torch's own way does not.
+            # numpy's `from_dlpack` returns read-only memory. torch's own method does not.
             tensor = out.numpy() if callable(getattr(out, "numpy", None)) else np.from_dlpack(out)
             return np.asarray(tensor)
         return np.asarray(memoryview(out))
 
     def astype(self, dtype: DTypeLike, *, casting: Casting = "unsafe") -> RowArray:
-        """These rows with another dtype: results are converted after their bytes have come. Nothing is read now.
+        """These rows with another dtype: results are converted after they are read. This call reads nothing.
 
-        What it returns is for reading, and closes with this array. ``numpy.asarray(x.astype(dtype))`` reads all rows. TypeError if
-        `casting` does not allow it.
+        The result is read-only, and is closed with this array. ``numpy.asarray(x.astype(dtype))`` reads all rows.
+        TypeError if `casting` does not allow the conversion.
 
         >>> import numpy, iomill
         >>> numpy.save("features.npy", numpy.arange(12, dtype="i2").reshape(4, 3))
@@ -260,10 +256,12 @@ class RowArray(Closing):
                [ 0.,  1.,  2.]], dtype=float32)
         """
         if self._element is not None and self._element != self._dtype.name:
-            raise TypeError(f"numpy has no {self._element}: install the package ml_dtypes, or take the rows by torch")
+            raise TypeError(
+                f"numpy has no {self._element}: install the package ml_dtypes, or take the rows as tensors by iomill.torch"
+            )
         if np.dtype(dtype).subdtype is not None:
-            raise TypeError(f"astype: {np.dtype(dtype)} would add axes: index the rows that were taken")
-        # numpy says how long texts are.
+            raise TypeError(f"astype: {np.dtype(dtype)} would add axes: convert the rows after they are taken")
+        # numpy determines the length of texts.
         cast = np.empty(0, self.dtype).astype(dtype, casting=casting).dtype
         rows = RowArray.__new__(RowArray)
         for part in _PARTS:
@@ -298,15 +296,17 @@ class RowArray(Closing):
         return begun(begin, finish)
 
     def prefetch(self, ids: ArrayLike) -> None:
-        """Begins to bring rows into the cache, and returns at once. It uses memory for the rows while it runs."""
+        """Begins to read rows into the cache, and returns at once. Until it ends, it also uses memory of the rows'
+        size."""
         if self.nbytes > 0:
             self._rows.prefetch(_integers(ids))
 
     def write(self, ids: Any, rows: ArrayLike) -> None:
-        """Writes rows: to the rows that an integer, a slice, a mask or an array of integers names.
+        """Writes rows. `ids` names them: an integer, a slice, a mask or an array of integers.
 
-        `rows` is broadcast and cast as in ``ndarray[ids] = rows``; the last one counts if a row is named twice. Later
-        reads of this process see them. They are durable after `sync`. ValueError if the file is open for reading.
+        `rows` is broadcast and cast as in ``ndarray[ids] = rows``. If a row is named twice, the last value counts.
+        Later reads of this process see the rows. They are durable after `sync`. ValueError if the file is open for
+        reading only.
 
         >>> import numpy, iomill
         >>> numpy.save("features.npy", numpy.zeros((4, 3), "i2"))
@@ -321,11 +321,11 @@ class RowArray(Closing):
             raise ValueError("assignment destination is read-only")
         numbers = self._numbers(ids)
         values = np.empty(numbers.shape + self._row_shape, self._dtype)
-        values[...] = rows
+        values[...] = bits_of(rows, self._dtype) if is_of_element(rows, self._element) else rows
         numbers, values = numbers.reshape(-1), values.reshape((numbers.size, *self._row_shape))
         if values.size == 0:
             return
-        # The library does not say which of two writes to one row is the later one.
+        # Two writes of one row in a call have no order in the library, so only the last one is passed.
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         last_first, place = np.unique(numbers[::-1], return_index=True)
         if last_first.size < numbers.size:
@@ -333,7 +333,8 @@ class RowArray(Closing):
         self._of_system.write(np.ascontiguousarray(numbers), np.ascontiguousarray(values))
 
     def __setitem__(self, key: Any, rows: ArrayLike) -> None:
-        """`write`, for keys of the first axis. ValueError for others: read rows, change and write them."""
+        """`write`, for keys of the first axis. ValueError for other keys: read whole rows, change them, and write
+        them."""
         if isinstance(key, tuple):
             if len(key) != 1:
                 raise ValueError("rows are written whole: read them, change them, and write them")
@@ -345,18 +346,18 @@ class RowArray(Closing):
         self._file.sync()
 
     def flush(self) -> None:
-        """`sync`, by the name that numpy.memmap has for it."""
+        """`sync` under the name of numpy.memmap."""
         self.sync()
 
     def close(self) -> None:
-        """Makes what was written through it durable, and closes the file. Later calls raise ValueError."""
+        """Makes its writes durable, and closes the file. Later calls raise ValueError."""
         self._file.close()
 
     def __reduce__(self) -> tuple[Callable[..., RowArray], tuple[Any, ...]]:
-        """Another process opens the file by its path. So a worker of any kind may get a `RowArray`."""
+        """The other process opens the file by its path. So a `RowArray` can be sent to a worker of any kind."""
         settle()
         if self._recipe is None:
-            raise TypeError("only what `iomill.open` opened for reading, without a runtime of its own, can be pickled")
+            raise TypeError("only rows that `iomill.open` opened for reading, without a `runtime`, can be pickled")
         return self._recipe
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
@@ -365,7 +366,7 @@ class RowArray(Closing):
             raise ValueError("Unable to avoid copy while creating an array as requested: the rows are in a file")
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if caller.split(".")[0] == "numpy" and not caller.startswith("numpy.testing"):
-            # The user has called a function of numpy that does not ask `__array_function__`.
+            # The caller is a function of numpy that does not call `__array_function__`.
             raise self._too_much("this function of numpy")
         if self.nbytes > _TOLD_BYTES:
             warnings.warn(
@@ -389,18 +390,18 @@ class RowArray(Closing):
 
     def _too_much(self, what: str) -> TypeError:
         return TypeError(
-            f"{what} would read all {self.nbytes} bytes of {self!r} into memory: give it the rows that it needs, or x[:]"
+            f"{what} would read all {self.nbytes} bytes of {self!r} into memory: pass the needed rows, or x[:]"
         )
 
     @property
     def _of_system(self) -> _iomill.Rows:
-        """The native half of rows that are no object of a store."""
+        """The native half of rows in a file of the system."""
         if not isinstance(self._rows, _iomill.Rows):
             raise ValueError("assignment destination is read-only")
         return self._rows
 
     def _stand_in(self) -> NDArray[Any]:
-        """An array of this shape and dtype that takes no memory. Its values mean nothing."""
+        """An array of this shape and dtype that takes no memory. Its values are arbitrary."""
         return np.broadcast_to(np.empty((), self.dtype), self._shape)
 
     def _as_cast(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -412,14 +413,15 @@ class RowArray(Closing):
         raise self._too_much("a comparison")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
-    # It is the same as itself only, as for other objects.
+    # It equals only itself, as a plain object does.
     __hash__ = object.__hash__
 
     def __bool__(self) -> bool:
-        # As of an ndarray: that of its only value, and an error if there are more or none. By its length an array of one zero would be true.
+        # As in an ndarray: the truth of the only value, and an error for several values or none. By the length an array
+        # of one zero would be true.
         if self.size <= 1:
             return bool(self._slice(_WHOLE))
-        raise ValueError(f"the truth value of {self!r} is ambiguous: compare its len, or the rows that it needs")
+        raise ValueError(f"the truth value of {self!r} is ambiguous: test its len, or its rows")
 
     def __iter__(self) -> Iterator[Any]:
         row_bytes = max(1, self.nbytes // max(1, len(self)))
@@ -439,7 +441,8 @@ class RowArray(Closing):
             return self._index(key)
         except IndexError as error:
             failed = error
-        # numpy takes numbers out of bounds if the result has no values. Else its error is of the item that it sees first.
+        # numpy accepts numbers out of bounds if the result has no values. Otherwise its error names the first wrong
+        # item.
         result = self._in_numpy(key)
         if isinstance(result, np.ndarray) and result.size == 0:
             return result.copy()
@@ -448,7 +451,7 @@ class RowArray(Closing):
     def _slice(self, key: slice) -> NDArray[Any]:
         rows = range(len(self))[key]
         if rows.step not in (1, -1) or len(rows) == 0:
-            # The step of a single row may be beyond numpy's integers.
+            # The step of a single row may be out of the range of numpy's integers.
             return self.take(rows.start + np.arange(len(rows)) * (rows.step if len(rows) > 1 else 1))
         result = np.empty((len(rows), *self._row_shape), self._dtype)
         self._rows.read_range(min(rows[0], rows[-1]), len(rows), result)
@@ -456,7 +459,7 @@ class RowArray(Closing):
         return result if rows.step == 1 else result[::-1]
 
     def _index(self, key: Any) -> Any:
-        """Any key: the rows that its first axis names are read. The same key over these rows says the rest."""
+        """Any key. Its item of the first axis names the rows to read. The rest of the key then indexes these rows."""
         items = [_item(item) for item in (key if isinstance(key, tuple) else (key,))]
         place = self._first_axis(key, items)
         if place is None:
@@ -484,7 +487,7 @@ class RowArray(Closing):
         return result
 
     def _first_axis(self, key: Any, items: list[Any]) -> int | None:
-        """Which item is of the first axis; None if the key takes all of it."""
+        """The position of the item of the first axis; None if the key takes all rows."""
         axes = []
         for item in items:
             if item is None or isinstance(item, bool):
@@ -507,7 +510,7 @@ class RowArray(Closing):
         return None
 
     def _in_numpy(self, key: Any) -> Any:
-        """What numpy does with a key: over an array of this shape that takes no memory, so the values mean nothing."""
+        """The result of numpy for a key, on an array of this shape that takes no memory. Its values are arbitrary."""
         return self._stand_in()[key]
 
     def _refusal(self, key: Any) -> Exception:
@@ -549,15 +552,16 @@ def _cast_again(recipe: Recipe, dtype: np.dtype[Any], *, now: bool = False) -> R
 
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
-# How another process opens the rows.
+# The function with which another process opens the rows, and its arguments.
 Recipe = tuple[Callable[..., RowArray], tuple[Any, ...]]
 
-# What rows that are not open lack.
+# The attributes that are missing until rows are open.
 _PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_recipe"}
 
 
 def _item(item: Any) -> Any:
-    """One item of a key: None, Ellipsis, a bool, an int, a slice or an ndarray. Others stay, and are refused."""
+    """One item of a key: None, Ellipsis, a bool, an int, a slice or an ndarray. Other items are returned unchanged, and
+    refused later."""
     if item is None or isinstance(item, (EllipsisType, slice, bool, int)):
         return item
     if isinstance(item, np.bool_):
@@ -567,7 +571,7 @@ def _item(item: Any) -> Any:
             return operator.index(item)
         except TypeError:
             array = np.asarray(item)
-            # An empty list names no rows, whatever its type.
+            # An empty list names no rows, and its type does not matter.
             item = array.astype(np.intp) if array.size == 0 and not hasattr(item, "dtype") else array
     if isinstance(item, (np.ndarray, np.generic)) and item.ndim == 0 and item.dtype.kind in "iub":
         return item.item()
@@ -575,7 +579,7 @@ def _item(item: Any) -> Any:
 
 
 def _integers(ids: ArrayLike) -> NDArray[Any]:
-    """Row numbers as the native half takes them: in C order, and in the machine's byte order."""
+    """Row numbers in the form of the native half: in C order, and in the machine's byte order."""
     numbers = ids if type(ids) is np.ndarray else np.asarray(ids)
     if numbers.dtype.kind not in "iu":
         if numbers.size > 0 or isinstance(ids, np.ndarray):

@@ -1,4 +1,4 @@
-"""What plain files share: `Runtime`. How large a cache is in a process that is one of several."""
+"""The common parts of plain files: `Runtime`. Also the size of a cache in a process that is one of several."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Protocol
 
 from . import _iomill
 
-# How many processes a launcher has started on this machine, this one among them: torchrun and accelerate, DeepSpeed, Horovod, Open MPI,
-# MPICH and Intel MPI, MVAPICH, Slurm. Of Slurm's two only the step's is there without an option of srun.
+# The number of processes that a launcher has started on this machine, including this one: torchrun and accelerate,
+# DeepSpeed, Horovod, Open MPI, MPICH and Intel MPI, MVAPICH, Slurm. Of Slurm's two variables only that of the step is
+# set without an option of srun.
 _LOCAL_SIZES = (
     "LOCAL_WORLD_SIZE",
     "LOCAL_SIZE",
@@ -24,15 +25,17 @@ _LOCAL_SIZES = (
     "SLURM_NTASKS_PER_NODE",
 )
 
-# More do not run on a machine, and a cache has a least size.
+# No machine runs more, and a cache has a minimal size.
 _MOST_SHARERS = 1024
 
-# Workers of Ray have one of these, and are usually as many as there are CPUs. Those of Dask are multiprocessing's.
+# Workers of Ray have one of these variables. There is usually one worker per CPU. Workers of Dask are workers of
+# multiprocessing.
 _WORKER_MARKS = ("RAY_RAYLET_PID", "RAY_WORKER_ID")
 
 
 def sharers() -> int:
-    """How many processes probably share the memory of this machine or container with equal rights, this one among them."""
+    """The probable number of processes with equal rights to the memory of this machine or container, including this
+    one."""
     for name in _LOCAL_SIZES:
         # Slurm writes `4(x2)` for two nodes with four each.
         said = re.match(r"[0-9]+", os.environ.get(name, ""))
@@ -43,19 +46,19 @@ def sharers() -> int:
 
 
 def _cpus() -> int:
-    """The number of CPUs that this process may use, or of all if a filter of system calls hides it."""
+    """The number of CPUs that this process may use. If a filter of system calls hides it, the number of all CPUs."""
     try:
         return len(os.sched_getaffinity(0))
     except OSError:
         return os.cpu_count() or 1
 
 
-# Whether the cache of the shared runtime has its size.
+# Whether the size of the shared runtime's cache was set or divided.
 _is_sized = False
 
 
 def shared_native() -> _iomill.Runtime:
-    """The shared runtime. Its cache is divided once, unless its size was set."""
+    """The shared runtime. Its cache is divided once among the processes, unless its size was set."""
     global _is_sized
     native = _iomill.shared_runtime()
     if not _is_sized:
@@ -73,7 +76,7 @@ class _Tells(Protocol):
 
 
 class Telling:
-    """What a runtime and a set of drives tell of themselves."""
+    """The notices and metrics of a runtime or a set of drives."""
 
     __slots__ = ()
 
@@ -82,28 +85,29 @@ class Telling:
         raise NotImplementedError
 
     def notices(self) -> list[str]:
-        """What a user should know: fallbacks, repairs, file systems without direct I/O."""
+        """Messages for users: fallbacks, repairs, file systems without direct I/O."""
         return self._told.notices()
 
     def metrics(self) -> str:
-        """All counters as a page that Prometheus reads."""
+        """All counters, in the text format of Prometheus."""
         return self._told.metrics()
 
 
 class Runtime(Telling):
-    """What plain files share: one cache, the engines, one queue for each block device.
+    """The common parts of plain files: one cache, the engines, one queue for each block device.
 
-    A process has one that plain files use unless told otherwise. Another one has a cache of its own:
+    Plain files use the shared runtime of the process by default. Another runtime has a cache of its own:
 
     >>> import numpy, iomill
     >>> numpy.save("features.npy", numpy.zeros((10, 3)))
     >>> own = iomill.Runtime(cache_bytes=64 << 20)
     >>> x = iomill.open("features.npy", runtime=own)
 
-    `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a quarter of the memory that the
-    process may use, by its cgroup, too. The default is divided among the processes that a launcher has started here, as
-    ``LOCAL_WORLD_SIZE`` and its like say, and by the number of CPUs in workers. `cache_max_bytes` is how far `resize_cache` may grow it. `engine` demands one for all devices:
-    ``io_uring``, ``libaio``, ``posix`` or ``mmap``.
+    `cache_bytes` is the memory for cached pages: by default 512 MiB, and at most a quarter of the memory limit of the
+    process and its cgroup. The default is divided among the processes that a launcher has started here, by
+    ``LOCAL_WORLD_SIZE`` and similar variables. In workers it is divided by the number of CPUs. `cache_max_bytes` is the
+    limit for `resize_cache`. `engine` demands one engine for all devices: ``io_uring``, ``libaio``, ``posix`` or
+    ``mmap``.
     """
 
     _native: _iomill.Runtime
@@ -115,7 +119,7 @@ class Runtime(Telling):
 
     @classmethod
     def shared(cls) -> Runtime:
-        """The runtime that plain files use unless told otherwise."""
+        """The runtime that plain files use by default."""
         return cls._of(shared_native())
 
     @classmethod
@@ -139,7 +143,7 @@ class Runtime(Telling):
 
     @property
     def misses(self) -> int:
-        """Pages asked for and not found in the cache so far."""
+        """Pages requested so far and not found in the cache."""
         return self._native.counters()[1]
 
     @property
@@ -153,7 +157,7 @@ def configure(
 ) -> Runtime:
     """Makes the shared runtime, before the first plain file is opened. The arguments are those of `Runtime`.
 
-    ValueError if there is one already. `Runtime.shared().resize_cache` changes the size of its cache.
+    ValueError if it exists already. `Runtime.shared().resize_cache` changes the size of its cache.
     """
     global _is_sized
     native = _iomill.start_runtime(True, cache_bytes, cache_max_bytes, engine)
@@ -162,11 +166,11 @@ def configure(
 
 
 def worker_share(cache_bytes: int) -> int:
-    """The cache of a worker of this process: its share, if there are as many workers as CPUs."""
+    """The size of the cache of a worker of this process, for one worker per CPU."""
     return cache_bytes // _cpus()
 
 
 def limit_worker_cache(cache_bytes: int) -> None:
-    """Makes the shared runtime of a worker, unless it is there."""
+    """Makes the shared runtime of a worker, unless it exists."""
     with contextlib.suppress(ValueError):
         configure(cache_bytes=cache_bytes)

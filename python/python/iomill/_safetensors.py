@@ -1,6 +1,6 @@
-"""Headers of safetensors' files: `tensors_of`. What the library `safetensors` refuses is refused, as ValueError.
+"""Headers of safetensors' files: `tensors_of`. A header that the library `safetensors` refuses is a ValueError.
 
-It also refuses a tensor or a field that is there twice: which one counts is a matter of the reader.
+A tensor or a field that occurs twice is refused, too, because readers differ in the one that they use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# The library reads no longer header.
+# The library refuses longer headers.
 _MOST_BYTES = 100_000_000
 
 # Bits of a value, by dtype.
@@ -23,13 +23,13 @@ BITS = {
 
 _U64 = 2**64
 
-# As of the library's parser.
+# The limit of the library's parser.
 _MOST_DEPTH = 127
 
 
 @dataclass
 class Tensor:
-    """Where a tensor is: from `start` to `end` in the file."""
+    """The place of a tensor: from `start` to `end` in the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -38,7 +38,8 @@ class Tensor:
 
 
 def tensors_of(read: Callable[[int, int], bytes], length: int) -> dict[str, Tensor]:
-    """The tensors of a file of `length` bytes. `read` takes an offset and a length, and returns less only at the end of the file."""
+    """The tensors of a file of `length` bytes. `read` takes an offset and a length, and returns less only at the end of
+    the file."""
     start = read(0, 8)
     if len(start) < 8:
         raise ValueError("the file ends within its header")
@@ -56,7 +57,7 @@ def tensors_of(read: Callable[[int, int], bytes], length: int) -> dict[str, Tens
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object of JSON with all of its keys."""
+    """An object of JSON with all of its keys, also repeated ones."""
 
 
 def _parsed(text: str, base: int) -> dict[str, Tensor]:
@@ -67,12 +68,12 @@ def _parsed(text: str, base: int) -> dict[str, Tensor]:
     for name, said in _object(header, "it"):
         if name == "__metadata__":
             if is_told:
-                raise ValueError("__metadata__ is there twice")
+                raise ValueError("__metadata__ occurs twice")
             is_told = True
             _check_metadata(said)
             continue
         if name in tensors:
-            raise ValueError(f"tensor {name!r} is there twice")
+            raise ValueError(f"tensor {name!r} occurs twice")
         tensors[name] = _tensor(name, said, base)
     return tensors
 
@@ -82,9 +83,9 @@ def _refuse(word: str) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    # As the library, whose integers have 64 bits. Others are numbers, and no lengths.
+    # As in the library: integers have 64 bits. Larger ones are floats, which are no lengths.
     value = int(digits) if len(digits) < 25 else _U64
-    return float(digits) if digits == "-0" or not -_U64 // 2 <= value < _U64 else value
+    return _finite(digits) if digits == "-0" or not -_U64 // 2 <= value < _U64 else value
 
 
 def _finite(digits: str) -> float:
@@ -96,7 +97,7 @@ def _finite(digits: str) -> float:
 
 def _check_depth(value: Any, depth: int) -> None:
     if isinstance(value, str):
-        # A half of a pair of UTF-16 is no text.
+        # A lone surrogate of UTF-16 is no text.
         value.encode("utf8")
     if not isinstance(value, list):
         return
@@ -127,7 +128,7 @@ def _tensor(name: str, said: Any, base: int) -> Tensor:
     fields: dict[str, Any] = {}
     for key, value in _object(said, f"tensor {name!r}"):
         if key in fields and key in ("dtype", "shape", "data_offsets"):
-            raise ValueError(f"tensor {name!r}: {key} is there twice")
+            raise ValueError(f"tensor {name!r}: {key} occurs twice")
         fields[key] = value
     for key in ("dtype", "shape", "data_offsets"):
         if key not in fields:
@@ -138,7 +139,7 @@ def _tensor(name: str, said: Any, base: int) -> Tensor:
     for key, values in (("shape", shape), ("data_offsets", offsets)):
         is_list = isinstance(values, list) and not isinstance(values, _Pairs)
         if not is_list or not all(type(value) is int and value >= 0 for value in values):
-            raise ValueError(f"tensor {name!r}: its {key} are no list of lengths")
+            raise ValueError(f"tensor {name!r}: its {key} is no list of lengths")
     if len(offsets) != 2:
         raise ValueError(f"tensor {name!r}: its data_offsets are {len(offsets)} numbers, and not 2")
     bits = 1
@@ -156,7 +157,7 @@ def _tensor(name: str, said: Any, base: int) -> Tensor:
 
 
 def _check_places(tensors: dict[str, Tensor], start: int, length: int) -> None:
-    """The tensors follow each other, from the header to the end of the file."""
+    """Checks that the tensors are adjacent, from the header to the end of the file."""
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].end)):
         if tensor.start != start:
             raise ValueError(f"tensor {name!r} begins at byte {tensor.start}, and those before it end at {start}")

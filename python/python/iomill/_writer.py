@@ -12,26 +12,32 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from . import _iomill
 from ._drafts import Draft
+from ._elements import ELEMENTS, bits_of, is_of_element
+from ._formats import named_dtype
 from ._npy import check_shape, header_bytes
 
 
 class RowWriter:
-    """Rows that are written batch by batch: `Drives.row_writer`. They appear when it is closed, unless an exception ends its ``with``."""
+    """Writes rows batch by batch: `Drives.row_writer`. They appear when it is closed, unless an exception ends its
+    ``with``."""
 
     def __init__(
         self, draft: Callable[[], Draft], name: str, dtype: DTypeLike, shape: Sequence[int], *, replace: bool
     ) -> None:
         _iomill.check_name(name)
         self._name = name
-        self._dtype = np.dtype(dtype)
+        self._dtype, element = named_dtype(dtype)
+        # If numpy does not have the type, the header does not have its name.
+        self._stored = self._dtype if element is None else np.dtype(f"V{self._dtype.itemsize}")
+        self._element = element or (self._dtype.name if self._dtype.name in ELEMENTS else None)
         self._shape = tuple(operator.index(length) for length in shape)
         self._replace = replace
         self._count = 0
         if self._dtype.hasobject or self._dtype.itemsize == 0 or self._dtype.subdtype is not None:
             raise ValueError(f"values of dtype {self._dtype} have no bytes of one length, or axes of their own")
         check_shape(self._dtype, (0, *self._shape))
-        # The longest one, because the number of rows is not known.
-        self._start = len(header_bytes(self._dtype, (1 << 62, *self._shape)))
+        # The header for the largest number of rows, because the number is not yet known.
+        self._start = len(header_bytes(self._stored, (1 << 62, *self._shape)))
         self._end = self._start
         self._draft: Draft | None = draft()
 
@@ -40,14 +46,14 @@ class RowWriter:
         return self._count
 
     def __bool__(self) -> bool:
-        # It is no sequence: a writer without rows is one, too.
+        # It is not a sequence: a writer without rows is true.
         return True
 
     def append(self, rows: ArrayLike) -> None:
-        """Appends rows, which are cast as in ``ndarray[...] = rows``. A single row is one of them."""
+        """Appends rows, which are cast as in ``ndarray[...] = rows``. `rows` may also be a single row."""
         if self._draft is None:
             raise ValueError("the writer is closed")
-        given = np.asarray(rows)
+        given = bits_of(rows, self._dtype) if is_of_element(rows, self._element) else np.asarray(rows)
         if given.shape == self._shape:
             given = given[np.newaxis]
         if given.shape[1:] != self._shape or given.ndim != len(self._shape) + 1:
@@ -60,16 +66,16 @@ class RowWriter:
         self._count += len(values)
 
     def close(self) -> None:
-        """Makes the rows durable, and gives them their name. A second time it does nothing."""
+        """Makes the rows durable, and publishes the file. A second call does nothing."""
         draft, self._draft = self._draft, None
         if draft is not None:
             with draft:
-                header = header_bytes(self._dtype, (self._count, *self._shape), self._start)
+                header = header_bytes(self._stored, (self._count, *self._shape), self._start)
                 draft.file.write_at(header, 0)
                 draft.publish(self._name, replace=self._replace)
 
     def discard(self) -> None:
-        """Gives the rows up."""
+        """Discards the rows."""
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.close()

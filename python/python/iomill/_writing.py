@@ -1,7 +1,8 @@
-"""Files that appear when they are closed, for `iomill.fsspec`: `Written`, and `Buffered`, `Compressed` and `Text` over it.
+"""Files that appear when they are closed, for `iomill.fsspec`: `Written`, and `Buffered`, `Compressed` and `Text` over
+it.
 
-A file replaces an older one only by a close after writes that all went well. It is given up if a write failed, if an exception ended its
-``with``, and if it was dropped. Non-goals: names and directories, which are the file system's.
+A file replaces an older one only by a close, and only if all of its writes succeeded. It is discarded if a write
+failed, if an exception ended its ``with``, and if it was dropped. Non-goals: names and directories (`fsspec`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from ._files import File
 
 
 class Written(io.RawIOBase):
-    """A file that gets its name when it is closed, or at the end of a transaction. A file that is appended to has its name."""
+    """A file that gets its name when it is closed, or at the end of a transaction. A file to append to has its name
+    already."""
 
     def __init__(
         self,
@@ -74,11 +76,11 @@ class Written(io.RawIOBase):
             self.commit()
 
     def commit(self) -> None:
-        """Gives the file its name. After an error its space is free at once."""
+        """Publishes the file. After an error its space is free at once."""
         self._end(publishes=True)
 
     def discard(self) -> None:
-        """Gives the file up. What was appended stays."""
+        """Discards the file. Bytes that were appended to an existing file stay."""
         self._end(publishes=False)
 
     def _end(self, *, publishes: bool) -> None:
@@ -102,12 +104,13 @@ class Written(io.RawIOBase):
 
 
 class _Ends:
-    """How files over a `Written` end: by `_finish`, or by `_give_up`, which raises nothing."""
+    """The two ends of a file over a `Written`: `_finish` publishes, and `_give_up` discards and raises nothing."""
 
     closed: bool
 
     def _begin(self) -> None:
-        # An exception of before is none of this file's. Not the exception itself: it would hold the file.
+        # An earlier exception does not concern this file. Its id is kept, and not the exception, which would keep the
+        # file alive.
         self._before = id(sys.exc_info()[1])
 
     def _finish(self) -> None:
@@ -120,7 +123,7 @@ class _Ends:
         raise NotImplementedError
 
     def discard(self) -> None:
-        """Gives the file up."""
+        """Discards the file."""
         self._give_up()
 
     def close(self) -> None:
@@ -140,14 +143,16 @@ class _Ends:
             self._give_up()
 
     def __del__(self) -> None:
-        # A file that was dropped is not complete.
+        # A dropped file is not complete.
         if hasattr(self, "_before") and not self.closed:
             self._give_up()
 
     def _is_ended_by_exception(self) -> bool:
-        """Whether an exception has called an `__exit__` that closes this. What wraps a file does not say so to the file.
+        """Whether this close is part of an `__exit__` with an exception. A wrapper of the file closes it without
+        passing the exception on.
 
-        An `__exit__` that is not written in Python has no frame, as pyarrow's files have one. The `with` that calls it has.
+        An `__exit__` in C, such as that of pyarrow's files, has no frame. Then the frame of the calling `with` shows
+        the exception.
         """
         failure = sys.exc_info()[1]
         if failure is None or id(failure) == self._before:
@@ -178,15 +183,15 @@ class Buffered(_Ends, io.BufferedWriter):
 
     def _give_up(self) -> None:
         self.raw.discard()
-        # What waits in the buffer finds no file.
+        # The bytes in the buffer are discarded, because the file is closed.
         with contextlib.suppress(OSError, ValueError):
             io.BufferedWriter.close(self)
 
     def commit(self) -> None:
         if not self.closed:
-            # It is not complete: nothing says that its writes are all.
+            # It is open, so more writes may follow: it is not complete.
             warnings.warn(
-                f"iomill: {self.raw._name} is given up, because it was not closed before its transaction ended",
+                f"iomill: {self.raw._name} is discarded, because it was not closed before its transaction ended",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -200,7 +205,7 @@ class Buffered(_Ends, io.BufferedWriter):
 
 
 class Compressed(_Ends, io.BufferedIOBase):
-    """A stream that compresses into a `Buffered`, and ends with it."""
+    """A stream that compresses into a `Buffered`, and is published or discarded with it."""
 
     def __init__(self, stream: Any, file: Buffered) -> None:
         self._stream = stream
@@ -238,7 +243,7 @@ class Compressed(_Ends, io.BufferedIOBase):
 
 
 class Text(_Ends, io.TextIOWrapper):
-    """Text that is encoded into a `Buffered` or a `Compressed`, and ends with it."""
+    """Text that is encoded into a `Buffered` or a `Compressed`, and is published or discarded with it."""
 
     def __init__(self, file: Any, **how: Any) -> None:
         io.TextIOWrapper.__init__(self, file, **how)

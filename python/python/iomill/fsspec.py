@@ -34,8 +34,29 @@ from ._writing import Buffered, Compressed, Text, Written
 _COPY_BYTES = 8 << 20
 
 
+def text_of(path: Any) -> str:
+    """A path of fsspec as text. TypeError for any other object, with advice."""
+    path = stringify_path(path)
+    return path if isinstance(path, str) else path_of(path)
+
+
+def bounds_of(paths: Any, starts: Any, ends: Any) -> tuple[list[Any], list[Any]]:
+    """The bounds of `cat_ranges`, one of each for every path. The errors are those of fsspec."""
+    if not isinstance(paths, list):
+        raise TypeError(f"cat_ranges: the paths must be a list, and this is a {type(paths).__name__}")
+    starts = starts if isinstance(starts, list) else [starts] * len(paths)
+    ends = ends if isinstance(ends, list) else [ends] * len(paths)
+    if not len(paths) == len(starts) == len(ends):
+        raise ValueError(f"cat_ranges: {len(paths)} paths, {len(starts)} starts and {len(ends)} ends")
+    return starts, ends
+
+
 class Whole(AbstractFileSystem):  # type: ignore[misc]
-    """A file system whose files appear whole, when they are closed, or not at all."""
+    """A file system with files that appear as a whole, when they are closed, or not at all. Paths may also be bytes."""
+
+    def expand_path(self, path: Any, *arguments: Any, **options: Any) -> Any:
+        # fsspec would read bytes as a list of numbers.
+        return super().expand_path(os.fsdecode(path) if isinstance(path, bytes) else path, *arguments, **options)
 
     def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         if "r" in mode and "+" not in mode:
@@ -53,19 +74,40 @@ class Whole(AbstractFileSystem):  # type: ignore[misc]
         kind = get_compression(path, compression)
         return file if kind is None else Compressed(compr[kind](file, mode="w"), file)
 
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
+        """Moves files one by one. `cp_file` does it, because fsspec's `copy` finds the pairs of paths. IsADirectoryError
+        for a directory without `recursive`."""
+        # fsspec itself copies all and then removes all. So a file that is moved onto itself would be lost.
+        if isinstance(path1, str) and not recursive and self.isdir(path1):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory: move it with recursive=True", path1)
+        self.copy(path1, path2, recursive, maxdepth, on_error="raise", moves=True, **options)
 
-class IomillFileSystem(Whole):
-    """The files on drives. `drive` is the directory of one of them. With `mode` ``r`` nothing can be written.
 
-    Names with slashes look like files in directories. A directory is there while a file is in it. A name may be a file and a
-    directory; then it is a file for `info`, and `ls` and `find` tell both.
+class _ByPlace(type(Whole)):  # type: ignore[misc]
+    """Makes the path of the drive absolute. fsspec keeps a file system by its arguments, and a pickle has them, too: a
+    relative path would be another drive in another directory."""
 
-    A file that is written appears when it is closed, and replaces an older one at once. It does not appear after an error: if a write
-    failed, if an exception ended its ``with``, or if it was dropped without a close. A file that is open keeps its content.
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if arguments:
+            arguments = (os.path.abspath(path_of(arguments[0])), *arguments[1:])
+        elif "drive" in options:
+            options["drive"] = os.path.abspath(path_of(options["drive"]))
+        return super().__call__(*arguments, **options)
 
-    With `checksums`, each page of a file that is written has a checksum: a page that is not what was written is an OSError, and never wrong bytes.
 
-    The drives are open for reading. A write opens them for writing, for a moment longer than the write takes.
+class IomillFileSystem(Whole, metaclass=_ByPlace):
+    """The files on drives. `drive` is the directory of one of the drives. With `mode` ``r`` it only reads.
+
+    Names with slashes look like files in directories. A directory exists as long as a file is in it. A name may be both
+    a file and a directory: then `info` returns the file, and `ls` and `find` return both.
+
+    A written file appears when it is closed, and replaces an older one at once. It does not appear if a write failed,
+    if an exception ended its ``with``, or if it was dropped without a close. An open file keeps its content.
+
+    With `checksums` each page of a written file has a checksum: a page with wrong contents is an OSError, and is never
+    returned.
+
+    The drives are open for reading. A write opens them for writing, until a moment after the write.
     """
 
     protocol = "iomill"
@@ -76,10 +118,11 @@ class IomillFileSystem(Whole):
         super().__init__(**options)
         if mode not in ("r", "r+"):
             raise ValueError(f"mode must be one of ['r', 'r+'] (got {mode!r})")
-        self._drive = path_of(drive)
+        # The settings of fsspec may have it, and then it is not yet absolute.
+        self._drive = os.path.abspath(path_of(drive))
         self._mode = mode
         self._checksums = checksums
-        # It is opened at the first use: a worker that gets a file system must not fail while it takes it in.
+        # The drives are opened at the first use: a worker must not fail while it unpickles a file system.
         self._opened: Drives | None = None
         self._is_closed = False
         self._writing = Lingering(self._drive)
@@ -106,10 +149,12 @@ class IomillFileSystem(Whole):
     def close(self) -> None:
         """Ends this use of the drives. fsspec then makes a new file system for the same drive."""
         self._is_closed = True
-        self._writing.settle()
-        if self._opened is not None:
-            self._opened.close()
         self._cache.pop(getattr(self, "_fs_token_", None), None)
+        try:
+            self._writing.settle()
+        finally:
+            if self._opened is not None:
+                self._opened.close()
 
     def __reduce__(self) -> Any:
         settle()
@@ -119,8 +164,7 @@ class IomillFileSystem(Whole):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        path = stringify_path(path)
-        return path.removeprefix("iomill://").strip("/")
+        return text_of(path).removeprefix("iomill://").strip("/")
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
         path = self._strip_protocol(path)
@@ -135,12 +179,12 @@ class IomillFileSystem(Whole):
         try:
             stat = native.stat(name)
         except (FileNotFoundError, ValueError):
-            # No file has a name that the drives refuse.
+            # A file with an invalid name does not exist.
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
         return _info((name, stat["size"], stat["version"], stat["created_ns"], stat["modified_ns"]))
 
     def _is_directory(self, path: str) -> bool:
-        return not path or bool(self.drives._native.entries(f"{path}/", "/"))
+        return not path or self.drives._native.has_prefix(f"{path}/")
 
     def info(self, path: str, **options: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -152,7 +196,7 @@ class IomillFileSystem(Whole):
             raise
 
     def exists(self, path: str, **options: Any) -> bool:
-        # Before the rest: drives that are not there are an error.
+        # First of all: missing drives are an error.
         _ = self.drives
         try:
             self.info(path)
@@ -169,7 +213,8 @@ class IomillFileSystem(Whole):
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """The files below a path, and the file of this name. A name that is a file and a directory is found as a file."""
+        """The files below a path, and the file of this name. A name that is both a file and a directory is returned as
+        a file."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path)
@@ -194,18 +239,21 @@ class IomillFileSystem(Whole):
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        """Does nothing: a directory is there while a file is in it."""
+        """Does nothing: a directory exists as long as a file is in it."""
 
     makedirs = mkdir
 
     def rmdir(self, path: str) -> None:
-        """OSError if there is a file in it."""
-        if self._is_directory(self._strip_protocol(path)):
+        """OSError if a file is in it, NotADirectoryError if it is a file."""
+        name = self._strip_protocol(path)
+        if self._is_directory(name):
             raise OSError(errno.ENOTEMPTY, "directory not empty", path)
+        if self.isfile(name):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
 
     def rm_file(self, path: str) -> None:
         name = self._strip_protocol(path)
-        self._file_info(name)
+        self._check_file(name)
         with self._changing() as drives:
             drives.delete(name)
 
@@ -218,15 +266,18 @@ class IomillFileSystem(Whole):
                 if name in drives:
                     drives.delete(name)
                 elif not self._is_directory(name):
-                    # A directory has gone with its last file.
+                    # A directory has disappeared with its last file.
                     if not recursive:
                         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
                 elif not recursive:
                     raise IsADirectoryError(errno.EISDIR, "it is a directory: remove it with recursive=True", name)
 
-    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+    def cp_file(self, path1: str, path2: str, *, moves: bool = False, **options: Any) -> None:
         name = self._strip_protocol(path1)
         if self.isdir(name):
+            return
+        if moves:
+            self.mv_file(path1, path2)
             return
         self._file_info(name)
         with self._changing() as drives:
@@ -234,8 +285,11 @@ class IomillFileSystem(Whole):
 
     def mv_file(self, path1: str, path2: str, **options: Any) -> None:
         """Renames a file, durably."""
-        with self._changing() as drives:
-            drives.rename(self._strip_protocol(path1), self._strip_protocol(path2))
+        old, new = self._strip_protocol(path1), self._strip_protocol(path2)
+        self._file_info(old)
+        if old != new:
+            with self._changing() as drives:
+                drives.rename(old, new)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         with self._to_read(path) as file:
@@ -244,16 +298,23 @@ class IomillFileSystem(Whole):
 
     def _to_read(self, path: str) -> File:
         name = self._strip_protocol(path)
-        # Its error is fsspec's.
-        self._file_info(name)
+        self._check_file(name)
         return self.drives.open(name)
+
+    def _check_file(self, name: str) -> None:
+        """Raises fsspec's error for a name that no file has."""
+        try:
+            self._file_info(name)
+        except FileNotFoundError:
+            if self._is_directory(name):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name) from None
+            raise
 
     def cat_ranges(
         self, paths: Any, starts: Any, ends: Any, max_gap: Any = None, on_error: str = "return", **options: Any
     ) -> list[Any]:
-        """One gather for each file."""
-        starts = starts if isinstance(starts, list) else [starts] * len(paths)
-        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+        """Reads the ranges of each file by one gather."""
+        starts, ends = bounds_of(paths, starts, ends)
         places = collections.defaultdict(list)
         for place, path in enumerate(paths):
             places[self._strip_protocol(path)].append(place)
@@ -281,9 +342,10 @@ class IomillFileSystem(Whole):
     ) -> Any:
         if mode == "rb":
             file = self._to_read(path)
-            # Who names a cache of fsspec wants a file that has one.
-            if options.keys() & {"cache_type", "cache_options"}:
-                known = {key: options[key] for key in ("cache_type", "cache_options") if options.get(key)}
+            # A caller that names one of fsspec's caches gets a file with that cache. For each short read at a random
+            # place fsspec's default would read 5 MiB.
+            known = {key: options[key] for key in ("cache_type", "cache_options") if options.get(key)}
+            if known:
                 return _Fetched(self, path, file, block_size or "default", **known)
             return _Reader(file)
         if mode not in ("wb", "xb", "ab"):
@@ -316,7 +378,9 @@ class IomillFileSystem(Whole):
 
 
 class _Reader(io.BufferedReader):
-    """A file to read, with its length as fsspec's own files have it."""
+    """A file to read, with the attributes `mode` and `size` of fsspec's own files."""
+
+    mode = "rb"
 
     @property
     def size(self) -> int:
@@ -324,7 +388,7 @@ class _Reader(io.BufferedReader):
 
 
 class _Fetched(AbstractBufferedFile):  # type: ignore[misc]
-    """A file to read by one of fsspec's caches."""
+    """A file to read through one of fsspec's caches."""
 
     def __init__(self, files: IomillFileSystem, path: str, file: File, block_size: int | str, **cache: Any) -> None:
         self._file = file
@@ -346,7 +410,7 @@ def _info(entry: tuple[str, int, int, int, int]) -> dict[str, Any]:
         "name": name,
         "size": size,
         "type": "file",
-        # By it caches know whether a file has changed. A change within the file has the same one, but a later time.
+        # It shows caches whether a file has changed. A change within the file keeps the version, but has a later time.
         "version": version,
         "created": _time(created_ns),
         "modified": _time(modified_ns),

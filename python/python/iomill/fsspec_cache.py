@@ -13,27 +13,25 @@ b'one two three'
 from __future__ import annotations
 
 import collections
-import contextlib
 import errno
 import io
 import os
 from typing import Any
 
 from fsspec.implementations.chained import ChainedFileSystem
-from fsspec.utils import stringify_path
 
 from ._cache import Cache
 from ._origins import CachedStore, ObjectMeta, RemoteFile
 from ._writing import Buffered, Written
-from .fsspec import Whole
+from .fsspec import Whole, bounds_of, text_of
 
-# The URLs of fsspec's protocols.
+# The schemes of URLs, by fsspec's protocols.
 _URLS = {
     "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az", "adl": "az",
     "http": "http", "https": "https", "file": "file", "local": "file",
 }  # fmt: skip
 
-# Settings of s3fs and its like, as the stores here name them.
+# The names of the stores here for settings of s3fs and similar file systems.
 _SETTINGS = {
     "key": "aws_access_key_id", "secret": "aws_secret_access_key", "token": "aws_session_token", "endpoint_url": "aws_endpoint_url",
     "region_name": "aws_region",
@@ -43,10 +41,11 @@ _SETTINGS = {
 
 
 class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
-    """The objects of another protocol through a cache. `cache` has the directories of its drives, or is an `iomill.Cache`.
+    """The objects of another protocol through a cache. `cache` has the directories of its drives, or is an
+    `iomill.Cache`.
 
-    The store is read by iomill, and not by the other protocol's class, which only says how paths look. Credentials are those of
-    `iomill.cached`; `config` has others. Files are written by one put when they are closed. Other options are those of
+    iomill itself reads the store. The class of the other protocol only defines the form of paths. Credentials are those
+    of `iomill.cached`; `config` has others. A file is written by one put when it is closed. Other options are those of
     `iomill.Cache`.
     """
 
@@ -66,7 +65,7 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
         super().__init__()
         if target_protocol not in _URLS:
             raise ValueError(
-                f"iomillcache::{target_protocol}://: there are {', '.join(sorted(set(_URLS)))}; use that protocol by itself"
+                f"iomillcache::{target_protocol}://: it supports {', '.join(sorted(set(_URLS)))}; use that protocol without a cache"
             )
         if cache is None:
             raise ValueError("iomillcache: give the directories of a cache by the option `cache`")
@@ -79,15 +78,14 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        path = stringify_path(path)
-        path = path.removeprefix("iomillcache::").removeprefix("iomillcache://")
+        path = text_of(path).removeprefix("iomillcache::").removeprefix("iomillcache://")
         scheme, found, rest = path.partition("://")
         if found and scheme in _URLS:
             path = path if scheme in ("http", "https") else rest
         return path.rstrip("/")
 
     def _parts(self, path: Any) -> tuple[CachedStore, str, str]:
-        """The store of a path, the key in it, and what paths begin with before keys."""
+        """The store of a path, its key, and the prefix of the store's paths before keys."""
         path = self._strip_protocol(path)
         if self._scheme == "file":
             base, start, key = "file:///", "/" if path.startswith("/") else "", path.strip("/")
@@ -132,7 +130,7 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
             except FileNotFoundError:
                 pass
             except OSError:
-                # A directory of files is no object.
+                # A directory of the local file system is not an object.
                 if self._scheme != "file":
                     raise
         listed = store.list_with_delimiter(key or None)
@@ -141,18 +139,18 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def created(self, path: str) -> Any:
-        raise NotImplementedError("a store does not tell when an object was made")
+        raise NotImplementedError("a store does not report the creation time of an object")
 
     def modified(self, path: str) -> Any:
         return self.info(path)["LastModified"]
 
     def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        """Does nothing: a directory is there while an object is in it."""
+        """Does nothing: a directory exists as long as an object is in it."""
 
     makedirs = mkdir
 
     def rmdir(self, path: str) -> None:
-        """Does nothing, as `mkdir`."""
+        """Does nothing, like `mkdir`."""
 
     def rm_file(self, path: str) -> None:
         store, key, _ = self._parts(path)
@@ -163,10 +161,17 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
-            # A directory has gone with its last file.
-            with contextlib.suppress(FileNotFoundError):
-                if self.info(name)["type"] == "file":
-                    self.rm_file(name)
+            try:
+                is_file = self.info(name)["type"] == "file"
+            except FileNotFoundError:
+                # A directory has disappeared with its last file.
+                if not recursive:
+                    raise
+                continue
+            if is_file:
+                self.rm_file(name)
+            elif not recursive:
+                raise IsADirectoryError(errno.EISDIR, "it is a directory: remove it with recursive=True", name)
 
     def exists(self, path: str, **options: Any) -> bool:
         try:
@@ -175,8 +180,8 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
             return False
         return True
 
-    def cp_file(self, path1: str, path2: str, **options: Any) -> None:
-        if self.isdir(path1):
+    def cp_file(self, path1: str, path2: str, *, moves: bool = False, **options: Any) -> None:
+        if self.isdir(path1) or (moves and self._strip_protocol(path1) == self._strip_protocol(path2)):
             return
         store, old, _ = self._parts(path1)
         other, new, _ = self._parts(path2)
@@ -184,6 +189,8 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
             store.copy(old, new)
         else:
             other.put(new, store.get(old).buffer())
+        if moves:
+            store.delete(old)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
         store, key, _ = self._parts(path)
@@ -192,17 +199,19 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
         return self._ranges(store, key, [(start, end)])[0]
 
     def _ranges(self, store: CachedStore, key: str, wanted: list[tuple[Any, Any]]) -> list[bytes]:
-        size = store.head(key)["size"]
-        bounds = [slice(start, end).indices(size) for start, end in wanted]
-        starts = [first for first, _, _ in bounds]
-        return store.get_ranges(key, starts=starts, lengths=[max(0, last - first) for first, last, _ in bounds])
+        """Ranges of one content, also those that count from its end."""
+        with store.open(key) as file:
+            bounds = [slice(start, end).indices(len(file)) for start, end in wanted]
+            ranges = [(first, max(0, last - first)) for first, last, _ in bounds]
+            if len(ranges) == 1:
+                return [file.read_at(*ranges[0])]
+            return [bytes(part) for part in file.read_ranges(ranges)]
 
     def cat_ranges(
         self, paths: Any, starts: Any, ends: Any, max_gap: Any = None, on_error: str = "return", **options: Any
     ) -> list[Any]:
-        """One gather for each object."""
-        starts = starts if isinstance(starts, list) else [starts] * len(paths)
-        ends = ends if isinstance(ends, list) else [ends] * len(paths)
+        """Reads the ranges of each object by one gather."""
+        starts, ends = bounds_of(paths, starts, ends)
         places = collections.defaultdict(list)
         for place, path in enumerate(paths):
             places[path].append(place)
@@ -248,7 +257,7 @@ def _again(protocol: str, arguments: Any, options: Any) -> Any:
 
 
 class _Reader(io.BufferedReader):
-    """An object to read, with its length as fsspec's own files have it."""
+    """An object to read, with the attribute `size` of fsspec's own files."""
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file, 1 << 20)
@@ -259,7 +268,7 @@ class _Reader(io.BufferedReader):
 
 
 class _Pending:
-    """An object that is not put yet. It is to `Written` what a draft of an array is."""
+    """An object that is not yet put. `Written` uses it like a draft of an array."""
 
     def __init__(self, store: CachedStore, key: str, content: io.BytesIO) -> None:
         self._store = store
@@ -280,6 +289,6 @@ class _Pending:
 
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the other protocol's class as those of the stores here."""
+    """Translates settings of the other protocol's class to those of the stores here."""
     options = {**options, **options.get("client_kwargs", {})}
     return {_SETTINGS[name]: value for name, value in options.items() if name in _SETTINGS and value is not None}

@@ -1,4 +1,4 @@
-"""Rows for torch: a dataset, and a loader that gathers the next batches while one is trained on.
+"""Rows for torch: a dataset, and a loader that gathers the next batches during the training step.
 
 >>> import numpy, iomill, iomill.torch
 >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
@@ -28,10 +28,10 @@ _PAGE_BYTES = 4096
 
 
 class RowDataset(Dataset[Any]):
-    """Rows as a dataset with numbers, for ``torch.utils.data.DataLoader`` with workers of any kind.
+    """Rows as a dataset with indices, for ``torch.utils.data.DataLoader`` with workers of any kind.
 
-    An item is the row of each array: a tensor if there is one array, else a tuple. A loader that asks for several items at
-    once gets them by one gather. Workers open the files again by themselves.
+    An item is one row of each array: a tensor for one array, otherwise a tuple. Several items that a loader requests at
+    once are one gather. Workers open the files again.
 
     >>> import numpy, iomill, iomill.torch
     >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
@@ -56,17 +56,19 @@ class RowDataset(Dataset[Any]):
 
 
 class RowLoader:
-    """Batches of rows, gathered ahead: while one is trained on, threads gather the next `ahead` ones.
+    """Batches of rows, gathered ahead: during a training step, threads gather the next `ahead` batches.
 
-    A batch is a tensor of each array, one of them or a tuple. Without `shuffle` batches follow each other. With it each
-    iteration has another order; `seed` makes it the same for each run. `ids` are the rows to take, all by default: an
-    array, or batches of numbers from a sampler if `batch_size` is None. The last batch may be shorter, unless `drop_last`.
+    A batch is a tensor for one array, otherwise a tuple of tensors. Without `shuffle` the rows are in order. With
+    `shuffle` each iteration has another order; `seed` makes the orders the same in each run. `ids` are the rows to
+    take, by default all: an array, or batches of numbers from a sampler if `batch_size` is None. The last batch may be
+    shorter, unless `drop_last`.
 
-    A shuffled order is known ahead, and so is the next one. If rows are shorter than a page of 4 KiB, and are more than the
-    cache holds, a page that comes again late leaves the cache after its use. So the cache keeps those that come again
-    soonest.
+    The shuffled orders of this iteration and the next one are known ahead. If rows are shorter than a page of 4 KiB,
+    and need more memory than the cache has, the loader evicts a page after its use if its next use is late. So the
+    cache keeps the pages with the earliest next uses.
 
-    The tensors are in pinned memory if `pin_memory`, by default if CUDA is there. ValueError if the arrays differ in length.
+    With `pin_memory` the tensors are in pinned memory. This is the default if CUDA is available. ValueError if the
+    arrays differ in length.
 
     >>> import numpy, iomill, iomill.torch
     >>> numpy.save("features.npy", numpy.arange(12, dtype="f4").reshape(4, 3))
@@ -89,10 +91,10 @@ class RowLoader:
         ahead: int = 2,
         pin_memory: bool | None = None,
     ) -> None:
-        # Integers of numpy would wrap.
+        # Integers of numpy would wrap around.
         batch_size = None if batch_size is None else operator.index(batch_size)
         if ahead < 1:
-            raise ValueError(f"ahead={ahead}: at least one batch is gathered ahead")
+            raise ValueError(f"ahead={ahead}: at least one batch must be gathered ahead")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size={batch_size}: a batch has at least one row")
         if batch_size is None and (ids is None or shuffle or drop_last):
@@ -116,7 +118,7 @@ class RowLoader:
         return whole + (rest > 0 and not self._drop_last)
 
     def _batches(self) -> Iterator[tuple[Any, list[bytes] | None]]:
-        """The numbers of each batch, and of each array which pages leave the cache after the batch."""
+        """The row numbers of each batch, and for each array the pages to evict after the batch."""
         if self._batch_size is None:
             for batch in self._ids:  # type: ignore[union-attr]
                 yield batch, None
@@ -127,7 +129,7 @@ class RowLoader:
             yield ids[part], far and [pages[part] for pages in far]
 
     def _order(self) -> tuple[NDArray[Any], list[bytes] | None]:
-        """The order of an iteration, with what leaves the cache after each row."""
+        """The order of an iteration, with the pages to evict after each row."""
         rows = np.asarray(self._ids)
         if not self._shuffle:
             return rows, None
@@ -175,13 +177,14 @@ class RowLoader:
 
 
 def _share_pages(rows: RowArray) -> bool:
-    """Whether an order asks for the usual page more than once. A row of a page does so if it does not begin with one."""
+    """Whether an order reads most pages more than once. Rows of a page's length do so if they do not begin with a
+    page."""
     row_bytes = rows._row_bytes
     return 0 < row_bytes < _PAGE_BYTES or row_bytes == _PAGE_BYTES and rows._start % _PAGE_BYTES != 0
 
 
 def _dtype(rows: RowArray) -> torch.dtype:
-    """The type of the tensors of rows: also one that numpy does not have, such as bfloat16."""
+    """The type of the tensors of rows, also one that numpy does not have, such as bfloat16."""
     if rows._element is None:
         return torch.from_numpy(np.empty(0, rows.dtype)).dtype
     dtype = getattr(torch, rows._element, None)
@@ -194,7 +197,7 @@ def _tensor(rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
     taken = rows.take(ids)
     if rows._element is None:
         return torch.from_numpy(taken)
-    # By its bits, because torch takes no such ndarray.
+    # By its bits, because torch does not accept such an ndarray.
     bits = np.int16 if taken.dtype.itemsize == 2 else np.uint8
     return torch.from_numpy(taken.view(bits)).view(_dtype(rows))
 
@@ -203,7 +206,9 @@ def _of_one_length(arrays: tuple[RowArray, ...]) -> tuple[RowArray, ...]:
     if not arrays:
         raise ValueError("no arrays: give at least one")
     if len({len(rows) for rows in arrays}) > 1:
-        raise ValueError(f"the arrays have {', '.join(str(len(rows)) for rows in arrays)} rows: they must have as many")
+        raise ValueError(
+            f"the arrays have {', '.join(str(len(rows)) for rows in arrays)} rows: they must have the same number"
+        )
     return arrays
 
 

@@ -1,4 +1,4 @@
-"""Stores for Zarr whose reads go through iomill's cache and engines: of a directory, of drives, and of a remote store.
+"""Stores for Zarr that read through iomill's cache and engines: of a directory, of drives, and of a remote store.
 
 >>> import numpy, zarr, iomill.zarr
 >>> store = iomill.zarr.IomillStore("volume.zarr")
@@ -51,16 +51,17 @@ from ._files import File
 from ._openings import is_drive, settle
 from ._origins import CachedStore, cached
 
-# The files that stay open, of all stores of a process together: those that were used last.
+# The number of files that stay open, of all stores of a process together. They are the last used ones.
 _OPEN_FILES = 64
 
-# A file that has changed more lately than this may change again without another time, in nanoseconds. The second is for clocks of whole or even
-# seconds, which a round time may come from.
+# A file with a more recent change than this, in nanoseconds, may change again without another time. The second value is
+# for round times, which may be from clocks of whole or even seconds.
 _SETTLED_NS = 100_000_000
 _COARSE_NS = 2_100_000_000
 _ROUND_NS = 10_000_000
 
-# A second after a file was opened, its process looks which ones another program has deleted or replaced. Then it looks less and less often.
+# A second after a file was opened, the process checks which open files another program has deleted or replaced. Later
+# checks are less and less frequent.
 _FIRST_LOOK_S = 1.0
 _LAST_LOOK_S = 60.0
 
@@ -70,7 +71,7 @@ _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 class _Files:
     """The open files of all stores of this process.
 
-    Those that were replaced or deleted are closed when another one is opened, and otherwise some time later.
+    Replaced and deleted files are closed when another file is opened, or some time later.
     """
 
     def __init__(self) -> None:
@@ -92,7 +93,7 @@ class _Files:
         file = File(path)
         file._native.expect_random()
         found = os.stat(path)
-        # If the version is the same before and after, it is that of the file that was opened.
+        # If the version is the same before and after the opening, it is that of the opened file.
         if _version(found) == version and _is_settled(found):
             self._hold(path, version, file)
         else:
@@ -111,13 +112,13 @@ class _Files:
     def _forget_changed(self) -> None:
         with self._lock:
             all_files = list(self._files.items())
-        # A read that still uses one keeps it open.
+        # A file that a read still uses stays open until the read ends.
         for path, (was, _) in all_files:
             if _version_now(path) != was:
                 self.forget(path)
 
     def _look_in(self, seconds: float) -> None:
-        """Looks after this time or earlier, if files are open. The caller has the lock."""
+        """Checks after this time or earlier, if files are open. The caller holds the lock."""
         if self._look is not None:
             if self._look.interval <= seconds:
                 return
@@ -126,7 +127,7 @@ class _Files:
         if self._files and not self._is_ending:
             self._look = threading.Timer(seconds, self._look_now, [seconds])
             self._look.daemon = True
-            # Where no thread can be started, the next opening looks.
+            # If no thread can be started, the next opening checks.
             with contextlib.suppress(RuntimeError):
                 self._look.start()
 
@@ -138,7 +139,7 @@ class _Files:
                 self._look_in(min(waited * 2, _LAST_LOOK_S))
 
     def end(self) -> None:
-        """Waits for a look. A thread that closes a file while the interpreter ends would end the process."""
+        """Waits for a check. A thread that closes a file while the interpreter ends would crash the process."""
         with self._lock:
             self._is_ending = True
             look, self._look = self._look, None
@@ -148,14 +149,14 @@ class _Files:
                 look.join()
 
     def forget(self, path: str) -> None:
-        """Lets go of what is at a path, and below it."""
+        """Closes the files at a path, and below it."""
         with self._lock:
             for known in [known for known in self._files if known == path or known.startswith(path + os.sep)]:
                 del self._files[known]
 
 
 def _version(found: os.stat_result) -> Any:
-    # No program can set the time of the last change.
+    # The last one, ctime, is included because no program can set it.
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -167,19 +168,20 @@ def _version_now(path: str) -> Any:
 
 
 def _is_settled(found: os.stat_result) -> bool:
-    """Whether another content would have another version."""
+    """Whether a later change would give another version."""
     window = _COARSE_NS if found.st_ctime_ns % _ROUND_NS == 0 else _SETTLED_NS
     return time.time_ns() - found.st_ctime_ns > window
 
 
 _open_files = _Files()
-# A forked child opens its own: a thread that the child does not have may hold the lock.
+# A forked child opens its own files: a thread that the child does not have may hold the lock.
 os.register_at_fork(after_in_child=_open_files.forget_all)
 atexit.register(_open_files.end)
 
 
 class _Gathering(Store):
-    """A store whose keys are files of iomill: all that a call asks of one file is one gather, and files are read together."""
+    """A store with a file of iomill for each key. All ranges of one file in a call are one gather, and files are read
+    concurrently."""
 
     def _file(self, key: str) -> File:
         raise NotImplementedError
@@ -214,27 +216,27 @@ class _Gathering(Store):
 
 
 class IomillStore(_Gathering, LocalStore):
-    """Zarr's LocalStore on any file system, read through iomill: chunks that are read again come out of its cache.
+    """Zarr's LocalStore on any file system, read through iomill: chunks that are read again are read from its cache.
 
-    All that a call asks of one file is one gather, and files are read together. So a Zarr with shards serves random
-    chunks best. Writes, deletes and lists are those of LocalStore. `root` is the directory.
+    All ranges of one file in a call are one gather, and files are read concurrently. So random chunks are fastest in a
+    Zarr with shards. Writes, deletes and lists are those of LocalStore. `root` is the directory.
 
-    It may be used from several threads, and sent to other processes. ValueError if `root` is a drive: files on
-    drives are those of `DrivesStore`.
+    Several threads may use it, and it can be pickled. ValueError if `root` is a drive: use `DrivesStore` for files on
+    drives.
     """
 
     def __init__(self, root: pathlib.Path | str, *, read_only: bool = False) -> None:
         place = path_of(root)
         if is_drive(place):
             raise ValueError(
-                f"{place} is a drive: files beside those of its set would be on this drive alone; "
+                f"{place} is a drive: files beside those of its set would be on this drive alone;  "
                 "use iomill.zarr.DrivesStore(drive, prefix), or another directory"
             )
         inside = pathlib.Path(os.path.realpath(place))
         for above in (inside, *inside.parents):
             if above.name == "iomill" and is_drive(str(above.parent)):
                 raise ValueError(
-                    f"{place} is in the directory `iomill` of a drive, which is for its set of drives alone: name another"
+                    f"{place} is in the directory `iomill` of a drive, which belongs to the set of drives: name another directory"
                 )
         super().__init__(place, read_only=read_only)
 
@@ -242,7 +244,7 @@ class IomillStore(_Gathering, LocalStore):
         return f"IomillStore('{self}')"
 
     def _file(self, key: str) -> File:
-        # A file that was replaced or changed is opened again, and then its old pages are not used.
+        # A replaced or changed file is opened again, without its old pages.
         return _open_files.open(self._path(key))
 
     def _path(self, key: str) -> str:
@@ -279,14 +281,15 @@ class IomillStore(_Gathering, LocalStore):
 class DrivesStore(_Gathering):
     """A store on drives: each key is a file on them, with a name that begins with `prefix`.
 
-    `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears whole or not at
-    all, and is durable. All that a call asks of one file is one gather, and files are read together.
+    `drive` is the directory of one of the drives. Chunks and shards are spread over all of them. A value appears as a
+    whole or not at all, and is durable. All ranges of one file in a call are one gather, and files are read
+    concurrently.
 
-    With `checksums`, each page of a file that is written has a checksum: a page that is not what was written is an OSError, and never wrong
-    bytes.
+    With `checksums` each page of a written file has a checksum: a page with wrong contents is an OSError, and is never
+    returned.
 
-    It may be used from several threads, and sent to other processes. The drives are open for reading; a write opens them for writing,
-    for a moment longer than the write takes.
+    Several threads may use it, and it can be pickled. The drives are open for reading. A write opens them for writing,
+    until a moment after the write.
     """
 
     supports_writes = True
@@ -295,10 +298,11 @@ class DrivesStore(_Gathering):
 
     def __init__(self, drive: Path, prefix: str = "", *, read_only: bool = False, checksums: bool = False) -> None:
         super().__init__(read_only=read_only)
-        self._drive = path_of(drive)
+        # It is opened at the first use, and the process may be in another directory then.
+        self._drive = os.path.abspath(path_of(drive))
         self._prefix = prefix.strip("/")
         self._checksums = checksums
-        # It is opened at the first use, and by each process for itself.
+        # Each process opens the drives at its first use.
         self._drives: Drives | None = None
         self._writing: Lingering | None = None
 
@@ -439,18 +443,22 @@ class DrivesStore(_Gathering):
         return self.drives.size_of(self._name(key))
 
     def close(self) -> None:
-        if self._writing is not None:
-            self._writing.settle()
-        if self._drives is not None:
-            self._drives.close()
-            self._drives = None
-        super().close()
+        drives, self._drives = self._drives, None
+        # All steps, whatever fails, in the reverse order.
+        with contextlib.ExitStack() as ends:
+            ends.callback(super().close)
+            if drives is not None:
+                ends.callback(drives.close)
+            if self._writing is not None:
+                ends.callback(self._writing.settle)
 
 
 class RemoteStore(Store):
-    """A store of Zarr over `iomill.cached`: chunks that were read before come from local drives. What a call asks of one object is one gather.
+    """A store of Zarr over `iomill.cached`: chunks that were read before are read from local drives. All ranges of one
+    object in a call are one gather.
 
-    `store` is a `CachedStore`, or a URL; then the other arguments are those of `iomill.cached`. Writes pass to the origin.
+    `store` is a `CachedStore`, or a URL; then the other arguments are those of `iomill.cached`. Writes are made at the
+    origin.
     """
 
     supports_writes = True
@@ -505,9 +513,14 @@ class RemoteStore(Store):
         return values
 
     async def _read(self, key: str, asked: list[ByteRequest | None]) -> list[bytes]:
-        if asked == [None]:
-            return [(await self.store.get_async(key)).buffer()]
-        # Only the length says where other ranges begin, and a range may end behind the object.
+        if len(asked) == 1:
+            try:
+                return [(await self.store.get_async(key, options=_option(asked[0]))).buffer()]
+            except OSError as error:
+                # A range behind the end, which is empty for Zarr.
+                if asked == [None] or "range" not in str(error).lower():
+                    raise
+        # The begin of other ranges depends on the length, and a range may end beyond the object.
         size = (await self.store.head_async(key))["size"]
         ranges = [_range(size, one) for one in asked]
         starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
@@ -563,7 +576,7 @@ class RemoteStore(Store):
                 yield meta["path"]
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        # A store lists below whole segments.
+        # A store only lists below whole segments.
         within = prefix.rstrip("/") if prefix.endswith("/") else prefix.rpartition("/")[0]
         async for chunk in self.store.list_async(within or None):
             for meta in chunk:
@@ -590,8 +603,21 @@ def _drives_store(drive: str, prefix: str, read_only: bool, checksums: bool) -> 
     return DrivesStore(drive, prefix, read_only=read_only, checksums=checksums)
 
 
+def _option(wanted: ByteRequest | None) -> dict[str, Any] | None:
+    """A requested range as an option of `CachedStore.get`."""
+    if isinstance(wanted, RangeByteRequest):
+        return {"range": (wanted.start, wanted.end)}
+    if isinstance(wanted, OffsetByteRequest):
+        return {"range": {"offset": wanted.offset}}
+    if isinstance(wanted, SuffixByteRequest):
+        return {"range": {"suffix": wanted.suffix}}
+    if wanted is not None:
+        raise TypeError(f"Unexpected byte_range, got {wanted}.")
+    return None
+
+
 def _range(size: int, wanted: ByteRequest | None) -> tuple[int, int]:
-    """The offset and length of what is wanted of a file."""
+    """The offset and length of a requested range of a file."""
     if wanted is None:
         return 0, size
     if isinstance(wanted, RangeByteRequest):

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::runtime::NativeRuntime;
 
-/// A cache on local drives. It follows a fork: a child opens the drives at its first call.
+/// A cache on local drives. A forked child opens the drives again at its first call.
 #[pyclass(frozen, module = "iomill._iomill", name = "Cache")]
 pub struct NativeCache(pub Cache);
 
@@ -93,7 +93,7 @@ pub fn open_cache(
 
 #[pymethods]
 impl NativeCache {
-    /// What this process has done with it.
+    /// The counters of this process.
     fn counters(&self) -> HashMap<&'static str, u64> {
         self.0.counters().named().into_iter().collect()
     }
@@ -102,18 +102,23 @@ impl NativeCache {
         self.0.notices()
     }
 
-    /// Memory of the index, of all processes together.
+    /// The memory of the index, which all processes share.
     fn index_bytes(&self) -> u64 {
         self.0.index_bytes()
     }
 
-    /// Waits until what was fetched is written, for at most `seconds`. Whether all of it is.
+    /// Waits until all fetched granules are written, for at most `seconds`. Returns whether they are.
     fn wait_until_written(&self, py: Python<'_>, most: f64) -> PyResult<bool> {
         let most = seconds("most", most)?;
         Ok(py.detach(|| self.0.flush_within(most)))
     }
 
-    /// Waits until all that the drives have is found.
+    /// Unpins all bytes, those of old versions too. Returns how many were pinned.
+    fn unpin_all(&self, py: Python<'_>) -> PyResult<u64> {
+        py.detach(|| self.0.unpin_all()).map_err(refused)
+    }
+
+    /// Waits until the index has the contents of the drives.
     fn wait_until_loaded(&self, py: Python<'_>) {
         py.detach(|| self.0.wait_until_loaded());
     }

@@ -1,8 +1,9 @@
-//! One content of an object, open: the class [`NativeContent`]. It has the methods of `file::NativeFile` that read, so that Python's files and rows are
-//! over either.
+//! One content of an object, open: the class [`NativeContent`]. It has the reading methods of `file::NativeFile`, so
+//! that Python's files and rows work over either.
 
 use std::ops::Range;
 use std::process;
+use std::slice::from_ref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use super::threads::{Told, begin, wait};
 use crate::errors::{closed, lost};
 use crate::memory::Memory;
 
-/// The bytes of the gathers into which a long read is cut.
+/// The bytes of one of the gathers into which a long read is cut.
 const SLICE_BYTES: u64 = 64 << 20;
 
 /// One content of an object.
@@ -31,7 +32,7 @@ pub struct NativeContent {
     name: String,
     #[pyo3(get)]
     len: u64,
-    /// What the process with this number has. `None` after it was closed.
+    /// The content in the process with this number. `None` after the close.
     content: Mutex<Option<(u32, Content)>>,
 }
 
@@ -45,7 +46,7 @@ impl NativeContent {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The content for one call. A forked child opens it again, and it must be the same.
+    /// The content for one call. A forked child opens it again, and it must be unchanged.
     pub fn content(&self, py: Python<'_>) -> PyResult<Content> {
         let known = match &*self.held() {
             None => return Err(closed()),
@@ -59,7 +60,7 @@ impl NativeContent {
             return Err(lost());
         }
         let parents = self.held().replace((process::id(), own.clone()));
-        // It uses a client of the parent's.
+        // It uses a client of the parent.
         std::mem::forget(parents);
         Ok(own)
     }
@@ -69,13 +70,14 @@ impl NativeContent {
     }
 }
 
-/// Reads ranges, one after the other into memory of their length.
+/// Reads ranges into adjacent parts of memory of their total length.
 pub fn read_into(py: Python<'_>, content: &Content, ranges: Vec<Range<u64>>, out: Memory) -> PyResult<()> {
     let parts = wait(py, async { content.read(&ranges).await })?.map_err(exception)?;
     py.detach(|| {
         let mut at = 0;
         for part in parts {
-            // SAFETY: the caller holds the memory's object, and asked for it as writable. `part` panics if the memory is too short.
+            // SAFETY: the caller holds the memory's object, and requested it as writable. `part` panics if the memory
+            // is too short.
             unsafe { out.part(at, part.len()).bytes_mut() }.copy_from_slice(&part);
             at += part.len();
         }
@@ -83,7 +85,7 @@ pub fn read_into(py: Python<'_>, content: &Content, ranges: Vec<Range<u64>>, out
     Ok(())
 }
 
-/// Begins to read ranges. `done` hears of one ndarray of bytes.
+/// Begins to read ranges. `done` gets one ndarray of bytes.
 pub fn begin_read(content: Content, ranges: Vec<Range<u64>>, done: Py<PyAny>) -> PyResult<()> {
     let call = async move {
         let read = content.read(&ranges).await.map(joined);
@@ -117,7 +119,7 @@ fn ranges_of(ranges: Vec<(u64, u64)>) -> PyResult<Vec<Range<u64>>> {
 
 #[pymethods]
 impl NativeContent {
-    /// It is for reading.
+    /// It only reads.
     #[classattr]
     #[allow(non_upper_case_globals, reason = "Python's name")]
     const writable: bool = false;
@@ -145,7 +147,7 @@ impl NativeContent {
         PyBytes::new_with(py, (end - start) as usize, |out| self.fill(py, &content, start, Memory::of_slice(out)))
     }
 
-    /// Reads into a buffer. Returns the number of bytes, which is less than the buffer has only at the end.
+    /// Reads into a buffer. Returns the number of bytes. They are fewer than the buffer has only at the end.
     fn readinto_at(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let content = self.content(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
@@ -155,7 +157,7 @@ impl NativeContent {
         Ok(len)
     }
 
-    /// Gathers ranges, (offset, length) each, one after the other into a buffer of their length.
+    /// Gathers ranges, (offset, length) each, into adjacent parts of a buffer.
     fn readinto_ranges(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, ranges: Vec<(u64, u64)>) -> PyResult<()> {
         let content = self.content(py)?;
         let buffer = PyUntypedBuffer::get(buffer)?;
@@ -173,11 +175,25 @@ impl NativeContent {
         begin_read(self.content(py)?, ranges_of(ranges)?, done)
     }
 
-    /// Brings what the drives lack of a range. Returns the bytes of whole granules, and how many of them came from the origin.
+    /// Fetches the missing granules of a range. Returns the bytes of whole granules, and the number of bytes from the
+    /// origin.
     fn prefetch(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<(u64, u64)> {
         let content = self.content(py)?;
         let brought = wait(py, async { content.prefetch(start..end).await })?.map_err(exception)?;
         Ok((brought.bytes, brought.fetched))
+    }
+
+    /// Fetches the missing granules of a range, and pins the range. Returns the bytes that came from the origin.
+    fn pin(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<u64> {
+        let (content, range) = (self.content(py)?, start..end);
+        let pinned = wait(py, async { content.pin(from_ref(&range), |_| ()).await })?.map_err(exception)?;
+        Ok(pinned.fetched)
+    }
+
+    /// Unpins a range.
+    fn unpin(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
+        let (content, range) = (self.content(py)?, start..end);
+        wait(py, async { content.unpin(from_ref(&range)).await })?.map_err(exception)
     }
 
     /// Reads are at random places anyway.
@@ -185,7 +201,7 @@ impl NativeContent {
 
     fn sync(&self) {}
 
-    /// Closes. A second time it does nothing.
+    /// Closes. A second call does nothing.
     fn close(&self) {
         match self.held().take() {
             Some((process, content)) if process == process::id() => drop(content),

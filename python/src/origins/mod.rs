@@ -1,10 +1,12 @@
-//! Objects of remote stores through a cache on local drives: the classes [`NativeCache`], [`NativeStore`], [`NativeContent`] and [`ContentRows`].
-//! Goals: as for plain files, the interpreter is free while a call waits, Ctrl-C ends it, and a forked child opens all for itself. Non-goals: the
-//! shapes of protocols, which are Python's side.
+//! Objects of remote stores through a cache on local drives: the classes [`NativeCache`], [`NativeStore`],
+//! [`NativeContent`] and [`ContentRows`]. Goals: as for plain files, the interpreter is free while a call waits, Ctrl-C
+//! ends it, and a forked child opens everything for itself. Non-goals: the forms of protocols, which the Python half
+//! has.
 //!
 //! Rules:
-//! 1. What a process has of an origin is its own: a client of HTTP has threads and connections that a child must not touch.
-//! 2. Locks here are held by threads with the interpreter, and for moments. So no thread has one at a fork.
+//! 1. Each process has its own store of an origin: a client of HTTP has threads and connections that a child must not
+//!    use.
+//! 2. Locks here are held by threads with the interpreter, and for moments. So no thread holds one at a fork.
 
 mod cache;
 mod content;
@@ -13,7 +15,6 @@ mod results;
 mod rows;
 mod store;
 mod threads;
-mod url;
 
 pub use cache::{NativeCache, open_cache};
 pub use content::NativeContent;

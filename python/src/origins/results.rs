@@ -31,7 +31,15 @@ pub fn exception(error: Error) -> PyErr {
     PyOSError::new_err((errno, in_words(&error)))
 }
 
-/// A message with all of its causes: a client of HTTP says first that it failed, and last why.
+/// The exception for a URL that names no store.
+pub fn refused(error: iomill_origin::clients::Error) -> PyErr {
+    match error {
+        iomill_origin::clients::Error::Store(error) => exception(error),
+        error => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// A message with all of its causes: a client of HTTP reports the failure first, and the reason last.
 fn in_words(error: &Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -45,11 +53,11 @@ fn in_words(error: &Error) -> String {
     words
 }
 
-/// What a listing and a head say of an object. The path is below `prefix`.
+/// The metadata of an object from a listing or a head. The path is below `prefix`.
 pub fn meta<'py>(py: Python<'py>, meta: &ObjectMeta, prefix: &Path) -> PyResult<Bound<'py, PyDict>> {
     let said = PyDict::new(py);
     said.set_item("path", below(&meta.location, prefix))?;
-    // Nanoseconds since the start of 1970: Python's side makes it a time.
+    // Nanoseconds since the start of 1970: the Python half makes it a time.
     said.set_item("last_modified", meta.last_modified.timestamp_nanos_opt().unwrap_or(0))?;
     said.set_item("size", meta.size)?;
     said.set_item("e_tag", &meta.e_tag)?;

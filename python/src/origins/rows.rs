@@ -1,4 +1,4 @@
-//! Rows of one length in an object: the class [`ContentRows`], under `RowArray` as `rows::Rows` is.
+//! Rows of one length in an object: the class [`ContentRows`], below `RowArray` like `rows::Rows`.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::ids::row_numbers;
 use crate::memory::Memory;
 use crate::rows::Places;
 
-/// The rows and bytes of the parts into which a gather is cut, to bound its memory.
+/// The rows and bytes of one of the parts into which a gather is cut, to bound its memory.
 const SLICE_ROWS: usize = 16 << 10;
 const SLICE_BYTES: usize = 64 << 20;
 
@@ -60,7 +60,7 @@ impl ContentRows {
         Ok(())
     }
 
-    /// Reads rows that follow each other into `out`, an array in C order with as many bytes.
+    /// Reads adjacent rows into `out`, an array in C order with as many bytes.
     fn read_range(&self, py: Python<'_>, start: u64, count: u64, out: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let content = self.content.get().content(py)?;
         if start.checked_add(count).is_none_or(|end| end > self.places.count()) {
@@ -84,11 +84,11 @@ impl ContentRows {
         begin_read(self.content.get().content(py)?, self.ranges(&ids), done)
     }
 
-    /// Begins to bring rows to the drives.
+    /// Begins to fetch rows to the drives.
     fn prefetch(&self, py: Python<'_>, ids: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
         let ids = row_numbers(ids, self.places.count())?;
         let (content, ranges) = (self.content.get().content(py)?, self.ranges(&ids));
-        // What fails is asked for again by the take.
+        // After a failure the take requests the rows again.
         handle()?.spawn(async move { content.read(&ranges).await.map(drop) });
         Ok(())
     }

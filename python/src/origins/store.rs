@@ -1,4 +1,5 @@
-//! The objects of an origin through a cache: the class [`NativeStore`]. Each method runs to its end, or behind the call if there is a `done`.
+//! The objects of an origin through a cache: the class [`NativeStore`]. Each method runs to its end, or in the
+//! background if there is a `done`.
 
 use std::collections::BTreeMap;
 use std::process;
@@ -27,7 +28,8 @@ const WHOLE_MAX_BYTES: usize = 64 << 20;
 const PART_BYTES: usize = 16 << 20;
 const PARTS_IN_FLIGHT: usize = 4;
 
-/// What a get asks for, as Python has it: `("range", start, end)`, `("offset", start, 0)`, `("suffix", length, 0)`.
+/// The requested range of a get in Python's form: `("range", start, end)`, `("offset", start, 0)`,
+/// `("suffix", length, 0)`.
 type Wanted = (String, u64, u64);
 
 #[derive(FromPyObject, Default)]
@@ -75,12 +77,12 @@ fn put_mode(mode: &str, e_tag: Option<String>, version: Option<String>) -> PyRes
     }
 }
 
-/// An error as what a call tells.
+/// An error as the result of a call.
 fn failed(error: Error) -> Told {
     Box::new(|_| Err(exception(error)))
 }
 
-/// What a call tells of a result.
+/// The conversion of a call's result.
 fn told<T: Send + 'static>(
     result: Result<T, Error>,
     object: impl for<'py> FnOnce(Python<'py>, T) -> PyResult<Bound<'py, PyAny>> + Send + 'static,
@@ -143,7 +145,7 @@ impl NativeStore {
         run(py, Box::pin(call), done)
     }
 
-    /// Bytes, what is known of the object, the range that they are, and the attributes.
+    /// The bytes, the metadata of the object, the range of the bytes, and the attributes.
     #[pyo3(signature = (key, wanted=None, conditions=None, done=None))]
     fn get<'py>(
         &self,
@@ -198,7 +200,8 @@ impl NativeStore {
         run(py, Box::pin(call), done)
     }
 
-    /// The objects below a prefix, after `offset`, in the order of their paths. Directories have no order of their own.
+    /// The objects below a prefix, after `offset`, in the order of their paths: a local directory returns them in any
+    /// order.
     #[pyo3(signature = (prefix=None, offset=None, done=None))]
     fn list<'py>(
         &self,
@@ -267,7 +270,7 @@ impl NativeStore {
         run(py, Box::pin(call), done)
     }
 
-    /// Deletes objects. Returns how many there were in the call.
+    /// Deletes objects. Returns the number of paths in the call.
     #[pyo3(signature = (keys, done=None))]
     fn delete<'py>(&self, py: Python<'py>, keys: Vec<String>, done: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyAny>> {
         let opened = self.here()?;
@@ -307,7 +310,7 @@ impl NativeStore {
         run(py, Box::pin(call), done)
     }
 
-    /// Opens an object as it is now.
+    /// Opens an object in its present version.
     fn open(slf: Py<Self>, py: Python<'_>, key: String) -> PyResult<NativeContent> {
         let opened = slf.get().here()?;
         let location = opened.location(&key)?;

@@ -1,8 +1,9 @@
-//! The threads on which clients of origins run, and calls on them: [`wait`] and [`begin`].
+//! The threads of the clients of origins, and calls on them: [`wait`] and [`begin`].
 //!
 //! Rules:
-//! 1. Python ends the threads before it ends itself ([`stop_origins`], by `atexit`). A thread that asks for the interpreter later would hang.
-//! 2. In a forked child they are gone. The next call there starts others.
+//! 1. Python ends the threads before it ends itself ([`stop_origins`], by `atexit`). A thread that waits for the
+//!    interpreter later would hang.
+//! 2. A forked child does not have them. The next call there starts others.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,9 +23,9 @@ struct Threads {
 
 static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
 
-/// The time between two looks of a call for Ctrl-C.
+/// The interval at which a call checks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
-/// The time for which the end of the interpreter waits for calls that run.
+/// The time for which the end of the interpreter waits for running calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads that serve connections. Reads of drives have those of iomill.
 const COUNT: usize = 2;
@@ -41,7 +42,7 @@ pub fn handle() -> PyResult<Handle> {
     let runtime =
         runtime.map_err(|error| PyOSError::new_err(format!("cannot start threads for an object store: {error}")))?;
     let handle = runtime.handle().clone();
-    // A parent's are not dropped: they are the parent's.
+    // The threads of a parent are not dropped: they are the parent's.
     std::mem::forget(threads.replace(Threads { process: process::id(), runtime }));
     Ok(handle)
 }
@@ -53,7 +54,7 @@ pub fn wait<T: Send>(py: Python<'_>, call: impl Future<Output = T> + Send) -> Py
     loop {
         let some = async { tokio::time::timeout(LOOK, call.as_mut()).await };
         let ended = py.detach(|| match Handle::try_current() {
-            // What hears of a result may call the store again, on one of these threads.
+            // The receiver of a result may call the store again, on one of these threads.
             Ok(_) => tokio::task::block_in_place(|| handle.block_on(some)),
             Err(_) => handle.block_on(some),
         });
@@ -64,24 +65,24 @@ pub fn wait<T: Send>(py: Python<'_>, call: impl Future<Output = T> + Send) -> Py
     }
 }
 
-/// What a call brings, as an object of Python.
+/// The result of a call as an object of Python.
 pub type Told = Box<dyn for<'py> FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>> + Send>;
-/// A call with a result that is to be told.
+/// A call with a result to deliver.
 pub type Call = Pin<Box<dyn Future<Output = Told> + Send>>;
 
-/// Runs a call: to its end, or behind this one if there is a `done`. Then `done(result, None)` or `done(None, exception)` is called once, on any
-/// thread, and the answer is None.
+/// Runs a call: to its end, or in the background if there is a `done`. Then `done(result, None)` or
+/// `done(None, exception)` is called once, on any thread, and this returns None.
 pub fn run<'py>(py: Python<'py>, call: Call, done: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyAny>> {
     let Some(done) = done else { return wait(py, call)?(py) };
     begin(call, done)?;
     Ok(py.None().into_bound(py))
 }
 
-/// Begins a call that tells its end.
+/// Begins a call that delivers its result.
 pub fn begin(call: Call, done: Py<PyAny>) -> PyResult<()> {
     handle()?.spawn(async move {
         let told = call.await;
-        // `None` if the interpreter is ending. Nothing waits for the result then.
+        // `None` if the interpreter is ending. Then nothing waits for the result.
         let _told = Python::try_attach(|py| {
             let heard = match told(py) {
                 Ok(result) => done.call1(py, (result, py.None())),
