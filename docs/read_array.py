@@ -122,7 +122,9 @@ def xxh3_long(data):
         if n % 16 == 15:
             acc[:] = [((lane ^ (lane >> 47)) ^ key) * P32[0] & M64 for lane, key in zip(acc, scramble)]
     stripe(size - 64, last)
-    h = size * P64[0] + sum(fold(acc[2 * i] ^ u64(SECRET, 11 + 16 * i), acc[2 * i + 1] ^ u64(SECRET, 19 + 16 * i)) for i in range(4))
+    h = size * P64[0] + sum(
+        fold(acc[2 * i] ^ u64(SECRET, 11 + 16 * i), acc[2 * i + 1] ^ u64(SECRET, 19 + 16 * i)) for i in range(4)
+    )
     return avalanche(h & M64)
 
 
@@ -167,7 +169,11 @@ def read_note(root, array, drive):
     with open(os.path.join(root, "opening"), "rb") as file:
         data = file.read()
     blocks = [data[at : at + 128] for at in (0, BLOCK)]
-    good = [block for block in blocks if block[:8] == b"iomilope" and u32(block, 8) == 3 and u64(block, 120) == xxh3(block[:120])]
+    good = [
+        block
+        for block in blocks
+        if block[:8] == b"iomilope" and u32(block, 8) == 3 and u64(block, 120) == xxh3(block[:120])
+    ]
     if not good:
         raise Damaged(f"{root}: the note of openings is damaged")
     note = max(good, key=lambda block: u64(block, 48))
@@ -179,9 +185,15 @@ def read_note(root, array, drive):
 def judge_notes(ruling, roots, logs, end):
     """Refuses drives that do not belong together. `end` is the log that is read."""
     array = bytes.fromhex(ruling["array"])
-    notes = {index: read_note(root, array, bytes.fromhex(ruling["drives"][index]["id"])) for index, root in roots.items()}
+    notes = {
+        index: read_note(root, array, bytes.fromhex(ruling["drives"][index]["id"])) for index, root in roots.items()
+    }
     newest = max([note[56:80] for note in notes.values()] + [end.opening], key=lambda opening: u64(opening, 0))
-    if any(newest not in (note[56:80], note[80:104]) for note in notes.values()) or u64(end.opening, 0) == u64(newest, 0) and end.opening != newest:
+    if (
+        any(newest not in (note[56:80], note[80:104]) for note in notes.values())
+        or u64(end.opening, 0) == u64(newest, 0)
+        and end.opening != newest
+    ):
         raise Damaged("the drives do not belong together: one was restored, or used apart from the others")
     ends = [u64(note, 104) for note in notes.values() if note[56:80] == newest and u32(note, 12) == 1]
     if ends and any(note[56:80] != newest or u64(note, 104) < max(ends) for note in notes.values()):
@@ -215,7 +227,10 @@ class LogFile:
         self.start = (u64(head, 56), u64(head, 64), u64(head, 72))
 
     def group(self, at):
-        """The group at an offset: sequence, known as durable, opening, checksum of the group before, own checksum, records, end."""
+        """The group at an offset.
+
+        Sequence, known as durable, opening, checksum of the group before, own checksum, records, end.
+        """
         head = self.data[at : at + 88]
         if len(head) < 88 or head[:4] != b"ioGR" or u32(head, 4) > 2**17 or u64(head, 16) != self.salt:
             return None
@@ -232,8 +247,12 @@ class Log:
     def __init__(self, root, array):
         self.root, self.array = os.path.join(root, "log"), array
         names = os.listdir(self.root)
-        self.segments = {int(name[:16], 16) for name in names if name.endswith(".segment") and not name.startswith("tmp-")}
-        checkpoints = [int(name[:16], 16) for name in names if name.endswith(".checkpoint") and not name.startswith("tmp-")]
+        self.segments = {
+            int(name[:16], 16) for name in names if name.endswith(".segment") and not name.startswith("tmp-")
+        }
+        checkpoints = [
+            int(name[:16], 16) for name in names if name.endswith(".checkpoint") and not name.startswith("tmp-")
+        ]
         self.opening = bytes(24)
         for number in sorted(checkpoints, reverse=True):
             if self.read_checkpoint(number):
@@ -451,9 +470,10 @@ class PartSums:
         sums = self.data[(2 + chunk) * BLOCK : (3 + chunk) * BLOCK].ljust(BLOCK, b"\0")
         if not any(sums):
             return 0
-        if u64(sums, 0) != xxh3(sums[8:]) ^ place_hash(self.array, self.number, self.position, chunk):
+        check, own = xxh3(sums[8:]) ^ place_hash(self.array, self.number, self.position, chunk), u32(sums, 8 + 4 * at)
+        if u64(sums, 0) != check and (u64(sums, 0) != check ^ M64 or own == 1):
             raise Damaged(f"{self.path}: page {2 + chunk} is damaged")
-        return u32(sums, 8 + 4 * at)
+        return own
 
 
 def check_page(array, number, page, data, wanted):
@@ -495,7 +515,10 @@ def read_file(roots, layouts, array, file):
                 path = os.path.join(roots[drive], "parts", f"{number:016x}.sums")
                 sums[drive] = PartSums(path, array, number, position)
             for at in range(0, size, BLOCK):
-                data, own = found[at : at + BLOCK].ljust(BLOCK, b"\0"), sums[drive].of((row * layout.block + at) // BLOCK)
+                data, own = (
+                    found[at : at + BLOCK].ljust(BLOCK, b"\0"),
+                    sums[drive].of((row * layout.block + at) // BLOCK),
+                )
                 check_page(array, number, (block * layout.block + at) // BLOCK, data, own)
         yield found[:size]
 
