@@ -29,7 +29,6 @@ impl<'a> WriteTurn<'a> {
     }
 
     /// The write has succeeded.
-    #[inline]
     pub fn finish(mut self) {
         if self.end > 0 {
             if self.is_direct {
