@@ -20,6 +20,8 @@ class Server:
         # The treatment of the next requests: a status, "short", or an event to wait for.
         self.acts = []
         self.has_etags = True
+        # The parts of each upload that has not ended, by its id.
+        self.uploads = {}
         handler = type("Handler", (_Handler,), {"owner": self})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -154,11 +156,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def body(self):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
+    def query(self):
+        return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query, keep_blank_values=True))
+
     def do_PUT(self):
         body = self.body()
         if self.act() is True:
             return
         path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        query = self.query()
+        if "partNumber" in query:
+            parts = self.owner.uploads.get(query["uploadId"])
+            if parts is None:
+                self.answer(404, b"<Error><Code>NoSuchUpload</Code></Error>")
+                return
+            parts[int(query["partNumber"])] = body
+            self.answer(200, headers=[("ETag", etag_of(body))])
+            return
         known = self.owner.objects.get(path)
         if self.headers.get("If-None-Match") == "*" and known is not None:
             self.answer(412)
@@ -182,6 +196,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body = self.body()
         if self.act() is True:
             return
+        query = self.query()
+        if "uploads" in query:
+            upload = f"upload{len(self.owner.asked)}"
+            self.owner.uploads[upload] = {}
+            self.answer(200, f"<R><UploadId>{upload}</UploadId></R>".encode())
+            return
+        if "uploadId" in query:
+            parts = self.owner.uploads.pop(query["uploadId"])
+            content = b"".join(parts[number] for number in sorted(parts))
+            self.owner.objects[urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)] = content
+            self.answer(200, f"<R><ETag>{escape(etag_of(content))}</ETag></R>".encode())
+            return
         bucket = urllib.parse.urlsplit(self.path).path.strip("/")
         keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
         for key in keys:
@@ -192,6 +218,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_DELETE(self):
         self.body()
         if self.act() is True:
+            return
+        if "uploadId" in self.query():
+            self.owner.uploads.pop(self.query()["uploadId"])
+            self.answer(204)
             return
         self.owner.objects.pop(urllib.parse.unquote(urllib.parse.urlsplit(self.path).path), None)
         self.answer(204)

@@ -57,6 +57,11 @@ def test_buffers():
             file.readinto_at(refused, 0)
     with pytest.raises(ValueError, match="ends at 200"):
         file.read_ranges([(200, 1)])
+    # Neither allocates memory for what the file does not have.
+    for far in ([(0, 1 << 60)], [(1 << 62, 1 << 62)], [(1 << 70, 1)], [(-1, 1)], [(0, -1)]):
+        for call in (file.read_ranges, file.read_ranges_async):
+            with pytest.raises(ValueError, match="a range"):
+                call(far)
     with pytest.raises(ValueError):
         file.read_ranges_async([(200, 1)]).result()
 

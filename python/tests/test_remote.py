@@ -10,6 +10,7 @@ import multiprocessing.util
 import os
 import pathlib
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -347,6 +348,69 @@ def test_a_store_has_the_methods_of_obspec(store):
         store.get_range("b", start=1)
     copy = pickle.loads(pickle.dumps(store))
     assert copy == store and copy.get("b").buffer() == b"three"
+
+
+LONG = (64 << 20) + 5
+
+
+def test_a_long_object_is_uploaded_in_parts(server, cache):
+    content = np.random.default_rng(2).bytes(LONG)
+    store = iomill.cached("s3://bucket/below", cache)
+    store.put("long", content)
+    assert server.objects["/bucket/below/long"] == content and not server.uploads
+    assert sum("partNumber" in path for _, path in server.asked) > 1
+    assert store.get("long").buffer() == content
+
+
+@pytest.mark.parametrize("refused", [1, 2])
+def test_a_failed_upload_leaves_no_parts(server, cache, refused):
+    """The upload begins, and its first parts, or one after others, are refused."""
+    store = iomill.cached("s3://bucket/below", cache)
+    at_once = threading.Event()
+    at_once.set()
+    server.acts = [*[at_once] * refused, 403]
+    with pytest.raises(PermissionError):
+        store.put("long", bytes(LONG))
+    assert not server.objects and not server.uploads
+    assert ("DELETE" in {method for method, _ in server.asked}) and not server.acts
+
+
+def test_parts_that_cannot_be_aborted_are_told(server, cache):
+    store = iomill.cached("s3://bucket/below", cache)
+    at_once = threading.Event()
+    at_once.set()
+
+    class Acts(list):
+        """Refuses parts and aborts, and lets uploads begin."""
+
+        def pop(self, _index):
+            return at_once if server.asked[-1][0] == "POST" else 403
+
+    server.acts = Acts([None])
+    with pytest.raises(OSError, match="below/long remain in the store"):
+        store.put("long", bytes(LONG))
+    assert server.uploads
+
+
+def test_an_interrupted_upload_leaves_no_parts(server, cache, drives, options):
+    hold, at_once = threading.Event(), threading.Event()
+    at_once.set()
+    server.acts = [at_once, hold]
+    code = (
+        "import iomill, sys\n"
+        f"cache = iomill.Cache({[str(drive) for drive in drives]!r}, bytes=64 << 20, on_root=True, "
+        f"index_dir={str(options['index_dir'])!r})\n"
+        f"iomill.cached('s3://bucket/below', cache).put('long', bytes({LONG}))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
+    while server.acts or not server.uploads:
+        assert child.poll() is None, child.stderr.read()
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=PATIENCE)[1]
+    hold.set()
+    assert b"KeyboardInterrupt" in said, said
+    assert not server.uploads and not server.objects
 
 
 def test_the_time_of_an_object_meets_its_own_conditions(store):

@@ -158,16 +158,31 @@ class File(io.RawIOBase):
         at the end of the file."""
         return self._native.readinto_at(buffer, offset)
 
+    def _within(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """The ranges as integers. ValueError if one ends beyond the file: before memory is allocated for it."""
+        checked = [(operator.index(offset), operator.index(size)) for offset, size in ranges]
+        length = len(self)
+        for offset, size in checked:
+            if offset < 0 or size < 0:
+                raise ValueError(
+                    f"{self.name}: a range begins at {offset} and has {size} bytes: neither may be negative"
+                )
+            if offset + size > length:
+                raise ValueError(
+                    f"{self.name}: a range of {size} bytes begins at {offset}, but the file ends at {length}"
+                )
+        return checked
+
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Gathers ranges, (offset, size) in bytes each, by one call. ValueError if a range ends beyond the file."""
-        ranges = [(operator.index(offset), operator.index(size)) for offset, size in ranges]
+        ranges = self._within(ranges)
         joined = np.empty(sum(size for _, size in ranges), np.uint8)
         self._native.readinto_ranges(joined, ranges)
         return _split(joined, ranges)
 
     def read_ranges_async(self, ranges: Sequence[tuple[int, int]]) -> Gather[list[memoryview]]:
         """`read_ranges` as a future."""
-        ranges = [(operator.index(offset), operator.index(size)) for offset, size in ranges]
+        ranges = self._within(ranges)
 
         def begin(done: Done) -> None:
             self._native.begin_ranges(ranges, done)

@@ -15,6 +15,7 @@ mod results;
 mod rows;
 mod store;
 mod threads;
+mod upload;
 
 pub use cache::{NativeCache, open_cache};
 pub use content::NativeContent;

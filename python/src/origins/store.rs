@@ -7,11 +7,10 @@ use std::sync::Mutex;
 
 use chrono::{DateTime, Utc};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use iomill_origin::v0_14::Cached;
 use object_store::path::Path;
 use object_store::{
     CopyMode, CopyOptions, Error, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, RenameOptions, RenameTargetMode, UpdateVersion, WriteMultipart,
+    PutOptions, RenameOptions, RenameTargetMode, UpdateVersion,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -22,11 +21,7 @@ use super::content::NativeContent;
 use super::native::{NativeStore, open};
 use super::results::{attributes, below, exception, meta, put};
 use super::threads::{Told, run, wait};
-
-/// An object longer than this is uploaded in parts, this many at a time.
-const WHOLE_MAX_BYTES: usize = 64 << 20;
-const PART_BYTES: usize = 16 << 20;
-const PARTS_IN_FLIGHT: usize = 4;
+use super::upload::put_bytes;
 
 /// The requested range of a get in Python's form: `("range", start, end)`, `("offset", start, 0)`,
 /// `("suffix", length, 0)`.
@@ -106,24 +101,6 @@ async fn whole(got: Result<GetResult, Error>) -> Result<(GetResult, Vec<bytes::B
     let body = GetResult { payload, meta, range, attributes: Default::default(), extensions: Default::default() };
     let pieces = body.into_stream().try_collect().await?;
     Ok((got, pieces))
-}
-
-async fn put_bytes(
-    store: Cached,
-    location: Path,
-    content: bytes::Bytes,
-    options: PutOptions,
-) -> Result<object_store::PutResult, Error> {
-    if content.len() <= WHOLE_MAX_BYTES || !matches!(options.mode, PutMode::Overwrite) {
-        return store.put_opts(&location, content.into(), options).await;
-    }
-    let upload = store.put_multipart(&location).await?;
-    let mut parts = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
-    for start in (0..content.len()).step_by(PART_BYTES) {
-        parts.wait_for_capacity(PARTS_IN_FLIGHT).await?;
-        parts.put(content.slice(start..content.len().min(start + PART_BYTES)));
-    }
-    parts.finish().await
 }
 
 #[pymethods]
@@ -264,7 +241,7 @@ impl NativeStore {
         let location = opened.location(key)?;
         let options = PutOptions { mode: put_mode(mode, e_tag, version)?, ..Default::default() };
         let call = async move {
-            let result = put_bytes(opened.cached.clone(), location, content.into(), options).await;
+            let result = put_bytes(&opened.cached, &location, content.into(), options).await;
             told(result, |py, result| Ok(put(py, &result)?.into_any()))
         };
         run(py, Box::pin(call), done)

@@ -25,8 +25,8 @@ static THREADS: Mutex<Option<Threads>> = Mutex::new(None);
 
 /// The interval at which a call checks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
-/// The time for which the end of the interpreter waits for running calls.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time for which the end of the interpreter, or of a call, waits for a store.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Threads that serve connections. Reads of drives have those of iomill.
 const COUNT: usize = 2;
 
