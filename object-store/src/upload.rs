@@ -60,7 +60,7 @@ struct Spec {
 }
 
 impl Spec {
-    /// Makes a draft. The first one of a process waits for a flush.
+    /// Makes a draft. The first one of a process waits for an fsync.
     fn place(&self) -> Result<Place> {
         let place = Place(Some(self.objects.array().draft(&self.options)?));
         for (key, value) in &self.attributes {
@@ -360,7 +360,7 @@ fn copy_pieces(source: &Draft, copy: &Draft, pieces: &[Piece]) -> iomill::Result
         let (mut from, end) = (*start, start + len);
         while from < end {
             let bytes = &mut buffer[..(end - from).min(PIECE_BYTES) as usize];
-            // No byte of a part that was written is behind the end of the draft.
+            // No byte of a part that was written is past the end of the draft.
             source.file().read_exact_at(bytes, from).map_err(|e| iomill::Error::io("read", source.file().name(), e))?;
             copy.file().write_at(bytes, to)?;
             (from, to) = (from + bytes.len() as u64, to + bytes.len() as u64);

@@ -75,7 +75,7 @@ pub fn append(drive: &Drive, items: &[Item], held: &Held<'_>, done: &mut Appende
     Ok(())
 }
 
-/// Fills the granule up with zeros behind the end of the object.
+/// Fills the granule up with zeros past the end of the object.
 fn padded(bytes: &Bytes, granule_bytes: usize) -> Bytes {
     if bytes.len() == granule_bytes {
         return bytes.clone();

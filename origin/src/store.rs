@@ -403,7 +403,7 @@ impl Store {
         let answer = match self.origin.get(path, range.clone(), Condition::Any).await {
             Ok(answer) => answer,
             Err(fault) if fault.kind == Kind::Other => {
-                // The range may begin behind the end of the object, which the caller reports. An object without a
+                // The range may begin past the end of the object, which the caller reports. An object without a
                 // version is not cached: its origin may return whole objects only.
                 let object = self.head(path).await?;
                 let goes_on = object.meta.size <= range.start || object.id.is_none();

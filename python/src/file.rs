@@ -163,7 +163,7 @@ impl NativeFile {
         if self.writable && self.has_written.load(Ordering::Acquire) {
             return py.detach(|| File::clone(&file).close()).or_raise();
         }
-        // A sync would also flush the bytes that an earlier writer may have left.
+        // A sync would also make durable the bytes that an earlier writer may have left.
         py.detach(|| drop(file));
         Ok(())
     }

@@ -415,7 +415,7 @@ def test_a_file_that_was_only_read_is_closed_without_a_sync(drives):
         lines = [line for line in array._native.metrics().splitlines() if line.startswith("iomill_drive_syncs_total{")]
         return sum(int(line.split()[1]) for line in lines)
 
-    # A sync would flush the parts once, for the bytes that an earlier writer may have left.
+    # A sync would sync the parts once, for the bytes that an earlier writer may have left.
     with iomill.Drives(drives[0], "r+") as array:
         with array.open("x") as file:
             assert file.read(3) == bytes(3)

@@ -24,7 +24,7 @@ pub struct Destination {
     place: String,
     /// For a regular file: its temporary and its final path.
     new: Option<NewFile>,
-    /// The offset of the first byte, if the file has nothing behind it.
+    /// The offset of the first byte, if the file has no byte there or later.
     start: Option<u64>,
 }
 
@@ -179,8 +179,8 @@ impl Drop for Destination {
     }
 }
 
-/// The position in a regular file that has nothing behind it. There is none if all writes go to the end of the file,
-/// because another program may write there meanwhile.
+/// The position in a regular file without a byte there or later. There is none if all writes go to the end of the
+/// file, because another program may write there meanwhile.
 fn end_of_file(mut file: &File) -> io::Result<Option<u64>> {
     let found = file.metadata()?;
     if !found.is_file() || fcntl_getfl(file)?.contains(OFlags::APPEND) {

@@ -59,7 +59,7 @@ pub enum Fault {
     /// A write succeeds, and its bytes go to another page of the same file: the one before, or behind the first one. No
     /// effect on other operations.
     Misplaced,
-    /// The operation succeeds, and the flush of another file of the drive fails meanwhile.
+    /// The operation succeeds, and the fsync of another file of the drive fails meanwhile.
     Beside,
 }
 

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use iomill::sys::flushes::FlushFailures;
 use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
+use iomill::sys::fsyncs::FsyncFailures;
 
 use crate::errno;
 use crate::fault::{Death, Kind, Verdict, misplaced};
@@ -27,7 +27,7 @@ pub(crate) struct SimFs {
     drive: usize,
     location: PathBuf,
     boot: u64,
-    flush_failures: Arc<FlushFailures>,
+    fsync_failures: Arc<FsyncFailures>,
 }
 
 impl Verdict {
@@ -42,8 +42,8 @@ impl Verdict {
 
 impl SimFs {
     pub fn new(world: World, drive: usize, location: PathBuf, boot: u64) -> SimFs {
-        let flush_failures = Arc::clone(&world.state().drives[drive].flush_failures);
-        SimFs { world, drive, location, boot, flush_failures }
+        let fsync_failures = Arc::clone(&world.state().drives[drive].fsync_failures);
+        SimFs { world, drive, location, boot, fsync_failures }
     }
 
     /// Does an operation on a path.
@@ -239,8 +239,8 @@ impl DriveFs for SimFs {
         Ok(state.file(self.drive, file)?.now.space().pages() * PAGE_BYTES)
     }
 
-    fn flush_failures(&self) -> &Arc<FlushFailures> {
-        &self.flush_failures
+    fn fsync_failures(&self) -> &Arc<FsyncFailures> {
+        &self.fsync_failures
     }
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
@@ -255,7 +255,7 @@ impl DriveFs for SimFs {
             file.sync(mark);
             Ok(())
         });
-        self.flush_failures.watch(synced)
+        self.fsync_failures.watch(synced)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
@@ -268,7 +268,7 @@ impl DriveFs for SimFs {
             state.drives[self.drive].disk.collect(&open);
             Ok(())
         });
-        self.flush_failures.watch(synced)
+        self.fsync_failures.watch(synced)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use iomill::sys::flushes::FlushFailures;
 use iomill::sys::fs::{Access, Alignment, Handle, Lock};
+use iomill::sys::fsyncs::FsyncFailures;
 
 use crate::dice::{Dice, Survival};
 use crate::disk::{Disk, File};
@@ -88,7 +88,7 @@ pub(crate) struct Drive {
     pub channels_ns: Vec<u64>,
     pub stats: DriveStats,
     pub in_flight: u64,
-    pub flush_failures: Arc<FlushFailures>,
+    pub fsync_failures: Arc<FsyncFailures>,
 }
 
 /// An open file description. Handles, engines and requests in flight refer to it.
@@ -140,7 +140,7 @@ pub(crate) struct State {
     pub trace: Trace,
     pub operations: u64,
     /// The number of operations that are `Kind::Sync`.
-    pub flushes: u64,
+    pub fsyncs: u64,
     pub effects: u64,
     pub violations: Vec<String>,
     pub abandoned: u64,
@@ -170,7 +170,7 @@ impl State {
             },
             trace: Trace::default(),
             operations: 0,
-            flushes: 0,
+            fsyncs: 0,
             effects: 0,
             violations: Vec::new(),
             abandoned: 0,
@@ -248,11 +248,11 @@ impl State {
     /// Counts an operation, and decides its fate.
     pub fn judge(&mut self, drive: usize, kind: Kind, path: &str, engine: bool) -> Verdict {
         self.operations += 1;
-        self.flushes += u64::from(kind == Kind::Sync);
+        self.fsyncs += u64::from(kind == Kind::Sync);
         let operation = Operation { number: self.operations, kind, drive, path, engine };
         let verdict = self.faults.judge(&operation, &mut self.chance.fault);
         if verdict == Verdict::Beside {
-            self.drives[drive].flush_failures.note(Some(libc::EIO));
+            self.drives[drive].fsync_failures.note(Some(libc::EIO));
         }
         let number = self.operations;
         self.note(&format!("#{number} {kind:?} on {drive} {path:?}: {verdict}"));

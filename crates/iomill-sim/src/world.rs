@@ -74,7 +74,7 @@ impl World {
             plugged: true,
             stats: DriveStats::default(),
             in_flight: 0,
-            flush_failures: Arc::default(),
+            fsync_failures: Arc::default(),
         });
         state.drives.len() - 1
     }
@@ -207,8 +207,8 @@ impl World {
     }
 
     /// The number of syncs of files so far, failed ones too.
-    pub fn flushes(&self) -> u64 {
-        self.state().flushes
+    pub fn fsyncs(&self) -> u64 {
+        self.state().fsyncs
     }
 
     /// The number of changes of drives so far (writes, syncs, names, lengths). At each of them a crash may make a

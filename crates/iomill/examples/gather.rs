@@ -1,4 +1,4 @@
-//! The first lines: an array of four directories, a file, a gather of records.
+//! The first lines: an array of four directories, a file, a gather of rows.
 //!
 //! `cargo run -p iomill --example gather [DIRECTORY]`
 
@@ -22,9 +22,9 @@ fn gather(drives: &[PathBuf]) -> Result<(), Box<dyn std::error::Error>> {
     let array = Array::create(drives)?;
     let file = array.create_file("embeddings", &FileOptions::new())?;
 
-    // 100,000 records of 128 bytes; record n begins with n.
-    let record = |n: u64| [n.to_le_bytes(); 16].concat();
-    let bytes: Vec<u8> = (0..100_000).flat_map(record).collect();
+    // 100,000 rows of 128 bytes; row n begins with n.
+    let row = |n: u64| [n.to_le_bytes(); 16].concat();
+    let bytes: Vec<u8> = (0..100_000).flat_map(row).collect();
     file.write_at(&bytes, 0)?;
     file.sync()?;
 
@@ -34,9 +34,9 @@ fn gather(drives: &[PathBuf]) -> Result<(), Box<dyn std::error::Error>> {
     file.read_many(&mut out, &offsets, 128)?;
 
     for (n, bytes) in wanted.iter().zip(out.chunks(128)) {
-        assert_eq!(bytes, record(*n));
+        assert_eq!(bytes, row(*n));
     }
-    println!("{} records gathered from {} drives", wanted.len(), drives.len());
+    println!("{} rows gathered from {} drives", wanted.len(), drives.len());
     file.close()?;
     Ok(array.close()?)
 }

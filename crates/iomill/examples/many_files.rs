@@ -1,6 +1,6 @@
 //! What a catalog of many files costs: `many_files [N]`. N is 10,000 unless it is given. It makes the files in a
 //! directory of their own in the current one, and opens the array after a clean close, and after its process ended
-//! without one. Names have 63 bytes, and changes wait for no flush.
+//! without one. Names have 63 bytes, and changes wait for no fsync.
 
 use std::error::Error;
 use std::fs;

@@ -399,9 +399,9 @@ impl Error {
         Error::Drive { path: path.into(), why: why.into(), advice: "".into() }
     }
 
-    /// The error of a successful flush after another flush of its drive has failed (rule 4 of `sys::flushes`).
-    pub(crate) fn flush_failed(drive: impl Into<PathBuf>) -> Error {
-        let why = "a flush of this drive failed after the write, so the drive may have lost the bytes";
+    /// The error of a successful fsync after another fsync of its drive has failed (rule 4 of `sys::fsyncs`).
+    pub(crate) fn fsync_failed(drive: impl Into<PathBuf>) -> Error {
+        let why = "an fsync of this drive failed after the write, so the drive may have lost the bytes";
         Error::drive(drive, why).advise("see the kernel's log")
     }
 

@@ -37,7 +37,7 @@ fn sync_without_files(file: &File) -> Error {
     })
 }
 
-/// A flush that could not begin is not a failed flush: it loses no page, poisons no file, and no other call gets its
+/// An fsync that could not begin is not a failed fsync: it loses no page, poisons no file, and no other call gets its
 /// error.
 #[test]
 fn a_sync_that_could_not_be_begun_is_tried_again() {

@@ -73,7 +73,7 @@ async fn connect(server: SocketAddr) -> Result<SendRequest<Empty<Bytes>>> {
     let stream = TcpStream::connect(server).await.with_context(|| format!("no server at {server}"))?;
     stream.set_nodelay(true)?;
     let (requests, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with an error if the server goes away. The request that waits for it has that error.
+    // It ends with an error if the server closes the connection. The request that waits for it has that error.
     tokio::spawn(connection);
     Ok(requests)
 }

@@ -275,7 +275,7 @@ fn drop_below(directory: &Path) -> Result<()> {
         } else if path.is_file() {
             let file = File::open(&path).map_err(|error| Error::io("open", &path, error))?;
             // Only clean pages are dropped.
-            file.sync_data().map_err(|error| Error::io("flush", &path, error))?;
+            file.sync_data().map_err(|error| Error::io("fsync", &path, error))?;
             fadvise(&file, 0, None, Advice::DontNeed)
                 .map_err(|error| Error::io("drop from the page cache", &path, error.into()))?;
         }

@@ -31,7 +31,7 @@ use crate::reading;
 use crate::store::Store;
 use convert::{error, failed, object_meta, unsupported};
 
-/// The most deletions of a stream in flight. They share flushes.
+/// The most deletions of a stream in flight. They share fsyncs.
 const DELETES_IN_FLIGHT: usize = 64;
 
 /// An object store over iomill: the files of an array, or the ordinary files of a directory. Clones are the same store.

@@ -59,7 +59,7 @@ async fn no_handle_serves_an_old_content() {
             assert!(part[0] == random(200_000, round)[1000..2000], "round {round}");
         }
     }
-    // What one store deletes the other one lets go of when it opens something else.
+    // The other store closes a file that one store has deleted when it next opens another file.
     second.delete(&path).await.unwrap();
     assert!(matches!(store.get_ranges(&path, &[0..1]).await, Err(Error::NotFound { .. })));
     let next = Path::from("next");

@@ -55,7 +55,7 @@ async fn write(store: IomillStore, seed: u64) {
     }
 }
 
-/// The kernel ends a killed process, and gives its locks back, a little later than the parent hears of it.
+/// The kernel ends a killed process, and gives its locks back, a little later than the parent learns of the end.
 fn open_when_free(drive: &std::path::Path) -> iomill::Array {
     for _ in 0..500 {
         match options().open(drive) {

@@ -55,7 +55,7 @@ fn any_executor_will_do() {
     }
 }
 
-/// While puts wait for their flushes, the only thread of the executor stays free.
+/// While puts wait for their fsyncs, the only thread of the executor stays free.
 #[test]
 fn a_thread_of_the_executor_is_not_blocked() {
     let (_dir, store) = fresh();
@@ -82,7 +82,7 @@ fn a_thread_of_the_executor_is_not_blocked() {
         polls.times.sort();
         let longest: Duration = polls.times[polls.times.len() * 99 / 100];
         let busy: Duration = polls.times.iter().sum();
-        // A single flush takes longer than most polls, on any drive. Random bytes are made in polls, too.
+        // A single fsync takes longer than most polls, on any drive. Random bytes are made in polls, too.
         assert!(busy < all.mul_f64(0.8), "{busy:?} of {all:?} in polls, 99% of them within {longest:?}");
     });
 }

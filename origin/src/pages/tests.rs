@@ -161,7 +161,7 @@ fn the_page_cache_forgets_a_region_that_has_another_life() {
     assert_eq!(page(), vec![9; PAGE_BYTES]);
 }
 
-/// Rule R5: places behind the end of a cut file cannot be read. They are forgotten and filled again elsewhere, and the
+/// Rule R5: places past the end of a cut file cannot be read. They are forgotten and filled again elsewhere, and the
 /// drive stays in use.
 #[test]
 fn a_granule_that_cannot_be_read_is_filled_again() {

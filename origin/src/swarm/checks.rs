@@ -189,7 +189,7 @@ impl World {
             }
             Err((Kind::NotFound, _)) if contents.contains(&None) || is_hostile => {}
             Err((Kind::Precondition | Kind::NotModified, _)) if has_changed || is_hostile => {}
-            // A range behind the end of a content.
+            // A range past the end of a content.
             Err((Kind::Other, _)) if contents.iter().flatten().any(|content| is_behind(&begun, *content)) => {}
             Err(_) if is_hostile => {}
             Err((kind, why)) => {

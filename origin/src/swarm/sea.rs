@@ -386,7 +386,7 @@ impl Shore {
     }
 }
 
-/// The bytes of a range of a content, or none if it begins behind its end.
+/// The bytes of a range of a content, or none if it begins past its end.
 pub fn wanted(content: Content, range: Option<&GetRange>) -> Option<Vec<u8>> {
     let range = range.map_or(Ok(0..content.len), |range| range.as_range(content.len)).ok()?;
     Some(bytes_of(content.number, range))

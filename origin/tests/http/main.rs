@@ -238,7 +238,7 @@ async fn an_object_that_shrinks_has_its_new_bytes_or_an_error() {
     }
 }
 
-/// The server ignores conditions, so it refuses a range behind the new end with status 416.
+/// The server ignores conditions, so it refuses a range past the new end with status 416.
 #[tokio::test]
 async fn a_refused_range_of_a_shorter_object_shows_the_change() {
     for when in [Revalidate::Always, Revalidate::Never] {

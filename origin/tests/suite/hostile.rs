@@ -169,13 +169,13 @@ async fn an_object_that_shrinks_has_its_new_bytes_or_an_error() {
     rig.ranges("a", &wanted()).await.unwrap();
     rig.cache.flush();
     rig.behind("a", new.clone()).await;
-    // The second range is behind its end now.
+    // The second range is past its end now.
     assert!(rig.ranges("a", &wanted()).await.is_err());
     assert_eq!(rig.ranges("a", &wanted()[..1]).await.unwrap(), expected(&new, &wanted()[..1]));
     assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), new);
 }
 
-/// The origin ignores conditions, or compares the range first, so it refuses a range behind the new end without naming
+/// The origin ignores conditions, or compares the range first, so it refuses a range past the new end without naming
 /// the change.
 #[tokio::test]
 async fn a_refused_range_of_a_shorter_object_shows_the_change() {
@@ -189,7 +189,7 @@ async fn a_refused_range_of_a_shorter_object_shows_the_change() {
         rig.cache.flush();
         rig.behind("a", new.clone()).await;
         rig.scripted.script(|_| Act::Unconditional);
-        // Its first granule is cached, and the rest is behind the end now.
+        // Its first granule is cached, and the rest is past the end now.
         assert_eq!(rig.store.get(&Path::from("a")).await.unwrap().bytes().await.unwrap(), new, "{when:?}");
         assert!(rig.ranges("a", &wanted()).await.is_err());
         let error = content.read(&wanted()).await.unwrap_err();
@@ -198,7 +198,7 @@ async fn a_refused_range_of_a_shorter_object_shows_the_change() {
     }
 }
 
-/// A range behind the known end is not an error before the origin was asked, even if objects never change.
+/// A range past the known end is not an error before the origin was asked, even if objects never change.
 #[tokio::test]
 async fn a_range_behind_the_known_end_asks_for_the_version() {
     let rig = Rig::immutable();

@@ -517,7 +517,7 @@ class RemoteStore(Store):
             try:
                 return [(await self.store.get_async(key, options=_option(asked[0]))).buffer()]
             except OSError as error:
-                # A range behind the end, which is empty for Zarr.
+                # A range past the end, which is empty for Zarr.
                 if asked == [None] or "range" not in str(error).lower():
                     raise
         # The begin of other ranges depends on the length, and a range may end beyond the object.

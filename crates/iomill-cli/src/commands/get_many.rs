@@ -1,7 +1,7 @@
 //! `iomill get` of several files.
 //!
 //! Rules:
-//! 1. Each file appears whole or not at all: its name follows when its bytes are durable. Small files share the flush
+//! 1. Each file appears whole or not at all: its name follows when its bytes are durable. Small files share the fsync
 //!    before it.
 //! 2. A file that fails keeps no other one out.
 
@@ -24,10 +24,10 @@ use crate::progress::Progress;
 use crate::pump;
 use crate::selection::{Selected, Selection};
 
-/// A file up to this length is copied by one read, and shares its flush.
+/// A file up to this length is copied by one read, and shares its fsync.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// The number of small files that share a flush. Each has a descriptor until then.
+/// The number of small files that share an fsync. Each has a descriptor until then.
 const TOGETHER: usize = 100;
 
 pub fn run(
@@ -101,7 +101,7 @@ struct Work<'a> {
     progress: Progress,
     interrupt: Interrupt,
     buffer: Buffer,
-    /// Small files that are written, and wait for the flush and their names (rule 1).
+    /// Small files that are written, and wait for the fsync and their names (rule 1).
     waiting: Vec<(String, u64, Destination)>,
     /// A directory of each file system that got a file, by its device.
     directories: BTreeMap<u64, PathBuf>,

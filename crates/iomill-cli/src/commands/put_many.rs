@@ -1,6 +1,6 @@
 //! `iomill put` of several files and of directories.
 //!
-//! Goals: small files share flushes, so that thousands take seconds; a file that fails keeps no other one out.
+//! Goals: small files share fsyncs, so that thousands take seconds; a file that fails keeps no other one out.
 //! Non-goals: empty directories, owners, modes and times, which an array does not have.
 
 use std::collections::{BTreeMap, VecDeque};

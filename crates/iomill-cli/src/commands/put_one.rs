@@ -1,4 +1,4 @@
-//! One file of `iomill put`, by large buffers. Non-goals: small files, which share flushes (`put_many`).
+//! One file of `iomill put`, by large buffers. Non-goals: small files, which share fsyncs (`put_many`).
 
 use iomill::{Array, Draft, Error, When};
 

@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use crate::selection;
 
 pub fn run(context: &Context<'_>, arguments: &Names) -> Result<Answer> {
-    // One flush of the log makes all deletions durable.
+    // One fsync of the log makes all deletions durable.
     let array = context.options().sync_changes(false).open_at(context.starts()?)?;
     context.with(array, |array| {
         let (mut names, mut failures) = (Vec::new(), Vec::new());

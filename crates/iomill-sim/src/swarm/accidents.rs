@@ -93,10 +93,10 @@ impl Life<'_> {
         Ok(format!("a write of {what} on drive {drive} after {skip}: {fault:?}"))
     }
 
-    /// A failed flush may lose bytes that reads still return. If a page's sum is of these bytes, the page is rotten
+    /// A failed fsync may lose bytes that reads still return. If a page's sum is of these bytes, the page is rotten
     /// after a crash.
-    fn may_be_rotten(&mut self, is_flush: bool) {
-        self.is_rotten |= is_flush && self.program.has_sums;
+    fn may_be_rotten(&mut self, is_fsync: bool) {
+        self.is_rotten |= is_fsync && self.program.has_sums;
     }
 
     fn fail_by_chance(&mut self, step: &Step) -> Said {

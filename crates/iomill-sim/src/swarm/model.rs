@@ -187,7 +187,7 @@ impl Contents {
             sector.crash.iter().for_each(|bytes| add(&mut sector.old, Arc::clone(bytes)));
             sector.is_rewritten = false;
         }
-        // The flush may have ended within a transfer.
+        // The fsync may have ended within a transfer.
         self.tear_unsynced();
     }
 

@@ -1,4 +1,4 @@
-//! Changes of the catalog by futures: the flushes that they share, and their outcomes after a crash.
+//! Changes of the catalog by futures: the fsyncs that they share, and their outcomes after a crash.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -39,9 +39,9 @@ fn well<T>(array: &Array, answers: impl IntoIterator<Item = Answer<T>>) -> Vec<T
     all(array, answers).into_iter().map(|result| result.unwrap()).collect()
 }
 
-/// Changes that wait at the same time share flushes: of the log, and of the shared part of each drive.
+/// Changes that wait at the same time share fsyncs: of the log, and of the shared part of each drive.
 #[test]
-fn futures_share_flushes() {
+fn futures_share_fsyncs() {
     let world = World::new(1).with_drives(2, DriveModel::default());
     // All begin with the first drive.
     let on_one = PutOptions::new().file(FileOptions::new().drives([0, 1]));
@@ -55,26 +55,26 @@ fn futures_share_flushes() {
         .unwrap();
         // These make room for others.
         well(&array, names().map(|name| array.put_async(&name, [1; 5000], &on_one)));
-        let flushes_of = |what: &dyn Fn()| {
-            let before = world.flushes();
+        let fsyncs_of = |what: &dyn Fn()| {
+            let before = world.fsyncs();
             what();
-            world.flushes() - before
+            world.fsyncs() - before
         };
         let put = || {
             let put = |name: String| array.put_async(&name, [2; 5000], &on_one);
             let stats = well(&array, names().map(put));
             assert!(stats.iter().all(|stat| stat.len_bytes == 5000));
         };
-        assert_eq!(flushes_of(&put), 2, "the shared part and the log");
+        assert_eq!(fsyncs_of(&put), 2, "the shared part and the log");
         let name_them =
             || drop(well(&array, names().map(|name| array.set_attribute_async(&name, "key", Some("value")))));
-        assert_eq!(flushes_of(&name_them), 1);
+        assert_eq!(fsyncs_of(&name_them), 1);
         let rename = || drop(well(&array, names().map(|name| array.rename_async(&name, &format!("new {name}")))));
-        assert_eq!(flushes_of(&rename), 1);
+        assert_eq!(fsyncs_of(&rename), 1);
         let create = || drop(well(&array, names().map(|name| array.create_file_async(&name, &FileOptions::new()))));
-        assert_eq!(flushes_of(&create), 1);
+        assert_eq!(fsyncs_of(&create), 1);
         let delete = || drop(well(&array, names().map(|name| array.delete_async(&format!("new {name}")))));
-        assert_eq!(flushes_of(&delete), 1);
+        assert_eq!(fsyncs_of(&delete), 1);
         assert_eq!(array.unnamed_pages(), 0);
         well(&array, names().map(|name| array.delete_async(&name)));
         array.close().unwrap();

@@ -137,7 +137,7 @@ fn a_file_grows_behind_an_older_length() {
     }
 }
 
-/// Sums behind an older length are cut durably, because a longer length may be durable before any other sum.
+/// Sums past an older length are cut durably, because a longer length may be durable before any other sum.
 #[test]
 fn sums_that_were_cut_do_not_come_back() {
     let (world, content) = made(5 * PAGE);

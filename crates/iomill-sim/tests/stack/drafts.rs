@@ -1,4 +1,4 @@
-//! Puts and drafts: their flushes, and their outcomes after a crash.
+//! Puts and drafts: their fsyncs, and their outcomes after a crash.
 
 use iomill::{ArrayOptions, CreateOptions, Error, FileOptions, PutOptions, When};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
@@ -10,17 +10,17 @@ fn options(world: &World) -> ArrayOptions {
     ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20)
 }
 
-/// A put of a small file flushes its pages and the log, once each.
+/// A put of a small file costs an fsync of its pages and one of the log.
 #[test]
-fn a_put_of_a_small_file_costs_two_flushes() {
+fn a_put_of_a_small_file_costs_two_fsyncs() {
     let world = World::new(1).with_drives(2, DriveModel::default());
     let array = options(&world).create_with(world.paths(), &CreateOptions::new().copies(1)).unwrap();
     // The first one makes room for others.
     array.put("first", &[1; 5000], &PutOptions::new()).unwrap();
     for name in ["second", "first"] {
-        let before = world.flushes();
+        let before = world.fsyncs();
         array.put(name, &[2; 5000], &PutOptions::new().attribute("a", "b")).unwrap();
-        assert_eq!(world.flushes() - before, 2);
+        assert_eq!(world.fsyncs() - before, 2);
     }
     array.close().unwrap();
     assert_tidy(&world);
@@ -39,11 +39,11 @@ fn a_put_that_fails_changes_nothing() {
         assert_eq!(error.errno(), Some(libc::EIO), "{error}");
         let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
         if !is_unknown {
-            assert_eq!(array.stat("file").unwrap().version, first.version, "{len} bytes, flush {fails}");
+            assert_eq!(array.stat("file").unwrap().version, first.version, "{len} bytes, fsync {fails}");
             assert_eq!(array.unnamed_pages(), 0);
         }
         world.faults(|faults| faults.clear());
-        // The failed flush of the log has left the kernel's pages as they were written, and the next opening writes
+        // The failed fsync of the log has left the kernel's pages as they were written, and the next opening writes
         // them again.
         let _ = array.close();
         world.crash_with(Survival::Nothing);
@@ -52,7 +52,7 @@ fn a_put_that_fails_changes_nothing() {
         let file = array.open_file("file").unwrap();
         let mut got = vec![0; file.len() as usize];
         file.read_at(&mut got, 0).unwrap();
-        assert!(got == [1; 5000] || (is_unknown && got == vec![2; len]), "{len} bytes, flush {fails}");
+        assert!(got == [1; 5000] || (is_unknown && got == vec![2; len]), "{len} bytes, fsync {fails}");
         drop(file);
         assert_clean_beside(&world, array);
     }

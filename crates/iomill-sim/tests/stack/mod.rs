@@ -15,7 +15,7 @@ mod determinism;
 mod doubts;
 mod drafts;
 mod errors;
-mod flushes;
+mod fsyncs;
 mod futures;
 mod harness;
 mod heap;

@@ -41,7 +41,7 @@ fn assert_reads(array: &Array, name: &str, wanted: &[u8]) {
     assert!(got[..read] == *wanted, "{name} has other bytes");
 }
 
-/// Deleted files leave room for a large one, in the same opening and in a later one, whether changes wait for a flush
+/// Deleted files leave room for a large one, in the same opening and in a later one, whether changes wait for an fsync
 /// or not.
 #[test]
 fn space_of_deleted_small_files_is_free_for_large_ones() {

@@ -461,7 +461,7 @@ fn sums_that_could_not_be_written_are_written_by_a_later_sync() {
     }
 }
 
-/// A draft with bytes of a failed write behind its length has no clean zones. It is named all the same, and a crash
+/// A draft with bytes of a failed write past its length has no clean zones. It is named all the same, and a crash
 /// takes no page for rotten.
 #[test]
 fn a_draft_with_a_stale_tail_is_marked() {
@@ -479,7 +479,7 @@ fn a_draft_with_a_stale_tail_is_marked() {
     assert_right(&world, &content);
 }
 
-/// Bytes that a killed process has left without a flush are durable before their sums, so a power cut then takes no
+/// Bytes that a killed process has left without an fsync are durable before their sums, so a power cut then takes no
 /// page for rotten.
 #[test]
 fn what_a_killed_process_has_left_is_durable_before_its_sums() {

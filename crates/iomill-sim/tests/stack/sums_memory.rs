@@ -110,10 +110,10 @@ fn a_file_of_many_pages_of_sums_keeps_them_all() {
     }
 }
 
-/// A page of sums that has left memory is lost by the failed flush of another file. Its zone does not become clean
+/// A page of sums that has left memory is lost by the failed fsync of another file. Its zone does not become clean
 /// without it, so no sound page is reported as rotten.
 #[test]
-fn a_failed_flush_makes_sums_that_left_memory_doubtful() {
+fn a_failed_fsync_makes_sums_that_left_memory_doubtful() {
     let (world, array, file) = sparse(31, false);
     let other = array.create_file("other", &FileOptions::new()).unwrap();
     for chunk in 0..10 {

@@ -1,4 +1,4 @@
-//! Changes of names that wait for no sync: their flushes, the time when they are durable, and the reuse of a deleted
+//! Changes of names that wait for no sync: their fsyncs, the time when they are durable, and the reuse of a deleted
 //! file's space.
 
 use iomill::{Array, ArrayOptions, File, FileOptions, PutOptions};
@@ -57,18 +57,18 @@ fn read(array: &Array, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Counts the flushes of a call.
-fn flushes(world: &World, call: impl FnOnce()) -> u64 {
-    let before = world.flushes();
+/// Counts the fsyncs of a call.
+fn fsyncs(world: &World, call: impl FnOnce()) -> u64 {
+    let before = world.fsyncs();
     call();
-    world.flushes() - before
+    world.fsyncs() - before
 }
 
 #[test]
-fn a_change_costs_no_flush() {
+fn a_change_costs_no_fsync() {
     let (world, array) = made(1);
-    assert_eq!(flushes(&world, || change(&array)), 0);
-    assert!(!survive(&world, array), "changes are durable without a flush");
+    assert_eq!(fsyncs(&world, || change(&array)), 0);
+    assert!(!survive(&world, array), "changes are durable without an fsync");
 }
 
 #[test]
@@ -98,17 +98,17 @@ fn the_next_sync_of_anything_makes_changes_durable() {
     // Looking at a file makes nothing durable, and so costs nothing.
     let (world, array) = made(4);
     change(&array);
-    assert_eq!(flushes(&world, || assert_eq!(read(&array, "renamed").len(), 5000)), 0);
+    assert_eq!(fsyncs(&world, || assert_eq!(read(&array, "renamed").len(), 5000)), 0);
     assert!(!survive(&world, array));
 }
 
-/// A put flushes its content, and leaves its name to the next sync.
+/// A put syncs its content, and leaves its name to the next sync.
 #[test]
-fn a_put_flushes_its_content_only() {
+fn a_put_syncs_its_content_only() {
     let (world, array) = made(5);
     let put = |content: u8| drop(array.put("small", &[content; 5000], &PutOptions::new()).unwrap());
-    assert_eq!(flushes(&world, || put(3)), 1);
-    assert_eq!(flushes(&world, || put(4)), 1);
+    assert_eq!(fsyncs(&world, || put(3)), 1);
+    assert_eq!(fsyncs(&world, || put(4)), 1);
     assert_eq!(read(&array, "small"), [4; 5000]);
     world.crash_with(Survival::Nothing);
     drop(array);
@@ -145,9 +145,9 @@ fn a_deleted_file_keeps_its_space_until_its_deletion_is_durable() {
     assert_clean_beside(&world, array);
 }
 
-/// Many deletes share a flush, and their space comes back.
+/// Many deletes share an fsync, and their space comes back.
 #[test]
-fn deletes_share_a_flush() {
+fn deletes_share_an_fsync() {
     let (world, array) = made(7);
     let count = 1000;
     // All begin with the first drive.
@@ -161,9 +161,9 @@ fn deletes_share_a_flush() {
     };
     let before = shared(&world);
     let delete_all = || (0..count).for_each(|file| array.delete(&format!("{file}")).unwrap());
-    let flushes = flushes(&world, delete_all);
+    let fsyncs = fsyncs(&world, delete_all);
     // Two copies of the log.
-    assert!((2..=2 * count / 200).contains(&flushes), "{flushes} flushes for {count} deletes");
+    assert!((2..=2 * count / 200).contains(&fsyncs), "{fsyncs} fsyncs for {count} deletes");
     array.sync().unwrap();
     assert_eq!(array.unnamed_pages(), 0);
     for file in 0..count {

@@ -270,7 +270,7 @@ impl<M: Medium> Table<M> {
         Err(FULL.into())
     }
 
-    /// Returns when all changes before it are durable. Threads that wait at the same time share a flush.
+    /// Returns when all changes before it are durable. Threads that wait at the same time share an fsync.
     pub fn commit(&self) -> Result<()> {
         self.log.commit()
     }
@@ -345,7 +345,7 @@ fn remove(page: &mut Page, at: usize, len: usize) {
 struct Log<M> {
     file: M,
     state: Mutex<Tail>,
-    flushed: Condvar,
+    synced: Condvar,
 }
 
 /// Offsets are in bytes from the log's start: `durable <= written <= written + buffer.len()`.
@@ -355,14 +355,14 @@ struct Tail {
     buffer: Vec<u8>,
     written: u64,
     durable: u64,
-    is_flushing: bool,
-    /// A flush has failed: what was before it may be lost.
+    is_syncing: bool,
+    /// An fsync has failed: what was before it may be lost.
     has_failed: bool,
 }
 
 impl<M: Medium> Log<M> {
     fn new(file: M) -> Log<M> {
-        Log { file, state: Mutex::default(), flushed: Condvar::new() }
+        Log { file, state: Mutex::default(), synced: Condvar::new() }
     }
 
     fn tail(&self) -> MutexGuard<'_, Tail> {
@@ -389,23 +389,23 @@ impl<M: Medium> Log<M> {
             if tail.has_failed {
                 return Err(FAILED.into());
             }
-            if tail.is_flushing {
-                tail = self.flushed.wait(tail).unwrap_or_else(PoisonError::into_inner);
+            if tail.is_syncing {
+                tail = self.synced.wait(tail).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let (bytes, offset) = (std::mem::take(&mut tail.buffer), tail.written);
-            tail.is_flushing = true;
+            tail.is_syncing = true;
             tail.written += bytes.len() as u64;
             drop(tail);
-            let flushed = self.file.write(&bytes, offset).and_then(|()| self.file.sync());
+            let synced = self.file.write(&bytes, offset).and_then(|()| self.file.sync());
             tail = self.tail();
-            tail.is_flushing = false;
-            match flushed {
+            tail.is_syncing = false;
+            match synced {
                 Ok(()) => tail.durable = offset + bytes.len() as u64,
                 Err(_) => tail.has_failed = true,
             }
-            self.flushed.notify_all();
-            flushed?;
+            self.synced.notify_all();
+            synced?;
         }
         Ok(())
     }

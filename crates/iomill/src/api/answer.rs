@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use super::transfer::{Begun, Later, Moving, polled_again};
+use super::transfer::{Later, Moving, NowOrLater, polled_again};
 use crate::error::{Error, Result};
 use crate::exec::pools::Pool;
 use crate::exec::{Promise, Promised, promise};
@@ -44,15 +44,15 @@ impl<T> Answer<T> {
 
 impl Answer<Vec<u8>> {
     /// The answer of a read into new memory.
-    pub(super) fn of_read(begun: std::result::Result<Begun<Unfilled>, Failed<Unfilled>>) -> Answer<Vec<u8>> {
+    pub(super) fn of_read(begun: std::result::Result<NowOrLater<Unfilled>, Failed<Unfilled>>) -> Answer<Vec<u8>> {
         // An operation returns the number of bytes that it has written to the memory.
         let filled: fn(Unfilled, usize) -> Vec<u8> = |bytes, len| {
             // SAFETY: as above.
             unsafe { bytes.filled(len) }
         };
         match begun {
-            Ok(Begun::Now(bytes, len)) => Answer::now(Ok(filled(bytes, len))),
-            Ok(Begun::Later(moving)) => Answer(State::Reading(moving, filled)),
+            Ok(NowOrLater::Now(bytes, len)) => Answer::now(Ok(filled(bytes, len))),
+            Ok(NowOrLater::Later(moving)) => Answer(State::Reading(moving, filled)),
             Err(failed) => Answer::now(Err(failed.into())),
         }
     }

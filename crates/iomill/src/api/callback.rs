@@ -7,7 +7,7 @@ use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Callback};
-use crate::pager::{Failed, IoBuffer, OpenFile, Outcome};
+use crate::pager::{Failed, IoBuffer, OpenFile, Returned};
 
 pub use crate::pager::batch::Request;
 
@@ -102,7 +102,7 @@ impl File {
             return Ok(Some(callback));
         }
         self.check_callbacks()?;
-        let call = |callback: C, outcome: Outcome<Unfilled>| {
+        let call = |callback: C, outcome: Returned<Unfilled>| {
             // SAFETY: the read has filled its memory.
             callback(outcome.map(|bytes| vec![unsafe { bytes.all_filled() }]).map_err(Error::from));
         };
@@ -117,7 +117,7 @@ impl File {
         (offset, len): (u64, usize),
         mut buf: B,
         callback: C,
-        call: fn(C, Outcome<B>),
+        call: fn(C, Returned<B>),
     ) -> std::result::Result<(), (B, C)> {
         let Some(paged) = &self.state.paged else {
             if len == 0 {
@@ -162,7 +162,7 @@ impl File {
 /// Calls the callback of a read that was to read `len` bytes.
 fn call_with_len<B>(
     (callback, len): (impl FnOnce(std::result::Result<(B, usize), Failed<B>>), usize),
-    outcome: Outcome<B>,
+    outcome: Returned<B>,
 ) {
     callback(outcome.map(|buf| (buf, len)));
 }

@@ -1,6 +1,6 @@
 //! [`Change`]: a call that changes the catalog, in steps. The blocking call and the future share the steps.
 //!
-//! Goals: one form of each change; futures share batches of writes and flushes (`exec::turns`). Non-goals: the changes
+//! Goals: one form of each change; futures share batches of writes and fsyncs (`exec::turns`). Non-goals: the changes
 //! themselves (`names`, `draft`).
 
 use std::sync::Arc;

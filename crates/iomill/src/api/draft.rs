@@ -22,7 +22,7 @@ use crate::sys::memory::PageBuf;
 
 /// Bytes that a copy moves at a time.
 const PIECE_BYTES: u64 = 8 << 20;
-/// The longest content that is written and flushed together with others, in bytes.
+/// The longest content that is written and synced together with others, in bytes.
 const SMALL_MAX_BYTES: u64 = 64 << 10;
 
 /// A file without a name, from [`Array::draft`]. It is written like any file, also by several threads.
@@ -73,7 +73,7 @@ impl Draft {
     /// of that name loses it at the same moment, and handles of the older file keep its content. After a crash the name
     /// has the whole old content or the whole new one.
     ///
-    /// A small file costs two flushes: that of its pages, and that of the log.
+    /// A small file costs two fsyncs: that of its pages, and that of the log.
     ///
     /// [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold. Then the draft may be published under
     /// another name, or on another condition. A draft is published once.
@@ -82,7 +82,7 @@ impl Draft {
         make(Publication { draft: self.again(), name, when }, &self.array)
     }
 
-    /// [`Draft::publish`] as a future. Futures that wait at the same time share flushes.
+    /// [`Draft::publish`] as a future. Futures that wait at the same time share fsyncs.
     pub fn publish_async(&self, name: &str, when: When) -> Answer<FileStat> {
         let is_long = self.file.len() > SMALL_MAX_BYTES;
         begin(Publication { draft: self.again(), name: name.to_owned(), when }, &self.array, is_long)
@@ -95,7 +95,7 @@ impl Draft {
         Draft { file, draft: Arc::clone(&self.draft), array: self.array.clone() }
     }
 
-    /// Writes the content to the drives. A small content is flushed later, together with others.
+    /// Writes the content to the drives. A small content is synced later, together with others.
     fn prepare(&self) -> Result<()> {
         if self.file.len() > SMALL_MAX_BYTES {
             self.file.sync()
@@ -139,7 +139,7 @@ impl<N: AsRef<str>> Change for Publication<N> {
     }
 
     fn write(&mut self, array: &Array) -> Result<()> {
-        // An early check, before the content is flushed. The check that decides is made when the name is given.
+        // An early check, before the content is synced. The check that decides is made when the name is given.
         array.open_inner()?.catalog.check_condition(self.name.as_ref(), self.when)?;
         self.draft.prepare()
     }
@@ -291,14 +291,14 @@ impl Array {
     /// Makes a file of this content, durably and as a whole, like [`Draft::publish`]. Returns the metadata of the file,
     /// with its version.
     ///
-    /// A small file costs two flushes. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does
+    /// A small file costs two fsyncs. [`Error::Exists`] and [`Error::Conflict`] if the condition of the options does
     /// not hold.
     pub fn put(&self, name: &str, content: &[u8], options: &PutOptions) -> Result<FileStat> {
         check_may_block("put")?;
         make(Put { name, content, options: options.clone(), shares_writes: false }, self)
     }
 
-    /// [`Array::put`] as a future. Futures that wait at the same time share flushes.
+    /// [`Array::put`] as a future. Futures that wait at the same time share fsyncs.
     pub fn put_async(&self, name: &str, content: impl Into<Vec<u8>>, options: &PutOptions) -> Answer<FileStat> {
         let content: Vec<u8> = content.into();
         let is_small = content.len() as u64 <= SMALL_MAX_BYTES;

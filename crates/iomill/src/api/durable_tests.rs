@@ -55,7 +55,7 @@ struct Hold {
 
 impl Platform for Failing {
     fn attach(&self, path: &Path, create: bool) -> io::Result<Arc<dyn DriveFs>> {
-        // The other tests of this process have files on the same device, and their flushes are well.
+        // The other tests of this process have files on the same device, and their fsyncs are well.
         Ok(Arc::new(RealFs::attach(path, create)?.as_own_device()))
     }
     fn neighbours(&self, near: &Path) -> Vec<PathBuf> {
@@ -253,7 +253,7 @@ fn a_length_that_waited_for_a_sync_that_failed_stays() {
     }
 }
 
-/// After a failed flush a resize of the cache wrote the pages when the array had given its lock back, and another
+/// After a failed fsync a resize of the cache wrote the pages when the array had given its lock back, and another
 /// process might own the parts.
 #[test]
 fn nothing_is_written_after_the_array_is_closed() {

@@ -10,7 +10,7 @@ use super::position::Position;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, Within, pools};
-use crate::file::split::{Extent, extents};
+use crate::file::split::{IoRange, io_ranges};
 use crate::file::transfer::WriteTurn;
 use crate::file::vectored::VectoredWrite;
 use crate::file::{Entered, Reported};
@@ -212,9 +212,9 @@ impl File {
         let entered = Entered::enter(&self.state.file)?;
         let len = self.state.file.len().saturating_sub(offset).min(buf.len() as u64) as usize;
         let within = Within::new(buf.as_ptr(), buf.len());
-        let extent = Extent { offset, len, buf: buf.as_mut_ptr() };
+        let io_range = IoRange { offset, len, buf: buf.as_mut_ptr() };
         // SAFETY: `buf` is borrowed for the whole call, and `fetch` returns only after all I/O on it has ended.
-        unsafe { self.fetch(&entered, within, std::iter::once(extent)) }?;
+        unsafe { self.fetch(&entered, within, std::iter::once(io_range)) }?;
         Ok(len)
     }
 
@@ -237,21 +237,21 @@ impl File {
         let entered = Entered::enter(&self.state.file)?;
         let all = self.state.file.len().saturating_sub(offset).min(total);
         let mut done = 0;
-        let extents = bufs.iter_mut().map(|buf| {
+        let io_ranges = bufs.iter_mut().map(|buf| {
             let len = (all - done).min(buf.len() as u64);
-            let extent = Extent { offset: offset + done, len: len as usize, buf: buf.as_mut_ptr() };
+            let io_range = IoRange { offset: offset + done, len: len as usize, buf: buf.as_mut_ptr() };
             done += len;
-            extent
+            io_range
         });
         if let Some(paged) = &self.state.paged {
-            let extents: Vec<Extent> = extents.collect();
+            let io_ranges: Vec<IoRange> = io_ranges.collect();
             self.look_ahead(offset, all as usize);
             // SAFETY: the buffers are borrowed for the whole call.
-            unsafe { self.gather_inside(&entered, paged, extents.into_iter()) }?;
+            unsafe { self.gather_inside(&entered, paged, io_ranges.into_iter()) }?;
             return Ok(all as usize);
         }
         // SAFETY: the buffers are borrowed for the whole call, and `fetch` returns after all I/O on them has ended.
-        unsafe { self.fetch(&entered, Within::SLABS, extents) }?;
+        unsafe { self.fetch(&entered, Within::SLABS, io_ranges) }?;
         Ok(all as usize)
     }
 
@@ -265,7 +265,7 @@ impl File {
         let entered = self.state.enter_to_write(end, std::iter::once(offset..end))?;
         let write = VectoredWrite::new(bufs, offset);
         // SAFETY: the buffers are borrowed and `write` lives for the whole call, and writes only read them.
-        unsafe { self.store(&entered, end, Within::SLABS, write.extents.iter().copied()) }
+        unsafe { self.store(&entered, end, Within::SLABS, write.io_ranges.iter().copied()) }
     }
 
     /// Gathers rows of one length: reads the row at `offsets[i]` into `out[i * row_len..][..row_len]`. One call keeps
@@ -401,12 +401,12 @@ impl File {
     /// Reads through the cache: cached pages without any lock, the others inside the gate.
     fn read_paged(&self, paged: &Arc<Paged>, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.state.exec().check_open()?;
-        let extent = |len: u64, buf: &mut [u8]| {
+        let io_range = |len: u64, buf: &mut [u8]| {
             let len = len.saturating_sub(offset).min(buf.len() as u64) as usize;
-            Extent { offset, len, buf: buf.as_mut_ptr() }
+            IoRange { offset, len, buf: buf.as_mut_ptr() }
         };
         let mut missing = Vec::new();
-        let all = extent(self.state.file.len(), buf);
+        let all = io_range(self.state.file.len(), buf);
         // SAFETY: `buf` is borrowed for the whole call.
         unsafe { paged.read_rest(all, &mut missing) };
         if missing.is_empty() {
@@ -415,7 +415,7 @@ impl File {
         }
         let entered = Entered::enter(&self.state.file)?;
         self.missed(paged, offset, all.len);
-        let now = extent(self.state.file.len(), buf);
+        let now = io_range(self.state.file.len(), buf);
         if now.len < all.len {
             // The file has shrunk meanwhile: the read starts again with the present length.
             missing.clear();
@@ -437,20 +437,20 @@ impl File {
         Exec::run_to_end(unsafe { self.state.complete(&io, paged, Want::Read, missing, self.class) }).map(drop)
     }
 
-    /// Reads extents through the cache.
+    /// Reads I/O ranges through the cache.
     ///
     /// # Safety
-    /// The extents' memory is writable, and nothing else uses it until this returns.
+    /// The I/O ranges' memory is writable, and nothing else uses it until this returns.
     unsafe fn gather_inside(
         &self,
         entered: &Entered<'_>,
         paged: &Paged,
-        extents: impl Iterator<Item = Extent>,
+        io_ranges: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
         let mut missing = Vec::new();
         // SAFETY: the caller's promise, for both.
         unsafe {
-            paged.read_many(extents, &mut missing);
+            paged.read_many(io_ranges, &mut missing);
             self.read_missing(entered, paged, missing)
         }
     }
@@ -479,14 +479,14 @@ impl File {
         if let Some(paged) = &self.state.paged {
             self.state.exec().check_open()?;
             check()?;
-            let mut extents = extents(ranges, start);
-            if extents.size_hint().1.is_none_or(|most| most > LIST_SPANS) {
+            let mut io_ranges = io_ranges(ranges, start);
+            if io_ranges.size_hint().1.is_none_or(|most| most > LIST_SPANS) {
                 // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together.
-                return unsafe { self.state.read_long(paged, &mut extents, self.class, &check) };
+                return unsafe { self.state.read_long(paged, &mut io_ranges, self.class, &check) };
             }
             let mut missing = Vec::new();
             // SAFETY: as above.
-            unsafe { paged.read_many(extents, &mut missing) };
+            unsafe { paged.read_many(io_ranges, &mut missing) };
             if missing.is_empty() {
                 return Ok(());
             }
@@ -499,10 +499,10 @@ impl File {
         let entered = Entered::enter(&self.state.file)?;
         check()?;
         let within = Within::new(out.as_ptr(), out.len());
-        let extents = extents(ranges, start);
+        let io_ranges = io_ranges(ranges, start);
         // SAFETY: `out` is borrowed for the whole call, and as long as the ranges together. `fetch` returns only after
         // all I/O on it has ended.
-        unsafe { self.fetch(&entered, within, extents) }
+        unsafe { self.fetch(&entered, within, io_ranges) }
     }
 
     fn scatter(
@@ -527,46 +527,46 @@ impl File {
         let entered = self.state.enter_to_write(end, ranges_written)?;
         let within = Within::new(bytes.as_ptr(), bytes.len());
         // SAFETY: `bytes` is borrowed for the whole call, and as long as the ranges together. Writes only read it.
-        unsafe { self.store(&entered, end, within, extents(ranges, bytes.as_ptr().cast_mut())) }
+        unsafe { self.store(&entered, end, within, io_ranges(ranges, bytes.as_ptr().cast_mut())) }
     }
 
-    /// Reads extents past the cache.
+    /// Reads I/O ranges past the cache.
     ///
     /// # Safety
-    /// The extents' memory is valid until this returns, and nothing else touches it.
+    /// The I/O ranges' memory is valid until this returns, and nothing else touches it.
     pub(super) unsafe fn fetch(
         &self,
         _entered: &Entered<'_>,
         within: Within,
-        extents: impl Iterator<Item = Extent>,
+        io_ranges: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
         let (file, io) = (&self.state.file, self.state.exec().blocking());
         // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
-        Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, extents, std::iter::empty()) })
+        Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, io_ranges, std::iter::empty()) })
     }
 
-    /// Writes extents, through the cache if there is one. The last one ends at `end`, which is 0 if they are empty.
+    /// Writes I/O ranges, through the cache if there is one. The last one ends at `end`, which is 0 if they are empty.
     ///
     /// # Safety
-    /// The extents' memory is readable until this returns.
+    /// The I/O ranges' memory is readable until this returns.
     unsafe fn store(
         &self,
         _entered: &Entered<'_>,
         end: u64,
         within: Within,
-        extents: impl Iterator<Item = Extent>,
+        io_ranges: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
         let (file, io) = (&self.state.file, self.state.exec().blocking());
         let turn = WriteTurn::begin(file, end, self.state.paged.is_none());
         match &self.state.paged {
             Some(paged) => {
-                let mut spans = extents.flat_map(crate::pager::spans);
+                let mut spans = io_ranges.flat_map(crate::pager::spans);
                 // SAFETY: the caller's promise, as for `fetch`.
                 unsafe { self.state.write_lists(&io, paged, &mut spans, self.class)? };
             }
             None => {
                 // SAFETY: as above.
-                Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, std::iter::empty(), extents) })?;
+                Exec::run_to_end(unsafe { file.transfer(&io, self.class, within, std::iter::empty(), io_ranges) })?;
             }
         }
         turn.finish();

@@ -38,7 +38,8 @@ impl FileOptions {
         FileOptions { layout: Layout::default(), block_bytes: DEFAULT_BLOCK_BYTES, drives: None, checksums: false }
     }
 
-    /// The layout of the blocks on the drives.
+    /// The layout of the blocks on the drives. On one drive all layouts place the blocks in the same order. None is
+    /// refused there: options of files serve arrays with any number of drives.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self

@@ -4,12 +4,12 @@
 
 use super::answer::{Answer, Unfilled};
 use super::file::{File, check_sizes, sum_of_lengths, sync_traced};
-use super::transfer::{Begun, Later, Moving, Transfer};
+use super::transfer::{Later, Moving, NowOrLater, Transfer};
 use crate::drive::shares::begin_serving;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::{Within, promise};
-use crate::file::split::{Extent, extents};
+use crate::file::split::{IoRange, io_ranges};
 use crate::pager::batch::{BatchReceiver, Owned, Requester, Unread, UpToEnd};
 use crate::pager::{Failed, IoBuffer, IoBytes, Kept, OpenFile, Span};
 
@@ -59,7 +59,7 @@ impl File {
         mut bytes: B,
         offset: u64,
         len: usize,
-    ) -> std::result::Result<std::result::Result<Begun<B>, Failed<B>>, B> {
+    ) -> std::result::Result<std::result::Result<NowOrLater<B>, Failed<B>>, B> {
         let within = self.len().saturating_sub(offset).min(len as u64) as usize;
         if within == 0 {
             return Err(bytes);
@@ -70,17 +70,17 @@ impl File {
         let _never_waits = begin_serving();
         let Some(paged) = &self.state.paged else {
             let reading = OpenFile::begin_direct(&self.state, self.class, (offset, within), bytes)?;
-            return Ok(Ok(Begun::Later(Moving::Direct(reading, within))));
+            return Ok(Ok(NowOrLater::Later(Moving::Direct(reading, within))));
         };
         if self.class != Class::Foreground {
             return Err(bytes);
         }
         if self.read_if_cached(&mut bytes, offset, within) {
-            return Ok(Ok(Begun::Now(bytes, within)));
+            return Ok(Ok(NowOrLater::Now(bytes, within)));
         }
         let reading = OpenFile::begin_direct(&self.state, self.class, (offset, within), bytes)?;
         self.missed(paged, offset, within);
-        Ok(Ok(Begun::Later(Moving::Direct(reading, within))))
+        Ok(Ok(NowOrLater::Later(Moving::Direct(reading, within))))
     }
 
     /// [`File::read_at`] as a future that owns the buffer. It resolves to the buffer and the number of bytes read: less
@@ -100,7 +100,12 @@ impl File {
 
     /// Begins a read up to the end of the file, for all ranges but those within one cached page. `buf` has `len` bytes.
     #[inline(never)]
-    fn begin_read_any<B: IoBuffer>(&self, buf: B, len: usize, offset: u64) -> std::result::Result<Begun<B>, Failed<B>> {
+    fn begin_read_any<B: IoBuffer>(
+        &self,
+        buf: B,
+        len: usize,
+        offset: u64,
+    ) -> std::result::Result<NowOrLater<B>, Failed<B>> {
         let file = match self.here() {
             Ok(file) => file,
             Err(forked) => return Err(Failed::new(forked, Some(buf))),
@@ -115,13 +120,13 @@ impl File {
             return Err(Failed::new(error, Some(buf)));
         }
         let read = match file.read_cached(buf, offset) {
-            Ok((buf, len)) => return Ok(Begun::Now(buf, len)),
+            Ok((buf, len)) => return Ok(NowOrLater::Now(buf, len)),
             Err(read) => read,
         };
         let (promise, promised) = promise();
         let _never_waits = begin_serving();
         match file.requester().begin_up_to_end(read, BatchReceiver::promise(promise)) {
-            Ok(cell) => Ok(Begun::Later(Moving::UpToEnd(Later::new(promised, cell)))),
+            Ok(cell) => Ok(NowOrLater::Later(Moving::UpToEnd(Later::new(promised, cell)))),
             Err(failed) => Err(failed.map(|(buf, _)| buf)),
         }
     }
@@ -211,8 +216,8 @@ impl File {
         let mut bytes = Kept::new(bytes);
         let memory = bytes.get().bytes();
         // Writes only read the memory.
-        let writes = extents(ranges, memory.cast::<u8>().cast_mut()).filter(|extent| extent.len > 0);
-        let fits = |write: Extent| file.state.file.range_end(write.offset, write.len as u64).map(drop);
+        let writes = io_ranges(ranges, memory.cast::<u8>().cast_mut()).filter(|io_range| io_range.len > 0);
+        let fits = |write: IoRange| file.state.file.range_end(write.offset, write.len as u64).map(drop);
         if let Err(error) = writes.clone().try_for_each(fits) {
             return Transfer::failed(error, bytes.into_inner());
         }
@@ -222,7 +227,7 @@ impl File {
             return Transfer::now(bytes.into_inner());
         }
         let writes = rest_of(writes, written).collect();
-        // SAFETY: the extents are in the memory of `bytes`, which is as `IoBytes` promises.
+        // SAFETY: the I/O ranges are in the memory of `bytes`, which is as `IoBytes` promises.
         let owned = unsafe { Owned::new(bytes, within(memory), Unread::default(), Some(writes)) };
         file.begin_transfer(owned, memory.len())
     }
@@ -251,13 +256,13 @@ impl File {
         }
         let mut out = Kept::new(out);
         let memory = out.get().memory();
-        let reads = extents(ranges, memory.cast());
+        let reads = io_ranges(ranges, memory.cast());
         // SAFETY: the memory is the buffer's, and as long as the ranges.
         let unread = unsafe { Unread::new(&self.state, reads) };
         if unread.is_empty() {
             return Transfer::now(out.into_inner());
         }
-        // SAFETY: the extents are in the memory of `out`, which is as `IoBuffer` promises.
+        // SAFETY: the I/O ranges are in the memory of `out`, which is as `IoBuffer` promises.
         self.begin_transfer(unsafe { Owned::new(out, within(memory), unread, None) }, memory.len())
     }
 
@@ -275,13 +280,13 @@ impl File {
     }
 }
 
-/// The extents without their first `skip` bytes.
-fn rest_of(extents: impl Iterator<Item = Extent>, skip: usize) -> impl Iterator<Item = Extent> {
+/// The I/O ranges without their first `skip` bytes.
+fn rest_of(io_ranges: impl Iterator<Item = IoRange>, skip: usize) -> impl Iterator<Item = IoRange> {
     let mut skip = skip;
-    extents.filter_map(move |Extent { offset, len, buf }| {
+    io_ranges.filter_map(move |IoRange { offset, len, buf }| {
         let skipped = skip.min(len);
         skip -= skipped;
-        let rest = Extent { offset: offset + skipped as u64, len: len - skipped, buf: buf.wrapping_add(skipped) };
+        let rest = IoRange { offset: offset + skipped as u64, len: len - skipped, buf: buf.wrapping_add(skipped) };
         (rest.len > 0).then_some(rest)
     })
 }

@@ -6,7 +6,7 @@ use std::vec;
 
 use super::array::Array;
 use super::info::time;
-use crate::catalog::{Catalog, Found, Position};
+use crate::catalog::{Catalog, Found, ListPosition};
 use crate::error::Result;
 use crate::layout::Layout;
 
@@ -46,7 +46,7 @@ pub struct Listing {
     prefix: String,
     delimiter: Option<char>,
     /// `None` at the end.
-    position: Option<Position>,
+    position: Option<ListPosition>,
     batch: vec::IntoIter<Found>,
 }
 
@@ -112,7 +112,7 @@ impl Listing {
     }
 
     fn new(source: Source, prefix: &str) -> Listing {
-        let position = Some(Position::From(prefix.to_owned()));
+        let position = Some(ListPosition::From(prefix.to_owned()));
         Listing { source, prefix: prefix.to_owned(), delimiter: None, position, batch: Vec::new().into_iter() }
     }
 
@@ -124,13 +124,13 @@ impl Listing {
 
     /// Begins with the first entry that is not before `name`. The last of several calls of `from` and `after` counts.
     pub fn from(self, name: &str) -> Listing {
-        self.at(name, Position::From)
+        self.at(name, ListPosition::From)
     }
 
     /// Begins with the first entry after `name`, which may be a common prefix. So a listing continues where another one
     /// has stopped.
     pub fn after(self, name: &str) -> Listing {
-        self.at(name, Position::After)
+        self.at(name, ListPosition::After)
     }
 
     /// Collects all names and common prefixes, in their order, or returns the first error.
@@ -138,15 +138,15 @@ impl Listing {
         self.map(|entry| entry.map(Listed::into_name)).collect()
     }
 
-    fn at(mut self, name: &str, position: fn(String) -> Position) -> Listing {
+    fn at(mut self, name: &str, position: fn(String) -> ListPosition) -> Listing {
         let is_within = name >= self.prefix.as_str();
-        let position = if is_within { position(name.to_owned()) } else { Position::From(self.prefix.clone()) };
+        let position = if is_within { position(name.to_owned()) } else { ListPosition::From(self.prefix.clone()) };
         (self.position, self.batch) = (Some(position), Vec::new().into_iter());
         self
     }
 
     /// Reads the next names.
-    fn fill(&mut self, position: Position) -> Result<()> {
+    fn fill(&mut self, position: ListPosition) -> Result<()> {
         let catalog = match &self.source {
             Source::Array(array) => &array.here()?.open_inner()?.catalog,
             Source::Peek(catalog) => catalog,

@@ -47,7 +47,7 @@
 //!
 //! A change of the catalog has three steps: its content, the change in memory, and the end when it is durable. A
 //! blocking call makes the steps one after the other. For futures one thread takes all queued changes, and makes each
-//! step for all of them before the next step (`exec`, "Pools"). So the changes share flushes. Other calls that wait,
+//! step for all of them before the next step (`exec`, "Pools"). So the changes share fsyncs. Other calls that wait,
 //! such as `sync_async`, run on up to 16 threads of their own.
 //!
 //! - The call has begun when its future exists, and no poll waits for a drive.

@@ -13,7 +13,7 @@ use crate::catalog::{Queued, When};
 use crate::error::{Error, Result};
 use crate::exec::pools::check_may_block;
 
-/// Futures of these calls that wait at the same time share flushes. See [`Answer`].
+/// Futures of these calls that wait at the same time share fsyncs. See [`Answer`].
 impl Array {
     /// Creates a file of length 0 and opens it. The creation is durable at the return, unless
     /// [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes) is off. [`Error::Exists`] if a file has the

@@ -78,7 +78,7 @@ impl ArrayOptions {
     /// is closed, and when the array is closed. Before that, a crash or a kill may lose a change, and with it all later
     /// changes. An error of the log is reported only at that sync or close.
     ///
-    /// The content of a file is still durable before its name, so a put flushes its content. The space of a deleted
+    /// The content of a file is still durable before its name, so a put syncs its content. The space of a deleted
     /// file is free when the deletion is durable.
     pub fn sync_changes(mut self, sync_changes: bool) -> Self {
         self.sync_changes = sync_changes;
@@ -209,14 +209,15 @@ impl CreateOptions {
     }
 
     /// Weights of the drives, in their order: a drive of weight 2 takes twice the share of one of weight 1 in files
-    /// with the layout [`Hash`](super::Layout::Hash). From 1 to 1,000; all 1 by default.
+    /// with the layout [`Hash`](super::Layout::Hash). From 1 to 1,000; all 1 by default. The labels of the drives keep
+    /// them, for all files to come.
     pub fn weights(mut self, weights: impl Into<Vec<u32>>) -> Self {
         self.weights = Some(weights.into());
         self
     }
 
     /// The number of copies of the catalog, each on its own drive: 1 to 3, and at most one for each drive. The default
-    /// is the largest such number. Each copy costs every change a write and a flush. The array survives the loss of
+    /// is the largest such number. Each copy costs every change a write and an fsync. The array survives the loss of
     /// copies as long as one is left.
     pub fn copies(mut self, copies: usize) -> Self {
         self.copies = Some(copies);

@@ -16,7 +16,7 @@ use super::file::{File, Origin};
 use super::options::{ArrayOptions, DEFAULT_DEPTH};
 use super::setup;
 use super::tuning::Tuning;
-use crate::counters::{Board, Counters, Meter, ROWS_BYTES, Subject};
+use crate::counters::{BANKS_BYTES, Board, Counters, Meter, Subject};
 use crate::drive::regions::Regions;
 use crate::drive::service::Service;
 use crate::engine::EngineKind;
@@ -359,7 +359,7 @@ impl RuntimeInner {
         let mut notices = Vec::new();
         // Names of drives are not known yet, so the counters are not shown to other processes.
         let subject = Subject { array: [0; 16], drives: vec![String::new(); DRIVES_MAX] };
-        let board = Board::new(&subject, &[], 0, &mut notices).map_err(Error::memory("counters", ROWS_BYTES))?;
+        let board = Board::new(&subject, &[], 0, &mut notices).map_err(Error::memory("counters", BANKS_BYTES))?;
         let (regions, instance) = (Arc::<Regions>::default(), exec::next_instance());
         let pager = Pager::new(&options.pager(), &roles, instance, &regions, &board, &mut notices)?;
         let kept = Arc::<Notices>::default();

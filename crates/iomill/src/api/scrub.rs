@@ -12,7 +12,7 @@ use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::exec::{Within, pools};
 use crate::file::Entered;
-use crate::file::split::extents;
+use crate::file::split::io_ranges;
 
 /// The most bytes that a step reads.
 const STEP_BYTES: usize = 4 << 20;
@@ -160,7 +160,7 @@ impl File {
         let within = Within::new(bytes.as_ptr(), len);
         let range = std::iter::once((offset, len)).filter(|(_, len)| *len > 0);
         // SAFETY: `bytes` is borrowed for the whole call, and at least as long as the range.
-        unsafe { here.fetch(&entered, within, extents(range, bytes.as_mut_ptr())) }?;
+        unsafe { here.fetch(&entered, within, io_ranges(range, bytes.as_mut_ptr())) }?;
         Ok(len)
     }
 

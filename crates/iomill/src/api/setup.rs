@@ -24,7 +24,7 @@ use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, Handle};
 const IN_FLIGHT_MAX: usize = 65_000;
 
 /// The number of consecutive new files that begin on the same drive. Files that are made at the same time share the
-/// flush of that drive.
+/// fsync of that drive.
 const FILES_TO_A_DRIVE: u64 = 64;
 
 /// The file of a drive that is probed to choose the drive's engine.
@@ -250,7 +250,7 @@ pub fn board(options: &ArrayOptions, array: Id, drives: &[Drive], notices: &mut 
     let drives = drives.iter().map(|drive| drive.fs.location().display().to_string()).collect();
     let subject = Subject { array: array.0, drives };
     let board = Board::new(&subject, &directories, u64::from_le_bytes(salt), notices);
-    board.map_err(Error::memory("counters", crate::counters::ROWS_BYTES))
+    board.map_err(Error::memory("counters", crate::counters::BANKS_BYTES))
 }
 
 /// [`cpus`], evaluated when the drive threads start.

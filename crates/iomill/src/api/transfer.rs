@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use crate::error::{Error, Result};
 use crate::exec::Promised;
 use crate::exec::cell::SharedCell;
-use crate::pager::{DirectReading, Failed, Outcome};
+use crate::pager::{DirectReading, Failed, Returned};
 use crate::sys::process::Home;
 
 /// The future of a read into a buffer or a write from one. It owns the buffer until it resolves to `T`: the buffer, or
@@ -74,10 +74,10 @@ impl<B, T> Transfer<B, T> {
 }
 
 impl<B> Transfer<B, (B, usize)> {
-    pub(super) fn of_read(begun: std::result::Result<Begun<B>, Failed<B>>) -> Transfer<B, (B, usize)> {
+    pub(super) fn of_read(begun: std::result::Result<NowOrLater<B>, Failed<B>>) -> Transfer<B, (B, usize)> {
         match begun {
-            Ok(Begun::Now(buffer, len)) => Transfer::now((buffer, len)),
-            Ok(Begun::Later(moving)) => Transfer::later(moving),
+            Ok(NowOrLater::Now(buffer, len)) => Transfer::now((buffer, len)),
+            Ok(NowOrLater::Later(moving)) => Transfer::later(moving),
             Err(failed) => Transfer::refused(failed),
         }
     }
@@ -85,12 +85,12 @@ impl<B> Transfer<B, (B, usize)> {
 
 impl<B> Transfer<B> {
     /// The result, or the operation in flight. Only for a future that was not polled.
-    pub(super) fn into_begun(self, len: usize) -> std::result::Result<Begun<B>, Failed<B>> {
+    pub(super) fn into_begun(self, len: usize) -> std::result::Result<NowOrLater<B>, Failed<B>> {
         match self.0 {
-            State::Now(Some(buffer)) => Ok(Begun::Now(buffer, len)),
+            State::Now(Some(buffer)) => Ok(NowOrLater::Now(buffer, len)),
             State::Failed(Some(failed)) => Err(failed),
             State::Now(None) | State::Failed(None) => Err(Failed::new(polled_again(), None)),
-            State::Later(moving) => Ok(Begun::Later(moving)),
+            State::Later(moving) => Ok(NowOrLater::Later(moving)),
         }
     }
 }
@@ -124,7 +124,7 @@ impl<B> Future for Transfer<B, (B, usize)> {
 impl<B, T> Unpin for Transfer<B, T> {}
 
 /// The state of a call with a buffer when its future is made.
-pub(super) enum Begun<B> {
+pub(super) enum NowOrLater<B> {
     /// The call has ended, with a number of bytes.
     Now(B, usize),
     Later(Moving<B>),
@@ -136,9 +136,9 @@ pub(super) enum Moving<B> {
     /// A direct read, with its length in bytes.
     Direct(DirectReading<B>, usize),
     /// A read up to the end of the file.
-    UpToEnd(Later<Outcome<(B, usize)>>),
+    UpToEnd(Later<Returned<(B, usize)>>),
     /// A transfer that moves this number of bytes, or fails.
-    Whole(Later<Outcome<B>>, usize),
+    Whole(Later<Returned<B>>, usize),
 }
 
 impl<B> Moving<B> {
@@ -158,7 +158,7 @@ impl<B> Moving<B> {
 }
 
 /// The outcome of an operation. If it has none, the error of its future.
-fn outcome<K>(ended: Result<Outcome<K>>) -> Outcome<K> {
+fn outcome<K>(ended: Result<Returned<K>>) -> Returned<K> {
     ended.unwrap_or_else(|error| Err(Failed::new(error, None)))
 }
 

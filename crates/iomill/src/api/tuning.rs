@@ -6,7 +6,8 @@ use crate::pager::nodes::Remote;
 use crate::sys::topology::Topology;
 
 /// Options of the service of an array's drives: threads, queues and NUMA nodes. The defaults suit most machines.
-/// Measure before you change one.
+/// Measure before you change one. The options of the queues serve every engine: the copies of
+/// [`EngineKind::Mmap`](crate::EngineKind::Mmap) pass through the same queues.
 ///
 /// ```no_run
 /// use iomill::{ArrayOptions, Tuning};

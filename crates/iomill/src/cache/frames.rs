@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::hints::Hint;
-use super::memory::Memory;
+use super::memory::CacheMemory;
 use crate::drive::PAGE_BYTES;
 use crate::sys::memory::NodePolicy;
 use crate::sys::sync::{Mutex, lock};
@@ -19,7 +19,7 @@ const PIN_SHARE: u32 = 8;
 /// All frames of a cache.
 #[derive(Debug)]
 pub struct Frames {
-    memory: Arc<Memory>,
+    memory: Arc<CacheMemory>,
     /// The numbers. The first one is not used, so that no frame has number 0.
     range: Range<u32>,
     state: Mutex<FreeFrames>,
@@ -42,7 +42,7 @@ struct FreeFrames {
 
 impl Frames {
     /// The frames of this range of numbers. Those below `limit` may be taken.
-    pub fn new(memory: &Arc<Memory>, range: Range<u32>, limit: u32) -> Frames {
+    pub fn new(memory: &Arc<CacheMemory>, range: Range<u32>, limit: u32) -> Frames {
         let fresh = range.start + 1;
         memory.pins.change_max(0, (limit - range.start) / PIN_SHARE);
         let state = FreeFrames { limit, fresh, free: Vec::new(), retired: Vec::new(), limbo: Vec::new() };
@@ -242,7 +242,7 @@ mod tests {
         const FRAMES: u32 = 1001;
         for page in [PAGE_BYTES, 16 << 10, 64 << 10] {
             let slab = Slab::of_pages(FRAMES as usize * PAGE_BYTES, page).unwrap();
-            let memory = Memory::over(FrameBytes::of(slab), FRAMES, 1000, 1000).unwrap();
+            let memory = CacheMemory::over(FrameBytes::of(slab), FRAMES, 1000, 1000).unwrap();
             let frames = Frames::new(&Arc::new(memory), 0..FRAMES, FRAMES);
             let all: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
             assert_eq!(all.len() + 1, FRAMES as usize, "number 0 is no frame");

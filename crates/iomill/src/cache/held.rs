@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 
 use super::hints::{Hint, HintBase};
 use super::key::{Key, KeyHash};
-use super::memory::Memory;
+use super::memory::CacheMemory;
 use super::set::Locked;
 use super::{Cache, PinBlock, pins};
 use crate::drive::PAGE_BYTES;
@@ -69,7 +69,7 @@ impl Cache {
     /// The block was taken away.
     ///
     /// # Safety
-    /// As for [`Memory::pin`].
+    /// As for [`CacheMemory::pin`].
     pub unsafe fn pin<'a>(
         &'a self,
         key: Key,
@@ -111,11 +111,11 @@ impl Cache {
     }
 }
 
-impl Memory {
+impl CacheMemory {
     /// Pins a page by its hint, if the hint is right and the page's frame is marked already.
     ///
     /// # Safety
-    /// The block comes from [`Memory::pin_block`] and is the calling thread's. The slot is an empty one of the block.
+    /// The block comes from [`CacheMemory::pin_block`] and is the calling thread's. The slot is an empty one of the block.
     /// `barrier::available` has returned `true`.
     #[inline(always)]
     pub unsafe fn pin<'a>(
@@ -131,7 +131,7 @@ impl Memory {
     /// Pins a page in the frame of a hint, if the frame holds the page and is marked.
     ///
     /// # Safety
-    /// As for [`Memory::pin`].
+    /// As for [`CacheMemory::pin`].
     #[inline(always)]
     pub(super) unsafe fn pin_hinted<'a>(
         &'a self,

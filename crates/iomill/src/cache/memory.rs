@@ -1,4 +1,4 @@
-//! [`Memory`], which the caches of all nodes share: the bytes of frames, their occupants, hints, and pins.
+//! [`CacheMemory`], which the caches of all nodes share: the bytes of frames, their occupants, hints, and pins.
 //!
 //! Goals: a reader that finds a page by its hint needs no set, no policy and no node. Non-goals: which frames are free
 //! (`frames`), and which page is where (`directory`).
@@ -24,7 +24,7 @@ pub const NO_READERS: u64 = u64::MAX - 1;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct Memory {
+pub struct CacheMemory {
     pub(super) bytes: FrameBytes,
     pub(super) occupants: Occupants,
     /// The instance of the pager that lets its threads read by hints alone, or `NO_READERS`.
@@ -33,15 +33,15 @@ pub struct Memory {
     pub(super) pins: Pins,
 }
 
-impl Memory {
+impl CacheMemory {
     /// Memory for the frames with numbers below `frames`, and hints for `pages` pages now and at most `pages_max`.
-    pub fn new(frames: u32, pages: u64, pages_max: u64) -> io::Result<Memory> {
-        Memory::over(FrameBytes::new(frames)?, frames, pages, pages_max)
+    pub fn new(frames: u32, pages: u64, pages_max: u64) -> io::Result<CacheMemory> {
+        CacheMemory::over(FrameBytes::new(frames)?, frames, pages, pages_max)
     }
 
-    pub(super) fn over(bytes: FrameBytes, frames: u32, pages: u64, pages_max: u64) -> io::Result<Memory> {
+    pub(super) fn over(bytes: FrameBytes, frames: u32, pages: u64, pages_max: u64) -> io::Result<CacheMemory> {
         let (occupants, hints) = (Occupants::new(frames)?, Hints::new(pages, pages_max)?);
-        Ok(Memory { bytes, occupants, readers: Arc::new(AtomicU64::new(NO_READERS)), hints, pins: Pins::new() })
+        Ok(CacheMemory { bytes, occupants, readers: Arc::new(AtomicU64::new(NO_READERS)), hints, pins: Pins::new() })
     }
 
     /// Notes the number of pages that now fit into all caches together.
@@ -67,7 +67,7 @@ impl Memory {
     /// Copies bytes out of a frame, if it holds the page (rule 1 of `occupants`).
     ///
     /// # Safety
-    /// As for [`Memory::read`].
+    /// As for [`CacheMemory::read`].
     #[inline(always)]
     pub unsafe fn read_hinted(&self, hint: Hint, key: Key, within: usize, to: *mut u8, len: usize) -> bool {
         let Some(proof) = self.occupants.look(hint, key) else { return false };

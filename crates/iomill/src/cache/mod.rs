@@ -138,7 +138,7 @@ use frames::Frames;
 pub use hints::{Hint, HintBase};
 use key::{Key, KeyHash};
 use lanes::ways_of;
-pub use memory::{Memory, NO_READERS};
+pub use memory::{CacheMemory, NO_READERS};
 use policy::PolicyKind;
 use prefetch::prefetch;
 use set::Locked;
@@ -241,7 +241,7 @@ pub enum Wrote {
 /// A page cache.
 #[derive(Debug)]
 pub struct Cache {
-    memory: Arc<Memory>,
+    memory: Arc<CacheMemory>,
     directory: Directory,
     frames: Frames,
     waiters: Waiters,
@@ -282,7 +282,7 @@ impl Cache {
             let why = format!("the largest has {} bytes on all nodes together", set::FRAMES_MAX * PAGE_BYTES as u64);
             return Err(Error::invalid(format!("a cache of {} bytes", frames * PAGE_BYTES as u64), why));
         }
-        let memory = Memory::new(frames as u32, pages, frames);
+        let memory = CacheMemory::new(frames as u32, pages, frames);
         let memory = Arc::new(memory.map_err(Error::memory("a cache", frames * PAGE_BYTES as u64))?);
         let each = directories.into_iter().zip(ranges).enumerate();
         each.map(|(number, (directory, range))| {
@@ -307,7 +307,7 @@ impl Cache {
     }
 
     /// The memory that the caches of all nodes share.
-    pub fn memory(&self) -> &Arc<Memory> {
+    pub fn memory(&self) -> &Arc<CacheMemory> {
         &self.memory
     }
 
@@ -343,7 +343,7 @@ impl Cache {
     /// Copies bytes of a page out, if the page is in the cache.
     ///
     /// # Safety
-    /// As for [`Memory::read`].
+    /// As for [`CacheMemory::read`].
     pub unsafe fn read(&self, key: Key, hash: KeyHash, within: usize, to: *mut u8, len: usize) -> bool {
         // A page that is being written to fails the proof, although it is in the cache: a few more tries.
         for _ in 0..4 {

@@ -210,8 +210,8 @@ mod tests {
     /// nothing.
     #[test]
     fn a_late_hint_never_gives_old_bytes() {
-        type Change = fn(&Cache);
-        let changes: [(&str, Change); 4] = [
+        type CacheChange = fn(&Cache);
+        let changes: [(&str, CacheChange); 4] = [
             ("another page has its frame", |cache| fill(cache, 4, 14)),
             ("it was dropped", |cache| cache.discard(1, 0)),
             ("it was forgotten", |cache| assert_eq!(cache.forget(1, 0..1), 1)),

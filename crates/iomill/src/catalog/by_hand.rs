@@ -19,7 +19,7 @@ use super::journal::checkpoint::{CheckpointWriter, Start, checkpoint_header};
 use super::journal::{NUMBERS_AFTER_CRASH, read_files};
 use super::log::compare::Nothing;
 use super::log::group::OpeningId;
-use super::log::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
+use super::log::header::{BLOCK_BYTES, Features, FileHeader, FileKind, LogPosition};
 use super::log::mend::{bring_up, make_first};
 use super::log::merged::{Merged, Voter};
 use super::log::place::LogFiles;
@@ -122,7 +122,7 @@ fn replace(platform: &dyn Platform, voter: &Voter, array: Id, files: &Files, kno
     // The log is closed, as that of a new array.
     let (epoch, in_use) = known.writer;
     make_first(&voter.fs, &header, &first_group(&header, sequence + 1, epoch, in_use).0)?;
-    let position = Position { segment, offset: BLOCK_BYTES };
+    let position = LogPosition { segment, offset: BLOCK_BYTES };
     let start = Start { sequence, checksum: 0, position };
     let checkpoint = checkpoint_header(array, sequence, salt(8));
     let (mut writer, mut failures) =

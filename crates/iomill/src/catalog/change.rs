@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLockReadGuard};
 
 use super::journal::commits::Ticket;
-use super::journal::{Change, Journal};
+use super::journal::{ChangeRecords, Journal};
 use super::log::record::{ATTRIBUTE_MAX_BYTES, Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, LENGTH_MAX, layout_of, new_file};
@@ -165,7 +165,11 @@ impl Catalog {
     }
 
     /// Makes a change, durably.
-    pub(super) fn change<R>(&self, needs_space: bool, plan: impl FnMut(&Files, &mut Change) -> Result<R>) -> Result<R> {
+    pub(super) fn change<R>(
+        &self,
+        needs_space: bool,
+        plan: impl FnMut(&Files, &mut ChangeRecords) -> Result<R>,
+    ) -> Result<R> {
         let (_open, journal) = self.begin()?;
         let (result, ticket) = self.queue(journal, needs_space, plan)?;
         self.commit(journal, ticket)?;
@@ -176,7 +180,7 @@ impl Catalog {
     fn queue_names<R>(
         &self,
         needs_space: bool,
-        plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+        plan: impl FnMut(&Files, &mut ChangeRecords) -> Result<R>,
     ) -> Result<Queued<R>> {
         let (_open, journal) = self.begin()?;
         self.naming(|| {
@@ -238,7 +242,7 @@ impl Catalog {
         &self,
         journal: &Journal,
         needs_space: bool,
-        mut plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+        mut plan: impl FnMut(&Files, &mut ChangeRecords) -> Result<R>,
     ) -> Result<(R, Ticket)> {
         journal.check_known()?;
         match journal.change(needs_space, &mut plan) {
@@ -330,12 +334,12 @@ pub(super) fn check_condition<'a>(files: &'a Files, name: &str, when: When) -> R
 }
 
 /// Takes the name from a file (C23).
-pub(super) fn bury(change: &mut Change, file: &FileRecord<'_>) {
+pub(super) fn bury(change: &mut ChangeRecords, file: &FileRecord<'_>) {
     change.push(&LogRecord::File(FileRecord { life: FileLife::Dying, name: "", ..*file }));
 }
 
 /// The number of a layout, which is added if there is none like it.
-pub(super) fn number_of(files: &Files, layout: &LayoutRecord, change: &mut Change) -> u32 {
+pub(super) fn number_of(files: &Files, layout: &LayoutRecord, change: &mut ChangeRecords) -> u32 {
     if let Some(known) = files.layout_like(layout) {
         return known.number;
     }

@@ -24,8 +24,8 @@ use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{CHECK, Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock, sync_dir};
+use crate::sys::fsyncs::Since;
 
 /// Advice for a problem that a writer corrects.
 const REPAIR_ADVICE: &str = "repair the array; opening it for writing puts it right too";
@@ -332,9 +332,9 @@ fn label_faults(array: &FoundArray) -> Vec<(usize, String)> {
 }
 
 /// Locked directories of drives. A drop unlocks them.
-struct Held(Vec<Arc<dyn DriveFs>>);
+struct LockedDirectories(Vec<Arc<dyn DriveFs>>);
 
-impl Drop for Held {
+impl Drop for LockedDirectories {
     fn drop(&mut self) {
         for fs in &self.0 {
             // Closing the directory unlocks it, too.
@@ -381,7 +381,7 @@ fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report
     let array = discovery::find(platform, starts, Signature::Waived)?;
     let drives = array.drives();
     // A process that has the array open holds the directories, whatever became of the locks.
-    let mut held = Held(Vec::new());
+    let mut held = LockedDirectories(Vec::new());
     for drive in &drives {
         let fs = &drive.fs;
         if let Some(holder) = take_directory(platform, &**fs, Lock::Exclusive)? {

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::Catalog;
 use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
-use super::journal::Change;
+use super::journal::ChangeRecords;
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_IN_PARTS, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
@@ -195,7 +195,7 @@ impl Catalog {
         check_unpublished(&note)?;
         let (_open, journal) = self.begin()?;
         let modified_ns = self.platform.unix_ns();
-        let plan = |files: &Files, change: &mut Change| {
+        let plan = |files: &Files, change: &mut ChangeRecords| {
             let victim = check_condition(files, name, when)?;
             victim.iter().for_each(|victim| bury(change, victim));
             let layout = number_of(files, &draft.layout, change);

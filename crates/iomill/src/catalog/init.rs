@@ -19,8 +19,8 @@ use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, Lock, sync_dir};
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::lock;
 
 /// A file that each drive has before it has a label. It is empty.

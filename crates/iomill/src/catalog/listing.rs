@@ -1,4 +1,4 @@
-//! Listing names: a [`Position`] in their order, and the entries from there on ([`Found`]). Non-goals: lengths of open
+//! Listing names: a [`ListPosition`] in their order, and the entries from there on ([`Found`]). Non-goals: lengths of open
 //! files.
 //!
 //! Rules:
@@ -18,7 +18,7 @@ use crate::layout::Layout;
 
 /// The position at which a listing continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Position {
+pub enum ListPosition {
     /// With the first entry that is not before this.
     From(String),
     /// With the first entry after this.
@@ -27,13 +27,13 @@ pub enum Position {
     Behind(String),
 }
 
-impl Position {
+impl ListPosition {
     /// Whether an entry comes before the position.
     fn is_behind(&self, entry: &str) -> bool {
         match self {
-            Position::From(name) => entry < name.as_str(),
-            Position::After(name) => entry <= name.as_str(),
-            Position::Behind(prefix) => entry < prefix.as_str() || entry.starts_with(prefix),
+            ListPosition::From(name) => entry < name.as_str(),
+            ListPosition::After(name) => entry <= name.as_str(),
+            ListPosition::Behind(prefix) => entry < prefix.as_str() || entry.starts_with(prefix),
         }
     }
 }
@@ -103,9 +103,9 @@ impl Catalog {
         &self,
         prefix: &str,
         delimiter: Option<char>,
-        position: Position,
+        position: ListPosition,
         most: usize,
-    ) -> Result<(Vec<Found>, Option<Position>)> {
+    ) -> Result<(Vec<Found>, Option<ListPosition>)> {
         self.check_known()?;
         Ok(self.with_files(|files| entries_of(files, prefix, delimiter, position, most)))
     }
@@ -115,15 +115,15 @@ pub(super) fn entries_of(
     files: &Files,
     prefix: &str,
     delimiter: Option<char>,
-    mut position: Position,
+    mut position: ListPosition,
     most: usize,
-) -> (Vec<Found>, Option<Position>) {
+) -> (Vec<Found>, Option<ListPosition>) {
     let (mut found, mut seen, mut layouts) = (Vec::new(), 0, Layouts::default());
     'search: loop {
         let mut last = None;
         for file in files.ordered_from(&|name| position.is_behind(name)) {
             if seen == most {
-                return (found, Some(last.map_or(position, |name: &str| Position::After(name.to_owned()))));
+                return (found, Some(last.map_or(position, |name: &str| ListPosition::After(name.to_owned()))));
             }
             let Some(rest) = file.name.strip_prefix(prefix) else { break };
             seen += 1;
@@ -133,7 +133,7 @@ pub(super) fn entries_of(
                 if !position.is_behind(common) {
                     found.push(Found::Prefix(common.to_owned()));
                 }
-                position = Position::Behind(common.to_owned());
+                position = ListPosition::Behind(common.to_owned());
                 continue 'search;
             }
             found.push(layouts.found(files, &file));
@@ -174,15 +174,15 @@ mod tests {
         files: &Files,
         prefix: &str,
         delimiter: Option<char>,
-        mut position: Position,
+        mut position: ListPosition,
         most: usize,
-    ) -> Vec<(String, Position)> {
+    ) -> Vec<(String, ListPosition)> {
         let mut all = Vec::new();
         loop {
             let (found, next) = entries_of(files, prefix, delimiter, position, most);
             assert!(found.len() <= most);
             all.extend(found.iter().map(|found| match found {
-                Found::File { name, .. } | Found::Prefix(name) => (shown(found), Position::After(name.clone())),
+                Found::File { name, .. } | Found::Prefix(name) => (shown(found), ListPosition::After(name.clone())),
             }));
             match next {
                 Some(next) => position = next,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// The entries by their definition.
-    fn wanted(names: &[String], prefix: &str, delimiter: Option<char>, position: &Position) -> Vec<String> {
+    fn wanted(names: &[String], prefix: &str, delimiter: Option<char>, position: &ListPosition) -> Vec<String> {
         let entry = |name: &String| {
             let rest = name.strip_prefix(prefix)?;
             let common = delimiter.and_then(|delimiter| Some((rest.split_once(delimiter)?.0, delimiter)));
@@ -222,7 +222,7 @@ mod tests {
         };
         check(256, make, |(names, prefix, delimiter, from, most)| {
             let files = files(&names);
-            let position = Position::From(from.filter(|from| *from > prefix).unwrap_or_else(|| prefix.clone()));
+            let position = ListPosition::From(from.filter(|from| *from > prefix).unwrap_or_else(|| prefix.clone()));
             let wanted = wanted(&names, &prefix, delimiter, &position);
             let listed = all(&files, &prefix, delimiter, position, most);
             let shown: Vec<&String> = listed.iter().map(|(entry, _)| entry).collect();

@@ -23,7 +23,7 @@
 //! - `by_hand.rs`, `text_form.rs`: the catalog as text, and a text as the catalog.
 //! - `log/mod.rs`: bytes of records and groups, one copy, all copies read as one, mending, appending.
 //! - `state/mod.rs`: the files in memory, by number, by name and in order.
-//! - `journal/mod.rs`: changes, shared flushes, a thread for checkpoints and segments, free pages of shared parts.
+//! - `journal/mod.rs`: changes, shared fsyncs, a thread for checkpoints and segments, free pages of shared parts.
 //!
 //! `journal` uses `state` and `log`, and `state` uses the records of `log`; neither uses `journal`.
 //!
@@ -101,7 +101,7 @@ pub use give_back::SmallSpace;
 pub use id::Id;
 pub use init::EMPTY_FILE;
 pub use label::{COPIES_MAX, DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX, parse_label};
-pub use listing::{Found, Position};
+pub use listing::{Found, ListPosition};
 pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES, SUMS_HERE, SUMS_IN_PARTS, SUMS_UNKNOWN};
 pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, check_name};
 pub use problem::{Problem, Severity};
@@ -118,8 +118,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::Handle;
+use crate::sys::fsyncs::Since;
 use crate::sys::notices::Notices;
 use crate::sys::sync::lock;
 use journal::Journal;

@@ -21,8 +21,8 @@ use super::text::Signature;
 use super::{Catalog, Drive, OpenMode, Store};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{DriveFs, Lock, sync_dir};
+use crate::sys::fsyncs::Since;
 use crate::sys::notices::Notices;
 use crate::sys::sync::lock;
 

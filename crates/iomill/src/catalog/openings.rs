@@ -139,14 +139,14 @@ fn required(newest: OpeningId, of_log: OpeningId) -> Option<OpeningId> {
 
 /// A note on its drive.
 #[derive(Debug)]
-struct Held {
+struct DriveNote {
     fs: Arc<dyn DriveFs>,
     owner: Owner,
     note: Note,
     file: Option<DriveFile>,
 }
 
-impl Held {
+impl DriveNote {
     fn open(&mut self) -> Result<()> {
         if self.file.is_none() {
             let opened = DriveFile::open(&self.fs, OPENING, Access::WRITE);
@@ -160,7 +160,7 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Openings {
     /// By drive.
-    held: Vec<Held>,
+    held: Vec<DriveNote>,
     /// The newest opening in use.
     in_use: OpeningId,
     /// The proof with the highest number.
@@ -176,7 +176,7 @@ impl Openings {
         for drive in drives {
             let owner = Owner { array, drive: drive.id };
             match read_note(&drive.fs, &owner)? {
-                Some(note) => held.push(Held { fs: Arc::clone(&drive.fs), owner, note, file: None }),
+                Some(note) => held.push(DriveNote { fs: Arc::clone(&drive.fs), owner, note, file: None }),
                 None => missing = missing.or(Some(drive)),
             }
         }
@@ -202,12 +202,12 @@ impl Openings {
         let note = Note { version: 0, in_use: opening, begun: opening, proof, is_closed: false };
         let hold = |drive: &Drive| {
             let owner = Owner { array, drive: drive.id };
-            Held { fs: Arc::clone(&drive.fs), owner, note, file: None }
+            DriveNote { fs: Arc::clone(&drive.fs), owner, note, file: None }
         };
-        let held: Vec<Held> = drives.iter().map(hold).collect();
+        let held: Vec<DriveNote> = drives.iter().map(hold).collect();
         let mut bytes = Vec::new();
         for held in &held {
-            // Both blocks are written, so that later flushes change nothing but bytes.
+            // Both blocks are written, so that later fsyncs change nothing but bytes.
             let mut both = note.block(&held.owner);
             both.resize(2 * BLOCK_BYTES as usize, 0);
             bytes.push(both);

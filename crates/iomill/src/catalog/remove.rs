@@ -7,8 +7,8 @@ use super::log::record::{Extent, FileLife, LogRecord};
 use super::record::{Record, part_path, sums_path};
 use super::store::{PARTS, absent_is_none, failed, unlink_if_there};
 use crate::error::Result;
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, sync_dir};
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::lock;
 
 /// Directories are synced when the parts of this many files have been unlinked.
@@ -37,7 +37,7 @@ impl Catalog {
             waiting.entry(number).or_insert(Some(ticket));
             waiting.len() >= WAITING_MOST
         };
-        // Where changes wait for a flush, this does, too: then the space is free with the last handle.
+        // Where changes wait for an fsync, this does, too: then the space is free with the last handle.
         let committed = if are_many {
             journal.commit_all()
         } else if self.syncs_changes {

@@ -1,14 +1,14 @@
 //! [`SharedPart`]: an open file with the pages of many small files (C34, C35).
 //!
-//! Goals: one flush for all waiting callers, which all get its failure; no growth over lost bytes. Non-goals: the owner
+//! Goals: one fsync for all waiting callers, which all get its failure; no growth over lost bytes. Non-goals: the owner
 //! of each page (`small`).
 //!
 //! Rules:
-//! 1. One descriptor writes, and [`SharedPart::flush`] alone flushes, also the zeros by which the part grows. So no
-//!    failure of a flush is lost.
-//! 2. After a flush that failed no flush of that part is tried (C12): each file with bytes in it takes no more writes.
+//! 1. One descriptor writes, and [`SharedPart::fsync`] alone syncs it, also the zeros by which the part grows. So no
+//!    failure of an fsync is lost.
+//! 2. After an fsync that failed no fsync of that part is tried (C12): each file with bytes in it takes no more writes.
 //! 3. A part that is shorter than the log says was cut, or it is lost. It is measured before it grows, before pages of
-//!    it are allocated, and before each flush. A write past its end would make lost bytes read as zeros.
+//!    it are allocated, and before each fsync. A write past its end would make lost bytes read as zeros.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,8 +17,8 @@ use super::journal::commits::{CommitQueue, Commits, Failed};
 use super::store::{absent_is_none, failed, full_path, is_full, write_zeros};
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
-use crate::sys::flushes::{Flushes, Since};
-use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, check_flushes};
+use crate::sys::fs::{Access, Alignment, DriveFile, DriveFs, check_fsyncs};
+use crate::sys::fsyncs::{Fsyncs, Since};
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// The highest stamp of the writes that callers want to be durable.
@@ -37,9 +37,9 @@ pub struct SharedPart {
     open: Arc<DriveFile>,
     align: Alignment,
     key: OnceLock<u64>,
-    /// A leader flushes for all that wait.
+    /// A leader syncs for all that wait.
     turns: Commits<Wish>,
-    flushes: Arc<Flushes>,
+    fsyncs: Arc<Fsyncs>,
     /// Its length in bytes by the log (rule 3).
     named: AtomicU64,
     /// Its length in bytes at the last measurement.
@@ -79,7 +79,7 @@ impl SharedPart {
             align,
             key: OnceLock::new(),
             turns: Commits::default(),
-            flushes: Arc::default(),
+            fsyncs: Arc::default(),
             named: AtomicU64::new(bytes_of(pages)),
             measured: AtomicU64::new(0),
         };
@@ -102,9 +102,9 @@ impl SharedPart {
         FileRef { handle: self.open.handle(), key: *self.key.get_or_init(next_key) }
     }
 
-    /// Its flushes.
-    pub fn flushes(&self) -> &Arc<Flushes> {
-        &self.flushes
+    /// Its fsyncs.
+    pub fn fsyncs(&self) -> &Arc<Fsyncs> {
+        &self.fsyncs
     }
 
     fn measure(&self) -> Result<u64> {
@@ -139,13 +139,13 @@ impl SharedPart {
     }
 
     /// Makes the writes durable that have a stamp up to this one, together with other callers (rules 1 and 2).
-    pub fn flush(&self, stamp: u64) -> Result<()> {
-        if self.flushes.cover(stamp) {
+    pub fn fsync(&self, stamp: u64) -> Result<()> {
+        if self.fsyncs.cover(stamp) {
             return Ok(());
         }
         let (fs, path) = (&**self.open.fs(), self.open.path());
         let failed_before = || {
-            Error::drive(fs.location(), format!("an earlier flush of {path} failed"))
+            Error::drive(fs.location(), format!("an earlier fsync of {path} failed"))
                 .advise("close the array and open it again")
         };
         let wish = |wish: &mut Wish| {
@@ -154,7 +154,7 @@ impl SharedPart {
         };
         let ticket = self.turns.queue(wish).map_err(|_| failed_before())?;
         let lead = |wish: &mut Wish| {
-            self.flushes.run(wish.0, || {
+            self.fsyncs.run(wish.0, || {
                 self.check_whole()?;
                 fs.sync_data(self.open.handle()).map_err(failed("sync", fs, path))
             })
@@ -189,13 +189,13 @@ impl SharedPart {
         })
     }
 
-    /// Writes to the part, and makes that durable. An error also if another flush of the drive fails meanwhile (rule 4
-    /// of `sys::flushes`).
+    /// Writes to the part, and makes that durable. An error also if another fsync of the drive fails meanwhile (rule 4
+    /// of `sys::fsyncs`).
     pub fn durably(&self, write: impl FnOnce() -> Result<()>) -> Result<()> {
         let since = Since::now();
         write()?;
-        self.flush(self.flushes.stamp())?;
-        check_flushes(&**self.open.fs(), since)
+        self.fsync(self.fsyncs.stamp())?;
+        check_fsyncs(&**self.open.fs(), since)
     }
 }
 

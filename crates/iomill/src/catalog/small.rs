@@ -24,8 +24,8 @@ use super::state::files::Files;
 use super::store::{SHARED, is_full};
 use super::{Catalog, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, Alignment, sync_dir};
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::lock;
 
 /// Most pages of a shared part: 1 GiB.
@@ -312,7 +312,7 @@ impl FreePages {
         let zero_from = self.zero_from.get_mut(&(drive, extent.shared));
         let is_zero = zero_from.as_ref().is_some_and(|from| extent.page >= **from);
         if let Some(from) = zero_from {
-            // Pages that begin before it may end behind it.
+            // Pages that begin before it may end after it.
             *from = (extent.page + u32::from(pages)).max(*from);
         }
         Some(Given { extent, is_zero })

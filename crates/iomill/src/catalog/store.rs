@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::id::{Id, fill_random};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, Holder, Lock, sync_dir};
+use crate::sys::fsyncs::Since;
 use crate::sys::real_fs::DIRECTORY;
 
 /// Path of the lock on each drive.

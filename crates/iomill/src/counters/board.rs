@@ -1,4 +1,4 @@
-//! The board: all rows of one array, if possible in memory that other processes can read.
+//! The board: all banks of one array, if possible in memory that other processes can read.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use super::bank::{BANK_BYTES, BANK_WORDS, BANKS_MAX, Bank, KIND_WORD};
 use super::published::{CACHE_WORD, USED_WORD, encode, header_bytes};
-use super::row::{KIND_WORD, ROW_BYTES, ROW_WORDS, ROWS_MAX, Row};
 use super::runtime::{self, OwnFile};
 use super::snapshot::{Counters, load};
 use crate::sys::memory::Slab;
@@ -40,26 +40,26 @@ pub struct Board {
     home: Home,
     pub(super) drives: u16,
     area: Area,
-    pool: Mutex<RowPool>,
+    pool: Mutex<BankPool>,
     /// Whether the board is hidden from other processes.
     pub(super) closed: AtomicBool,
 }
 
-/// The rows of a board.
-struct RowPool {
+/// The banks of a board.
+struct BankPool {
     /// The file behind the area, until the board is closed.
     file: Option<OwnFile>,
-    /// The number of rows in use, the first ones of the area. They have a kind.
+    /// The number of banks in use, the first ones of the area. They have a kind.
     used: usize,
-    /// The number of rows that may be touched, the first ones of the area (`runtime`, rule 3). At least `used`.
+    /// The number of banks that may be touched, the first ones of the area (`runtime`, rule 3). At least `used`.
     ready: usize,
-    /// Rows without an owner, by kind (rule 2).
-    free: BTreeMap<u64, Vec<NonNull<Row>>>,
-    /// Rows outside the area. Each is a leaked box, which the board's drop frees.
-    extra: Vec<NonNull<Row>>,
+    /// Banks without an owner, by kind (rule 2).
+    free: BTreeMap<u64, Vec<NonNull<Bank>>>,
+    /// Banks outside the area. Each is a leaked box, which the board's drop frees.
+    extra: Vec<NonNull<Bank>>,
 }
 
-/// The header and `ROWS_MAX` rows.
+/// The header and `BANKS_MAX` banks.
 enum Area {
     Plain(Slab),
     Shared(SharedMapping),
@@ -83,7 +83,7 @@ struct SharedMapping {
 
 impl Drop for SharedMapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours. No owner of a row lives any more, because each holds the board.
+        // SAFETY: the mapping is ours. No owner of a bank lives any more, because each holds the board.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "unmapping own memory cannot fail");
     }
@@ -105,7 +105,7 @@ impl Board {
         notices: &mut Vec<String>,
     ) -> io::Result<Arc<Board>> {
         let header = encode(&subject.array, std::process::id(), &subject.drives);
-        let len = header.len() + ROWS_MAX * ROW_BYTES;
+        let len = header.len() + BANKS_MAX * BANK_BYTES;
         let mut reasons = Vec::new();
         let mut shown = None;
         for path in directories {
@@ -129,8 +129,8 @@ impl Board {
                 (Area::Plain(slab), None)
             }
         };
-        let ready = if file.is_some() { 0 } else { ROWS_MAX };
-        let pool = RowPool { file, used: 0, ready, free: BTreeMap::new(), extra: Vec::new() };
+        let ready = if file.is_some() { 0 } else { BANKS_MAX };
+        let pool = BankPool { file, used: 0, ready, free: BTreeMap::new(), extra: Vec::new() };
         Ok(Arc::new(Board {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             home: Home::here(),
@@ -141,39 +141,39 @@ impl Board {
         }))
     }
 
-    /// Takes a row of a kind.
+    /// Takes a bank of a kind.
     pub(super) fn take(self: &Arc<Self>, kind: u64) -> Owned {
         let mut pool = self.pool();
         let freed = pool.free.get_mut(&kind).and_then(Vec::pop);
-        let row = freed.unwrap_or_else(|| self.begin(&mut pool, kind));
-        Owned { board: Arc::clone(self), row, not_sync: PhantomData }
+        let bank = freed.unwrap_or_else(|| self.begin(&mut pool, kind));
+        Owned { board: Arc::clone(self), bank, not_sync: PhantomData }
     }
 
-    /// A row that had no owner before.
-    fn begin(&self, pool: &mut RowPool, kind: u64) -> NonNull<Row> {
-        if pool.used == pool.ready && pool.used < ROWS_MAX {
-            let offset = header_bytes(self.drives) + pool.ready * ROW_BYTES;
+    /// A bank that had no owner before.
+    fn begin(&self, pool: &mut BankPool, kind: u64) -> NonNull<Bank> {
+        if pool.used == pool.ready && pool.used < BANKS_MAX {
+            let offset = header_bytes(self.drives) + pool.ready * BANK_BYTES;
             let allocated = pool.file.as_ref().map(|file| file.allocate(offset as u64, STEP_BYTES as u64));
-            // Without memory for more rows, or after the close of the file, the row below is in plain memory.
+            // Without memory for more banks, or after the close of the file, the bank below is in plain memory.
             if matches!(allocated, Some(Ok(()))) {
-                pool.ready += STEP_BYTES / ROW_BYTES;
+                pool.ready += STEP_BYTES / BANK_BYTES;
             }
         }
         if pool.used < pool.ready {
-            let row = self.row(pool.used);
+            let bank = self.bank(pool.used);
             pool.used += 1;
-            // SAFETY: the row lies within the area, and may be touched.
-            unsafe { row.as_ref() }.0[KIND_WORD].store(kind, Ordering::Relaxed);
+            // SAFETY: the bank lies within the area, and may be touched.
+            unsafe { bank.as_ref() }.0[KIND_WORD].store(kind, Ordering::Relaxed);
             // Release: pairs with the read in `Published::read` of another process, which must see the kind of every
-            // row in use.
+            // bank in use.
             self.header(USED_WORD).store(pool.used as u64, Ordering::Release);
-            return row;
+            return bank;
         }
-        let words: [AtomicU64; ROW_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
+        let words: [AtomicU64; BANK_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
         words[KIND_WORD].store(kind, Ordering::Relaxed);
-        let row = NonNull::from(Box::leak(Box::new(Row(words))));
-        pool.extra.push(row);
-        row
+        let bank = NonNull::from(Box::leak(Box::new(Bank(words))));
+        pool.extra.push(bank);
+        bank
     }
 
     /// Whether the calling process made the board, and is not a child of that process.
@@ -181,10 +181,10 @@ impl Board {
         self.home.is_here()
     }
 
-    fn give_back(&self, row: NonNull<Row>) {
-        // SAFETY: the row lives as long as the board.
-        let kind = unsafe { row.as_ref() }.0[KIND_WORD].load(Ordering::Relaxed);
-        self.pool().free.entry(kind).or_default().push(row);
+    fn give_back(&self, bank: NonNull<Bank>) {
+        // SAFETY: the bank lives as long as the board.
+        let kind = unsafe { bank.as_ref() }.0[KIND_WORD].load(Ordering::Relaxed);
+        self.pool().free.entry(kind).or_default().push(bank);
     }
 
     /// Sets the size of the cache in bytes.
@@ -197,11 +197,11 @@ impl Board {
         let mut counters = Counters::new(self.drives);
         counters.cache_bytes = self.header(CACHE_WORD).load(Ordering::Relaxed);
         let pool = self.pool();
-        let rows = (0..pool.used).map(|index| self.row(index)).chain(pool.extra.iter().copied());
-        for row in rows {
-            // SAFETY: rows in use may be touched and live as long as the board.
-            let known = counters.add_row(&load(unsafe { row.as_ref() }));
-            debug_assert!(known, "the board has rows only for its own drives");
+        let banks = (0..pool.used).map(|index| self.bank(index)).chain(pool.extra.iter().copied());
+        for bank in banks {
+            // SAFETY: banks in use may be touched and live as long as the board.
+            let known = counters.add_bank(&load(unsafe { bank.as_ref() }));
+            debug_assert!(known, "the board has banks only for its own drives");
         }
         counters
     }
@@ -212,14 +212,14 @@ impl Board {
         self.pool().file = None;
     }
 
-    /// The number of rows that ever had an owner.
+    /// The number of banks that ever had an owner.
     #[cfg(test)]
-    pub(super) fn rows_in_use(&self) -> usize {
+    pub(super) fn banks_in_use(&self) -> usize {
         let pool = self.pool();
         pool.used + pool.extra.len()
     }
 
-    fn pool(&self) -> MutexGuard<'_, RowPool> {
+    fn pool(&self) -> MutexGuard<'_, BankPool> {
         // The pool is valid at every moment, so it may be used after a panic of an earlier holder.
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,20 +230,20 @@ impl Board {
         unsafe { AtomicU64::from_ptr(self.area.base().cast::<u64>().add(word)) }
     }
 
-    fn row(&self, index: usize) -> NonNull<Row> {
-        assert!(index < ROWS_MAX, "the board has no row {index}");
-        // SAFETY: the area has `ROWS_MAX` rows after its header and is not null; both are multiples of a row's
+    fn bank(&self, index: usize) -> NonNull<Bank> {
+        assert!(index < BANKS_MAX, "the board has no bank {index}");
+        // SAFETY: the area has `BANKS_MAX` banks after its header and is not null; both are multiples of a bank's
         // alignment.
-        unsafe { NonNull::new_unchecked(self.area.base().add(header_bytes(self.drives) + index * ROW_BYTES).cast()) }
+        unsafe { NonNull::new_unchecked(self.area.base().add(header_bytes(self.drives) + index * BANK_BYTES).cast()) }
     }
 }
 
 impl Drop for Board {
     fn drop(&mut self) {
         let pool = self.pool.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for row in pool.extra.drain(..) {
-            // SAFETY: the row is a box that `begin` leaked. No owner lives any more, because each holds the board.
-            drop(unsafe { Box::from_raw(row.as_ptr()) });
+        for bank in pool.extra.drain(..) {
+            // SAFETY: the bank is a box that `begin` leaked. No owner lives any more, because each holds the board.
+            drop(unsafe { Box::from_raw(bank.as_ptr()) });
         }
     }
 }
@@ -274,38 +274,38 @@ fn show(path: &Path, subject: &Subject, salt: u64, header: &[u8], len: usize) ->
     Ok((mapping, file))
 }
 
-/// The ownership of a row. It is `Send` and not `Sync`, because only the thread that holds it writes (rule 1).
+/// The ownership of a bank. It is `Send` and not `Sync`, because only the thread that holds it writes (rule 1).
 pub(super) struct Owned {
     pub(super) board: Arc<Board>,
     /// Valid while the board lives.
-    pub(super) row: NonNull<Row>,
+    pub(super) bank: NonNull<Bank>,
     /// Keeps `&Owned` on one thread.
     not_sync: PhantomData<Cell<u64>>,
 }
 
-// SAFETY: the row consists of atomics in the board's memory, which belongs to no thread. A move to another thread
+// SAFETY: the bank consists of atomics in the board's memory, which belongs to no thread. A move to another thread
 // orders the old owner's stores before the new owner's.
 unsafe impl Send for Owned {}
 
 impl Owned {
-    pub(super) fn words(&self) -> &[AtomicU64; ROW_WORDS] {
-        // SAFETY: `self` holds the board, so the row is valid. It consists of atomics, which may be shared.
-        unsafe { &self.row.as_ref().0 }
+    pub(super) fn words(&self) -> &[AtomicU64; BANK_WORDS] {
+        // SAFETY: `self` holds the board, so the bank is valid. It consists of atomics, which may be shared.
+        unsafe { &self.bank.as_ref().0 }
     }
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        // A forked child leaves the row to the parent. The pool's lock may be held for ever there, by a thread that
+        // A forked child leaves the bank to the parent. The pool's lock may be held for ever there, by a thread that
         // only the parent has.
         if self.board.is_here() {
-            self.board.give_back(self.row);
+            self.board.give_back(self.bank);
         }
     }
 }
 
 impl fmt::Debug for Owned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Owned").field(&self.row).finish()
+        f.debug_tuple("Owned").field(&self.bank).finish()
     }
 }

@@ -4,9 +4,9 @@
 //! that is read during a write has its old or its new value, because the kernel copies whole words.
 //!
 //! ```text
-//! words 0..9   magic, version, header bytes, drives, array id (2), pid, cache bytes, rows in use, row bytes
+//! words 0..9   magic, version, header bytes, drives, array id (2), pid, cache bytes, banks in use, bank bytes
 //! byte 4096    one name of 256 bytes per drive: its length (2 bytes), its text
-//! header end   rows of 1024 bytes; the header ends at a multiple of 4096
+//! header end   banks of 1024 bytes; the header ends at a multiple of 4096
 //! ```
 //! Numbers are in the byte order of the machine: writer and reader are on the same one.
 
@@ -16,12 +16,12 @@ use std::path::PathBuf;
 
 use rustix::fs as sys;
 
-use super::row::{ROW_BYTES, ROW_WORDS, ROWS_MAX};
+use super::bank::{BANK_BYTES, BANK_WORDS, BANKS_MAX};
 use super::runtime;
-use super::snapshot::{Counters, RowWords};
+use super::snapshot::{BankWords, Counters};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"iomillCT");
-/// Raised with every change of the header, of rows, or of the meaning of a word.
+/// Raised with every change of the header, of banks, or of the meaning of a word.
 const VERSION: u64 = 1;
 const PAGE: usize = 4096;
 const NAME_BYTES: usize = 256;
@@ -29,7 +29,7 @@ const HEADER_WORDS: usize = 10;
 
 /// The word of the header with the size of the cache, in bytes. It changes.
 pub(super) const CACHE_WORD: usize = 7;
-/// The word of the header with the number of rows in use. It changes.
+/// The word of the header with the number of banks in use. It changes.
 pub(super) const USED_WORD: usize = 8;
 
 /// The length in bytes of the header of a board with `drives` drives.
@@ -37,7 +37,7 @@ pub(super) fn header_bytes(drives: u16) -> usize {
     (PAGE + usize::from(drives) * NAME_BYTES).next_multiple_of(PAGE)
 }
 
-/// The header as bytes, with no row in use.
+/// The header as bytes, with no bank in use.
 pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
     let len = header_bytes(drives.len() as u16);
     let mut bytes = vec![0; len];
@@ -53,7 +53,7 @@ pub(super) fn encode(array: &[u8; 16], pid: u32, drives: &[String]) -> Vec<u8> {
         u64::from(pid),
         0,
         0,
-        ROW_BYTES as u64,
+        BANK_BYTES as u64,
     ];
     for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
@@ -122,7 +122,7 @@ impl Published {
         let drives = u16::try_from(word(3)).map_err(|_| damaged("its header has too many drives"))?;
         let pid = u32::try_from(word(6)).map_err(|_| damaged("its header names no process"))?;
         let header_bytes = header_bytes(drives);
-        if word(2) != header_bytes as u64 || word(9) != ROW_BYTES as u64 {
+        if word(2) != header_bytes as u64 || word(9) != BANK_BYTES as u64 {
             return Err(damaged("its header has sizes that do not fit"));
         }
         let mut names = vec![0; usize::from(drives) * NAME_BYTES];
@@ -169,19 +169,19 @@ impl Published {
         }
         let mut first = [0; HEADER_WORDS * 8];
         read_exact(&self.file, &mut first, 0)?;
-        let used = usize::try_from(word(&first, USED_WORD)).ok().filter(|used| *used <= ROWS_MAX);
-        let used = used.ok_or_else(|| damaged("its header has too many rows"))?;
+        let used = usize::try_from(word(&first, USED_WORD)).ok().filter(|used| *used <= BANKS_MAX);
+        let used = used.ok_or_else(|| damaged("its header has too many banks"))?;
         let size = sys::fstat(&self.file)?.st_size as u64;
-        if size < (self.header_bytes + used * ROW_BYTES) as u64 {
+        if size < (self.header_bytes + used * BANK_BYTES) as u64 {
             return Err(damaged("it ends early"));
         }
         let mut counters = Counters::new(self.drives.len() as u16);
         counters.cache_bytes = word(&first, CACHE_WORD);
-        let mut rows = vec![0; used * ROW_BYTES];
-        read_exact(&self.file, &mut rows, self.header_bytes as u64)?;
-        for row in rows.chunks_exact(ROW_BYTES) {
-            let words: RowWords = std::array::from_fn::<_, ROW_WORDS, _>(|index| word(row, index));
-            if !counters.add_row(&words) {
+        let mut banks = vec![0; used * BANK_BYTES];
+        read_exact(&self.file, &mut banks, self.header_bytes as u64)?;
+        for bank in banks.chunks_exact(BANK_BYTES) {
+            let words: BankWords = std::array::from_fn::<_, BANK_WORDS, _>(|index| word(bank, index));
+            if !counters.add_bank(&words) {
                 return Err(damaged("it has counters of a drive that is not in its header"));
             }
         }

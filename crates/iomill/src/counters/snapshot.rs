@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::bank::{BANK_WORDS, Bank, Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD};
 use super::latency::{BUCKETS, Latency};
-use super::row::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, KIND_WORD, LATENCY_WORD, ROW_WORDS, Row};
 
 /// The counters of an array since it was opened, summed over all threads. Only the gauges ever decrease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,11 +62,11 @@ pub struct DriveCounters {
     pub latency: Latency,
 }
 
-/// The words of a row at one moment.
-pub(super) type RowWords = [u64; ROW_WORDS];
+/// The words of a bank at one moment.
+pub(super) type BankWords = [u64; BANK_WORDS];
 
-pub(super) fn load(row: &Row) -> RowWords {
-    std::array::from_fn(|word| AtomicU64::load(&row.0[word], Ordering::Relaxed))
+pub(super) fn load(bank: &Bank) -> BankWords {
+    std::array::from_fn(|word| AtomicU64::load(&bank.0[word], Ordering::Relaxed))
 }
 
 impl Counters {
@@ -75,8 +75,8 @@ impl Counters {
         Counters { drives: vec![DriveCounters::default(); usize::from(drives)], ..Counters::default() }
     }
 
-    /// Adds a row; `false` if the row is invalid.
-    pub(super) fn add_row(&mut self, words: &RowWords) -> bool {
+    /// Adds a bank; `false` if the bank is invalid.
+    pub(super) fn add_bank(&mut self, words: &BankWords) -> bool {
         match words[KIND_WORD] {
             KIND_THREAD => self.add_thread(words),
             kind => {
@@ -88,7 +88,7 @@ impl Counters {
         true
     }
 
-    fn add_thread(&mut self, words: &RowWords) {
+    fn add_thread(&mut self, words: &BankWords) {
         for id in Counter::ALL {
             let sum = self.get_mut(id);
             // A damaged file may have any number.
@@ -135,7 +135,7 @@ impl Counters {
 }
 
 impl DriveCounters {
-    fn add(&mut self, words: &RowWords) {
+    fn add(&mut self, words: &BankWords) {
         let sums = [
             (&mut self.reads, DriveCounter::Reads),
             (&mut self.writes, DriveCounter::Writes),

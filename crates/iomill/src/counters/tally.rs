@@ -1,4 +1,4 @@
-//! The owners of rows: [`Tally`] of a thread, and [`DriveTally`] of a drive queue.
+//! The owners of banks: [`Tally`] of a thread, and [`DriveTally`] of a drive queue.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -6,19 +6,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::bank::{BANK_WORDS, Bank, Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, LATENCY_WORD};
 use super::board::{Board, Owned};
 use super::latency;
-use super::row::{Counter, DriveCounter, KIND_DRIVE, KIND_THREAD, LATENCY_WORD, ROW_WORDS, Row};
 
 thread_local! {
     /// This thread's tallies, by board.
     static TALLIES: RefCell<Vec<(u64, Tally)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Adds to a word of the calling thread's row.
+/// Adds to a word of the calling thread's bank.
 #[inline(always)]
 fn add(word: &AtomicU64, amount: u64) {
-    // Only the row's owner writes (rule 1), so nothing is lost between the load and the store.
+    // Only the bank's owner writes (rule 1), so nothing is lost between the load and the store.
     word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
 }
 
@@ -44,23 +44,23 @@ impl Owned {
 /// A thread's counters for one array. [`Board::tally`] finds them.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// A copy of `owned.row`, which saves a hit one load.
-    row: NonNull<Row>,
+    /// A copy of `owned.bank`, which saves a hit one load.
+    bank: NonNull<Bank>,
     pub(super) owned: Rc<Owned>,
 }
 
 impl Tally {
     pub(super) fn new(owned: Owned) -> Tally {
-        Tally { row: owned.row, owned: Rc::new(owned) }
+        Tally { bank: owned.bank, owned: Rc::new(owned) }
     }
 
     #[inline(always)]
-    fn words(&self) -> &[AtomicU64; ROW_WORDS] {
-        // SAFETY: the row is valid while `owned` lives. It consists of atomics, which may be shared.
-        unsafe { &self.row.as_ref().0 }
+    fn words(&self) -> &[AtomicU64; BANK_WORDS] {
+        // SAFETY: the bank is valid while `owned` lives. It consists of atomics, which may be shared.
+        unsafe { &self.bank.as_ref().0 }
     }
 
-    /// The value of a counter in this row: of this thread and of the row's earlier owners.
+    /// The value of a counter in this bank: of this thread and of the bank's earlier owners.
     #[inline(always)]
     pub fn get(&self, id: Counter) -> u64 {
         self.words()[id as usize].load(Ordering::Relaxed)
@@ -81,7 +81,7 @@ impl Tally {
     /// Counts a hit as [`Tally::hit`], and adds to another counter.
     #[inline(always)]
     pub fn hit_and<R>(&self, other: Counter, amount: u64, note: impl FnOnce(u64) -> R) -> R {
-        // Loaded once: after a store to the words the compiler would load `row` again.
+        // Loaded once: after a store to the words the compiler would load `bank` again.
         let words = self.words();
         add(&words[other as usize], amount);
         hit(&words[Counter::Hits as usize], note)
@@ -133,7 +133,7 @@ impl DriveTally {
 
 impl Drop for DriveTally {
     fn drop(&mut self) {
-        // The row stays in the sums, so its gauge is cleared. A forked child leaves the row to the parent.
+        // The bank stays in the sums, so its gauge is cleared. A forked child leaves the bank to the parent.
         if self.0.board.is_here() {
             self.set_in_flight(0);
         }
@@ -150,7 +150,7 @@ impl Board {
                 tallies.borrow().iter().find(|(instance, _)| *instance == self.instance).map(|(_, t)| t.clone());
             found.unwrap_or_else(|| self.enter(&mut tallies.borrow_mut()))
         });
-        // A thread that is ending has no table any more: each of its last calls takes a row.
+        // A thread that is ending has no table any more: each of its last calls takes a bank.
         found.unwrap_or_else(|_| self.take_thread())
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use super::row::ROWS_MAX;
+use super::bank::BANKS_MAX;
 use super::*;
 use crate::sys::clock::{Clock, MonotonicClock};
 
@@ -59,13 +59,13 @@ fn threads_add_up_and_never_go_back() {
         let counters = board.counters();
         assert_eq!((counters.hits, counters.bytes_read, counters.misses), (round * 4000, round * 16384, 0));
     }
-    // The row of a thread that has ended is the next thread's.
+    // The bank of a thread that has ended is the next thread's.
     assert!(board.counters().hits > 0 && format!("{board:?}").contains("drives: 1"));
     for _ in 0..100 {
         std::thread::scope(|scope| scope.spawn(|| board.tally().add(Counter::Pins, 1)).join().unwrap());
     }
     assert_eq!(board.counters().pins, 100);
-    assert!(board.rows_in_use() <= 4, "{}", board.rows_in_use());
+    assert!(board.banks_in_use() <= 4, "{}", board.banks_in_use());
 }
 
 #[test]
@@ -121,13 +121,13 @@ fn queues_of_a_drive_add_up() {
 }
 
 #[test]
-fn rows_beyond_the_board_count_too() {
+fn banks_beyond_the_board_count_too() {
     let board = plain(1);
-    let owners: Vec<Tally> = (0..ROWS_MAX + 3).map(|_| board.take_thread()).collect();
+    let owners: Vec<Tally> = (0..BANKS_MAX + 3).map(|_| board.take_thread()).collect();
     owners.iter().for_each(|owner| owner.add(Counter::Waits, 1));
-    assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
+    assert_eq!(board.counters().waits, BANKS_MAX as u64 + 3);
     drop(owners);
-    assert_eq!(board.counters().waits, ROWS_MAX as u64 + 3);
+    assert_eq!(board.counters().waits, BANKS_MAX as u64 + 3);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn whatever_a_file_holds_is_no_trouble() {
     }
     let published = all(dir.path()).remove(0);
     for (index, value, words) in
-        [(8, u64::MAX, "too many rows"), (1024, 1 << 50, "not in its header"), (1024, 4, "not in its header")]
+        [(8, u64::MAX, "too many banks"), (1024, 1 << 50, "not in its header"), (1024, 4, "not in its header")]
     {
         let before = fs::read(only_file(dir.path())).unwrap()[index as usize * 8..][..8].to_owned();
         word(index, value);
@@ -244,7 +244,7 @@ fn whatever_a_file_holds_is_no_trouble() {
         assert!(error.to_string().contains(words), "{error}");
         file.write_all_at(&before, index * 8).unwrap();
     }
-    // Sums of invalid rows are invalid, but there is no panic.
+    // Sums of invalid banks are invalid, but there is no panic.
     (1025..1152).for_each(|index| word(index, u64::MAX));
     let counters = published.read().unwrap().unwrap();
     assert_eq!(counters.drives[0].reads, u64::MAX);

@@ -122,7 +122,7 @@ impl InlineContext {
                 Supply::Piece(drive, piece) => (drive, piece),
                 end => {
                     // No piece waits for neighbours that the source cannot supply now.
-                    self.lanes.iter_mut().for_each(Lane::flush);
+                    self.lanes.iter_mut().for_each(Lane::unplug);
                     return matches!(end, Supply::Later);
                 }
             };

@@ -130,8 +130,8 @@ impl Lane {
     }
 
     /// Tells the queues that no more pieces follow for now.
-    pub fn flush(&mut self) {
-        self.queues.iter_mut().for_each(Queue::flush);
+    pub fn unplug(&mut self) {
+        self.queues.iter_mut().for_each(Queue::unplug);
     }
 
     /// Runs all parked pieces and those in flight to their end. Calls `unblock` while pieces wait for locks or memory
@@ -143,7 +143,7 @@ impl Lane {
         }
         let mut failures = 0;
         loop {
-            self.flush();
+            self.unplug();
             // Also after the last piece: a lane that stays unused keeps no bounce memory that others need.
             let (in_flight, parked) = self.dispatch();
             if in_flight + parked == 0 {

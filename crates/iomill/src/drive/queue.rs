@@ -22,7 +22,7 @@
 //! 2. With neighbours in sight, when as many of its pieces wait as are in flight, and at the latest at `plug`. So a
 //!    class with little demand waits for few pieces, and the drive never idles. Pieces of the other class do not count:
 //!    they cannot merge with these.
-//! 3. At once, when the owner says that no more will come (`Queue::flush`), and when a sync comes.
+//! 3. At once, when the owner says that no more will come (`Queue::unplug`), and when a sync comes.
 //! 4. When `plug` I/Os of any class have ended since the class began to wait.
 //! 5. A batch is sent on whole: its pieces then wait for slots only.
 //!
@@ -154,7 +154,7 @@ impl Queue {
     }
 
     /// Tells the queue that no more pieces follow for now: parked pieces do not wait for neighbours (rule 3).
-    pub fn flush(&mut self) {
+    pub fn unplug(&mut self) {
         self.foreground.send_on();
         self.background.send_on();
     }

@@ -118,7 +118,7 @@ impl SharedContext {
         for lane in &mut self.lanes {
             let mut min = min;
             for _ in 0..ROUNDS {
-                lane.flush();
+                lane.unplug();
                 lane.dispatch();
                 if lane.in_flight() == 0 {
                     break;

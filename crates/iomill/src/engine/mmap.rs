@@ -18,9 +18,9 @@
 mod ahead;
 mod copy;
 mod epochs;
-mod flush;
 mod mapping;
 mod parts;
+mod persist;
 
 use std::collections::HashMap;
 use std::io;
@@ -30,10 +30,10 @@ use std::time::Duration;
 
 use ahead::{Ahead, PartStream};
 use epochs::{EpochGuard, Reader};
-use flush::LineFlush;
 use mapping::Mapping;
 use parts::MappedPart;
 pub use parts::MappedParts;
+use persist::Persist;
 
 use super::posix::PosixEngine;
 use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Memory, Op, Segment};
@@ -116,7 +116,7 @@ impl MmapEngine {
         if is_cold {
             ask_ahead(&guard, known, pending, rest);
         }
-        let mut fence: Option<LineFlush> = None;
+        let mut fence: Option<Persist> = None;
         let (mut reads, mut read_bytes) = (0, 0);
         for request in pending.drain(..) {
             let key = request.file.key;
@@ -148,8 +148,8 @@ impl MmapEngine {
         }
         // The fence precedes the return of any completion. After it a sync may begin on another thread, and a fence of
         // that thread would not wait for this thread's lines.
-        if let Some(flush) = fence {
-            flush.fence();
+        if let Some(persist) = fence {
+            persist.fence();
         }
         if !rest.is_empty() {
             self.below_in_flight += rest.len();
@@ -190,7 +190,7 @@ fn ask_ahead(
     for request in pending.iter().filter(|request| request.op == Op::Read) {
         // Not announced: this engine has not used the part yet, so no copy of its bytes can have waited.
         let Some(KnownPart { part, stream }) = known.get_mut(&request.file.key) else { continue };
-        let is_memory = guard.current(&part.mapping).is_some_and(|mapping| mapping.flush.is_some());
+        let is_memory = guard.current(&part.mapping).is_some_and(|mapping| mapping.persist.is_some());
         if stream.goes_on(request) || is_memory {
             continue;
         }
@@ -215,7 +215,7 @@ fn sync(
     request: &IoRequest,
     changing: &mut HashMap<u32, (Op, Arc<MappedPart>)>,
 ) -> Option<i32> {
-    guard.current(&part.mapping)?.flush?;
+    guard.current(&part.mapping)?.persist?;
     if !part.begin_sync(request.file.handle) {
         return Some(0);
     }
@@ -230,7 +230,7 @@ fn transfer(
     part: &MappedPart,
     request: &IoRequest,
     only_memory: bool,
-    fence: &mut Option<LineFlush>,
+    fence: &mut Option<Persist>,
 ) -> Option<i32> {
     let end = request.offset.checked_add(u64::from(request.len))?;
     let covers = |mapping: &&Mapping| end <= mapping.len();
@@ -241,7 +241,7 @@ fn transfer(
             guard.current(&part.mapping).filter(covers)?
         }
     };
-    if (request.op == Op::Write && !mapping.is_writable) || (only_memory && mapping.flush.is_none()) {
+    if (request.op == Op::Write && !mapping.is_writable) || (only_memory && mapping.persist.is_none()) {
         return None;
     }
     let one;
@@ -270,13 +270,13 @@ fn transfer(
             mapping.distrust();
             return None;
         }
-        if let (Op::Write, Some(flush)) = (request.op, mapping.flush) {
+        if let (Op::Write, Some(persist)) = (request.op, mapping.persist) {
             // SAFETY: the range is in the mapping, and this thread has just copied to it.
-            if !unsafe { flush.write_back(here, len) } {
+            if !unsafe { persist.write_back(here, len) } {
                 mapping.distrust();
                 return None;
             }
-            *fence = Some(flush);
+            *fence = Some(persist);
         }
         offset += len as u64;
     }
@@ -288,7 +288,7 @@ fn transfer(
 pub(super) fn examine(probe: Handle) -> io::Result<&'static str> {
     copy::install()?;
     let mapping = Mapping::new(probe, 1)?;
-    Ok(match (mapping.is_writable, mapping.flush) {
+    Ok(match (mapping.is_writable, mapping.persist) {
         (_, Some(_)) => {
             "mapped parts were asked for: this file system is memory (DAX), and cache lines are written back"
         }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::{Engine, EngineConfig, EngineKind};
 use crate::sys::clock::Clock;
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, Handle};
+use crate::sys::fsyncs::Since;
 
 /// The engine for a drive.
 #[derive(Clone, Debug)]
@@ -52,13 +52,13 @@ pub enum Footing {
 }
 
 /// Makes writes to several files durable, at the same time if the platform can. The results are in the order of
-/// `writes`. A write also fails if any other flush of its drive fails meanwhile, because that flush may have lost the
-/// write (rule 4 of `sys::flushes`).
+/// `writes`. A write also fails if any other fsync of its drive fails meanwhile, because that fsync may have lost the
+/// write (rule 4 of `sys::fsyncs`).
 pub fn write_durably(platform: &dyn Platform, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
     let since = Since::now();
-    let mut results = platform.write_and_flush(writes);
+    let mut results = platform.write_and_sync(writes);
     for (write, result) in writes.iter().zip(&mut results) {
-        if result.is_ok() && write.fs.flush_failures().any_since(since) {
+        if result.is_ok() && write.fs.fsync_failures().any_since(since) {
             *result = Err(io::Error::from_raw_os_error(libc::EIO));
         }
     }
@@ -99,10 +99,10 @@ pub trait Platform: Send + Sync + fmt::Debug {
         let _none_is_held = key;
     }
 
-    /// Writes to several files and flushes them, at the same time if the platform can. The results are in the order of
-    /// `writes`. A failed flush is not repeated, and counts in its drive's `flush_failures`. The caller aligns writes
+    /// Writes to several files and syncs them, at the same time if the platform can. The results are in the order of
+    /// `writes`. A failed fsync is not repeated, and counts in its drive's `fsync_failures`. The caller aligns writes
     /// to files that are open for direct I/O, and calls [`write_durably`].
-    fn write_and_flush(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+    fn write_and_sync(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let one = |write: &DurableWrite<'_>| {
             write.fs.write_at(write.handle, write.bytes, write.offset)?;
             write.fs.sync_data(write.handle)

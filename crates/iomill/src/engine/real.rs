@@ -17,7 +17,7 @@ use std::time::Duration;
 use iomill_platform::mounts;
 use iomill_platform::tree::Tree;
 
-use self::durably::Flusher;
+use self::durably::DurableWriter;
 use super::aio::AioEngine;
 use super::mmap::{self, MappedParts, MmapEngine};
 use super::null::NullEngine;
@@ -46,7 +46,7 @@ pub struct RealPlatform {
     clock: Arc<MonotonicClock>,
     /// The mapped parts of all mmap engines, made with the first such engine.
     mapped: OnceLock<Arc<MappedParts>>,
-    flusher: Flusher,
+    writer: DurableWriter,
 }
 
 impl Platform for RealPlatform {
@@ -104,8 +104,8 @@ impl Platform for RealPlatform {
         }
     }
 
-    fn write_and_flush(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
-        self.flusher.write(writes)
+    fn write_and_sync(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
+        self.writer.write(writes)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -203,8 +203,8 @@ fn no_simulation() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "the simulated engine drives simulated drives only, not this machine's")
 }
 
-/// The place, in words, where io_uring cannot serve a file without blocking, and so would use threads. `None` if it
-/// can.
+/// The kind of file system, in words, on which io_uring would serve this file by threads, because it cannot serve it
+/// without blocking. `None` if it can.
 fn hands_to_threads(probe: Handle) -> io::Result<Option<&'static str>> {
     if is_in_memory(probe)? {
         return Ok(Some("on a file system in memory"));

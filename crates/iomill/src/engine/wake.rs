@@ -1,4 +1,4 @@
-//! Waking an engine that sleeps in the kernel, and counting down how long it may sleep.
+//! Wakes of an engine that sleeps in the kernel, and the time that is left of its sleep.
 //!
 //! The rules of a wake, which `EventWake` and the engines that use it keep:
 //! 1. A waker sets `pending` first. Only the waker that found it unset writes to the event descriptor.

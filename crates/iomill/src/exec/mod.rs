@@ -18,7 +18,7 @@
 //!   own.
 //! - `block_on.rs`: a future on the calling thread, which sleeps in its own contexts.
 //! - `task.rs`, `promise.rs`, `end.rs`: operations that no thread waits for; their results, and their ends without one.
-//! - `pools.rs`, `queued.rs`, `turns.rs`: threads for jobs; calls that have not begun; jobs that share flushes.
+//! - `pools.rs`, `queued.rs`, `turns.rs`: threads for jobs; calls that have not begun; jobs that share fsyncs.
 //! - `roles.rs`: which NUMA nodes cache and which own drives.
 //!
 //! # One form of an operation
@@ -148,13 +148,13 @@
 //!   contexts, where callbacks begin more I/O, and other threads post reads with callbacks. Callbacks may take as long
 //!   as they like. Meanwhile the reaper takes these turns.
 //! - `changes` makes changes of the catalog for futures, in turns. One thread makes them all, so they share writes and
-//!   flushes. It waits for the drives of small contents.
+//!   fsyncs. It waits for the drives of small contents.
 //! - `waits` runs calls for futures that wait for drives: syncs, lengths, large contents. A slow drive delays no other
 //!   file, and a large content delays no change.
 //! - `opens` opens files for futures. An opening is short, and large contents are long.
 //! - `resumes` polls operations inside a file that have waited for a page. They must end before the file's gate can
 //!   close.
-//! - `closes` closes files and arrays. Their flushes may take long.
+//! - `closes` closes files and arrays. Their fsyncs may take long.
 //!
 //! The threads of a pool start when they are first needed, and share one queue. `callbacks` and `resumes` have one
 //! thread for each NUMA node. One thread at a time works for `changes`. `closes` starts another thread, up to four,
@@ -169,7 +169,7 @@
 //!   call that waits is an error.
 //! - A waker may begin I/O, and may run in a turn of any thread. If the file's gate is closed, a callback thread begins
 //!   the I/O. So an executor may poll inside `wake`.
-//! - The last hold on a file closes the file, except in a turn: there a piece may hold the block lock that the flush
+//! - The last hold on a file closes the file, except in a turn: there a piece may hold the block lock that a flush
 //!   needs. It does not close the file on a pool thread either, if jobs of that pool wait for each other. In both cases
 //!   a thread of `closes` closes the file.
 //!

@@ -13,7 +13,7 @@
 //!   It has up to `OPENERS` threads, started as those of `waits`.
 //! - `resumes` polls operations that are inside a file. They must end before the file's gate can close. It has a thread
 //!   per NUMA node.
-//! - `closes` closes files. Their flushes may take long, and belong to no node. It has up to `CLOSERS` threads, started
+//! - `closes` closes files. Their fsyncs may take long, and belong to no node. It has up to `CLOSERS` threads, started
 //!   as those of `waits`: a slow drive delays no file of another drive.
 //!
 //! Rules:

@@ -86,7 +86,7 @@ pub struct Exec {
     pub waits: Arc<Pool>,
     /// Opens files for futures. Apart from `waits`, because large contents there may take long.
     pub opens: Arc<Pool>,
-    /// Closes files for threads that must not wait for that. A pool of its own, because a flush may take long.
+    /// Closes files for threads that must not wait for that. A pool of its own, because an fsync may take long.
     pub closes: Arc<Pool>,
     /// Calls for futures that no thread of a pool has begun.
     queued: Arc<QueuedCalls>,

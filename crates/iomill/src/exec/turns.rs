@@ -1,4 +1,4 @@
-//! [`Turns`]: jobs that share their writes and flushes. In a turn a thread takes all queued jobs, and does each step
+//! [`Turns`]: jobs that share their writes and fsyncs. In a turn a thread takes all queued jobs, and does each step
 //! for all of them before the next step. Non-goals: the contents of the steps.
 //!
 //! Rules:
@@ -14,7 +14,7 @@ use super::pools::Pool;
 use crate::error::Result;
 use crate::sys::sync::{Mutex, lock};
 
-/// The most jobs of a turn. With more of them the first ones wait longer, and hardly any flush is saved.
+/// The most jobs of a turn. With more of them the first ones wait longer, and hardly any fsync is saved.
 const TURN_JOBS: usize = 256;
 
 /// The jobs of a turn.
@@ -22,7 +22,7 @@ pub type Jobs = [Box<dyn Job>];
 
 /// A job in steps.
 pub trait Job: Send {
-    /// Does the work that may take a while, and must precede the shared flushes.
+    /// Does the work that may take a while, and must precede the shared fsyncs.
     fn write(&mut self);
 
     /// The pages that the turn writes together with those of other jobs, if there are any.

@@ -14,8 +14,8 @@ use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Alignment, DriveFile};
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// One drive's share of an open file.
@@ -202,8 +202,8 @@ pub trait Backing: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Makes writes to a shared part durable up to a stamp (`sys::flushes`). `None` if the file has no shared part.
-    fn flush_shared(&self, _stamp: u64) -> Option<Result<()>> {
+    /// Makes writes to a shared part durable up to a stamp (`sys::fsyncs`). `None` if the file has no shared part.
+    fn sync_shared(&self, _stamp: u64) -> Option<Result<()>> {
         None
     }
 
@@ -213,7 +213,7 @@ pub trait Backing: fmt::Debug + Send + Sync {
     /// Notes that the file was modified, when its length has not changed.
     fn touch(&self) -> Result<()>;
 
-    /// Makes durable the changes of names that did not wait for their flush.
+    /// Makes durable the changes of names that did not wait for their fsync.
     fn sync_changes(&self) -> Result<()> {
         Ok(())
     }

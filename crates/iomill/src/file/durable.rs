@@ -14,7 +14,7 @@
 //!    report that.
 //! 4. A sync requests the fdatasync of every marked part, even if another part fails. A failed sync sets its marks
 //!    again.
-//! 5. A failed flush concerns the whole drive (`sys::flushes`). So a sync also fails if a flush of a drive, for any
+//! 5. A failed fsync concerns the whole drive (`sys::fsyncs`). So a sync also fails if an fsync of a drive, for any
 //!    file, has failed since the first write to that drive that this sync covers.
 
 use std::sync::OnceLock;
@@ -131,9 +131,9 @@ impl FileState {
         }
         marked.has_begun = true;
         let stamp = marked.parts.iter().map(|(part, _)| part.mark.stamp()).max().unwrap_or_default();
-        if let Some(flushed) = self.backing.flush_shared(stamp) {
+        if let Some(synced) = self.backing.sync_shared(stamp) {
             marked.has_begun = false;
-            flushed.and_then(|()| marked.check()).inspect_err(|error| self.set_poison(error))?;
+            synced.and_then(|()| marked.check()).inspect_err(|error| self.set_poison(error))?;
             marked.parts.clear();
             return Ok(has_written);
         }
@@ -194,7 +194,7 @@ impl Sink for SyncEnds<'_> {
         if let (Err(Failure { fault: Fault::Errno(errno), .. }), Some(part)) = (&outcome, self.parts.get(tag as usize))
             && let Some(open) = &part.open
         {
-            open.fs().flush_failures().note(Some(*errno));
+            open.fs().fsync_failures().note(Some(*errno));
         }
         self.first.keep(outcome);
     }
@@ -209,12 +209,12 @@ struct Marked<'a> {
 }
 
 impl Marked<'_> {
-    /// An error if a failed flush of a drive may have lost bytes of the marks (rule 5). The flushes of the marks
+    /// An error if a failed fsync of a drive may have lost bytes of the marks (rule 5). The fsyncs of the marks
     /// themselves have succeeded.
     fn check(&self) -> Result<()> {
         let lost = self.parts.iter().find(|(part, mark)| part.mark.may_be_lost(*mark));
         let Some(open) = lost.and_then(|(part, _)| part.open.as_ref()) else { return Ok(()) };
-        Err(Error::flush_failed(open.fs().location()))
+        Err(Error::fsync_failed(open.fs().location()))
     }
 }
 
@@ -263,7 +263,7 @@ impl SyncTurn<'_> {
 #[cfg(all(test, iomill_models))]
 mod models {
     use super::*;
-    use crate::sys::flushes::{FlushFailures, Flushes, Since};
+    use crate::sys::fsyncs::{FsyncFailures, Fsyncs, Since};
     use crate::sys::sync::{Arc, AtomicU64, Ordering, model};
     use loom::thread;
 
@@ -353,22 +353,22 @@ mod models {
         });
     }
 
-    /// A flush of another file that fails, and drops what the drive holds, is heard by the sync of each write that it
+    /// An fsync of another file that fails, and drops what the drive holds, is heard by the sync of each write that it
     /// may have lost, whenever that write's end is noted (rule 5).
     ///
     /// Seen to fail when a sync took the moments of writes apart from the mark, and when a write took its moment after
     /// its end.
     #[test]
-    fn loom_sync_hears_of_the_failed_flush_of_another_file() {
+    fn loom_sync_reports_the_failed_fsync_of_another_file() {
         model(|| {
-            let failures = std::sync::Arc::<FlushFailures>::default();
+            let failures = std::sync::Arc::<FsyncFailures>::default();
             let file: Arc<File> = Arc::new((Syncs::new(()), Mark::new(false, &failures), Mutex::new(Drive::default())));
             let other = thread::spawn({
                 let file = Arc::clone(&file);
                 move || {
                     let mut drive = lock(&file.2);
                     drive.holds = 0;
-                    // Before another flush can end, because a failure that no thread has taken is not known.
+                    // Before another fsync can end, because a failure that no thread has taken is not known.
                     failures.note(Some(libc::EIO));
                 }
             });
@@ -382,24 +382,24 @@ mod models {
         });
     }
 
-    /// A file with pages in a shared part. Another file flushes the part, too.
+    /// A file with pages in a shared part. Another file syncs the part, too.
     struct InShared {
         syncs: Syncs<()>,
         mark: Mark,
-        flushes: std::sync::Arc<Flushes>,
+        fsyncs: std::sync::Arc<Fsyncs>,
         turn: Mutex<()>,
         holds: AtomicU64,
         durable: AtomicU64,
     }
 
     impl InShared {
-        fn flush(&self, stamp: u64) {
+        fn fsync(&self, stamp: u64) {
             let _turn = lock(&self.turn);
-            let flush = || {
+            let fsync = || {
                 self.durable.fetch_or(self.holds.load(Ordering::Relaxed), Ordering::Relaxed);
                 Ok::<(), ()>(())
             };
-            self.flushes.run(stamp, flush).unwrap();
+            self.fsyncs.run(stamp, fsync).unwrap();
         }
 
         /// As `FileState` does.
@@ -410,24 +410,24 @@ mod models {
             {
                 let _last = self.syncs.begin().unwrap();
                 if self.mark.take(false).is_some() {
-                    self.flush(self.mark.stamp());
+                    self.fsync(self.mark.stamp());
                 }
             }
             assert!(self.durable.load(Ordering::Relaxed) & bit != 0, "write {bit} is said to be durable");
         }
     }
 
-    /// The same for pages in a shared part, where a flush of another file may cover a write.
+    /// The same for pages in a shared part, where an fsync of another file may cover a write.
     ///
     /// Seen to fail when the sync took the stamp before the mark, and when a mark that was set kept its stamp.
     #[test]
     fn loom_sync_of_shared_pages_says_what_is_durable() {
         model(|| {
-            let flushes = std::sync::Arc::new(Flushes::default());
+            let fsyncs = std::sync::Arc::new(Fsyncs::default());
             let file = Arc::new(InShared {
                 syncs: Syncs::new(()),
-                mark: Mark::in_shared(false, &std::sync::Arc::default(), std::sync::Arc::clone(&flushes)),
-                flushes,
+                mark: Mark::in_shared(false, &std::sync::Arc::default(), std::sync::Arc::clone(&fsyncs)),
+                fsyncs,
                 turn: Mutex::new(()),
                 holds: AtomicU64::new(0),
                 durable: AtomicU64::new(0),
@@ -438,7 +438,7 @@ mod models {
             });
             let neighbour = thread::spawn({
                 let file = Arc::clone(&file);
-                move || file.flush(file.flushes.stamp())
+                move || file.fsync(file.fsyncs.stamp())
             });
             file.write_and_sync(2);
             other.join().unwrap();

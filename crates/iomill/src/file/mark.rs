@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::sys::flushes::{FlushFailures, Flushes, Since};
+use crate::sys::fsyncs::{FsyncFailures, Fsyncs, Since};
 use crate::sys::sync::{AtomicU64, Ordering};
 
 /// The bytes of a part that no fdatasync has covered (rule 1 of `durable`).
@@ -10,16 +10,16 @@ use crate::sys::sync::{AtomicU64, Ordering};
 pub struct Mark {
     /// A [`Taken`], or [`NOTHING`]. One word, so that a sync takes a write's moment with its mark, or neither.
     word: AtomicU64,
-    /// The failed flushes of the drive (rule 5 of `durable`).
-    failures: Arc<FlushFailures>,
+    /// The failed fsyncs of the drive (rule 5 of `durable`).
+    failures: Arc<FsyncFailures>,
     /// The additional state of a mark of pages in a shared part.
     shared: Option<SharedMark>,
 }
 
-/// The flushes of a shared part, and the stamp of the last write to the pages of one file.
+/// The fsyncs of a shared part, and the stamp of the last write to the pages of one file.
 #[derive(Debug)]
 struct SharedMark {
-    flushes: Arc<Flushes>,
+    fsyncs: Arc<Fsyncs>,
     /// Set before the word, so that the sync that takes the mark sees it.
     stamp: AtomicU64,
 }
@@ -31,7 +31,7 @@ const NOTHING: u64 = u64::MAX;
 /// only an explicit sync pays for them. Without this bit, some bytes were written since the opening.
 const FOUND: u64 = 1;
 
-/// A mark that a sync has taken: the moment before the first write (rule 4 of `flushes`), times two, and perhaps
+/// A mark that a sync has taken: the moment before the first write (rule 4 of `fsyncs`), times two, and perhaps
 /// [`FOUND`].
 #[derive(Clone, Copy, Debug)]
 pub struct Taken(u64);
@@ -56,16 +56,16 @@ impl Taken {
 }
 
 impl Mark {
-    /// The mark of a part that is being opened, on a drive with such flushes.
-    pub fn new(holds_bytes: bool, failures: &Arc<FlushFailures>) -> Mark {
+    /// The mark of a part that is being opened, on a drive with such fsyncs.
+    pub fn new(holds_bytes: bool, failures: &Arc<FsyncFailures>) -> Mark {
         let word = if holds_bytes { Since::now().0 << 1 | FOUND } else { NOTHING };
         Mark { word: AtomicU64::new(word), failures: Arc::clone(failures), shared: None }
     }
 
-    /// The mark of pages in a shared part, which has these flushes.
-    pub fn in_shared(holds_bytes: bool, failures: &Arc<FlushFailures>, flushes: Arc<Flushes>) -> Mark {
-        let stamp = AtomicU64::new(flushes.stamp());
-        Mark { shared: Some(SharedMark { flushes, stamp }), ..Mark::new(holds_bytes, failures) }
+    /// The mark of pages in a shared part, which has these fsyncs.
+    pub fn in_shared(holds_bytes: bool, failures: &Arc<FsyncFailures>, fsyncs: Arc<Fsyncs>) -> Mark {
+        let stamp = AtomicU64::new(fsyncs.stamp());
+        Mark { shared: Some(SharedMark { fsyncs, stamp }), ..Mark::new(holds_bytes, failures) }
     }
 
     /// The part was written to, and `since` is the moment before the write began.
@@ -73,7 +73,7 @@ impl Mark {
     pub fn set(&self, since: Since) {
         let word = since.0 << 1;
         if let Some(shared) = &self.shared {
-            shared.stamp.fetch_max(shared.flushes.stamp(), Ordering::AcqRel);
+            shared.stamp.fetch_max(shared.fsyncs.stamp(), Ordering::AcqRel);
             // Always changes the word, so that the sync that takes this mark sees the stamp.
             return self.add(word);
         }
@@ -102,13 +102,13 @@ impl Mark {
         (taken != NOTHING).then_some(Taken(taken))
     }
 
-    /// Whether a flush of the drive has failed since the first write of a taken mark began. The fdatasync for the mark
+    /// Whether an fsync of the drive has failed since the first write of a taken mark began. The fdatasync for the mark
     /// has ended.
     pub(super) fn may_be_lost(&self, taken: Taken) -> bool {
         self.failures.any_since(taken.since())
     }
 
-    /// The stamp of the last write of a taken mark (`sys::flushes`).
+    /// The stamp of the last write of a taken mark (`sys::fsyncs`).
     pub(super) fn stamp(&self) -> u64 {
         self.shared.as_ref().map_or(0, |shared| shared.stamp.load(Ordering::Acquire))
     }

@@ -119,7 +119,7 @@ use crate::drive::{Failure, Fault};
 use crate::engine::Op;
 use crate::error::{CHECK, Error, Result};
 use crate::exec::Exec;
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering};
 use backing::{Backing, BackingKind, Part, Place};
 use durable::{DurableLength, Syncs};

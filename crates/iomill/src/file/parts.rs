@@ -28,8 +28,8 @@ use crate::engine::FileRef;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::layout::{Layout, Map};
-use crate::sys::flushes::{Earliest, Since};
 use crate::sys::fs::{Access, DriveFile, Handle, sync_dir};
+use crate::sys::fsyncs::{Earliest, Since};
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -49,7 +49,7 @@ pub struct ArrayParts {
     map: Map,
     block_bytes: u64,
     /// Set under `FileState::grow`, or before the file is shared.
-    places: [OnceLock<Held>; PLACES_MAX],
+    places: [OnceLock<FilePlace>; PLACES_MAX],
     /// The number of places that it has had. The last one holds its bytes.
     count: AtomicUsize,
     /// Whether the record names the first of them (rule 2).
@@ -61,7 +61,7 @@ pub struct ArrayParts {
 
 /// A place of a file.
 #[derive(Debug)]
-struct Held {
+struct FilePlace {
     parts: Box<[Part]>,
     /// The pages of a small file, and the shared part that has them.
     small: Option<(Extent, Arc<SharedPart>)>,
@@ -69,9 +69,9 @@ struct Held {
     sums: Option<Box<[OpenSums]>>,
 }
 
-impl Held {
-    fn in_pages(pages: Pages) -> Held {
-        Held { parts: [pages.part].into(), small: Some((pages.extent, pages.shared)), sums: None }
+impl FilePlace {
+    fn in_pages(pages: Pages) -> FilePlace {
+        FilePlace { parts: [pages.part].into(), small: Some((pages.extent, pages.shared)), sums: None }
     }
 
     fn extent(&self) -> Option<Extent> {
@@ -116,7 +116,7 @@ impl ArrayParts {
                 // A write into lost pages would make other lost files of the part read as zeros.
                 let bytes = if catalog.is_writer() { bytes_of(extent) } else { record.length };
                 pages.shared.check_has(start_of(extent) + bytes)?;
-                parts.hold(Held::in_pages(pages));
+                parts.hold(FilePlace::in_pages(pages));
                 parts.remake_small(record.length)?;
             }
             // After a crash, the parts of a file that was about to move may exist. They are empty (C22).
@@ -132,12 +132,12 @@ impl ArrayParts {
         self.count.load(Ordering::Acquire)
     }
 
-    fn now(&self) -> Option<&Held> {
+    fn now(&self) -> Option<&FilePlace> {
         self.places.get(self.count().wrapping_sub(1))?.get()
     }
 
     /// Makes this the place of the file. The caller lets no other thread do this.
-    fn hold(&self, mut held: Held) {
+    fn hold(&self, mut held: FilePlace) {
         let count = self.count();
         if let (Some(own), Some(sums)) = (&self.sums, held.sums.take()) {
             own.take_parts(sums);
@@ -166,7 +166,7 @@ impl ArrayParts {
             drive: extent.drive,
             align: shared.align(),
             reserved: AtomicU64::new(bytes_of(extent)),
-            mark: Mark::in_shared(holds_bytes, shared.open().fs().flush_failures(), Arc::clone(shared.flushes())),
+            mark: Mark::in_shared(holds_bytes, shared.open().fs().fsync_failures(), Arc::clone(shared.fsyncs())),
         };
         Ok(Pages { part, extent, shared })
     }
@@ -182,17 +182,17 @@ impl ArrayParts {
     }
 
     /// `give_pages` as a place. The pages read as zero.
-    fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<Held> {
+    fn new_pages(&self, exec: &Exec, bytes: u64) -> Result<FilePlace> {
         let place = self.give_pages(exec, bytes)?;
         if !place.is_zero {
             let (part, start) = place.place();
             write_zeros(part, start, part.has())?;
         }
-        Ok(Held::in_pages(place.take()))
+        Ok(FilePlace::in_pages(place.take()))
     }
 
     /// Records durably that the file has parts, and makes them. All are empty.
-    fn new_parts(&self, exec: &Exec) -> Result<Held> {
+    fn new_parts(&self, exec: &Exec) -> Result<FilePlace> {
         if !self.catalog.has_announced(self.record.number) {
             self.refuse_other_parts()?;
         }
@@ -234,7 +234,7 @@ impl ArrayParts {
     }
 
     /// Opens the parts of a file that is `len` bytes long. A writer makes those that are missing and empty.
-    fn open_parts(&self, exec: &Exec, len: u64) -> Result<Held> {
+    fn open_parts(&self, exec: &Exec, len: u64) -> Result<FilePlace> {
         let path = part_path(self.record.number);
         let mut parts = Vec::with_capacity(self.record.drives.len());
         for (index, &drive) in self.record.drives.iter().enumerate() {
@@ -242,7 +242,7 @@ impl ArrayParts {
             parts.push(self.open_part(exec, drive, &path, holds_bytes)?);
         }
         let sums = self.sums.as_ref().map(|sums| self.open_sums(sums, &parts, len)).transpose()?;
-        Ok(Held { parts: parts.into(), small: None, sums })
+        Ok(FilePlace { parts: parts.into(), small: None, sums })
     }
 
     fn open_part(&self, exec: &Exec, drive: u16, path: &str, holds_bytes: bool) -> Result<Part> {
@@ -264,7 +264,7 @@ impl ArrayParts {
         }
         if is_missing && !catalog.is_writer() {
             let file = FileRef { handle: Handle(-1), key: exec.next_key() };
-            let (reserved, mark) = (AtomicU64::new(0), Mark::new(false, place.fs.flush_failures()));
+            let (reserved, mark) = (AtomicU64::new(0), Mark::new(false, place.fs.fsync_failures()));
             return Ok(Part { open: None, file, drive, align, reserved, mark });
         }
         if is_missing {
@@ -283,12 +283,12 @@ impl ArrayParts {
         }
         let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
         let file = FileRef { handle: open.handle(), key: exec.next_key() };
-        let (reserved, mark) = (AtomicU64::new(reserved), Mark::new(holds_bytes, place.fs.flush_failures()));
+        let (reserved, mark) = (AtomicU64::new(reserved), Mark::new(holds_bytes, place.fs.fsync_failures()));
         Ok(Part { open: Some(Arc::new(open)), file, drive, align, reserved, mark })
     }
 
     /// Copies the first `len` bytes to another place, in whole pages.
-    fn copy(&self, from: &Held, to: &Held, len: u64) -> Result<()> {
+    fn copy(&self, from: &FilePlace, to: &FilePlace, len: u64) -> Result<()> {
         let bytes = len.next_multiple_of(PAGE_BYTES as u64);
         if from.small.is_none() || bytes == 0 {
             return Ok(());
@@ -329,7 +329,7 @@ impl ArrayParts {
     }
 
     /// Makes the names of new parts durable.
-    fn sync_names(&self, held: &Held) -> Result<()> {
+    fn sync_names(&self, held: &FilePlace) -> Result<()> {
         let Some(since) = self.new_names.take() else { return Ok(()) };
         let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
         let synced = open.try_for_each(|open| sync_dir(&**open.fs(), PARTS, since));
@@ -342,7 +342,7 @@ impl ArrayParts {
 }
 
 /// The first pages of a small file, from its place.
-fn read_pages(held: &Held, bytes: u64) -> Result<PageBuf> {
+fn read_pages(held: &FilePlace, bytes: u64) -> Result<PageBuf> {
     let mut buffer = PageBuf::new(bytes as usize).map_err(Error::memory("moving a small file", bytes))?;
     let Some(extent) = held.extent() else { return Ok(buffer) };
     held.parts[0].read_whole(start_of(extent), buffer.as_mut_slice())?;
@@ -352,7 +352,7 @@ fn read_pages(held: &Held, bytes: u64) -> Result<PageBuf> {
 impl ArrayParts {
     /// The file's pages, if no record names them.
     fn unpublished(&self) -> Option<Extent> {
-        let extent = self.now().and_then(Held::extent)?;
+        let extent = self.now().and_then(FilePlace::extent)?;
         let is_named = self.is_published.load(Ordering::Relaxed)
             || self.draft.as_ref().is_some_and(|draft| draft.has_published(extent));
         (!is_named).then_some(extent)
@@ -429,12 +429,12 @@ impl Backing for ArrayParts {
             return false;
         }
         place.place().0.mark.set(place.since);
-        self.hold(Held::in_pages(place.take()));
+        self.hold(FilePlace::in_pages(place.take()));
         true
     }
 
     fn must_move(&self, end: u64) -> bool {
-        self.now().and_then(Held::extent).is_some_and(|extent| end > bytes_of(extent))
+        self.now().and_then(FilePlace::extent).is_some_and(|extent| end > bytes_of(extent))
     }
 
     fn move_for(&self, exec: &Exec, len: u64, end: u64) -> Result<()> {
@@ -474,9 +474,9 @@ impl Backing for ArrayParts {
         self.clear_pages_beyond(len)
     }
 
-    fn flush_shared(&self, stamp: u64) -> Option<Result<()>> {
+    fn sync_shared(&self, stamp: u64) -> Option<Result<()>> {
         let (_, shared) = self.now()?.small.as_ref()?;
-        Some(shared.flush(stamp))
+        Some(shared.fsync(stamp))
     }
 
     fn sync_changes(&self) -> Result<()> {
@@ -516,7 +516,7 @@ impl Backing for ArrayParts {
     }
 
     fn locate(&self, offset: u64) -> Place {
-        if let Some(extent) = self.now().and_then(Held::extent) {
+        if let Some(extent) = self.now().and_then(FilePlace::extent) {
             // No two files have a block with this number in the shared part.
             let (block, left) = (u64::from(extent.page), bytes_of(extent).saturating_sub(offset));
             return Place { part: 0, block, offset: start_of(extent) + offset, left };

@@ -237,7 +237,7 @@ impl PlainParts {
             }
             starts.push(end);
             let file = FileRef { handle: open.handle(), key: exec.next_key() | BY_DESCRIPTOR };
-            let mark = Mark::new(write && stamp.len > 0, open.fs().flush_failures());
+            let mark = Mark::new(write && stamp.len > 0, open.fs().fsync_failures());
             parts.push(Part {
                 open: Some(Arc::new(open)),
                 file,

@@ -10,7 +10,7 @@ use super::backing::Part;
 use super::sums::OpenSums;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::{Ordering, lock, try_lock};
 
 /// Parts grow by an eighth of their size, within these bounds, in bytes. A range that skips more than the most leaves a
@@ -167,7 +167,7 @@ impl FileState {
         }
     }
 
-    /// An error if another program has cut a part. Pages in a shared part are checked when they are flushed.
+    /// An error if another program has cut a part. Pages in a shared part are checked at its fsync.
     pub fn check_uncut(&self) -> Result<()> {
         if self.backing.is_small() {
             return Ok(());

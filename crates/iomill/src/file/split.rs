@@ -1,4 +1,4 @@
-//! [`Splitter`] cuts the [`Extent`]s of a call into pieces: at block boundaries, because the next block is on another
+//! [`Splitter`] cuts the [`IoRange`]s of a call into pieces: at block boundaries, because the next block is on another
 //! drive, and at page edges, for the drive's direct I/O. [`Lies`] says which pages one piece can move. Non-goals: the
 //! order and merging of pieces (`drive::queue`).
 
@@ -10,7 +10,7 @@ use crate::sys::fs::Alignment;
 
 /// A range of a virtual file and the caller's memory for it.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent {
+pub struct IoRange {
     /// Offset in the file in bytes.
     pub offset: u64,
     /// Length in bytes.
@@ -19,55 +19,55 @@ pub struct Extent {
     pub buf: *mut u8,
 }
 
-// SAFETY: an extent describes memory. A caller that passes it to another thread keeps that memory valid, as for a
+// SAFETY: an I/O range describes memory. A caller that passes it to another thread keeps that memory valid, as for a
 // piece.
-unsafe impl Send for Extent {}
+unsafe impl Send for IoRange {}
 // SAFETY: as above; only unsafe code reaches the memory through it.
-unsafe impl Sync for Extent {}
+unsafe impl Sync for IoRange {}
 
 /// Ranges with their memory, which lies one after the other from `start` on.
-pub fn extents<R: Iterator<Item = (u64, usize)>>(
+pub fn io_ranges<R: Iterator<Item = (u64, usize)>>(
     ranges: R,
     start: *mut u8,
-) -> std::iter::Map<R, impl FnMut((u64, usize)) -> Extent + Clone> {
+) -> std::iter::Map<R, impl FnMut((u64, usize)) -> IoRange + Clone> {
     let mut at = 0;
     ranges.map(move |(offset, len)| {
         let buf = start.wrapping_add(at);
         at += len;
-        Extent { offset, len, buf }
+        IoRange { offset, len, buf }
     })
 }
 
-/// An iterator over the pieces of extents, each with the array's index of its drive.
+/// An iterator over the pieces of I/O ranges, each with the array's index of its drive.
 pub struct Splitter<'a, E> {
     file: &'a FileState,
     op: Op,
     class: Class,
-    extents: E,
-    now: Extent,
+    io_ranges: E,
+    now: IoRange,
 }
 
-impl<'a, E: Iterator<Item = Extent>> Splitter<'a, E> {
-    /// Cuts `extents`, which lie within the parts.
-    pub fn new(file: &'a FileState, op: Op, class: Class, extents: E) -> Self {
-        let now = Extent { offset: 0, len: 0, buf: std::ptr::null_mut() };
-        Splitter { file, op, class, extents, now }
+impl<'a, E: Iterator<Item = IoRange>> Splitter<'a, E> {
+    /// Cuts `io_ranges`, which lie within the parts.
+    pub fn new(file: &'a FileState, op: Op, class: Class, io_ranges: E) -> Self {
+        let now = IoRange { offset: 0, len: 0, buf: std::ptr::null_mut() };
+        Splitter { file, op, class, io_ranges, now }
     }
 }
 
-impl<E: Iterator<Item = Extent>> Iterator for Splitter<'_, E> {
+impl<E: Iterator<Item = IoRange>> Iterator for Splitter<'_, E> {
     type Item = (u16, Piece);
 
     #[inline]
     fn next(&mut self) -> Option<(u16, Piece)> {
         while self.now.len == 0 {
-            self.now = self.extents.next()?;
+            self.now = self.io_ranges.next()?;
         }
-        let Extent { offset, len, buf } = self.now;
+        let IoRange { offset, len, buf } = self.now;
         let (part, place) = self.file.locate(offset);
         let in_block = (len as u64).min(place.left) as usize;
         let len = piece_len(self.op, part.align, place.offset, in_block, buf as usize);
-        self.now = Extent { offset: offset + len as u64, len: self.now.len - len, buf: buf.wrapping_add(len) };
+        self.now = IoRange { offset: offset + len as u64, len: self.now.len - len, buf: buf.wrapping_add(len) };
         let lock = if self.op == Op::Write { BlockLocks::index(part.file.key, place.block) } else { 0 };
         let piece = Piece {
             file: part.file,

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::split::{Extent, Splitter};
+use super::split::{IoRange, Splitter};
 use super::sums::{Doubt, Holding, NONE, Settling, Sums, UNKNOWN, Writing};
 use super::{FileState, tail};
 use crate::drive::{Class, Failure, Fault, PAGE_BYTES, PIECE_BYTES};
@@ -16,7 +16,7 @@ use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Io, Within};
 use crate::sys::copy::copy_bytes;
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::memory::PageBuf;
 
 /// The most pages of one batch, and the most of them in memory of this room.
@@ -68,24 +68,24 @@ impl Pages {
 struct Bit {
     page: u64,
     within: usize,
-    extent: Extent,
+    io_range: IoRange,
 }
 
 impl Bit {
     fn is_whole(&self) -> bool {
-        self.extent.len == PAGE_BYTES
+        self.io_range.len == PAGE_BYTES
     }
 }
 
-/// Cuts extents at page edges.
-fn bits(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Bit> {
-    extents.flat_map(|extent| {
-        let mut rest = extent;
+/// Cuts I/O ranges at page edges.
+fn bits(io_ranges: impl Iterator<Item = IoRange>) -> impl Iterator<Item = Bit> {
+    io_ranges.flat_map(|io_range| {
+        let mut rest = io_range;
         std::iter::from_fn(move || {
             let within = rest.offset as usize % PAGE_BYTES;
             let len = rest.len.min(PAGE_BYTES - within);
-            let bit = Bit { page: rest.offset / PAGE_BYTES as u64, within, extent: Extent { len, ..rest } };
-            rest = Extent { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
+            let bit = Bit { page: rest.offset / PAGE_BYTES as u64, within, io_range: IoRange { len, ..rest } };
+            rest = IoRange { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
             (len > 0).then_some(bit)
         })
     })
@@ -104,21 +104,21 @@ fn ranges(pages: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// Whole pages with their memory, in rising order, as few extents. None crosses a multiple of `most` bytes.
-fn joined(pages: &[Extent], most: usize) -> Vec<Extent> {
-    let mut extents: Vec<Extent> = Vec::new();
+/// Whole pages with their memory, in rising order, as few I/O ranges. None crosses a multiple of `most` bytes.
+fn joined(pages: &[IoRange], most: usize) -> Vec<IoRange> {
+    let mut io_ranges: Vec<IoRange> = Vec::new();
     for page in pages {
-        let goes_on = |last: &Extent| {
+        let goes_on = |last: &IoRange| {
             last.offset + last.len as u64 == page.offset
                 && last.buf.wrapping_add(last.len) == page.buf
                 && !page.offset.is_multiple_of(most as u64)
         };
-        match extents.last_mut() {
+        match io_ranges.last_mut() {
             Some(last) if goes_on(last) => last.len += page.len,
-            _ => extents.push(*page),
+            _ => io_ranges.push(*page),
         }
     }
-    extents
+    io_ranges
 }
 
 /// The bytes of a page.
@@ -134,9 +134,9 @@ unsafe fn page_at<'a>(buf: *const u8) -> &'a [u8] {
 #[derive(Clone, Copy)]
 enum Source {
     /// A page of the caller's memory.
-    Whole(Extent),
+    Whole(IoRange),
     /// A page of this room's memory, by number. Its other bytes are those of the drive, or of this page of the caller.
-    Through(usize, Option<Extent>),
+    Through(usize, Option<IoRange>),
 }
 
 /// Pages to write.
@@ -172,7 +172,7 @@ impl WriteBatch {
         self.pages.iter().map(|(page, _)| *page)
     }
 
-    /// Adds a part of the last page, or of one behind it.
+    /// Adds a part of the last page, or of a later one.
     fn add(&mut self, bit: Bit) {
         let last = self.pages.pop_if(|(page, _)| *page == bit.page).map(|(_, source)| source);
         let mut new = |under| {
@@ -181,7 +181,7 @@ impl WriteBatch {
         };
         let source = match last {
             // Patches of memory that is not used any more are harmless.
-            _ if bit.is_whole() => Source::Whole(bit.extent),
+            _ if bit.is_whole() => Source::Whole(bit.io_range),
             Some(Source::Whole(whole)) => new(Some(whole)),
             Some(through) => through,
             None => new(None),
@@ -237,7 +237,7 @@ impl FileState {
         Ok((holding, Writing::begin(sums, pages)?))
     }
 
-    /// Reads extents past the cache, and verifies each page.
+    /// Reads I/O ranges past the cache, and verifies each page.
     ///
     /// # Safety
     /// As for `transfer`.
@@ -246,9 +246,9 @@ impl FileState {
         io: &Io<'_>,
         class: Class,
         sums: &Sums,
-        extents: impl Iterator<Item = Extent>,
+        io_ranges: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
-        let mut bits = bits(extents).peekable();
+        let mut bits = bits(io_ranges).peekable();
         while bits.peek().is_some() {
             let (mut batch, mut through) = (Vec::new(), 0);
             while batch.len() < BATCH_PAGES
@@ -281,14 +281,14 @@ impl FileState {
         let mut pages = Pages::new(through)?;
         let mut next = 0;
         // Where each whole page goes.
-        let places: Vec<Extent> = batch
+        let places: Vec<IoRange> = batch
             .iter()
             .map(|bit| {
-                let buf = if bit.is_whole() { bit.extent.buf } else { pages.at(next) };
+                let buf = if bit.is_whole() { bit.io_range.buf } else { pages.at(next) };
                 next += usize::from(!bit.is_whole());
-                // The last page of a part that is open for reading only may be short, and zeros are behind it.
+                // The last page of a part that is open for reading only may be short, and zeros follow it.
                 let len = if bit.is_whole() { PAGE_BYTES } else { self.page_bytes(bit.page) };
-                Extent { offset: bit.page * PAGE_BYTES as u64, len, buf }
+                IoRange { offset: bit.page * PAGE_BYTES as u64, len, buf }
             })
             .collect();
         let first = FirstFailure::default();
@@ -310,8 +310,8 @@ impl FileState {
             unsafe {
                 match proved {
                     Ok(()) if bit.is_whole() => {}
-                    Ok(()) => copy_bytes(place.buf.wrapping_add(bit.within), bit.extent.buf, bit.extent.len),
-                    Err(_) => std::ptr::write_bytes(bit.extent.buf, 0, bit.extent.len),
+                    Ok(()) => copy_bytes(place.buf.wrapping_add(bit.within), bit.io_range.buf, bit.io_range.len),
+                    Err(_) => std::ptr::write_bytes(bit.io_range.buf, 0, bit.io_range.len),
                 }
             }
             if let Err(doubt) = proved {
@@ -322,7 +322,7 @@ impl FileState {
         failure.map_or(Ok(()), |failure| Err(self.error(failure)))
     }
 
-    /// Writes extents past the cache, as whole pages with their sums.
+    /// Writes I/O ranges past the cache, as whole pages with their sums.
     ///
     /// # Safety
     /// As for `transfer`.
@@ -331,9 +331,9 @@ impl FileState {
         io: &Io<'_>,
         class: Class,
         sums: &Sums,
-        extents: impl Iterator<Item = Extent>,
+        io_ranges: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
-        let mut bits = bits(extents).peekable();
+        let mut bits = bits(io_ranges).peekable();
         while bits.peek().is_some() {
             // SAFETY: the caller's promise.
             unsafe { self.write_batch(io, class, sums, WriteBatch::take(&mut bits)).await? };
@@ -350,17 +350,17 @@ impl FileState {
         unsafe { self.read_under(io, class, sums, &batch, &mut pages).await? };
         for (at, bit) in &batch.patches {
             // SAFETY: the caller's memory is readable, and the page is this call's.
-            unsafe { copy_bytes(bit.extent.buf, pages.at(*at).wrapping_add(bit.within), bit.extent.len) };
+            unsafe { copy_bytes(bit.io_range.buf, pages.at(*at).wrapping_add(bit.within), bit.io_range.len) };
         }
-        let places: Vec<Extent> = batch
+        let places: Vec<IoRange> = batch
             .pages
             .iter()
             .map(|(page, source)| {
                 let buf = match source {
-                    Source::Whole(extent) => extent.buf,
+                    Source::Whole(io_range) => io_range.buf,
                     Source::Through(at, _) => pages.at(*at),
                 };
-                Extent { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf }
+                IoRange { offset: page * PAGE_BYTES as u64, len: PAGE_BYTES, buf }
             })
             .collect();
         let mut writing = Writing::begin(sums, batch.numbers().map(|page| (page, UNKNOWN)).collect())?;
@@ -368,10 +368,10 @@ impl FileState {
         let mut next = 0;
         // A sum is made as a piece begins, so that the piece finds its bytes in the processor's caches, and other
         // pieces are on their way.
-        let pieces = joined(&places, PIECE_BYTES).into_iter().inspect(|extent| {
-            for (page, bytes) in (extent.offset / PAGE_BYTES as u64..).zip((0..extent.len).step_by(PAGE_BYTES)) {
+        let pieces = joined(&places, PIECE_BYTES).into_iter().inspect(|io_range| {
+            for (page, bytes) in (io_range.offset / PAGE_BYTES as u64..).zip((0..io_range.len).step_by(PAGE_BYTES)) {
                 // SAFETY: as above, for both kinds of memory.
-                writing.know(next, sums.identity().sum(page, unsafe { page_at(extent.buf.wrapping_add(bytes)) }));
+                writing.know(next, sums.identity().sum(page, unsafe { page_at(io_range.buf.wrapping_add(bytes)) }));
                 next += 1;
             }
         });
@@ -415,21 +415,21 @@ impl FileState {
             // drive may have lost a page of sums.
             if sum != NONE || page * (PAGE_BYTES as u64) < self.len() {
                 let (offset, buf) = (page * PAGE_BYTES as u64, pages.at(*at));
-                unread.push((Extent { offset, len: PAGE_BYTES, buf }, sum));
+                unread.push((IoRange { offset, len: PAGE_BYTES, buf }, sum));
             }
         }
         let first = FirstFailure::default();
-        let extents = unread.iter().map(|(extent, _)| *extent);
+        let io_ranges = unread.iter().map(|(io_range, _)| *io_range);
         // SAFETY: the caller's promise.
-        let landing = unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, extents), &first)? };
+        let landing = unsafe { io.run(Within::SLABS, Splitter::new(self, Op::Read, class, io_ranges), &first)? };
         landing.await;
         if let Some(failure) = first.take() {
             return Err(self.error(failure));
         }
-        for (extent, sum) in unread {
-            let page = extent.offset / PAGE_BYTES as u64;
+        for (io_range, sum) in unread {
+            let page = io_range.offset / PAGE_BYTES as u64;
             // SAFETY: it was read to there.
-            let proved = sums.check_against(Some(sum), page, unsafe { page_at(extent.buf) });
+            let proved = sums.check_against(Some(sum), page, unsafe { page_at(io_range.buf) });
             proved.map_err(|doubt| self.error(doubted(page, doubt)))?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::backing::Part;
 use crate::drive::PAGE_BYTES;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::Ordering;
 
 /// Makes everything beyond `len` read as zero, and cuts the parts to what the layout implies, in whole pages. Nothing

@@ -2,12 +2,12 @@
 //! Non-goals: pages.
 
 use super::FileState;
-use super::split::{Extent, Splitter};
+use super::split::{IoRange, Splitter};
 use crate::drive::Class;
 use crate::engine::Op;
 use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Landing, Within};
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 
 /// A write in progress. If an error or a panic drops it before `finish`, it counts as a failed write.
 #[derive(Debug)]
@@ -53,20 +53,20 @@ impl FileState {
     /// more pieces begin.
     ///
     /// # Safety
-    /// The extents' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing
+    /// The I/O ranges' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing
     /// else.
     pub async unsafe fn transfer(
         &self,
         io: &Io<'_>,
         class: Class,
         within: Within,
-        reads: impl Iterator<Item = Extent>,
-        writes: impl Iterator<Item = Extent>,
+        reads: impl Iterator<Item = IoRange>,
+        writes: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
         if let Some(sums) = self.sums() {
             let (mut read, mut written) = (0, 0);
-            let reads = reads.inspect(|extent| read += extent.len as u64);
-            let writes = writes.inspect(|extent| written += extent.len as u64);
+            let reads = reads.inspect(|io_range| read += io_range.len as u64);
+            let writes = writes.inspect(|io_range| written += io_range.len as u64);
             // In boxes, because an operation has room for all that it may wait for.
             // SAFETY: the caller's promise.
             let done = unsafe {
@@ -92,13 +92,13 @@ impl FileState {
         io: &Io<'a>,
         class: Class,
         within: Within,
-        reads: impl Iterator<Item = Extent>,
-        writes: impl Iterator<Item = Extent>,
+        reads: impl Iterator<Item = IoRange>,
+        writes: impl Iterator<Item = IoRange>,
         first: &'s FirstFailure,
     ) -> Result<Landing<'a, 's>> {
         let (mut read, mut written) = (0, 0);
-        let reads = reads.inspect(|extent| read += extent.len as u64);
-        let writes = writes.inspect(|extent| written += extent.len as u64);
+        let reads = reads.inspect(|io_range| read += io_range.len as u64);
+        let writes = writes.inspect(|io_range| written += io_range.len as u64);
         let mut pieces =
             Splitter::new(self, Op::Read, class, reads).chain(Splitter::new(self, Op::Write, class, writes));
         let until_failure = std::iter::from_fn(|| if first.is_none() { pieces.next() } else { None });

@@ -3,21 +3,21 @@
 
 use std::io::IoSlice;
 
-use super::split::Extent;
+use super::split::IoRange;
 use crate::drive::PAGE_BYTES;
 
-/// The extents of a vectored write. A page that several buffers share is copied together, so that one piece writes it.
+/// The I/O ranges of a vectored write. A page that several buffers share is copied together, so that one piece writes it.
 pub struct VectoredWrite {
     /// One after the other; none ends within a page that the next one begins in.
-    pub extents: Vec<Extent>,
-    /// The pages that were copied together. Extents point into them.
+    pub io_ranges: Vec<IoRange>,
+    /// The pages that were copied together. I/O ranges point into them.
     shared: Vec<Vec<u8>>,
 }
 
 impl VectoredWrite {
     /// Cuts `bufs`, which are written one after the other from `offset` on, in bytes.
     pub fn new(bufs: &[IoSlice<'_>], offset: u64) -> VectoredWrite {
-        let mut write = VectoredWrite { extents: Vec::with_capacity(bufs.len()), shared: Vec::new() };
+        let mut write = VectoredWrite { io_ranges: Vec::with_capacity(bufs.len()), shared: Vec::new() };
         let mut at = offset;
         // The bytes of the page that ends after `at`, copied so far.
         let mut page: Vec<u8> = Vec::new();
@@ -36,7 +36,7 @@ impl VectoredWrite {
             let tail = (at as usize + bytes.len()) % PAGE_BYTES;
             let (whole, rest) = bytes.split_at(bytes.len().saturating_sub(tail));
             if !whole.is_empty() {
-                write.extents.push(Extent { offset: at, len: whole.len(), buf: whole.as_ptr().cast_mut() });
+                write.io_ranges.push(IoRange { offset: at, len: whole.len(), buf: whole.as_ptr().cast_mut() });
             }
             page.extend_from_slice(rest);
             at += bytes.len() as u64;
@@ -50,8 +50,8 @@ impl VectoredWrite {
     /// Takes over a copied page that ends at `end`.
     fn push_shared(&mut self, page: &mut Vec<u8>, end: u64) {
         let page = std::mem::take(page);
-        let extent = Extent { offset: end - page.len() as u64, len: page.len(), buf: page.as_ptr().cast_mut() };
-        self.extents.push(extent);
+        let io_range = IoRange { offset: end - page.len() as u64, len: page.len(), buf: page.as_ptr().cast_mut() };
+        self.io_ranges.push(io_range);
         self.shared.push(page);
     }
 }
@@ -91,14 +91,14 @@ mod tests {
                 .collect();
             let write = VectoredWrite::new(&bufs, offset);
             let mut at = offset;
-            for extent in &write.extents {
-                assert_eq!(extent.offset, at);
-                assert!(extent.len > 0);
+            for io_range in &write.io_ranges {
+                assert_eq!(io_range.offset, at);
+                assert!(io_range.len > 0);
                 assert!(at == offset || at % 4096 == 0);
-                // SAFETY: the extent is part of `bytes` or of a page of `write`; both live.
-                let there = unsafe { std::slice::from_raw_parts(extent.buf, extent.len) };
-                assert_eq!(there, &bytes[(at - offset) as usize..][..extent.len]);
-                at += extent.len as u64;
+                // SAFETY: the I/O range is part of `bytes` or of a page of `write`; both live.
+                let there = unsafe { std::slice::from_raw_parts(io_range.buf, io_range.len) };
+                assert_eq!(there, &bytes[(at - offset) as usize..][..io_range.len]);
+                at += io_range.len as u64;
             }
             assert_eq!(at, offset + total as u64);
         });

@@ -15,7 +15,7 @@
 //! - With one drive the hash layout keeps the order of blocks, as striping does.
 //! - Each file has its own order of drives. If no list of drives was given, this order begins with each drive in turn,
 //!   for 64 files at a time. So small files and the first blocks of large files are spread over all drives, and files
-//!   made at the same time share a flush.
+//!   made at the same time share an fsync.
 //! - A file has at most 256 drives. A weight is 1 to 1,000.
 //!
 //! `CONTRIBUTING.md` says how to add a layout.

@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::io_buffer::{Failed, IoBuffer, Kept, Outcome};
+use super::io_buffer::{Failed, IoBuffer, Kept, Returned};
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, spans};
 use crate::drive::Class;
@@ -16,14 +16,14 @@ use crate::exec::cell::SharedCell;
 use crate::exec::pools::{self, Pool};
 use crate::exec::{Promise, Within, task};
 use crate::file::Entered;
-use crate::file::split::Extent;
+use crate::file::split::IoRange;
 use crate::file::transfer::WriteTurn;
 
 /// The buffers of a batch: the bytes read or written.
 pub type Buffers = Vec<Vec<u8>>;
 
 /// The function that is called with the outcome of an operation.
-pub type Callback<K> = Box<dyn FnOnce(Outcome<K>) + Send>;
+pub type Callback<K> = Box<dyn FnOnce(Returned<K>) + Send>;
 
 /// One request of a batch for `File::submit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,12 +86,12 @@ fn reads(requests: &[Request]) -> impl Iterator<Item = (u64, usize)> {
 pub struct BatchReceiver<K: Send + 'static>(Option<ReceiverKind<K>>);
 
 enum ReceiverKind<K> {
-    Promise(Promise<Result<Outcome<K>>>),
+    Promise(Promise<Result<Returned<K>>>),
     Callback(Arc<Pool>, Callback<K>),
 }
 
 impl<K: Send + 'static> BatchReceiver<K> {
-    pub fn promise(promise: Promise<Result<Outcome<K>>>) -> BatchReceiver<K> {
+    pub fn promise(promise: Promise<Result<Returned<K>>>) -> BatchReceiver<K> {
         BatchReceiver(Some(ReceiverKind::Promise(promise)))
     }
 
@@ -107,7 +107,7 @@ impl<K: Send + 'static> BatchReceiver<K> {
         matches!(self.0, Some(ReceiverKind::Promise(_)))
     }
 
-    fn tell(mut self, outcome: Outcome<K>) {
+    fn tell(mut self, outcome: Returned<K>) {
         match self.0.take() {
             Some(ReceiverKind::Promise(promise)) => promise.keep(Ok(outcome)),
             Some(ReceiverKind::Callback(callbacks, callback)) => callbacks.call(move || callback(outcome)),
@@ -136,7 +136,7 @@ impl<K: Send + 'static> Drop for BatchReceiver<K> {
 
 /// The shared context of an operation, in which polls of its future drive its I/O. `None` if other threads drive it, or
 /// if it has ended.
-pub type Begun = Option<Arc<SharedCell>>;
+pub type BegunIn = Option<Arc<SharedCell>>;
 
 /// Begins batches on a file. It is not a handle of the file.
 pub struct Requester {
@@ -151,7 +151,7 @@ impl Requester {
 
     /// Begins a batch; `done` receives its outcome. An error means that nothing has begun, and `done` receives no
     /// outcome. Returns the shared context in which the calling thread has begun the batch, if it has.
-    pub fn begin(self, batch: Batch, done: BatchReceiver<Buffers>) -> Result<Begun> {
+    pub fn begin(self, batch: Batch, done: BatchReceiver<Buffers>) -> Result<BegunIn> {
         self.begin_with(batch, done).map_err(Error::from)
     }
 
@@ -160,7 +160,7 @@ impl Requester {
         self,
         owned: Owned<K>,
         done: BatchReceiver<K>,
-    ) -> std::result::Result<Begun, Failed<K>> {
+    ) -> std::result::Result<BegunIn, Failed<K>> {
         self.begin_with(Some(owned), done)
     }
 
@@ -169,7 +169,7 @@ impl Requester {
         self,
         read: UpToEnd<B>,
         done: BatchReceiver<(B, usize)>,
-    ) -> std::result::Result<Begun, Failed<(B, usize)>> {
+    ) -> std::result::Result<BegunIn, Failed<(B, usize)>> {
         self.begin_with(read, done)
     }
 
@@ -180,7 +180,7 @@ impl Requester {
         self,
         mut work: impl Prepare<K>,
         mut done: BatchReceiver<K>,
-    ) -> std::result::Result<Begun, Failed<K>> {
+    ) -> std::result::Result<BegunIn, Failed<K>> {
         let begun = match work.prepare(&self, &mut done) {
             Ok(None) => self.file.exec().callbacks.get_ready().map(|()| None),
             prepared => prepared,
@@ -280,7 +280,7 @@ impl<K: Send + 'static> Prepare<K> for Option<Owned<K>> {
     fn prepare(&mut self, by: &Requester, done: &mut BatchReceiver<K>) -> Result<Option<Prepared<K>>> {
         let Some(Owned { reads, writes, .. }) = self else { unreachable!("a buffer is used once") };
         let written = writes.as_deref().unwrap_or_default().iter();
-        let ranges = written.map(|extent| extent.offset..extent.offset + extent.len as u64);
+        let ranges = written.map(|io_range| io_range.offset..io_range.offset + io_range.len as u64);
         let write_end = ranges.clone().map(|range| range.end).max().unwrap_or(0);
         let Some(entered) = by.enter_for(writes.as_ref().map(|_| write_end), ranges)? else { return Ok(None) };
         // The file may have shrunk before this was inside.
@@ -304,18 +304,18 @@ pub struct UpToEnd<B> {
     /// The buffer, and the number of its bytes to read. `None` after it was taken.
     buffer: Option<Kept<(B, usize)>>,
     /// The bytes that are in the file, with their memory in the buffer.
-    extent: Extent,
+    io_range: IoRange,
     /// The length of the buffer.
     len: usize,
-    /// The part of the extent that is not cached.
+    /// The part of the I/O range that is not cached.
     unread: Unread,
 }
 
 impl<B: IoBuffer> UpToEnd<B> {
     /// Copies the cached bytes.
     pub fn new(file: &OpenFile, buffer: B, offset: u64) -> UpToEnd<B> {
-        let extent = Extent { offset, len: 0, buf: std::ptr::null_mut() };
-        let mut read = UpToEnd { buffer: Some(Kept::new((buffer, 0))), extent, len: 0, unread: Unread::default() };
+        let io_range = IoRange { offset, len: 0, buf: std::ptr::null_mut() };
+        let mut read = UpToEnd { buffer: Some(Kept::new((buffer, 0))), io_range, len: 0, unread: Unread::default() };
         read.look(file);
         read
     }
@@ -324,17 +324,17 @@ impl<B: IoBuffer> UpToEnd<B> {
     fn look(&mut self, file: &OpenFile) {
         let Some((buffer, read)) = self.buffer.as_mut().map(Kept::get) else { unreachable!("a buffer is used once") };
         let memory = buffer.memory();
-        *read = file.file.len().saturating_sub(self.extent.offset).min(memory.len() as u64) as usize;
+        *read = file.file.len().saturating_sub(self.io_range.offset).min(memory.len() as u64) as usize;
         self.len = memory.len();
-        self.extent = Extent { len: *read, buf: memory.cast(), ..self.extent };
+        self.io_range = IoRange { len: *read, buf: memory.cast(), ..self.io_range };
         // SAFETY: the memory is the buffer's, which this has, and nothing else uses it.
-        self.unread = unsafe { Unread::new(file, (*read > 0).then_some(self.extent).into_iter()) };
+        self.unread = unsafe { Unread::new(file, (*read > 0).then_some(self.io_range).into_iter()) };
     }
 
     /// The number of bytes that were read, and the buffer, if all were cached and there are any.
     pub fn into_cached(mut self) -> std::result::Result<(B, usize), UpToEnd<B>> {
         match self.buffer.take() {
-            Some(buffer) if self.extent.len > 0 && self.unread.is_empty() => Ok(buffer.into_inner()),
+            Some(buffer) if self.io_range.len > 0 && self.unread.is_empty() => Ok(buffer.into_inner()),
             buffer => Err(UpToEnd { buffer, ..self }),
         }
     }
@@ -346,7 +346,7 @@ impl<B: IoBuffer> UpToEnd<B> {
 
     /// The number of bytes to read.
     pub fn bytes(&self) -> usize {
-        self.extent.len
+        self.io_range.len
     }
 }
 
@@ -359,13 +359,13 @@ impl<B: IoBuffer> Prepare<(B, usize)> for UpToEnd<B> {
         let file = &by.file.file;
         let Some(entered) = by.enter_for(None, std::iter::empty())? else { return Ok(None) };
         let cell = by.file.exec().cell_for(by.class)?;
-        let Extent { offset, len, .. } = self.extent;
+        let IoRange { offset, len, .. } = self.io_range;
         file.range_end(offset, self.len as u64)?;
         if file.len().saturating_sub(offset).min(self.len as u64) as usize != len {
             // The length has changed since.
             self.look(&by.file);
         }
-        let within = Within::new(self.extent.buf, self.len);
+        let within = Within::new(self.io_range.buf, self.len);
         let Some(buffers) = self.buffer.take() else { unreachable!("a buffer is used once") };
         let reads = std::mem::take(&mut self.unread);
         let moves = Moves { within, reads, writes: Vec::new(), write_end: 0, class: by.class, cell };
@@ -389,7 +389,7 @@ struct Prepared<K: Send + 'static> {
 
 impl<K: Send + 'static> Prepared<K> {
     /// Spawns the part that needs I/O. Returns its context.
-    fn start(self) -> Begun {
+    fn start(self) -> BegunIn {
         let Prepared { entered, buffers, moves, done } = self;
         if moves.is_empty() {
             entered.leave(move || done.tell(Ok(buffers.into_inner())));
@@ -421,14 +421,14 @@ pub struct Owned<K> {
     within: Within,
     reads: Unread,
     /// `None` for a read.
-    writes: Option<Vec<Extent>>,
+    writes: Option<Vec<IoRange>>,
 }
 
 impl<K> Owned<K> {
     /// # Safety
     /// The memory of `reads` and `writes` is the buffer's. Its address stays the same when the buffer is moved, and it
     /// is valid until the buffer is dropped.
-    pub unsafe fn new(buffer: Kept<K>, within: Within, reads: Unread, writes: Option<Vec<Extent>>) -> Owned<K> {
+    pub unsafe fn new(buffer: Kept<K>, within: Within, reads: Unread, writes: Option<Vec<IoRange>>) -> Owned<K> {
         Owned { buffer, within, reads, writes }
     }
 }
@@ -436,8 +436,8 @@ impl<K> Owned<K> {
 /// The parts of reads that missed the cache.
 #[derive(Default)]
 pub struct Unread {
-    /// Without a cache: all extents.
-    extents: Vec<Extent>,
+    /// Without a cache: all I/O ranges.
+    io_ranges: Vec<IoRange>,
     /// With a cache: the missing spans.
     spans: Vec<Span>,
 }
@@ -446,10 +446,10 @@ impl Unread {
     /// Copies the cached bytes of reads. The value lists the rest.
     ///
     /// # Safety
-    /// The extents' memory is writable, and nothing else uses it.
-    pub unsafe fn new(file: &OpenFile, reads: impl Iterator<Item = Extent>) -> Unread {
+    /// The I/O ranges' memory is writable, and nothing else uses it.
+    pub unsafe fn new(file: &OpenFile, reads: impl Iterator<Item = IoRange>) -> Unread {
         let mut spans = Vec::new();
-        let extents = match &file.paged {
+        let io_ranges = match &file.paged {
             None => reads.collect(),
             Some(paged) => {
                 // SAFETY: the caller's promise.
@@ -457,17 +457,17 @@ impl Unread {
                 Vec::new()
             }
         };
-        Unread { extents, spans }
+        Unread { io_ranges, spans }
     }
 
     /// Whether all bytes were cached.
     pub fn is_empty(&self) -> bool {
-        self.extents.is_empty() && self.spans.is_empty()
+        self.io_ranges.is_empty() && self.spans.is_empty()
     }
 
     fn check_within(&self, file: &OpenFile) -> Result<()> {
         let spans = self.spans.iter().map(|span| (span.offset(), usize::from(span.len)));
-        file.file.check_within(self.extents.iter().map(|extent| (extent.offset, extent.len)).chain(spans))
+        file.file.check_within(self.io_ranges.iter().map(|io_range| (io_range.offset, io_range.len)).chain(spans))
     }
 }
 
@@ -476,7 +476,7 @@ struct Moves {
     /// Memory that may be registered with engines and contains all transfers; or none.
     within: Within,
     reads: Unread,
-    writes: Vec<Extent>,
+    writes: Vec<IoRange>,
     write_end: u64,
     class: Class,
     /// The context of its I/O.
@@ -489,16 +489,16 @@ impl Moves {
     }
 
     /// # Safety
-    /// The memory of all extents is valid until this has ended or is dropped. Nothing else uses the memory of reads.
+    /// The memory of all I/O ranges is valid until this has ended or is dropped. Nothing else uses the memory of reads.
     async unsafe fn run(self, file: &OpenFile) -> Result<()> {
-        let Moves { within, reads: Unread { extents, spans: missing }, writes, write_end, class, cell } = self;
+        let Moves { within, reads: Unread { io_ranges, spans: missing }, writes, write_end, class, cell } = self;
         let io = file.exec().spawned(&cell);
         let turn = WriteTurn::begin(&file.file, write_end, file.paged.is_none());
         // SAFETY: the caller's promise, for all of them.
         unsafe {
             match &file.paged {
                 None => {
-                    let (reads, writes) = (extents.into_iter(), writes.into_iter());
+                    let (reads, writes) = (io_ranges.into_iter(), writes.into_iter());
                     file.file.transfer(&io, class, within, reads, writes).await?;
                 }
                 Some(paged) => {
@@ -512,16 +512,16 @@ impl Moves {
     }
 }
 
-/// The buffers of requests, with the extents of their reads and of their writes.
-fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<Extent>, Vec<Extent>)> {
+/// The buffers of requests, with the I/O ranges of their reads and of their writes.
+fn memory_of(requests: Vec<Request>) -> Result<(Buffers, Vec<IoRange>, Vec<IoRange>)> {
     let mut buffers: Buffers = Vec::with_capacity(requests.len());
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for request in requests {
-        let (extents, offset, mut bytes) = match request {
+        let (io_ranges, offset, mut bytes) = match request {
             Request::Read { offset, len } => (&mut reads, offset, zeroed(len)?),
             Request::Write { offset, bytes } => (&mut writes, offset, bytes),
         };
-        extents.push(Extent { offset, len: bytes.len(), buf: bytes.as_mut_ptr() });
+        io_ranges.push(IoRange { offset, len: bytes.len(), buf: bytes.as_mut_ptr() });
         buffers.push(bytes);
     }
     Ok((buffers, reads, writes))

@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::exec::{FirstFailure, Io, Sink, Within, both};
 use crate::file::split::Splitter;
 use crate::sys::copy::copy_bytes;
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::{Mutex, lock};
 
 /// A page that bypasses its full set. Dropping it, also by a panic, passes the outcome to waiting operations. After
@@ -226,15 +226,15 @@ impl OpenFile {
     /// reported its failure.
     async unsafe fn move_span(&self, io: &Io<'_>, op: Op, class: Class, span: Span, ends: &FirstFailure) -> Result<()> {
         if self.file.sums().is_some() {
-            let extent = std::iter::once(span.extent());
-            let (reads, writes) = if op == Op::Read { (Some(extent), None) } else { (None, Some(extent)) };
+            let io_range = std::iter::once(span.io_range());
+            let (reads, writes) = if op == Op::Read { (Some(io_range), None) } else { (None, Some(io_range)) };
             let (reads, writes) = (reads.into_iter().flatten(), writes.into_iter().flatten());
             // SAFETY: the caller's promise. In a box, because an operation has room for all that it may wait for.
             return unsafe { Box::pin(self.file.transfer(io, class, Within::SLABS, reads, writes)) }.await;
         }
         // SAFETY: the caller's promise.
         let landing = unsafe {
-            let pieces = Splitter::new(&self.file, op, class, std::iter::once(span.extent()));
+            let pieces = Splitter::new(&self.file, op, class, std::iter::once(span.io_range()));
             io.run(Within::SLABS, pieces, ends)?
         };
         landing.await;

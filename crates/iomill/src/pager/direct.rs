@@ -30,7 +30,7 @@ use crate::exec::cell::{Next, SharedCell};
 use crate::exec::pools::{self, HasCallback, Pool};
 use crate::exec::{End, Within};
 use crate::file::Entered;
-use crate::file::split::{Extent, Splitter};
+use crate::file::split::{IoRange, Splitter};
 use crate::sys::copy::copy_bytes;
 use crate::sys::process::Home;
 use crate::sys::sync::Ordering;
@@ -39,7 +39,7 @@ use crate::sys::sync::Ordering;
 struct Callback<B, C> {
     pool: Arc<Pool>,
     callback: C,
-    call: fn(C, io_buffer::Outcome<B>),
+    call: fn(C, io_buffer::Returned<B>),
 }
 
 /// See the module.
@@ -113,7 +113,7 @@ impl OpenFile {
         class: Class,
         range: (u64, usize),
         buffer: B,
-        (callback, call): (C, fn(C, io_buffer::Outcome<B>)),
+        (callback, call): (C, fn(C, io_buffer::Returned<B>)),
     ) -> std::result::Result<(), (B, C)> {
         let callback = Callback { pool: Arc::clone(&file.exec().callbacks), callback, call };
         let host = file.exec().cell_to_post_to(class);
@@ -192,8 +192,8 @@ fn begin<B: IoBuffer, C: Send + 'static>(
         }
         _ => {
             file.exec().count_bytes(Op::Read, len as u64);
-            let extent = Extent { offset, len, buf: memory.cast() };
-            let pieces = Splitter::new(&file.file, Op::Read, class, std::iter::once(extent));
+            let io_range = IoRange { offset, len, buf: memory.cast() };
+            let pieces = Splitter::new(&file.file, Op::Read, class, std::iter::once(io_range));
             // SAFETY: the memory is the buffer's, which the owner holds with the file until its end (rule 1).
             unsafe { send(&cell, is_posted, owner, Within::new(memory.cast(), memory.len()), pieces, waits) }
         }

@@ -4,17 +4,18 @@ use super::open::OpenFile;
 use super::span::spans;
 use crate::counters::Counter;
 use crate::file::Entered;
-use crate::file::split::Extent;
+use crate::file::split::IoRange;
 
 impl OpenFile {
-    /// Writes extents to the cache, up to the first page that is not there. Returns the number of bytes written; the
+    /// Writes I/O ranges to the cache, up to the first page that is not there. Returns the number of bytes written; the
     /// general path writes the rest. Waits for nothing, and begins no I/O. An error, or a file that must become longer
     /// or take a lock first, is left to the general path.
     ///
     /// # Safety
-    /// The extents' memory is readable.
-    pub unsafe fn write_cached(&self, extents: impl Iterator<Item = Extent> + Clone) -> usize {
-        let end = extents.clone().map(|extent| extent.offset.saturating_add(extent.len as u64)).max().unwrap_or(0);
+    /// The I/O ranges' memory is readable.
+    pub unsafe fn write_cached(&self, io_ranges: impl Iterator<Item = IoRange> + Clone) -> usize {
+        let end =
+            io_ranges.clone().map(|io_range| io_range.offset.saturating_add(io_range.len as u64)).max().unwrap_or(0);
         let Some(paged) = &self.paged else { return 0 };
         let Some(_entered) = Entered::try_enter(&self.file) else { return 0 };
         let is_simple = end <= self.file.len() && !self.file.is_plain() && self.exec().has_threads();
@@ -25,7 +26,7 @@ impl OpenFile {
         }
         let (mut written, mut many) = (0, Vec::new());
         paged.pager.with_local(|local| {
-            for span in extents.flat_map(spans) {
+            for span in io_ranges.flat_map(spans) {
                 let (key, hash, cache) = paged.key(span.page);
                 let (within, len) = (usize::from(span.within), usize::from(span.len));
                 // SAFETY: a span is within its page, and its memory is readable.

@@ -10,7 +10,7 @@ use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::exec::FirstFailure;
 use crate::file::FileState;
-use crate::file::split::{Extent, Lies, Splitter};
+use crate::file::split::{IoRange, Lies, Splitter};
 use crate::file::summed::doubted;
 use crate::file::sums::Sums;
 use crate::sys::copy::copy_bytes;
@@ -37,10 +37,10 @@ pub struct Fills<P: Deref<Target = Paged>> {
 #[derive(Debug, Default)]
 pub(super) struct FillLists {
     /// In the order of pages.
-    entries: Vec<Entry>,
+    entries: Vec<PageFill>,
     /// The spans of entries after their first ones.
     more: Vec<Span>,
-    runs: Vec<Run>,
+    runs: Vec<FillRun>,
     /// The frames of runs with several entries, as scattered memory.
     frames: Vec<Segment>,
     /// For a file with sums: that of each entry. `None` if it could not be read.
@@ -66,7 +66,7 @@ impl FillLists {
 
 /// A page that the call fills.
 #[derive(Debug)]
-struct Entry {
+struct PageFill {
     fill: Fill,
     /// The first span of the page.
     span: Span,
@@ -105,7 +105,7 @@ impl AcrossRun {
 
 /// Entries that one piece reads.
 #[derive(Debug)]
-struct Run {
+struct FillRun {
     first: usize,
     count: usize,
     /// Index of its first frame in `FillLists::frames`, if it has several.
@@ -125,9 +125,9 @@ unsafe impl<P: Deref<Target = Paged> + Sync> Sync for Fills<P> {}
 impl Across {
     /// Adds the pieces of a page as a run with this number. The file holds the first `has` bytes of the page.
     fn add(&mut self, file: &FileState, run: u32, page: u64, has: usize, frame: *mut u8) {
-        let extent = Extent { offset: page * PAGE_BYTES as u64, len: has, buf: frame };
+        let io_range = IoRange { offset: page * PAGE_BYTES as u64, len: has, buf: frame };
         let before = self.pieces.len();
-        let pieces = Splitter::new(file, Op::Read, Class::Foreground, std::iter::once(extent));
+        let pieces = Splitter::new(file, Op::Read, Class::Foreground, std::iter::once(io_range));
         self.pieces.extend(pieces.map(|(drive, piece)| (drive, Piece { tag: run, ..piece })));
         let left = AtomicU32::new((self.pieces.len() - before) as u32);
         self.runs.push(AcrossRun { run, left, first: FirstFailure::default() });
@@ -177,7 +177,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
         let more = self.lists.more.len();
         debug_assert!(self.lists.entries.last().is_none_or(|before| page_of(before) < fill.key.page()));
-        self.lists.entries.push(Entry { fill, span, more: more..more });
+        self.lists.entries.push(PageFill { fill, span, more: more..more });
     }
 
     /// Adds another span of the page that was added last. The spans of a page are served in this order.
@@ -215,7 +215,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             self.plan_runs(file, |page| !page.is_multiple_of(block_pages));
         }
         let (pager, FillLists { entries, runs, frames, .. }) = (&self.paged.pager, &mut self.lists);
-        let frame = |entry: &Entry| pager.cache_of(entry.fill.key).filling(&entry.fill);
+        let frame = |entry: &PageFill| pager.cache_of(entry.fill.key).filling(&entry.fill);
         for run in runs.iter_mut().filter(|run| run.count > 1) {
             run.listed = frames.len();
             let of_run = entries[run.first..run.first + run.count].iter();
@@ -238,7 +238,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     fn plan_runs(&mut self, file: &FileState, is_behind: impl Fn(u64) -> bool) {
         let (pager, FillLists { entries, runs, .. }) = (&self.paged.pager, &mut self.lists);
         let mut last: Option<(u64, bool)> = None;
-        for (index, Entry { fill, .. }) in entries.iter().enumerate() {
+        for (index, PageFill { fill, .. }) in entries.iter().enumerate() {
             let page = fill.key.page();
             let has = file.page_bytes(page);
             if has < PAGE_BYTES {
@@ -251,7 +251,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
                     run.count += 1;
                     run.len += PAGE_BYTES;
                 }
-                _ => runs.push(Run { first: index, count: 1, listed: 0, len: has, ended: AtomicU32::new(0) }),
+                _ => runs.push(FillRun { first: index, count: 1, listed: 0, len: has, ended: AtomicU32::new(0) }),
             }
             last = Some((page, whole));
         }
@@ -294,7 +294,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
 
     /// The piece of a run that is not across.
     #[inline]
-    fn piece(&self, run: &Run, tag: u32, file: &FileState, class: Class) -> (u16, Piece) {
+    fn piece(&self, run: &FillRun, tag: u32, file: &FileState, class: Class) -> (u16, Piece) {
         let (pager, fill) = (&self.paged.pager, &self.lists.entries[run.first].fill);
         let memory = match run.count {
             1 => Memory::one(pager.cache_of(fill.key).filling(fill)),
@@ -315,7 +315,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         };
         let Some(outcome) = ended else { return outcome };
         let mut first = outcome;
-        let Run { first: begin, count, ended, .. } = &self.lists.runs[run as usize];
+        let FillRun { first: begin, count, ended, .. } = &self.lists.runs[run as usize];
         // Runs mostly end in the order in which they began.
         if let Some(later) = self.lists.entries.get(begin + count + FETCH_AHEAD) {
             self.paged.prefetch(later.fill.key.page());
@@ -368,8 +368,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     }
 
     /// Ends a fill. Returns its page if the set needs a flush now.
-    fn end(&self, entry: &Entry, outcome: Outcome) -> Option<u64> {
-        let (paged, Entry { fill, span, more }) = (&*self.paged, entry);
+    fn end(&self, entry: &PageFill, outcome: Outcome) -> Option<u64> {
+        let (paged, PageFill { fill, span, more }) = (&*self.paged, entry);
         let cache = paged.pager.cache_of(fill.key);
         if outcome.is_ok() {
             self.copy(cache, fill, span);
@@ -413,6 +413,6 @@ impl Paged {
     }
 }
 
-fn page_of(entry: &Entry) -> u64 {
+fn page_of(entry: &PageFill) -> u64 {
     entry.fill.key.page()
 }

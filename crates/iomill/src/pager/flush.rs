@@ -1,4 +1,4 @@
-//! Flushing: writing dirty pages to their drives. [`Runs`] are pages in flight, [`Flushed`] is the result. Non-goals:
+//! Flushing: writing dirty pages to their drives. [`FlushRuns`] are pages in flight, [`Flushed`] is the result. Non-goals:
 //! which bytes are durable (`file::durable`).
 //!
 //! A page is copied under its set's lock and written from the copy, so that calls may read and write it meanwhile. One
@@ -26,7 +26,7 @@ use crate::file::Entered;
 use crate::file::summed::doubted;
 use crate::file::sums::{Doubt, Holding, Sums, Writing};
 use crate::sys::events;
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{AtomicBool, AtomicU64, Ordering, lock};
 
@@ -39,7 +39,7 @@ const SMALL_COPY_PAGES: usize = 32;
 const COPIES_KEPT: [usize; 2] = [4, 32];
 
 /// Pages of one write.
-struct Run {
+struct FlushRun {
     first: Key,
     count: usize,
     /// Their offset in the copy, in bytes.
@@ -48,10 +48,10 @@ struct Run {
 }
 
 /// Pages that are being flushed. Dropping it, also by a panic, marks the pages dirty that have no ended flush.
-struct Runs<'a> {
+struct FlushRuns<'a> {
     file: &'a OpenFile,
     paged: &'a Paged,
-    all: Vec<Run>,
+    all: Vec<FlushRun>,
     /// The moment before their writes.
     since: Since,
     /// The number of pages with an ended flush, and the number of clean pages among them.
@@ -62,14 +62,14 @@ struct Runs<'a> {
     writing: OnceLock<Vec<(Holding<'a>, Writing<'a>)>>,
 }
 
-impl<'a> Runs<'a> {
-    fn new(file: &'a OpenFile, paged: &'a Paged) -> Runs<'a> {
+impl<'a> FlushRuns<'a> {
+    fn new(file: &'a OpenFile, paged: &'a Paged) -> FlushRuns<'a> {
         let (flushed, cleaned) = (AtomicU64::new(0), AtomicU64::new(0));
         let (first, writing) = (FirstFailure::default(), OnceLock::new());
-        Runs { file, paged, all: Vec::new(), since: Since::now(), flushed, cleaned, first, writing }
+        FlushRuns { file, paged, all: Vec::new(), since: Since::now(), flushed, cleaned, first, writing }
     }
 
-    fn end_pages(&self, run: &Run, outcome: Outcome) {
+    fn end_pages(&self, run: &FlushRun, outcome: Outcome) {
         if run.ended.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -80,7 +80,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-impl Sink for Runs<'_> {
+impl Sink for FlushRuns<'_> {
     fn piece_done(&self, tag: u32, outcome: Outcome) {
         let run = &self.all[tag as usize];
         // Marked before the pages are clean, so that a sync that finds them clean covers them.
@@ -103,7 +103,7 @@ impl Sink for Runs<'_> {
     }
 }
 
-impl Drop for Runs<'_> {
+impl Drop for FlushRuns<'_> {
     fn drop(&mut self) {
         let outcome = Err(failure(Op::Write, libc::ECANCELED));
         self.all.iter().for_each(|run| self.end_pages(run, outcome));
@@ -254,7 +254,7 @@ impl OpenFile {
     pub(super) async fn flush_page(&self, io: &Io<'_>, paged: &Paged, page: u64) -> Result<bool> {
         let key = paged.zero.page_after(page);
         let mut copies = paged.pager.take_copy(1)?;
-        let mut runs = Runs::new(self, paged);
+        let mut runs = FlushRuns::new(self, paged);
         // The last page of the copy: neighbours do not fit.
         let at = copies.memory().len() - PAGE_BYTES;
         let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
@@ -301,7 +301,7 @@ impl OpenFile {
         };
         let mut keys = keys.iter().copied().peekable();
         while keys.peek().is_some() {
-            let mut runs = Runs::new(self, paged);
+            let mut runs = FlushRuns::new(self, paged);
             let mut used = 0;
             while let Some(&key) = keys.peek()
                 && used < copies.memory().len()
@@ -332,7 +332,7 @@ impl OpenFile {
         key: Key,
         copy: &mut PageBuf,
         at: usize,
-        runs: &mut Vec<Run>,
+        runs: &mut Vec<FlushRun>,
     ) -> (Option<Flush>, usize) {
         let block_pages = self.file.block_bytes() / PAGE_BYTES as u64;
         let block = key.page() - key.page() % block_pages;
@@ -366,8 +366,12 @@ impl OpenFile {
             page += 1;
         }
         if copied > 0 {
-            let run =
-                Run { first: paged.zero.page_after(first), count: copied as usize, at, ended: AtomicBool::new(false) };
+            let run = FlushRun {
+                first: paged.zero.page_after(first),
+                count: copied as usize,
+                at,
+                ended: AtomicBool::new(false),
+            };
             runs.push(run);
             paged.on_its_way(first + copied - 1);
         }
@@ -376,8 +380,8 @@ impl OpenFile {
 
     /// Prepares the sums before copies of pages are written. If a drive fails at that, the flush of its pages has
     /// failed.
-    async fn begin_sums<'a>(&'a self, io: &Io<'_>, sums: &'a Sums, runs: &Runs<'a>, copy: &PageBuf) {
-        let part_of = |run: &Run| self.file.locate(run.first.page() * PAGE_BYTES as u64).1.part;
+    async fn begin_sums<'a>(&'a self, io: &Io<'_>, sums: &'a Sums, runs: &FlushRuns<'a>, copy: &PageBuf) {
+        let part_of = |run: &FlushRun| self.file.locate(run.first.page() * PAGE_BYTES as u64).1.part;
         let mut of_parts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (tag, run) in runs.all.iter().enumerate() {
             of_parts.entry(part_of(run)).or_default().push(tag);
@@ -415,7 +419,7 @@ impl OpenFile {
     async fn write_runs<'a>(
         &'a self,
         io: &Io<'_>,
-        runs: &Runs<'a>,
+        runs: &FlushRuns<'a>,
         copies: &mut Copies<'_>,
         class: Class,
     ) -> (u64, Result<()>) {

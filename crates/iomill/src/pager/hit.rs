@@ -8,7 +8,7 @@
 use super::in_place::PinnedPage;
 use super::local::Local;
 use super::{OpenFile, Paged, Pager};
-use crate::cache::Memory;
+use crate::cache::CacheMemory;
 use crate::counters::Counter;
 use crate::drive::PAGE_BYTES;
 use crate::sys::sync::Ordering;
@@ -17,7 +17,7 @@ use crate::sys::sync::Ordering;
 #[derive(Clone, Copy)]
 pub struct HitPath<'a> {
     paged: &'a Paged,
-    memory: &'a Memory,
+    memory: &'a CacheMemory,
     local: &'a Local,
 }
 

@@ -1,5 +1,5 @@
 //! Memory that an operation owns until its end ([`IoBytes`], [`IoBuffer`]), and the outcomes that return it
-//! ([`Outcome`], [`Failed`]).
+//! ([`Returned`], [`Failed`]).
 //!
 //! Goals: a future that is dropped frees no memory that the kernel still uses, and the caller allocates nothing for
 //! each record. Non-goals: the operations (`batch`, `direct`).
@@ -100,7 +100,7 @@ buffers_on_the_heap!(bytes::BytesMut);
 shared_bytes!(bytes::Bytes);
 
 /// The outcome of an operation: its buffers, or its failure.
-pub type Outcome<K> = std::result::Result<K, Failed<K>>;
+pub type Returned<K> = std::result::Result<K, Failed<K>>;
 
 /// The failure of an operation that owns a buffer. It converts into [`Error`], so `?` works if the buffer is not
 /// needed.

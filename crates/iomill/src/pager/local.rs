@@ -15,7 +15,7 @@ use super::span::Span;
 use super::{Paged, Pager};
 use crate::cache::feeder::RecentHits;
 use crate::cache::key::{Key, KeyHash};
-use crate::cache::{Cache, Came, Held, Memory, NO_READERS, PinBlock};
+use crate::cache::{Cache, CacheMemory, Came, Held, NO_READERS, PinBlock};
 use crate::counters::{Counter, Tally};
 use crate::error::{Error, Result};
 use crate::exec::pools;
@@ -102,7 +102,7 @@ impl Default for LocalPins {
 
 impl LocalPins {
     /// Calls `pin` with an empty slot of a block. `None` if the most pages are pinned.
-    fn with_slot<R>(&self, memory: &Memory, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
+    fn with_slot<R>(&self, memory: &CacheMemory, pin: impl FnOnce((&PinBlock, &AtomicU32)) -> R) -> Option<R> {
         let mut pins = self.blocks.borrow_mut();
         if pins.iter().any(|block| block.is_gone()) {
             // Other threads have taken their slots (rule 6 of pins).
@@ -147,7 +147,7 @@ impl LocalPins {
 }
 
 /// Returns the blocks without pins, except the first (rule 4 of pins).
-fn give_back_empty(memory: &Memory, pins: &mut Vec<Arc<PinBlock>>) {
+fn give_back_empty(memory: &CacheMemory, pins: &mut Vec<Arc<PinBlock>>) {
     if pins.len() > 1 {
         pins.extract_if(1.., |block| block.is_empty()).for_each(|block| memory.give_pin_block(block));
     }
@@ -323,7 +323,7 @@ impl Local {
 
     /// Pins a page, if its hint is enough: the page is cached and was pinned before, and the first slot is empty.
     #[inline(always)]
-    pub fn pin_hinted<'a>(&self, paged: &Paged, memory: &'a Memory, key: Key, page: u64) -> Option<Held<'a>> {
+    pub fn pin_hinted<'a>(&self, paged: &Paged, memory: &'a CacheMemory, key: Key, page: u64) -> Option<Held<'a>> {
         // SAFETY: it is `none` or the first of `blocks`. Only `with_slot` changes the first, and it does not run here.
         let block = unsafe { self.pins.first.get().as_ref() };
         let slot = block.first()?;
@@ -369,7 +369,7 @@ impl Local {
 }
 
 #[cold]
-fn too_many(memory: &Memory) -> Error {
+fn too_many(memory: &CacheMemory) -> Error {
     Error::Pins { most: memory.pins_max() }
 }
 

@@ -157,7 +157,7 @@ use std::sync::{Arc, Weak};
 
 use crate::cache::key::Key;
 use crate::cache::policy::PolicyKind;
-use crate::cache::{Cache, CacheConfig, HintBase, Memory};
+use crate::cache::{Cache, CacheConfig, CacheMemory, HintBase};
 use crate::catalog::Id;
 use crate::counters::Board;
 use crate::drive::PAGE_BYTES;
@@ -175,7 +175,7 @@ use numbers::{Drawn, Numbers};
 
 pub use direct::DirectReading;
 pub use in_place::{PinnedPage, PinnedRange};
-pub use io_buffer::{Failed, IoBuffer, IoBytes, Kept, Outcome};
+pub use io_buffer::{Failed, IoBuffer, IoBytes, Kept, Returned};
 pub use open::{OpenFile, OpenRef};
 pub use open_files::OpenFiles;
 pub use open_plain::Places;
@@ -215,7 +215,7 @@ pub struct PagerOptions {
 #[derive(Debug)]
 pub struct Pager {
     /// The memory that the caches share.
-    memory: Arc<Memory>,
+    memory: Arc<CacheMemory>,
     /// The cache of the first node that has one.
     first: Cache,
     /// The caches of the other nodes, with the state that only several nodes need.
@@ -396,7 +396,7 @@ fn caches(options: &PagerOptions, bytes: u64, max_bytes: u64, nodes: usize) -> R
 pub struct Paged {
     pub pager: Arc<Pager>,
     /// The pager's memory, here to save a hit one load.
-    memory: Arc<Memory>,
+    memory: Arc<CacheMemory>,
     id: Id,
     /// The key of the file's page 0.
     zero: Key,

@@ -19,7 +19,7 @@ use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::exec::Io;
 use crate::exec::roles::NodeRoles;
-use crate::file::split::Extent;
+use crate::file::split::IoRange;
 use crate::sys::sync::{AtomicU64, Ordering};
 use crate::sys::topology::{Finder, MEMORY_POLICY};
 
@@ -220,15 +220,15 @@ impl Paged {
     }
 
     /// Adds the spans to `missing` that the other nodes read by message, whether they are there or not. Returns the
-    /// remaining spans, or the extents as an error if no reads go by message.
-    pub(super) fn leave_to_nodes<E: Iterator<Item = Extent>>(
+    /// remaining spans, or the I/O ranges as an error if no reads go by message.
+    pub(super) fn leave_to_nodes<E: Iterator<Item = IoRange>>(
         &self,
-        extents: E,
+        io_ranges: E,
         missing: &mut Vec<Span>,
     ) -> std::result::Result<Vec<Span>, E> {
-        let Some(spread) = &self.pager.spread else { return Err(extents) };
-        let Some(least) = spread.least_read else { return Err(extents) };
-        let mut near: Vec<Span> = extents.flat_map(super::span::spans).collect();
+        let Some(spread) = &self.pager.spread else { return Err(io_ranges) };
+        let Some(least) = spread.least_read else { return Err(io_ranges) };
+        let mut near: Vec<Span> = io_ranges.flat_map(super::span::spans).collect();
         let before = missing.len();
         missing.extend(spread.take_away(self, &mut near, least).into_iter().flatten());
         let bytes = missing[before..].iter().map(|span| u64::from(span.len)).sum();

@@ -193,7 +193,7 @@ impl OpenFile {
         later.map_or(Ok(()), |failure| Err(self.file.error(failure)))
     }
 
-    /// Writes all dirty pages, without a flush of the drives: so that a later sync shares its flush with other files.
+    /// Writes all dirty pages, without an fsync: so that a later sync shares its fsyncs with other files.
     /// The handle has reported the error then. The caller is not inside the gate.
     pub fn write_back(&self, reported: &Reported) -> Result<()> {
         let _entered = Entered::enter(&self.file)?;

@@ -4,36 +4,36 @@ use super::Paged;
 use super::local::Local;
 use super::span::Span;
 use crate::cache::key::{Key, KeyHash};
-use crate::cache::{Cache, Hint, Memory};
+use crate::cache::{Cache, CacheMemory, Hint};
 use crate::counters::Counter;
 use crate::drive::PAGE_BYTES;
-use crate::file::split::Extent;
+use crate::file::split::IoRange;
 
 /// The number of lookups of a batch at one stage.
 const OVERLAP: usize = 8;
 
 impl Paged {
-    /// Copies the cached bytes of one extent, and appends the rest to `missing`.
+    /// Copies the cached bytes of one I/O range, and appends the rest to `missing`.
     ///
     /// # Safety
-    /// The extent's memory is writable, and nothing else uses it.
-    pub unsafe fn read(&self, extent: Extent, missing: &mut Vec<Span>) {
+    /// The I/O range's memory is writable, and nothing else uses it.
+    pub unsafe fn read(&self, io_range: IoRange, missing: &mut Vec<Span>) {
         // SAFETY: the caller's promise.
-        unsafe { self.read_many(std::iter::once(extent), missing) };
+        unsafe { self.read_many(std::iter::once(io_range), missing) };
     }
 
     /// As `read`, for a range within one page that a look by its hint has not found.
     ///
     /// # Safety
     /// As for `read`.
-    pub unsafe fn read_rest(&self, extent: Extent, missing: &mut Vec<Span>) {
-        let mut spans = super::span::spans(extent);
+    pub unsafe fn read_rest(&self, io_range: IoRange, missing: &mut Vec<Span>) {
+        let mut spans = super::span::spans(io_range);
         let (Some(span), None) = (spans.next(), spans.next()) else {
             // SAFETY: the caller's promise.
-            return unsafe { self.read(extent, missing) };
+            return unsafe { self.read(io_range, missing) };
         };
         self.pager.with_local(|local| {
-            local.tally.add(Counter::BytesRead, extent.len as u64);
+            local.tally.add(Counter::BytesRead, io_range.len as u64);
             let place = self.key(span.page);
             let (key, hash, cache) = place;
             // SAFETY: as above.
@@ -63,14 +63,14 @@ impl Paged {
         found
     }
 
-    /// As `read`, for many extents: the processor's cache misses of several lookups overlap.
+    /// As `read`, for many I/O ranges: the processor's cache misses of several lookups overlap.
     ///
     /// # Safety
     /// As for `read`.
-    pub unsafe fn read_many(&self, extents: impl Iterator<Item = Extent>, missing: &mut Vec<Span>) {
+    pub unsafe fn read_many(&self, io_ranges: impl Iterator<Item = IoRange>, missing: &mut Vec<Span>) {
         let before = missing.len();
-        let extents = match self.leave_to_nodes(extents, missing) {
-            Err(extents) => extents,
+        let io_ranges = match self.leave_to_nodes(io_ranges, missing) {
+            Err(io_ranges) => io_ranges,
             Ok(mut near) => {
                 let far = missing.len();
                 missing.append(&mut near);
@@ -84,15 +84,15 @@ impl Paged {
         self.pager.with_local(|local| {
             let mut batch = OverlappingReads::new(self, local, missing);
             let mut bytes = 0;
-            for extent in extents {
-                bytes += extent.len;
-                let within = extent.offset as usize % PAGE_BYTES;
-                if extent.len.wrapping_sub(1) < PAGE_BYTES - within {
-                    let (page, len) = (extent.offset / PAGE_BYTES as u64, extent.len as u16);
+            for io_range in io_ranges {
+                bytes += io_range.len;
+                let within = io_range.offset as usize % PAGE_BYTES;
+                if io_range.len.wrapping_sub(1) < PAGE_BYTES - within {
+                    let (page, len) = (io_range.offset / PAGE_BYTES as u64, io_range.len as u16);
                     // SAFETY: the caller's promise.
-                    unsafe { batch.push(Span { page, within: within as u16, len, buf: extent.buf }) };
+                    unsafe { batch.push(Span { page, within: within as u16, len, buf: io_range.buf }) };
                 } else {
-                    for span in super::span::spans(extent) {
+                    for span in super::span::spans(io_range) {
                         // SAFETY: as above.
                         unsafe { batch.push(span) };
                     }
@@ -167,7 +167,7 @@ struct OverlappingReads<'a> {
     paged: &'a Paged,
     local: &'a Local,
     missing: &'a mut Vec<Span>,
-    memory: &'a Memory,
+    memory: &'a CacheMemory,
     /// By their number, modulo the length: those that are not copied yet.
     asked: [Asking; 2 * OVERLAP],
     /// Lookups so far.

@@ -2,7 +2,7 @@
 //! done in pieces.
 
 use crate::drive::PAGE_BYTES;
-use crate::file::split::Extent;
+use crate::file::split::IoRange;
 
 /// A range within one page, and the caller's memory for it.
 #[derive(Clone, Copy, Debug)]
@@ -33,16 +33,16 @@ impl Span {
         self.page * PAGE_BYTES as u64 + u64::from(self.within)
     }
 
-    /// The same as an extent.
-    pub fn extent(&self) -> Extent {
-        Extent { offset: self.offset(), len: usize::from(self.len), buf: self.buf }
+    /// The same as an I/O range.
+    pub fn io_range(&self) -> IoRange {
+        IoRange { offset: self.offset(), len: usize::from(self.len), buf: self.buf }
     }
 }
 
-/// Cuts an extent at page edges.
+/// Cuts an I/O range at page edges.
 #[inline]
-pub fn spans(extent: Extent) -> impl Iterator<Item = Span> + Clone {
-    let mut rest = extent;
+pub fn spans(io_range: IoRange) -> impl Iterator<Item = Span> + Clone {
+    let mut rest = io_range;
     std::iter::from_fn(move || {
         if rest.len == 0 {
             return None;
@@ -51,7 +51,7 @@ pub fn spans(extent: Extent) -> impl Iterator<Item = Span> + Clone {
         let len = rest.len.min(PAGE_BYTES - within);
         let span =
             Span { page: rest.offset / PAGE_BYTES as u64, within: within as u16, len: len as u16, buf: rest.buf };
-        rest = Extent { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
+        rest = IoRange { offset: rest.offset + len as u64, len: rest.len - len, buf: rest.buf.wrapping_add(len) };
         Some(span)
     })
 }

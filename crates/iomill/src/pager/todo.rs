@@ -15,7 +15,7 @@ use crate::drive::Class;
 use crate::error::Result;
 use crate::exec::{Exec, Io};
 use crate::file::Entered;
-use crate::file::split::Extent;
+use crate::file::split::IoRange;
 
 /// A list takes 24 MiB at most, and as much again for spans that are not in the order of pages.
 pub const LIST_SPANS: usize = 1 << 20;
@@ -102,17 +102,17 @@ pub(super) fn halve(mut spans: Vec<Span>) -> (Vec<Span>, Vec<Span>) {
 }
 
 impl OpenFile {
-    /// Reads extents through the cache, list by list. The calling thread waits, and is not inside the gate. `check`
-    /// says whether the extents are within the file: the file may have shrunk before this call is inside.
+    /// Reads I/O ranges through the cache, list by list. The calling thread waits, and is not inside the gate. `check`
+    /// says whether the I/O ranges are within the file: the file may have shrunk before this call is inside.
     ///
     /// # Safety
-    /// The extents' memory is writable, and nothing else uses it until this returns.
+    /// The I/O ranges' memory is writable, and nothing else uses it until this returns.
     #[cold]
     #[inline(never)]
     pub unsafe fn read_long(
         &self,
         paged: &Paged,
-        extents: &mut dyn Iterator<Item = Extent>,
+        io_ranges: &mut dyn Iterator<Item = IoRange>,
         class: Class,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<()> {
@@ -120,7 +120,7 @@ impl OpenFile {
         loop {
             let (most, mut taken) = (LIST_SPANS - missing.len(), 0);
             // SAFETY: the caller's promise.
-            unsafe { paged.read_many((&mut *extents).take(most).inspect(|_| taken += 1), &mut missing) };
+            unsafe { paged.read_many((&mut *io_ranges).take(most).inspect(|_| taken += 1), &mut missing) };
             let is_last = taken < most;
             if !missing.is_empty() && entered.is_none() {
                 entered = Some(Entered::enter(&self.file)?);

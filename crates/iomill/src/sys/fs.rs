@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::flushes::{FlushFailures, Since};
+use super::fsyncs::{FsyncFailures, Since};
 pub use super::holder::Holder;
 use crate::error::{Error, Result};
 
@@ -168,8 +168,8 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     /// Makes a range within the file read as zero, whatever its alignment. The length stays the same. No other code
     /// writes to the range's pages meanwhile.
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()>;
-    /// The drive's failed flushes. [`DriveFs::sync_data`] and [`DriveFs::sync_dir`] note their own failures there.
-    fn flush_failures(&self) -> &Arc<FlushFailures>;
+    /// The drive's failed fsyncs. [`DriveFs::sync_data`] and [`DriveFs::sync_dir`] note their own failures there.
+    fn fsync_failures(&self) -> &Arc<FsyncFailures>;
     /// The owner of a file or directory, as the number of a user, if the directory `<drive>/iomill` has another owner.
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
         let _none_has_users = path;
@@ -241,15 +241,15 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
 }
 
 /// Makes those changes of a directory's entries durable that began at this moment or later (`""` is `<drive>/iomill`
-/// itself). An error also if another flush of the drive has failed since (rule 4 of `flushes`).
+/// itself). An error also if another fsync of the drive has failed since (rule 4 of `fsyncs`).
 pub fn sync_dir(fs: &dyn DriveFs, dir: &str, since: Since) -> Result<()> {
     fs.sync_dir(dir).map_err(|error| Error::io("sync", fs.root().join(dir), error))?;
-    check_flushes(fs, since)
+    check_fsyncs(fs, since)
 }
 
-/// After a flush that has ended well: an error if another flush of the drive has failed since a moment.
-pub fn check_flushes(fs: &dyn DriveFs, since: Since) -> Result<()> {
-    if fs.flush_failures().any_since(since) { Err(Error::flush_failed(fs.location())) } else { Ok(()) }
+/// After an fsync that has ended well: an error if another fsync of the drive has failed since a moment.
+pub fn check_fsyncs(fs: &dyn DriveFs, since: Since) -> Result<()> {
+    if fs.fsync_failures().any_since(since) { Err(Error::fsync_failed(fs.location())) } else { Ok(()) }
 }
 
 /// An open file that closes itself.
@@ -282,11 +282,11 @@ impl DriveFile {
         &self.fs
     }
 
-    /// Makes writes durable that began at this moment or later. An error also if another flush of the drive has failed
-    /// since (rule 4 of `flushes`).
+    /// Makes writes durable that began at this moment or later. An error also if another fsync of the drive has failed
+    /// since (rule 4 of `fsyncs`).
     pub fn sync_since(&self, since: Since) -> Result<()> {
         self.fs.sync_data(self.handle).map_err(|error| Error::io("sync", self.full_path(), error))?;
-        check_flushes(&*self.fs, since)
+        check_fsyncs(&*self.fs, since)
     }
 
     /// Writes to the file, and makes that durable.

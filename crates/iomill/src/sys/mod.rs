@@ -11,7 +11,7 @@
 //! - `copy.rs`: the only place that copies bytes which may change; copies of pages.
 //! - `fair.rs`: a mutex that serves in order, for locks that are held during I/O.
 //! - `parker.rs`, `event.rs`: how a thread sleeps on descriptors and is woken.
-//! - `flushes.rs`: which flush of a file covers a write, where many callers write to one file.
+//! - `fsyncs.rs`: which fsync of a file covers a write, where many callers write to one file.
 //! - `process.rs`, `holder.rs`: the identity of this process, and one value per process; the process that holds a
 //!   file's lock.
 //! - `grown.rs`: a list that only grows, read without a lock.
@@ -48,8 +48,8 @@ pub mod errno;
 pub mod event;
 pub mod events;
 pub mod fair;
-pub mod flushes;
 pub mod fs;
+pub mod fsyncs;
 pub mod grown;
 pub mod hash;
 pub mod holder;

@@ -23,8 +23,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::calls::{self, Demands, PAGE_BYTES, retry};
 use super::descriptor;
-use super::flushes::{FlushFailures, Since};
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock, Stamp};
+use super::fsyncs::{FsyncFailures, Since};
 use super::memory::PageBuf;
 use super::real_fs::{DIRECTORY, drive_above};
 use super::versions;
@@ -62,7 +62,7 @@ pub struct PlainFs {
     path: PathBuf,
     demands: Demands,
     /// The failures of the file's device.
-    flush_failures: Arc<FlushFailures>,
+    fsync_failures: Arc<FsyncFailures>,
 }
 
 /// The result of opening a plain file.
@@ -102,14 +102,14 @@ impl PlainFs {
             }
             let Some(file) = found.open(path, access)? else { continue };
             let path = text.map_or_else(|| std::path::absolute(path), Ok)?;
-            let flush_failures = FlushFailures::of_device(found.identity.device);
-            let fs = PlainFs { file, path, demands: Demands::default(), flush_failures };
+            let fsync_failures = FsyncFailures::of_device(found.identity.device);
+            let fs = PlainFs { file, path, demands: Demands::default(), fsync_failures };
             fs.check_length()?;
             // An empty file may be one that another call has made, and that call may end before the name is durable.
             if access.create && (was_missing || calls::len(fs.handle())? == 0) {
                 let directory =
                     descriptor::openat(CWD, split(&fs.path).0, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-                fs.flush_failures.watch_since(since, sys::fsync(directory).map_err(io::Error::from))?;
+                fs.fsync_failures.watch_since(since, sys::fsync(directory).map_err(io::Error::from))?;
             }
             return Ok(Opened::File(fs));
         }
@@ -344,8 +344,8 @@ impl DriveFs for PlainFs {
     }
 
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
-        // It flushes where the file system punches no holes.
-        self.flush_failures.watch(calls::zero(handle, offset, len))
+        // It syncs where the file system punches no holes.
+        self.fsync_failures.watch(calls::zero(handle, offset, len))
     }
 
     fn punch(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
@@ -364,12 +364,12 @@ impl DriveFs for PlainFs {
         calls::is_of_array(handle)
     }
 
-    fn flush_failures(&self) -> &Arc<FlushFailures> {
-        &self.flush_failures
+    fn fsync_failures(&self) -> &Arc<FsyncFailures> {
+        &self.fsync_failures
     }
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        self.flush_failures.watch(calls::sync_data(handle))
+        self.fsync_failures.watch(calls::sync_data(handle))
     }
 
     fn sync_dir(&self, _dir: &str) -> io::Result<()> {

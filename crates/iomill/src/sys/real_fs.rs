@@ -18,8 +18,8 @@ use rustix::process::geteuid;
 
 use super::calls::{self, Demands, FILE_MODE, borrow, into_handle, read_at, retry, write_at};
 use super::descriptor;
-use super::flushes::{FlushFailures, Since};
 use super::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
+use super::fsyncs::{FsyncFailures, Since};
 use super::holder;
 
 /// The directory that an array keeps on each of its drives.
@@ -40,7 +40,7 @@ pub struct RealFs {
     /// The demands of the devices of opened files.
     demands: Demands,
     /// The failures of the device, which all its directories share.
-    flush_failures: Arc<FlushFailures>,
+    fsync_failures: Arc<FsyncFailures>,
     /// The user and group of the directory, if root creates files for them.
     owner: Option<(Uid, Gid)>,
     /// Whether the directory was created for this value.
@@ -61,7 +61,7 @@ impl RealFs {
         let root = location.join(DIRECTORY);
         let fs = RealFs { is_new, ..RealFs::new(location, root, directory)? };
         if create {
-            fs.flush_failures.watch_since(since, sys::fsync(&parent).map_err(io::Error::from))?;
+            fs.fsync_failures.watch_since(since, sys::fsync(&parent).map_err(io::Error::from))?;
         }
         Ok(fs)
     }
@@ -69,17 +69,17 @@ impl RealFs {
     /// The same drive with a failure count of its own, shared with no other directory of the device.
     #[cfg(test)]
     pub fn as_own_device(self) -> RealFs {
-        RealFs { flush_failures: Arc::default(), ..self }
+        RealFs { fsync_failures: Arc::default(), ..self }
     }
 
     fn new(location: PathBuf, root: PathBuf, directory: OwnedFd) -> io::Result<RealFs> {
         let (has_openat2, demands) = (AtomicBool::new(true), Demands::default());
         let stat = sys::fstat(&directory)?;
-        let flush_failures = FlushFailures::of_device(stat.st_dev);
+        let fsync_failures = FsyncFailures::of_device(stat.st_dev);
         let is_array = root != location;
         let owner = (is_array && geteuid().is_root() && stat.st_uid != 0)
             .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
-        Ok(RealFs { location, root, directory, has_openat2, demands, flush_failures, owner, is_new: false })
+        Ok(RealFs { location, root, directory, has_openat2, demands, fsync_failures, owner, is_new: false })
     }
 
     /// Opens a path below the drive's directory. No step follows a symbolic link.
@@ -265,8 +265,8 @@ impl DriveFs for RealFs {
     }
 
     fn zero(&self, handle: Handle, offset: u64, len: u64) -> io::Result<()> {
-        // It flushes where the file system punches no holes.
-        self.flush_failures.watch(calls::zero(handle, offset, len))
+        // It syncs where the file system punches no holes.
+        self.fsync_failures.watch(calls::zero(handle, offset, len))
     }
 
     fn other_owner(&self, path: &str) -> io::Result<Option<u32>> {
@@ -321,17 +321,17 @@ impl DriveFs for RealFs {
         calls::allocated(handle)
     }
 
-    fn flush_failures(&self) -> &Arc<FlushFailures> {
-        &self.flush_failures
+    fn fsync_failures(&self) -> &Arc<FsyncFailures> {
+        &self.fsync_failures
     }
 
     fn sync_data(&self, handle: Handle) -> io::Result<()> {
-        self.flush_failures.watch(calls::sync_data(handle))
+        self.fsync_failures.watch(calls::sync_data(handle))
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
         let directory = self.open_below(dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
-        self.flush_failures.watch(sys::fsync(directory).map_err(io::Error::from))
+        self.fsync_failures.watch(sys::fsync(directory).map_err(io::Error::from))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

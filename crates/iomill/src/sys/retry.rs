@@ -2,18 +2,19 @@
 //! now may be available at the next call, so no refusal is final. If it stays missing, asking costs little. Non-goals:
 //! calls that report the refusal as their error.
 
-/// At least one in this many calls asks, however many refusals there were.
+/// The largest distance between two calls that ask, after any number of refusals.
 const MOST: u32 = 64;
 
-/// Up to this many refusals in a row, each next call asks again. After each further one twice as many calls do without.
+/// The number of successive refusals up to which the next call asks again. Each further refusal doubles the number of
+/// calls that do not ask.
 const AT_ONCE: u32 = 4;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Retry {
-    /// The number of refusals in a row.
+    /// The number of successive refusals.
     refusals: u32,
-    /// The number of calls that do without before one asks again.
+    /// The number of calls that do not ask, before the next one that does.
     rest: u32,
 }
 

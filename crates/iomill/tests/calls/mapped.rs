@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, Tuning};
+use iomill::{Array, ArrayOptions, EngineKind, Error, FileOptions, PutOptions, Tuning};
 use tempfile::TempDir;
 
 use crate::alone;
@@ -168,4 +168,23 @@ fn without_address_space_there_are_system_calls() {
         let told = alone::run(command);
         assert!(told.contains(&format!("mapped={expected}")), "{bytes:?}: {told}");
     }
+}
+
+/// The options of the queues serve mapped parts, too: a copy of neighbours is one request, unless merging is off.
+#[test]
+fn copies_of_neighbours_are_merged_unless_merging_is_off() {
+    let (_dir, drives) = drives(1);
+    let array = options(false).create(&drives).unwrap();
+    array.put("file", &vec![7; MIB as usize], &PutOptions::new()).unwrap();
+    array.close().unwrap();
+    let reads = |tuning: Tuning| {
+        let array = options(false).tuning(tuning).open(&drives[0]).unwrap();
+        let offsets: Vec<u64> = (0..256).map(|page| page * 4096).collect();
+        let mut out = vec![0; MIB as usize];
+        array.open_file("file").unwrap().read_many(&mut out, &offsets, 4096).unwrap();
+        array.counters().drives[0].reads
+    };
+    let apart = reads(Tuning::new().merge(false));
+    let merged = reads(Tuning::new());
+    assert!(apart >= 256 && merged <= apart / 4, "{apart} requests without merging, {merged} with it");
 }

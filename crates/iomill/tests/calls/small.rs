@@ -124,7 +124,7 @@ fn a_small_file_moves_when_it_grows() {
     }
 }
 
-/// Threads make, read and delete small files at the same time. They share flushes, and no page has two owners.
+/// Threads make, read and delete small files at the same time. They share fsyncs, and no page has two owners.
 #[test]
 fn threads_share_parts() {
     let (_dir, drives) = drives(2);
@@ -267,7 +267,7 @@ fn what_threads_delete_is_free() {
     }
 }
 
-/// The last handle of a deleted file frees its space at once, although records of the log wait for the next flush.
+/// The last handle of a deleted file frees its space at once, although records of the log wait for the next fsync.
 #[test]
 fn the_last_handle_of_a_deleted_file_frees_its_space() {
     let (_dir, drives) = drives(1);

@@ -47,7 +47,7 @@ pub(super) fn write_cache(tree: &Tree, drive: &Drive) -> Finding {
         ),
         "write through" => (
             "as it is",
-            "the drive has no write cache, or one that survives a power cut: `sync` costs no flush of the drive",
+            "the drive has no write cache, or one that survives a power cut: a `sync` waits for no write cache",
         ),
         _ => ("as it is", "the kernel does not say whether the drive keeps writes in a cache"),
     };

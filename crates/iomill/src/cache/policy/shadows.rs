@@ -10,9 +10,9 @@
 //! 1. Each contender has a debt: its misses beyond those of the best one. Debts are bounded, so the distant past does
 //!    not count (a cumulative sum test, Page 1954). While all contenders hit or miss alike, no debt changes.
 //! 2. A leader with too large a debt is replaced by the contender with the least debt, the last of equal ones.
-//! 3. While the cache holds on, the debt of LRU has a tighter bound, so that the cache lets go soon when the load
-//!    turns. The debts of the others may be as large as the number of pages: in a loop each of them holds another part,
-//!    and is better for a while.
+//! 3. While the cache holds on, the debt of LRU has a tighter bound, so that the cache soon stops holding on when the
+//!    load turns. The debts of the others may be as large as the number of pages: in a loop each of them holds another
+//!    part, and is better for a while.
 //! 4. Whenever the debt of the shadows that hold on reaches its bound, they begin anew with the pages of LRU's shadows.
 //!    Old pages prove nothing about the value of holding on to the present ones.
 //! 5. Of a long run of hits the policy learns only the last ones (`feeder`). While the cache holds on, the others count

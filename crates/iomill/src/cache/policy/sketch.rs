@@ -3,7 +3,7 @@
 //!
 //! A block of the sketch is one cache line, chosen by the hash's position ([`KeyHash::position`]). So the pages of a
 //! set are counted in the same block and age together, and only their counts are ever compared. A block halves its
-//! counts after a number of its own accesses, which is the sum of its first row.
+//! counts after a number of its own accesses, which is the sum of its first layer.
 //!
 //! So there is no lock, no count that all threads share, and no pass over the whole sketch. Counts are relaxed loads
 //! and stores. Some are lost if two threads change a word at the same time: counts are advice. A page with counts that
@@ -15,9 +15,9 @@ use crate::cache::key::{self, KeyHash};
 use crate::cache::words::Words;
 use crate::sys::sync::{AtomicU64, Ordering};
 
-/// The number of words in a block. Two words are a row of 32 counters.
+/// The number of words in a block. Two words are a layer of 32 counters.
 const BLOCK_WORDS: usize = 8;
-const ROWS: usize = 4;
+const LAYERS: usize = 4;
 /// The number of pages per block, in a cache of the largest size. A smaller cache has up to twice as many.
 const BLOCK_PAGES: u64 = 8;
 /// The number of accesses per page of the cache before the first halving. Later halvings come after half as many.
@@ -36,7 +36,7 @@ pub struct Sketch {
     first_sets: u32,
     inverse: u64,
     /// Low 8 bits: the number of low bits of a block's number that are dropped, because the cache is smaller than its
-    /// largest size. The bits above: the sum of a block's first row at which the block is halved.
+    /// largest size. The bits above: the sum of a block's first layer at which the block is halved.
     now: AtomicU64,
 }
 
@@ -67,13 +67,13 @@ impl Sketch {
         self.words.all()[start..].first_chunk().expect("there are words for all blocks")
     }
 
-    /// The counter of a page in each row: the index of its word in the block, and its lowest bit in the word.
-    fn counters(hash: KeyHash) -> [(usize, u32); ROWS] {
+    /// The counter of a page in each layer: the index of its word in the block, and its lowest bit in the word.
+    fn counters(hash: KeyHash) -> [(usize, u32); LAYERS] {
         // Mixed, because bits of both halves of the hash have chosen the block.
         let mixed = hash.mixed();
-        std::array::from_fn(|row| {
-            let bits = (mixed >> (44 + 5 * row)) as u32;
-            (2 * row + (bits >> 4 & 1) as usize, (bits & 0xF) * 4)
+        std::array::from_fn(|layer| {
+            let bits = (mixed >> (44 + 5 * layer)) as u32;
+            (2 * layer + (bits >> 4 & 1) as usize, (bits & 0xF) * 4)
         })
     }
 
@@ -105,7 +105,7 @@ impl Sketch {
     }
 }
 
-fn least(block: &[AtomicU64; BLOCK_WORDS], counters: [(usize, u32); ROWS]) -> u8 {
+fn least(block: &[AtomicU64; BLOCK_WORDS], counters: [(usize, u32); LAYERS]) -> u8 {
     let count = |(word, shift): (usize, u32)| (block[word].load(Ordering::Relaxed) >> shift & 0xF) as u8;
     counters.into_iter().map(count).min().unwrap_or(0)
 }

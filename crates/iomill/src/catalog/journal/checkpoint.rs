@@ -7,14 +7,14 @@
 //! to the last change that it shows. The record `end` names that group, E.
 
 use crate::catalog::log::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId};
-use crate::catalog::log::header::{Features, FileHeader, FileKind, Position};
+use crate::catalog::log::header::{Features, FileHeader, FileKind, LogPosition};
 use crate::catalog::log::merged::Voter;
 use crate::catalog::log::place::{Making, checkpoint_path};
 use crate::catalog::log::record::{FileRecord, LogRecord};
 use crate::catalog::state::files::Files;
 use crate::error::Error;
 
-/// A checkpoint is synced each time it has grown by this many bytes. A concurrent flush of the log waits for no more
+/// A checkpoint is synced each time it has grown by this many bytes. A concurrent fsync of the log waits for no more
 /// than these.
 const SYNC_BYTES: u64 = 1 << 20;
 
@@ -26,7 +26,7 @@ pub struct Start {
     /// Its checksum.
     pub checksum: u64,
     /// The place of the next group.
-    pub position: Position,
+    pub position: LogPosition,
 }
 
 /// A checkpoint that is being written on all voters.

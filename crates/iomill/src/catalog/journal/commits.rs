@@ -1,6 +1,6 @@
 //! [`Commits`]: callers that make their changes durable together (C16 to C19).
 //!
-//! Goals: one flush for all queued changes, without a thread of its own. Non-goals: the changes and their flush. The
+//! Goals: one fsync for all queued changes, without a thread of its own. Non-goals: the changes and their fsync. The
 //! caller supplies the queue `Q` and the leader's turn.
 //!
 //! Rules:
@@ -327,7 +327,7 @@ mod tests {
         assert!(matches!(commits.wait(ticket), Standing::Failed));
     }
 
-    /// 16 threads share flushes.
+    /// 16 threads share fsyncs.
     #[test]
     fn callers_share_turns() {
         let (commits, turns) = (Commits::default(), AtomicU32::new(0));

@@ -1,6 +1,6 @@
 //! [`Journal`]: the files in memory, and the log that makes their changes durable.
 //!
-//! Goals: a change is checked, applied and queued under one lock (C16). Callers that want it durable share the flush
+//! Goals: a change is checked, applied and queued under one lock (C16). Callers that want it durable share the fsync
 //! (C17). No change waits for a checkpoint (C25). Non-goals: what changes there are, and what labels are.
 
 pub mod checkpoint;
@@ -35,7 +35,7 @@ pub const NUMBERS_AFTER_CRASH: u64 = 1 << 32;
 /// The least length of an instalment in bytes. It is longer if the group before it was: four times its length.
 const INSTALMENT_BYTES: u64 = 64 << 10;
 
-/// Records that wait for a flush.
+/// Records that wait for an fsync.
 #[derive(Debug, Default)]
 pub struct Queue {
     records: Vec<u8>,
@@ -44,12 +44,12 @@ pub struct Queue {
 
 /// The records of one change.
 #[derive(Debug, Default)]
-pub struct Change {
+pub struct ChangeRecords {
     records: Vec<u8>,
     count: u32,
 }
 
-impl Change {
+impl ChangeRecords {
     /// Adds a record.
     pub fn push(&mut self, record: &LogRecord<'_>) {
         record.encode(&mut self.records);
@@ -256,7 +256,7 @@ impl Journal {
     pub fn change<R>(
         &self,
         needs_space: bool,
-        plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+        plan: impl FnMut(&Files, &mut ChangeRecords) -> Result<R>,
     ) -> Result<(R, Ticket)> {
         self.begin()?;
         self.queue(needs_space, plan)
@@ -265,7 +265,7 @@ impl Journal {
     fn queue<R>(
         &self,
         needs_space: bool,
-        mut plan: impl FnMut(&Files, &mut Change) -> Result<R>,
+        mut plan: impl FnMut(&Files, &mut ChangeRecords) -> Result<R>,
     ) -> Result<(R, Ticket)> {
         let mut is_forced = false;
         loop {
@@ -274,7 +274,7 @@ impl Journal {
                 return Err(self.no_room());
             }
             let mut files = write(&self.shared.files);
-            let mut change = Change::default();
+            let mut change = ChangeRecords::default();
             let result = plan(&files, &mut change)?;
             if change.count == 0 {
                 // The state that the caller has seen may not be durable yet.
@@ -413,7 +413,7 @@ impl Journal {
         self.commit(shared.commits.last())?;
         self.end_thread();
         *lock(&shared.checkpoint) = None;
-        let mut closed = Change::default();
+        let mut closed = ChangeRecords::default();
         closed.push(&LogRecord::Closed);
         shared.append(&closed.records, closed.count)?;
         let mut writing = lock(&shared.writing);
@@ -516,7 +516,7 @@ impl CommitQueue for Queue {
 impl Queue {
     /// A group has at most `most` bytes of records. The log has room for `left` bytes of groups, and the group in
     /// progress takes `taken` of them.
-    fn add(&mut self, change: &Change, most: usize, left: u64, taken: u64) -> Result<(), NotQueued> {
+    fn add(&mut self, change: &ChangeRecords, most: usize, left: u64, taken: u64) -> Result<(), NotQueued> {
         if self.count > 0 && self.records.len() + change.records.len() > most {
             return Err(NotQueued::Full);
         }
@@ -530,7 +530,7 @@ impl Queue {
 }
 
 /// Applies a change in the way in which a replay does.
-fn apply(files: &mut Files, change: &Change) -> Result<()> {
+fn apply(files: &mut Files, change: &ChangeRecords) -> Result<()> {
     let mut cursor = Cursor::new(&change.records);
     while !cursor.is_empty() {
         let applied = LogRecord::decode(&mut cursor, true).and_then(|record| match record {

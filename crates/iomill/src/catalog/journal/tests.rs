@@ -388,9 +388,9 @@ fn a_reader_that_is_overtaken_begins_again() {
     }
 }
 
-/// A queue that is full is flushed by the caller that finds it full.
+/// A queue that is full is synced by the caller that finds it full.
 #[test]
-fn changes_without_sync_are_flushed_when_the_queue_is_full() {
+fn changes_without_sync_are_synced_when_the_queue_is_full() {
     let mut machine = Machine::new(1);
     let journal = machine.open().unwrap();
     change(&journal, &Step::Create(1), true).unwrap();

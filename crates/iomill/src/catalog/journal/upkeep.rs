@@ -10,7 +10,7 @@ use super::checkpoint::{CheckpointWriter, Failures, Start, checkpoint_header};
 use super::commits::Ticket;
 use super::{Shared, Upkeep, Writing};
 use crate::catalog::id::fill_random;
-use crate::catalog::log::header::Position;
+use crate::catalog::log::header::LogPosition;
 use crate::catalog::log::merged::Voter;
 use crate::catalog::log::next::NextSegment;
 use crate::catalog::log::place::{LogFiles, checkpoint_path, cut_reserve, fill_reserve, segment_path};
@@ -227,7 +227,7 @@ impl Writing {
 }
 
 /// Removes the files of the log from before a checkpoint.
-fn remove_before(voter: &Voter, checkpoint: u64, start: Position) -> Result<()> {
+fn remove_before(voter: &Voter, checkpoint: u64, start: LogPosition) -> Result<()> {
     let fs = &*voter.fs;
     let files = LogFiles::list(fs)?;
     for number in files.segments.iter().filter(|number| **number < start.segment) {

@@ -21,7 +21,7 @@ pub struct ActiveVoter {
     pub next: Option<DriveFile>,
     /// Why `next` could not be made.
     pub next_failure: Option<Error>,
-    /// It has failed, and no flush is tried on it again (C12).
+    /// It has failed, and no fsync is tried on it again (C12).
     pub failure: Option<Error>,
 }
 

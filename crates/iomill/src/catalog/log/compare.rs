@@ -5,7 +5,7 @@
 //! Groups name the checksums of the groups before them. So two copies with the same last group have the same groups.
 //! Only a copy without that group is read by itself.
 
-use super::header::{FileHeader, Position};
+use super::header::{FileHeader, LogPosition};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter, read_beside_writer};
 use super::place::{LogFile, LogFiles, checkpoint_path, segment_path};
 use crate::catalog::store::{LOG, full_path, is_media_error};
@@ -99,7 +99,7 @@ impl Merged {
     }
 
     /// The comparison with all bytes of the last segment. After a clean close each copy has all of them, because each
-    /// flush of a group was done on all copies.
+    /// fsync of a group was done on all copies.
     pub fn has_all(&self, end: &LogEnd, voter: &Voter) -> Result<bool> {
         Ok(self.has_end(end, voter)? && self.is_equal(voter, end.position)?)
     }
@@ -110,7 +110,7 @@ impl Merged {
     }
 
     /// Whether a copy has the same bytes of a segment as the one that was read, up to a place.
-    fn is_equal(&self, voter: &Voter, until: Position) -> Result<bool> {
+    fn is_equal(&self, voter: &Voter, until: LogPosition) -> Result<bool> {
         const STEP_BYTES: u64 = 64 << 10;
         if voter.drive == self.preferred_voter().drive {
             return Ok(true);
@@ -130,7 +130,7 @@ impl Merged {
     }
 
     /// Whether a copy has a group with this checksum at a place.
-    fn has_group(&self, voter: &Voter, place: Position, checksum: u64) -> bool {
+    fn has_group(&self, voter: &Voter, place: LogPosition, checksum: u64) -> bool {
         let file = LogFile::open(&voter.fs, &segment_path(place.segment), Access::READ, self.writes());
         let Ok(Some(mut file)) = file else { return false };
         file.group(place.offset).is_ok_and(|group| group.checksum == checksum)
@@ -162,7 +162,7 @@ impl Merged {
                 Ok(Some(Difference::Apart(what)))
             }
             None if own_end.sequence > end.sequence => {
-                let what = format!("one ends at group {}, and the other begins behind it", end.sequence);
+                let what = format!("one ends at group {}, and the other begins after it", end.sequence);
                 Ok(Some(Difference::Apart(what)))
             }
             _ if own_end.sequence < end.sequence => {

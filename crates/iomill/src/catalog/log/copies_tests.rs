@@ -94,7 +94,7 @@ fn crash_everywhere(drives: usize, loss: impl Fn(u64) -> Loss) {
         let (mut writer, _, numbers) = log.open().unwrap_or_else(|error| panic!("{context}: {error}"));
         assert_eq!(numbers, read, "{context}");
         log.assert_equal_copies(&context);
-        // What was seen once stays, also if the machine crashes before the next flush (C11).
+        // What was seen once stays, also if the machine crashes before the next fsync (C11).
         let lost = TestLog { world: log.world.fork(), labels: log.labels.clone(), drives };
         lost.world.crash(Loss::Power);
         assert_eq!(lost.read().unwrap().1, numbers, "{context}, and again");

@@ -6,7 +6,7 @@ use arbitrary::Unstructured;
 
 use super::bytes::Cursor;
 use super::group::{GROUP_MAX_BYTES, Group, GroupHeader, OpeningId, group_bytes};
-use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
+use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, LogPosition};
 use super::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
 use crate::catalog::Id;
 use crate::layout::Layout;
@@ -320,7 +320,7 @@ fn a_group_that_counts_others_than_it_has_is_damage() {
 fn headers() -> [FileHeader; 2] {
     let array = Id([9; 16]);
     let segment = FileKind::Segment { bytes: 1 << 20 };
-    let checkpoint = FileKind::Checkpoint { start: Position { segment: 3, offset: 8192 }, previous: 77 };
+    let checkpoint = FileKind::Checkpoint { start: LogPosition { segment: 3, offset: 8192 }, previous: 77 };
     [segment, checkpoint].map(|kind| FileHeader { kind, array, number: 5, salt: 6, features: Features::default() })
 }
 

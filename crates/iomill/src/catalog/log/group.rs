@@ -1,4 +1,4 @@
-//! [`Group`]: the records that one flush makes durable, with the proof that they are valid. Non-goals: the meaning of
+//! [`Group`]: the records that one fsync makes durable, with the proof that they are valid. Non-goals: the meaning of
 //! the records.
 
 use super::bytes::Cursor;

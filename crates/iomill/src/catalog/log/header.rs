@@ -16,7 +16,7 @@ const CHECKPOINT_MAGIC: [u8; 8] = *b"iomilchk";
 
 /// A place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
+pub struct LogPosition {
     /// Number of the segment.
     pub segment: u64,
     /// Offset in bytes in it.
@@ -34,7 +34,7 @@ pub enum FileKind {
     /// A state of the catalog.
     Checkpoint {
         /// The place where replay begins.
-        start: Position,
+        start: LogPosition,
         /// Checksum of the group before that.
         previous: u64,
     },
@@ -127,7 +127,7 @@ fn parse_body(is_segment: bool, cursor: &mut Cursor<'_>) -> Option<FileHeader> {
         let fits = (segment, offset, previous) == (0, 0, 0) && bytes > BLOCK_BYTES && number > 0;
         (FileKind::Segment { bytes }, fits)
     } else {
-        let start = Position { segment, offset };
+        let start = LogPosition { segment, offset };
         (FileKind::Checkpoint { start, previous }, bytes == 0 && segment > 0 && offset > 0)
     };
     (are_blocks && fits).then_some(FileHeader { kind, array, number, salt, features })

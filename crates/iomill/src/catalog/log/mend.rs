@@ -11,14 +11,14 @@ use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
 use super::place::{LogFile, LogFiles, Making, checkpoint_path, make_segment, segment_path};
 use crate::catalog::store::{LOG, failed, unlink_if_there};
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
+use crate::sys::fsyncs::Since;
 
 /// Makes the copy on `voter` equal to `merged` up to `end`, and durable. `is_certain` says that after a clean close the
 /// end of the copy proves all of it. Returns the problem that it found, if any.
 pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bool) -> Result<Option<String>> {
     let fs = &voter.fs;
-    // A killed process may have left bytes of the active segment in the kernel, so all of it is flushed at the end.
+    // A killed process may have left bytes of the active segment in the kernel, so all of it is synced at the end.
     let since = Since::now();
     let mut found = None;
     if !is_certain || !end.is_closed || !merged.has_all(end, voter)? {
@@ -49,8 +49,8 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
     Ok(found)
 }
 
-/// Writes the last group again, with the same bytes, and syncs it. Its flush may have failed in a process that has
-/// ended. Then the kernel still shows the group, and takes it for written, so that a flush alone would do nothing
+/// Writes the last group again, with the same bytes, and syncs it. Its fsync may have failed in a process that has
+/// ended. Then the kernel still shows the group, and takes it for written, so that an fsync alone would do nothing
 /// (C12).
 fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let Some(place) = end.last_group else { return Ok(()) };

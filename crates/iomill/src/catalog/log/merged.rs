@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::group::{Group, OpeningId};
-use super::header::{BLOCK_BYTES, FileHeader, FileKind, Position};
+use super::header::{BLOCK_BYTES, FileHeader, FileKind, LogPosition};
 use super::place::{LogFile, LogFiles, Missing, checkpoint_path, segment_path};
 use super::record::{LogFault, LogRecord};
 use crate::catalog::Id;
@@ -70,10 +70,10 @@ pub trait Replay {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
     /// Behind the last group.
-    pub position: Position,
+    pub position: LogPosition,
     /// The start of the last group, if one was read after the checkpoint. If the group names the next segment, it is
     /// not in the segment of `position`.
-    pub last_group: Option<Position>,
+    pub last_group: Option<LogPosition>,
     /// Number of the last group.
     pub sequence: u64,
     /// Its checksum.
@@ -227,7 +227,7 @@ impl Merged {
         Some(self.chain[at].checksum)
     }
 
-    /// Reads everything: the newest good checkpoint, and the log behind it.
+    /// Reads everything: the newest good checkpoint, and the log after it.
     pub fn read(&mut self, replay: &mut dyn Replay) -> Result<LogEnd> {
         let mut numbers: Vec<u64> = self.copies.iter().flat_map(|copy| copy.files.checkpoints.clone()).collect();
         numbers.sort_unstable();
@@ -241,13 +241,17 @@ impl Merged {
         }
         replay.reset();
         self.checkpoint = None;
-        let start = Position { segment: 1, offset: BLOCK_BYTES };
+        let start = LogPosition { segment: 1, offset: BLOCK_BYTES };
         let none = OpeningId { number: 0, id: Id([0; 16]) };
         self.read_log(start, Last { sequence: 0, checksum: 0 }, none, None, replay)
     }
 
     /// Reads a checkpoint. `None` if no copy has all of it.
-    fn read_checkpoint(&mut self, number: u64, replay: &mut dyn Replay) -> Result<Option<(Position, Last, OpeningId)>> {
+    fn read_checkpoint(
+        &mut self,
+        number: u64,
+        replay: &mut dyn Replay,
+    ) -> Result<Option<(LogPosition, Last, OpeningId)>> {
         let path = checkpoint_path(number);
         let mut offset = BLOCK_BYTES;
         let mut last = Last { sequence: 0, checksum: 0 };
@@ -267,7 +271,7 @@ impl Merged {
     /// Reads the log from a place on.
     fn read_log(
         &mut self,
-        start: Position,
+        start: LogPosition,
         last: Last,
         opening: OpeningId,
         checkpoint: Option<u64>,
@@ -325,7 +329,7 @@ impl Merged {
             self.chain.push(last);
             end.log_bytes += seen.bytes;
             if let Some(segment) = seen.continues {
-                end.position = Position { segment, offset: BLOCK_BYTES };
+                end.position = LogPosition { segment, offset: BLOCK_BYTES };
             }
         }
     }
@@ -387,7 +391,7 @@ impl Merged {
         Err(Error::corrupt(path, why))
     }
 
-    /// A group behind the end that any group there names as durable, with the error for it (C5).
+    /// A group past the end that any group there names as durable, with the error for it (C5).
     fn rot_behind(&mut self, end: &LogEnd) -> Result<Option<(u64, Error)>> {
         for at in 0..self.copies.len() {
             let segments = self.copies[at].files.segments.clone();

@@ -1,6 +1,6 @@
 //! The catalog as a log on up to three drives.
 //!
-//! Goals: a change costs one flush of each copy, shared by all concurrent callers. After a crash at any point each
+//! Goals: a change costs one fsync of each copy, shared by all concurrent callers. After a crash at any point each
 //! change is whole or absent. Non-goals: the consequences of a change for handles and parts (above); directories, which
 //! the log replaces.
 //!

@@ -10,8 +10,8 @@ use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::record::LogFault;
 use crate::catalog::store::{LOG, TEMPORARY, absent_is_none, failed, full_path, is_media_error, write_zeros};
 use crate::error::{Error, Result};
-use crate::sys::flushes::Since;
 use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
+use crate::sys::fsyncs::Since;
 
 /// The path of the space that is set aside for the next checkpoint and segment (C30).
 pub const RESERVE: &str = "log/reserve";

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::active::{ActiveVoter, left_behind, no_voter, open_active};
 use super::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId, group_bytes};
-use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, Position};
+use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, LogPosition};
 use super::mend::{bring_up, make_first, remove_copy, remove_others};
 use super::merged::{LogEnd, Merged, Replay, Voter};
 use super::next::{MadeSegment, NextSegment};
@@ -135,7 +135,7 @@ impl LogPlace {
     }
 
     /// Makes a log on the voters of a new array. It has no name in a label yet. Its first group is that of a clean
-    /// close, so the first writer does not take it for the log of one that crashed before its first flush (C24).
+    /// close, so the first writer does not take it for the log of one that crashed before its first fsync (C24).
     /// Returns the checksum of the group.
     pub fn create(&self, voters: &[Voter], opening: OpeningId) -> Result<u64> {
         let header = self.header(1, self.segment_bytes)?;
@@ -270,8 +270,8 @@ impl LogWriter {
     }
 
     /// The place of the next group, and the checksum of the group before it.
-    pub fn end(&self) -> (Position, u64) {
-        (Position { segment: self.active.number, offset: self.offset }, self.checksum)
+    pub fn end(&self) -> (LogPosition, u64) {
+        (LogPosition { segment: self.active.number, offset: self.offset }, self.checksum)
     }
 
     /// Bytes of groups since the last checkpoint.
@@ -368,7 +368,7 @@ impl LogWriter {
                 return Err(error);
             }
             give_way();
-            // All voters get the same bytes again. So no later flush acknowledges bytes that a voter has lost.
+            // All voters get the same bytes again. So no later fsync acknowledges bytes that a voter has lost.
             self.write_buffer();
         }
         self.leave_failed_behind(labels)?;
@@ -395,7 +395,7 @@ impl LogWriter {
         segment_bytes(&self.active).saturating_sub(self.place_of_next() + held + CONTINUES_BYTES)
     }
 
-    /// Writes the group to all voters that are well, and flushes them. Notes which fail.
+    /// Writes the group to all voters that are well, and syncs them. Notes which fail.
     fn write_buffer(&mut self) {
         let bytes = &mut self.aligned.as_mut_slice()[..self.buffer.len()];
         bytes.copy_from_slice(&self.buffer);

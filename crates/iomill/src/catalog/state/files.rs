@@ -20,7 +20,7 @@ const CHUNK: usize = 1024;
 
 /// What memory holds of a file.
 #[derive(Clone, Debug)]
-struct Entry {
+struct StoredFile {
     /// Zero if the slot is free.
     number: u64,
     length: u64,
@@ -39,9 +39,9 @@ struct Entry {
 
 const NO_EXTENT: Extent = Extent { drive: 0, shared: 0, page: 0, pages: 0 };
 
-impl Entry {
-    fn of(file: &FileRecord<'_>, name: Box<str>) -> Entry {
-        Entry {
+impl StoredFile {
+    fn of(file: &FileRecord<'_>, name: Box<str>) -> StoredFile {
+        StoredFile {
             number: file.number,
             length: file.length,
             created_ns: file.created_ns,
@@ -76,16 +76,16 @@ impl Entry {
 /// Entries by slot.
 #[derive(Debug, Default)]
 struct Slab {
-    chunks: Vec<Vec<Entry>>,
+    chunks: Vec<Vec<StoredFile>>,
     free: Vec<u32>,
 }
 
 impl Slab {
-    fn get(&self, slot: u32) -> &Entry {
+    fn get(&self, slot: u32) -> &StoredFile {
         &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
     }
 
-    fn get_mut(&mut self, slot: u32) -> &mut Entry {
+    fn get_mut(&mut self, slot: u32) -> &mut StoredFile {
         &mut self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
     }
 
@@ -93,7 +93,7 @@ impl Slab {
         self.chunks.last().map_or(0, |last| ((self.chunks.len() - 1) * CHUNK + last.len()) as u32)
     }
 
-    fn put(&mut self, entry: Entry) -> u32 {
+    fn put(&mut self, entry: StoredFile) -> u32 {
         if let Some(slot) = self.free.pop() {
             *self.get_mut(slot) = entry;
             return slot;
@@ -197,7 +197,7 @@ impl Files {
             None => drop(self.sums.remove(&file.number)),
         }
         let Some(slot) = self.slot(file.number) else {
-            let slot = self.slab.put(Entry::of(file, file.name.into()));
+            let slot = self.slab.put(StoredFile::of(file, file.name.into()));
             let slab = &self.slab;
             self.by_number.insert(number_hash(file.number), slot, |slot| number_hash(slab.get(slot).number));
             self.enter_name(slot);
@@ -206,11 +206,11 @@ impl Files {
         if *self.slab.get(slot).name == *file.name {
             let entry = self.slab.get_mut(slot);
             let name = std::mem::take(&mut entry.name);
-            *entry = Entry::of(file, name);
+            *entry = StoredFile::of(file, name);
             return Ok(());
         }
         self.leave_name(slot);
-        *self.slab.get_mut(slot) = Entry::of(file, file.name.into());
+        *self.slab.get_mut(slot) = StoredFile::of(file, file.name.into());
         self.enter_name(slot);
         Ok(())
     }
@@ -440,7 +440,7 @@ impl Files {
 
     /// Bytes of memory, without the allocator's own, and without attributes.
     pub fn memory_bytes(&self) -> usize {
-        let entries = self.slab.chunks.len() * CHUNK * size_of::<Entry>() + 4 * self.slab.free.capacity();
+        let entries = self.slab.chunks.len() * CHUNK * size_of::<StoredFile>() + 4 * self.slab.free.capacity();
         let names: usize = self.slab.chunks.iter().flatten().map(|entry| entry.name.len()).sum();
         let order = self.order.get().map_or(0, Order::memory_bytes) + 8 * self.hint.capacity();
         entries + names + self.by_number.memory_bytes() + self.by_name.memory_bytes() + order

@@ -39,7 +39,7 @@ impl Order {
         Rank { leaf, at }
     }
 
-    /// The slot at a place, and the place behind it.
+    /// The slot at a place, and the next place.
     pub fn next(&self, rank: Rank) -> Option<(u32, Rank)> {
         let leaf = self.leaves.get(rank.leaf)?;
         match leaf.get(rank.at) {

@@ -4,21 +4,21 @@
 use super::world::{Fault, Loss};
 use super::*;
 
-struct Change {
+struct NamedChange {
     name: &'static str,
     run: fn(&Catalog) -> Result<()>,
 }
 
-const CHANGES: &[Change] = &[
-    Change { name: "create", run: |catalog| catalog.create_file("c", &spec(&[1, 2])).map(drop) },
-    Change { name: "delete", run: |catalog| delete(catalog, "a") },
-    Change { name: "rename", run: |catalog| rename(catalog, "a", "c") },
-    Change { name: "rename over", run: |catalog| rename(catalog, "a", "b") },
-    Change {
+const CHANGES: &[NamedChange] = &[
+    NamedChange { name: "create", run: |catalog| catalog.create_file("c", &spec(&[1, 2])).map(drop) },
+    NamedChange { name: "delete", run: |catalog| delete(catalog, "a") },
+    NamedChange { name: "rename", run: |catalog| rename(catalog, "a", "c") },
+    NamedChange { name: "rename over", run: |catalog| rename(catalog, "a", "b") },
+    NamedChange {
         name: "length",
         run: |catalog| set_length(catalog, "a", 15_001).and_then(|()| set_length(catalog, "a", 15_000)),
     },
-    Change { name: "attribute", run: |catalog| catalog.set_attribute("a", "k", Some("v")) },
+    NamedChange { name: "attribute", run: |catalog| catalog.set_attribute("a", "k", Some("v")) },
 ];
 
 const LOSSES: &[Loss] = &[Loss::Kill, Loss::Power, Loss::Mix(1), Loss::Mix(2)];
@@ -32,7 +32,7 @@ fn start() -> World {
     world
 }
 
-fn before_and_after(start: &World, change: &Change) -> (View, View) {
+fn before_and_after(start: &World, change: &NamedChange) -> (View, View) {
     let catalog = open(&start.fork(), OpenMode::Writer).unwrap();
     let before = view(&catalog);
     (change.run)(&catalog).unwrap();
@@ -57,7 +57,7 @@ fn assert_reopens(world: &World, allowed: &[&View], context: &str) {
 /// Runs a change under a fault at its `k`th operation. `None` if it has fewer operations.
 fn run_with(
     start: &World,
-    change: &Change,
+    change: &NamedChange,
     k: u64,
     fault: impl FnOnce(u64) -> Fault,
 ) -> Option<(World, Catalog, Result<()>)> {

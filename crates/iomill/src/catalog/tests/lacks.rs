@@ -203,7 +203,7 @@ fn all_callers_of_a_failed_group_hear_that_its_outcome_is_unknown() {
         let first = catalog.queue_attribute("a", "k", Some("1")).unwrap();
         let follower = catalog.queue_attribute("b", "k", Some("2")).unwrap();
         let renamed = catalog.queue_rename("b", "c", When::Always).unwrap();
-        // The flush of the group fails.
+        // The fsync of the group fails.
         world.arm(|at| Fault::Once { at, done }, 3);
         assert!(matches!(catalog.settle(first), Err(Error::OutcomeUnknown { .. })));
         assert!(world.disarm());

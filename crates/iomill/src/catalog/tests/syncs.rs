@@ -67,9 +67,9 @@ fn drive(world: &World) -> Arc<dyn DriveFs> {
     fs
 }
 
-/// A flush that fails may have lost each write to its drive that was not flushed yet.
+/// An fsync that fails may have lost each write to its drive that was not synced yet.
 #[test]
-fn a_write_beside_a_flush_that_fails_is_not_durable() {
+fn a_write_beside_an_fsync_that_fails_is_not_durable() {
     let world = World::new(1);
     let fs = drive(&world);
     let files = ["a", "b"].map(|name| DriveFile::open(&fs, name, Access::CREATE).unwrap());
@@ -84,13 +84,13 @@ fn a_write_beside_a_flush_that_fails_is_not_durable() {
         ends.iter().map(Result::is_ok).collect::<Vec<_>>()
     };
     assert_eq!(ends(None), [true, true]);
-    // Two writes, each with its flush: the last flush fails.
+    // Two writes, each with its fsync: the last fsync fails.
     assert_eq!(ends(Some(4)), [false, false]);
     assert_eq!(ends(None), [true, true], "what is written again is durable");
 }
 
 #[test]
-fn a_file_that_was_being_made_when_a_flush_failed_gets_no_name() {
+fn a_file_that_was_being_made_when_an_fsync_failed_gets_no_name() {
     let world = World::new(1);
     let fs = drive(&world);
     let kind = FileKind::Segment { bytes: 1 << 20 };
@@ -99,7 +99,7 @@ fn a_file_that_was_being_made_when_a_flush_failed_gets_no_name() {
         let mut making = Making::begin(&fs, segment_path(1), &header).unwrap();
         making.fill_to(1 << 20).unwrap();
         if fails {
-            fs.flush_failures().note(Some(libc::EIO));
+            fs.fsync_failures().note(Some(libc::EIO));
         }
         let made = making.finish();
         assert_eq!(made.is_ok(), !fails, "{made:?}");

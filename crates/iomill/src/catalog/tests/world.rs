@@ -13,8 +13,8 @@ use std::time::Duration;
 pub use super::disk::Disk;
 use super::disk::{Dir, Inode, split};
 use crate::engine::platform::Platform;
-use crate::sys::flushes::FlushFailures;
 use crate::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Holder, Identity, Lock};
+use crate::sys::fsyncs::FsyncFailures;
 use crate::sys::hash::xxh3_64_with_seed;
 
 /// What goes wrong, and at which operation, counted over all drives.
@@ -59,7 +59,7 @@ pub struct Inner {
     pub threads: bool,
     /// Syncs of files with this in their names do not end.
     pub held: Option<&'static str>,
-    /// A process that has ended has all locks for so many pauses.
+    /// The number of pauses for which a process that has ended keeps all locks.
     pub ending: u32,
     /// The same for the locks of directories.
     pub ending_directories: u32,
@@ -86,7 +86,7 @@ struct MemFs {
     world: World,
     location: PathBuf,
     disk: usize,
-    flush_failures: Arc<FlushFailures>,
+    fsync_failures: Arc<FsyncFailures>,
 }
 
 pub fn errno(number: i32) -> io::Error {
@@ -326,8 +326,8 @@ impl DriveFs for MemFs {
         self.len(handle)
     }
 
-    fn flush_failures(&self) -> &Arc<FlushFailures> {
-        &self.flush_failures
+    fn fsync_failures(&self) -> &Arc<FsyncFailures> {
+        &self.fsync_failures
     }
 
     fn make_dir(&self, dir: &str) -> io::Result<()> {
@@ -450,7 +450,7 @@ impl DriveFs for MemFs {
             inode.durable = inode.live.clone();
             Ok(())
         });
-        self.flush_failures.watch(synced)
+        self.fsync_failures.watch(synced)
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {

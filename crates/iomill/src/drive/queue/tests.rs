@@ -116,7 +116,7 @@ fn piece(op: Op, list: &[Segment], offset: u64, tag: u32) -> Piece {
     Piece { op, len, offset, tag, memory: Memory::scatter(list), ..Piece::sync(PART) }
 }
 
-/// Runs two scattered pieces side by side. Their transfers stop after so many bytes, and the rest follows.
+/// Runs two scattered pieces side by side. Their transfers stop after a number of bytes, and the rest follows.
 fn run_short(op: Op, unit: u32, stops: &[usize]) {
     let mut queue = queue(4, unit);
     let mut drive = Drive { bytes: [vec![0; PAGE_BYTES], pattern(1), pattern(2)].concat(), ..Drive::default() };

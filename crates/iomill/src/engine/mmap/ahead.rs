@@ -11,8 +11,8 @@
 //!    `COLD_BATCHES` batches.
 //! 2. In a cold engine, a read that is alone in its batch is a system call, which reads exactly the request's bytes.
 //!    Several reads are announced to the kernel before the first of them is copied.
-//! 3. A read that begins where the last read of its part ended, for the `STREAK`th time in a row or more, belongs to a
-//!    stream. It is copied without an announcement, so that the kernel reads ahead.
+//! 3. A read that begins where the last read of its part ended, for the `STREAK`th successive time or later, belongs to
+//!    a stream. It is copied without an announcement, so that the kernel reads ahead.
 //! 4. If the thread has waited in a batch of a cold engine, the engine is cold for another `COLD_BATCHES` batches.
 //! 5. Announcements are advice. If one fails, the copy or the system call after it meets the same error. Memory (DAX)
 //!    needs none.
@@ -55,7 +55,7 @@ pub(super) struct Ahead {
 pub(super) struct PartStream {
     /// The offset at which the last read ended.
     end: u64,
-    /// The number of reads in a row that began where the one before ended.
+    /// The number of successive reads that began where the one before ended.
     streak: u32,
 }
 

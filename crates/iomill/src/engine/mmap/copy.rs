@@ -116,7 +116,7 @@ mod routine {
         };
         let (begin, end) = ((&raw const BEGIN).addr(), (&raw const END).addr());
         let here = *at as usize;
-        let out = if (begin..end).contains(&here) { Some(end) } else { super::super::flush::way_out(here) };
+        let out = if (begin..end).contains(&here) { Some(end) } else { super::super::persist::way_out(here) };
         // Rule 1: the end of the routine returns the register with the count.
         if let Some(out) = out {
             *at = out as _;
@@ -294,24 +294,24 @@ mod tests {
 
     #[test]
     fn a_write_back_ends_at_a_missing_page() {
-        use crate::engine::mmap::flush::LineFlush;
+        use crate::engine::mmap::persist::Persist;
         install().unwrap();
-        let Some(flush) = LineFlush::of_this_processor() else { return };
+        let Some(persist) = Persist::of_this_processor() else { return };
         let (file, start) = mapped(2 * PAGE as u64, 4 * PAGE);
         // SAFETY: the range is mapped, and this thread copies first. Pages that fail are the subject of this test.
         unsafe {
             assert_eq!(copy(start, [5u8; 20].as_ptr(), 20), 0);
-            assert!(flush.write_back(start, PAGE));
-            assert!(flush.write_back(start.add(PAGE - 1), 2));
+            assert!(persist.write_back(start, PAGE));
+            assert!(persist.write_back(start.add(PAGE - 1), 2));
             assert!(
-                !flush.write_back(start.add(2 * PAGE - 1), 2),
+                !persist.write_back(start.add(2 * PAGE - 1), 2),
                 "the file was cut between the copy and its write-back"
             );
-            assert!(flush.write_back(start.add(2 * PAGE), 0));
+            assert!(persist.write_back(start.add(2 * PAGE), 0));
         }
         file.set_len(3 * PAGE as u64).unwrap();
         // SAFETY: as above.
-        assert!(unsafe { flush.write_back(start.add(2 * PAGE - 1), 2) });
+        assert!(unsafe { persist.write_back(start.add(2 * PAGE - 1), 2) });
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::flush::LineFlush;
+use super::persist::Persist;
 use crate::sys::fs::Handle;
 use crate::sys::memory::page_bytes;
 use crate::sys::sync::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ pub(super) struct Mapping {
     /// Whether the mapping may be written to: the part is open for writing.
     pub(super) is_writable: bool,
     /// Set if the file is memory itself (DAX with `MAP_SYNC`). Lines that were written back are then durable.
-    pub(super) flush: Option<LineFlush>,
+    pub(super) persist: Option<Persist>,
 }
 
 // SAFETY: the mapping belongs to no thread. Only copies that tolerate other accesses touch its bytes (`super::copy`).
@@ -52,9 +52,9 @@ impl Mapping {
         loop {
             let reserved = reserve / page * page;
             match map(file, usize::try_from(reserved).map_err(|_| Errno::NOMEM)?) {
-                Ok((base, is_writable, flush)) => {
+                Ok((base, is_writable, persist)) => {
                     let len = AtomicU64::new(size / page * page);
-                    return Ok(Mapping { base, reserved, len, is_writable, flush });
+                    return Ok(Mapping { base, reserved, len, is_writable, persist });
                 }
                 Err(Errno::NOMEM | Errno::OVERFLOW | Errno::INVAL) if reserve > least => {
                     reserve = (reserve / 2).max(least);
@@ -64,7 +64,7 @@ impl Mapping {
         }
     }
 
-    /// The address of the byte at `offset`, which [`Mapping::len`] covers, or covered a moment ago.
+    /// The address of the byte at `offset`. [`Mapping::len`] covers that byte, or covered it a moment ago.
     pub(super) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.reserved);
         self.base.wrapping_add(offset as usize)
@@ -103,7 +103,7 @@ impl Drop for Mapping {
 
 /// Maps `len` bytes, for writing if the file is open for writing. Uses `MAP_SYNC` where it works, also for reading: it
 /// works only on memory, and so tells memory from drives.
-fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), Errno> {
+fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<Persist>), Errno> {
     if file.0 < 0 {
         return Err(Errno::BADF);
     }
@@ -112,15 +112,15 @@ fn map(file: Handle, len: usize) -> Result<(*mut u8, bool, Option<LineFlush>), E
     // SAFETY: a new mapping at an address that the kernel chooses touches no memory that exists.
     let try_map = |access, flags| unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, flags, fd, 0) };
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    let flush = LineFlush::of_this_processor();
-    if flush.is_some() {
+    let persist = Persist::of_this_processor();
+    if persist.is_some() {
         // Files on drives refuse the flag by one errno or another. The mapping without it, below, shows other errors.
         let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         match try_map(both, synchronous) {
-            Ok(base) => return Ok((base.cast(), true, flush)),
+            Ok(base) => return Ok((base.cast(), true, persist)),
             Err(Errno::ACCESS | Errno::PERM) => {
                 if let Ok(base) = try_map(ProtFlags::READ, synchronous) {
-                    return Ok((base.cast(), false, flush));
+                    return Ok((base.cast(), false, persist));
                 }
             }
             Err(_) => {}

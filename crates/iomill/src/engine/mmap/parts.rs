@@ -40,13 +40,13 @@ pub struct MappedParts {
 #[derive(Debug, Default)]
 pub(super) struct MappedPart {
     pub(super) mapping: Current<Mapping>,
-    change: Mutex<Change>,
+    change: Mutex<PartState>,
     /// Rule 5: whether a system call has written since the last sync began.
     bypassed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Change {
+struct PartState {
     /// Rule 4: whether the part is forgotten.
     is_gone: bool,
     /// The number of requests until the next try to map.

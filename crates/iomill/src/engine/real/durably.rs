@@ -1,9 +1,9 @@
-//! [`Flusher`]: durable writes to several files at the same time.
+//! [`DurableWriter`]: durable writes to several files at the same time.
 //!
-//! Goals: the writes and flushes of several drives overlap, and need no thread if io_uring may be used. Non-goals:
+//! Goals: the writes and fsyncs of several drives overlap, and need no thread if io_uring may be used. Non-goals:
 //! thousands of writes. The log has up to three copies, and an opening writes a note on each drive.
 //!
-//! One operation both writes and flushes (`RWF_DSYNC`). The caller itself does the first file's, and io_uring those of
+//! One operation both writes and syncs (`RWF_DSYNC`). The caller itself does the first file's, and io_uring those of
 //! the others at the same time. For three files on one disk this takes about 85 us with direct I/O; the page cache and
 //! `fdatasync` take 115 us. Without io_uring, the other files are written one after the other, or from four on by
 //! short-lived threads.
@@ -21,14 +21,14 @@ use crate::sys::sync::{Mutex, give_way, lock};
 
 /// The most files that the ring, or threads, write at a time. Others are written afterwards.
 const CAPACITY: u32 = 32;
-/// The fewest files that get threads where there is no ring. A thread costs about a tenth of a flush.
+/// The fewest files that get threads where there is no ring. A thread costs about a tenth of an fsync.
 const FOR_THREADS: usize = 4;
 /// The number of tries of a system call that fails because the kernel lacks memory.
 const SUBMIT_TRIES: u32 = 1000;
 
 /// See the module.
 #[derive(Default)]
-pub struct Flusher {
+pub struct DurableWriter {
     ring: Mutex<Ring>,
 }
 
@@ -42,8 +42,8 @@ enum Ring {
     Refused,
 }
 
-impl Flusher {
-    /// See [`crate::engine::platform::Platform::write_and_flush`].
+impl DurableWriter {
+    /// See [`crate::engine::platform::Platform::write_and_sync`].
     pub fn write(&self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let Some((own, others)) = writes.split_first() else { return Vec::new() };
         if others.is_empty() {
@@ -87,7 +87,7 @@ fn write_all_here(writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
 }
 
 /// The result of a durable write. `written` is the kernel's answer. If the kernel refuses this kind of operation, it
-/// has written nothing, and a write and a flush follow instead.
+/// has written nothing, and a write and an fsync follow instead.
 fn end_of(write: &DurableWrite<'_>, written: io::Result<usize>) -> io::Result<()> {
     match written {
         Ok(bytes) if bytes == write.bytes.len() => Ok(()),
@@ -99,8 +99,8 @@ fn end_of(write: &DurableWrite<'_>, written: io::Result<usize>) -> io::Result<()
         // Interrupted before anything was done, as some file systems can be.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => write_here(write),
         Err(error) => {
-            // The kernel does not say whether it was the write or the flush that failed.
-            write.fs.flush_failures().note(error.raw_os_error());
+            // The kernel does not say whether it was the write or the fsync that failed.
+            write.fs.fsync_failures().note(error.raw_os_error());
             Err(error)
         }
     }
@@ -187,8 +187,8 @@ impl Ring {
             *self = Ring::Refused;
         }
         let unknown = |write: &DurableWrite<'_>| {
-            // Its flush may have failed.
-            write.fs.flush_failures().note(None);
+            // Its fsync may have failed.
+            write.fs.fsync_failures().note(None);
             let why = failure.as_ref().map_or_else(String::new, ToString::to_string);
             Err(io::Error::other(format!("io_uring did not say how the write ended: {why}")))
         };
@@ -200,9 +200,9 @@ impl Ring {
     }
 }
 
-impl std::fmt::Debug for Flusher {
+impl std::fmt::Debug for DurableWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Flusher").finish_non_exhaustive()
+        f.debug_struct("DurableWriter").finish_non_exhaustive()
     }
 }
 
@@ -212,46 +212,46 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
-    use crate::sys::flushes::Since;
     use crate::sys::fs::{DriveFs, Handle};
+    use crate::sys::fsyncs::Since;
     use crate::sys::real_fs::RealFs;
 
-    fn flushers() -> [Flusher; 2] {
-        [Flusher::default(), Flusher { ring: Mutex::new(Ring::Refused) }]
+    fn durable_writers() -> [DurableWriter; 2] {
+        [DurableWriter::default(), DurableWriter { ring: Mutex::new(Ring::Refused) }]
     }
 
     fn write_to<'a>(fs: &'a RealFs, file: &File, bytes: &'a [u8]) -> DurableWrite<'a> {
         DurableWrite { fs, handle: Handle(file.as_raw_fd()), bytes, offset: 5 }
     }
 
-    /// A durable write that fails may have failed in its flush, which concerns all files of the drive.
+    /// A durable write that fails may have failed in its fsync, which concerns all files of the drive.
     #[test]
-    fn a_durable_write_that_fails_counts_as_a_failed_flush() {
+    fn a_durable_write_that_fails_counts_as_a_failed_fsync() {
         let dir = tempfile::tempdir().unwrap();
         let fs = RealFs::attach(dir.path(), true).unwrap().as_own_device();
         let file = File::create(dir.path().join("f")).unwrap();
         let (write, since) = (write_to(&fs, &file, b"bytes"), Since::now());
         let fails = |errno| end_of(&write, Err(io::Error::from_raw_os_error(errno))).unwrap_err();
         assert_eq!(fails(libc::ENOSPC).raw_os_error(), Some(libc::ENOSPC));
-        assert!(!fs.flush_failures().any_since(since), "a full drive has lost nothing");
+        assert!(!fs.fsync_failures().any_since(since), "a full drive has lost nothing");
         assert_eq!(fails(libc::EIO).raw_os_error(), Some(libc::EIO));
-        assert!(fs.flush_failures().any_since(since));
+        assert!(fs.fsync_failures().any_since(since));
     }
 
     #[test]
-    fn all_files_are_written_and_flushed() {
+    fn all_files_are_written_and_synced() {
         let dir = tempfile::tempdir().unwrap();
         let fs = RealFs::attach(dir.path(), true).unwrap();
         // The last count is more than the ring takes.
         for count in [0, 1, 2, 3, CAPACITY as usize + 3] {
-            for flusher in flushers() {
+            for writer in durable_writers() {
                 let path = |at: usize| dir.path().join(at.to_string());
                 let files: Vec<File> = (0..count).map(|at| File::create(path(at)).unwrap()).collect();
                 for round in 1..20u8 {
                     let bytes: Vec<_> = (0..count).map(|at| vec![round.wrapping_mul(at as u8); 9000]).collect();
                     let writes: Vec<_> =
                         files.iter().zip(&bytes).map(|(file, bytes)| write_to(&fs, file, bytes)).collect();
-                    let results = flusher.write(&writes);
+                    let results = writer.write(&writes);
                     assert_eq!(results.len(), count);
                     assert!(results.iter().all(Result::is_ok), "{results:?}");
                 }
@@ -271,10 +271,10 @@ mod tests {
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let unwritten = File::open("/dev/null").unwrap();
         let kinds = [(&good, None), (&full, Some(libc::ENOSPC)), (&unwritten, Some(libc::EBADF))];
-        for flusher in flushers() {
+        for writer in durable_writers() {
             for order in [[0, 1, 2], [1, 0, 2], [1, 1, 0], [2, 2, 0], [0, 2, 1], [2, 1, 1], [2, 2, 2]] {
                 let writes = order.map(|at: usize| write_to(&fs, kinds[at].0, b"bytes"));
-                let found: Vec<_> = flusher.write(&writes).into_iter().map(|result| errno_of(&result)).collect();
+                let found: Vec<_> = writer.write(&writes).into_iter().map(|result| errno_of(&result)).collect();
                 assert_eq!(found, order.map(|at| kinds[at].1), "{order:?}");
             }
         }
@@ -286,7 +286,7 @@ mod tests {
 
     /// A ring that fails in the middle fails the writes that it has. Later writes go without it.
     #[test]
-    fn a_ring_that_fails_costs_its_flushes() {
+    fn a_ring_that_fails_costs_its_fsyncs() {
         let dir = tempfile::tempdir().unwrap();
         let fs = RealFs::attach(dir.path(), true).unwrap().as_own_device();
         let files: Vec<File> = (0..3).map(|at| File::create(dir.path().join(at.to_string())).unwrap()).collect();
@@ -296,9 +296,9 @@ mod tests {
         let other = File::open("/dev/null").unwrap();
         // SAFETY: both descriptors are open. The ring stays the owner of its number.
         assert!(unsafe { libc::dup2(other.as_raw_fd(), ring.as_raw_fd()) } >= 0);
-        let flusher = Flusher { ring: Mutex::new(Ring::Ready(Box::new(ring))) };
-        let failed: Vec<bool> = flusher.write(&writes).iter().map(Result::is_err).collect();
+        let writer = DurableWriter { ring: Mutex::new(Ring::Ready(Box::new(ring))) };
+        let failed: Vec<bool> = writer.write(&writes).iter().map(Result::is_err).collect();
         assert_eq!(failed, [false, true, true]);
-        assert!(flusher.write(&writes).iter().all(Result::is_ok));
+        assert!(writer.write(&writes).iter().all(Result::is_ok));
     }
 }

@@ -1,13 +1,13 @@
 //! The sums of an array's files: their places, and their entries in records. Non-goals: the sums themselves
 //! (`file::sums`).
 
-use super::{ArrayParts, Held, bytes_of, failed_at, start_of};
+use super::{ArrayParts, FilePlace, bytes_of, failed_at, start_of};
 use crate::catalog::{SUMS_IN_PARTS, sums_path};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
 use crate::file::backing::{Backing, Part};
 use crate::file::sums::{NONE, OpenSums, Opening, PartSums, Sums, UNKNOWN, Writing};
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::Ordering;
 
@@ -54,7 +54,7 @@ impl ArrayParts {
 
     /// A page of a small file that is not what was written.
     pub(super) fn wrong_page(&self, part: &Part, page: u64) -> Error {
-        let offset = self.now().and_then(Held::extent).map_or(0, start_of) + page * PAGE_BYTES as u64;
+        let offset = self.now().and_then(FilePlace::extent).map_or(0, start_of) + page * PAGE_BYTES as u64;
         Error::CorruptPage { file: self.name().to_owned(), page, drive: part.drive, path: part.path(), offset }
     }
 
@@ -71,7 +71,7 @@ impl ArrayParts {
     /// record of that place has them. Nothing is in flight.
     pub(super) fn move_sums(
         &self,
-        to: &Held,
+        to: &FilePlace,
         len: u64,
         record: impl FnOnce(Option<&[u8]>) -> Result<()>,
     ) -> Result<()> {
@@ -93,7 +93,7 @@ impl ArrayParts {
 
     pub(super) fn publish_with(&self, len: u64, sums: Option<&[u8]>) -> Result<()> {
         let held = self.now();
-        let extent = held.and_then(Held::extent);
+        let extent = held.and_then(FilePlace::extent);
         if self.draft.as_ref().is_some_and(|draft| draft.note_length(len, extent, sums)) {
             return Ok(());
         }

@@ -27,13 +27,13 @@ pub struct SumsMemory {
 #[derive(Debug, Default)]
 struct Queue {
     /// Of each page of sums in memory. Those of some others stay for a while.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<QueuedChunk>,
     /// The number of the next entry.
     next: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct QueuedChunk {
     part: Weak<dyn HasPages>,
     chunk: u64,
     number: u64,
@@ -63,7 +63,7 @@ impl SumsMemory {
     pub fn enter(&self, part: Weak<dyn HasPages>, number: u64, chunk: &Chunk) {
         let mut looks = {
             let mut queue = lock(&self.queue);
-            let entry = Entry { part, chunk: number, number: queue.next };
+            let entry = QueuedChunk { part, chunk: number, number: queue.next };
             chunk.set_entry(entry.number);
             queue.next += 1;
             queue.entries.push_back(entry);
@@ -87,7 +87,7 @@ impl SumsMemory {
     }
 
     /// The entry at the head of the queue, if there are too many.
-    fn next(&self) -> Option<Entry> {
+    fn next(&self) -> Option<QueuedChunk> {
         let mut queue = lock(&self.queue);
         if queue.entries.len() > self.most { queue.entries.pop_front() } else { None }
     }

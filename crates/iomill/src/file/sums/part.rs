@@ -17,8 +17,8 @@ use super::page::{CHUNK_PAGES, Chunk, Identity, NONE, UNKNOWN};
 use super::zones::{Head, ZONE_CHUNKS, ZONE_PAGES, Zone, Zones};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::sys::flushes::{Earliest, Since};
-use crate::sys::fs::{Access, DriveFile, DriveFs, check_flushes};
+use crate::sys::fs::{Access, DriveFile, DriveFs, check_fsyncs};
+use crate::sys::fsyncs::{Earliest, Since};
 use crate::sys::hash::NumberHasher;
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::{Mutex, RwLock, lock, read, write};
@@ -31,7 +31,7 @@ const REMAKE_PAGES: usize = 64;
 /// The most pages that cannot be read where sums are made anew. With more of them the drive may have failed.
 const UNREAD_MOST: usize = 16;
 
-/// The most zones that become clean by one flush: their sums are those of 16 GiB.
+/// The most zones that become clean by one fsync: their sums are those of 16 GiB.
 const SETTLED_MOST: usize = 256;
 
 /// Which zones become clean.
@@ -65,8 +65,8 @@ pub struct PartSums {
     written: Mutex<WrittenHead>,
     /// Held while pages of sums are written, from the look at their marks on.
     writes: Mutex<()>,
-    /// The moment before pages of sums left memory that no flush has covered.
-    unflushed: Earliest,
+    /// The moment before pages of sums left memory that no fsync has covered.
+    unsynced: Earliest,
 }
 
 /// The sums of a part that is open. When this is dropped, no thread writes to their file any more.
@@ -146,11 +146,11 @@ impl PartSums {
             zones: Mutex::default(),
             written: Mutex::new(WrittenHead { version: 0, is_durable: true }),
             writes: Mutex::new(()),
-            unflushed: Earliest::new(None),
+            unsynced: Earliest::new(None),
         };
         sums.read_head(pages.div_ceil(ZONE_PAGES))?;
         if is_writer {
-            // What a crash, or a later catalog, has left behind the end must not come back when the part grows.
+            // What a crash, or a later catalog, has left past the end must not come back when the part grows.
             let since = Since::now();
             if sums.cut_file(used)? {
                 sums.file()?.sync_since(since)?;
@@ -432,12 +432,12 @@ impl PartSums {
         if !is_named {
             return Ok(());
         }
-        // It needs no flush: the head before names more zones.
+        // It needs no fsync: the head before names more zones.
         let marked = lock(&self.zones).marked();
         self.write_head(&mut written, marked)
     }
 
-    /// Makes the sums of zones durable. `end` is the first page of sums behind the part. Those in memory behind it are
+    /// Makes the sums of zones durable. `end` is the first page of sums past the part. Those in memory after it are
     /// written, too: they may be of a write that has not made the file longer yet.
     fn write_zones(
         self: &Arc<Self>,
@@ -446,10 +446,10 @@ impl PartSums {
         sum_of: impl Fn(u64, &[u8]) -> u32,
     ) -> Result<()> {
         // Pages of sums that have left memory must be on the drive, too.
-        let (file, left) = (self.file()?, self.unflushed.take());
+        let (file, left) = (self.file()?, self.unsynced.take());
         let stale = |zone: &Zone| if zone.is_stale { end } else { 0 };
         file.durably(|| zones.iter().try_for_each(|(at, zone)| self.write_zone(*at, stale(zone), &sum_of)))?;
-        left.map_or(Ok(()), |since| check_flushes(&**file.fs(), since))
+        left.map_or(Ok(()), |since| check_fsyncs(&**file.fs(), since))
     }
 
     /// The pages in these ranges, which go up, are to become zeros, and the part ends with the last of them. An empty
@@ -487,7 +487,7 @@ impl PartSums {
         let _written = lock(&self.written);
         let end = last.start.div_ceil(CHUNK_PAGES);
         {
-            // No page of sums behind the end is written any more.
+            // No page of sums past the end is written any more.
             let (_writing, since) = (lock(&self.writes), Since::now());
             write(&self.chunks).retain(|number, _| *number < end);
             if self.cut_file(last.start)? {
@@ -506,7 +506,7 @@ impl PartSums {
     }
 }
 
-/// Reads what a file has from an offset on, and leaves the memory behind its end as it is. An error if the drive
+/// Reads what a file has from an offset on, and leaves the memory past its end as it is. An error if the drive
 /// returns less: zeros in place of sums would make every page wrong, and would stay.
 fn read_there(file: &DriveFile, bytes: &mut [u8], offset: u64) -> Result<()> {
     let read = file.fs().read_at(file.handle(), bytes, offset).map_err(failed_at("read", file, offset))?;

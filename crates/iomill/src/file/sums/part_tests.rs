@@ -102,7 +102,7 @@ fn sums_behind_the_length_are_written_too() {
     }
 }
 
-/// Of the two heads, one is durable at any moment. A head that no flush has covered is written over by the next one.
+/// Of the two heads, one is durable at any moment. A head that no fsync has covered is written over by the next one.
 #[test]
 fn a_durable_head_stays_until_another_is() {
     let dir = scratch();
@@ -111,7 +111,7 @@ fn a_durable_head_stays_until_another_is() {
         write(&sums, zone * ZONE_PAGES, 77, 2 * zone);
     }
     for round in 0..6 {
-        // Makes a zone clean, without a flush of its head.
+        // Makes a zone clean, without an fsync of its head.
         sums.settle(Settling { before: 2 * round + 1 }, 20 * ZONE_PAGES, none).unwrap();
         let durable = heads(dir.path()).into_iter().flatten().min_by_key(|head| head.version).unwrap();
         write(&sums, (10 + round) * ZONE_PAGES, 77, 2 * round + 10);
@@ -206,7 +206,7 @@ fn a_part_of_4_pib_takes_little_memory() {
     assert!(sums.is_stale());
     assert_eq!(sums.loaded(pages - 1, none).unwrap(), NONE);
     write(&sums, 7, 77, 1);
-    // A writer of a short file clears what is behind its end.
+    // A writer of a short file clears what is past its end.
     let zones = sums.zones_of_cut(&[10..10, 20..pages], none).unwrap().unwrap();
     assert_eq!(zones, BTreeSet::from([0]));
     sums.end_cut(&[10..10, 20..pages], none).unwrap();

@@ -28,7 +28,7 @@ const BITS: u64 = ((PAGE_BYTES - BITS_AT) * 8) as u64;
 pub struct Zone {
     /// The head names it durably.
     pub is_marked: bool,
-    /// An earlier opening has left its mark, or a flush has failed, so its sums on the drive are doubtful.
+    /// An earlier opening has left its mark, or an fsync has failed, so its sums on the drive are doubtful.
     pub is_stale: bool,
     /// Its pages of sums that this opening has written since, as bits. They need not be durable.
     pub written: u16,

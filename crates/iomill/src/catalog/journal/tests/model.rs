@@ -11,7 +11,7 @@ pub enum Step {
     Create(u8),
     Rename(u8, u8),
     Delete(u8),
-    /// An attribute of so many bytes.
+    /// An attribute of this number of bytes.
     Attribute(u8, u16),
     /// Forgets all deleted files.
     Bury,

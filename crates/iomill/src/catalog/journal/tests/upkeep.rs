@@ -4,7 +4,7 @@ use super::*;
 use crate::catalog::log::writer::LogPlace;
 use crate::catalog::tests::world::World;
 
-/// Makes changes until the drives hold a flush back, and many more meanwhile. Returns how many.
+/// Makes changes until the drives hold an fsync back, and many more meanwhile. Returns how many.
 fn changes_beside(journal: &Journal, world: &World, held: &'static str) -> u32 {
     world.inner().held = Some(held);
     let mut made = 0;
@@ -16,13 +16,13 @@ fn changes_beside(journal: &Journal, world: &World, held: &'static str) -> u32 {
         change(journal, &Step::Delete((made % 90 + 30) as u8 % 90), true).unwrap();
         made += 1;
         beside += u32::from(world.inner().waits_held > 0);
-        assert!(made < 100_000, "nothing of `{held}` is flushed");
+        assert!(made < 100_000, "nothing of `{held}` is synced");
     }
     made
 }
 
 /// No change waits for a checkpoint (C25), nor for the next segment as long as there is room in the last one (C29).
-/// Their flushes do not end before the changes do.
+/// Their fsyncs do not end before the changes do.
 #[test]
 fn changes_wait_for_no_checkpoint_and_no_segment() {
     for held in [".checkpoint", ".segment"] {
@@ -240,9 +240,9 @@ fn a_checkpoint_takes_files_and_layouts_of_any_size() {
     let mut machine = Machine::new(2);
     let journal = machine.open().unwrap();
     change(&journal, &Step::Create(0), true).unwrap();
-    let push_many = |count: u32, push: &dyn Fn(u32, &mut super::super::Change)| {
+    let push_many = |count: u32, push: &dyn Fn(u32, &mut super::super::ChangeRecords)| {
         for first in (0..count).step_by(100) {
-            let add = |_: &Files, change: &mut super::super::Change| {
+            let add = |_: &Files, change: &mut super::super::ChangeRecords| {
                 (first..first + 100).for_each(|at| push(at, change));
                 Ok(())
             };
@@ -285,7 +285,7 @@ fn a_checkpoint_has_layouts_that_come_beside_it() {
     let mut machine = Machine::new(2);
     let journal = machine.open().unwrap();
     for at in 0..1000_u32 {
-        let add = |files: &Files, change: &mut super::super::Change| {
+        let add = |files: &Files, change: &mut super::super::ChangeRecords| {
             let layout = LayoutRecord { number: at + 1, block_bytes: (at + 1) * 4096, ..layout() };
             change.push(&LogRecord::Layout(layout));
             change.push(&LogRecord::File(FileRecord {

@@ -41,7 +41,7 @@ impl Platform for World {
             }
             inner.disks[disk].dirs.insert(String::new(), Dir::default());
         }
-        Ok(Arc::new(MemFs { world: self.clone(), location: path.to_owned(), disk, flush_failures: Arc::default() }))
+        Ok(Arc::new(MemFs { world: self.clone(), location: path.to_owned(), disk, fsync_failures: Arc::default() }))
     }
 
     fn neighbours(&self, _: &Path) -> Vec<PathBuf> {

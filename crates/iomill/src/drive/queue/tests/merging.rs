@@ -61,7 +61,7 @@ impl Bench {
         self.drive.requests.iter().skip(before).map(shape).collect()
     }
 
-    /// Ends the oldest request after so many bytes, or all.
+    /// Ends the oldest request, after a number of bytes or after all.
     pub(super) fn end(&mut self, len: Option<usize>) {
         let request = self.drive.requests.pop_front().unwrap();
         let completion = self.drive.transfer(&request, len.unwrap_or(request.len as usize));
@@ -163,7 +163,7 @@ fn memory_that_touches_stays_in_one_place_and_registered() {
     bench.push(pieces[..4].iter().copied());
     bench.queue.dispatch(&mut bench.drive);
     bench.push(pieces[4..].iter().copied());
-    bench.queue.flush();
+    bench.queue.unplug();
     bench.queue.dispatch(&mut bench.drive);
     let memories: Vec<_> = bench.drive.requests.iter().map(|request| request.memory).collect();
     assert!(matches!(memories[0], Memory::One { buf, region: 3 } if buf == start), "{memories:?}");
@@ -263,7 +263,7 @@ fn a_stream_gathers_while_the_drive_is_busy_and_no_other_piece_waits() {
     assert_eq!(bench.dispatched(), [(4, 4)], "never more than the plug");
     bench.push_pages(Op::Read, [8]);
     assert_eq!(bench.dispatched(), []);
-    bench.queue.flush();
+    bench.queue.unplug();
     assert_eq!(bench.dispatched(), [(8, 1)], "a caller waits");
     bench.push_pages(Op::Read, [9]);
     assert_eq!(bench.dispatched(), []);

@@ -1,4 +1,4 @@
-//! Pages of sums on their way from memory to the drive. Non-goals: flushes, and the head.
+//! Pages of sums on their way from memory to the drive. Non-goals: fsyncs, and the head.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use crate::error::Result;
 use crate::file::sums::memory::HasPages;
 use crate::file::sums::page::Chunk;
 use crate::file::sums::zones::ZONE_CHUNKS;
-use crate::sys::flushes::Since;
+use crate::sys::fsyncs::Since;
 use crate::sys::sync::{Ordering, lock, read, write};
 
 impl HasPages for PartSums {
-    /// The write needs no flush: the zone is marked, or the file is a draft. The sync that makes the zone clean reports
+    /// The write needs no fsync: the zone is marked, or the file is a draft. The sync that makes the zone clean reports
     /// an error.
     fn forget(&self, number: u64, entry: u64) -> Result<bool> {
         let _writing = lock(&self.writes);
@@ -46,7 +46,7 @@ impl PartSums {
         if !chunk.is_dirty.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.unflushed.note(Since::now());
+        self.unsynced.note(Since::now());
         self.write_chunks(&[(number, chunk)], false)
     }
 
@@ -118,7 +118,7 @@ impl PartSums {
         Ok(())
     }
 
-    /// After a failed flush the drive may have lost any page of sums that this opening has written. Those in memory are
+    /// After a failed fsync the drive may have lost any page of sums that this opening has written. Those in memory are
     /// written again, and the others are recomputed when they are needed.
     pub(super) fn doubt_written(&self) {
         let _writing = lock(&self.writes);

@@ -1,26 +1,26 @@
-//! [`Row`]: the words of one owner, and what each of them counts.
+//! [`Bank`]: the words of one owner, and what each of them counts.
 
 use std::sync::atomic::AtomicU64;
 
-/// The number of words in a row. A row is then eight pairs of cache lines, and no two rows share one.
-pub(super) const ROW_WORDS: usize = 128;
-pub(super) const ROW_BYTES: usize = ROW_WORDS * 8;
-/// The most rows on a board. Later owners count in plain memory.
-pub(super) const ROWS_MAX: usize = 1 << 14;
+/// The number of words in a bank. A bank is then eight pairs of cache lines, and no two banks share one.
+pub(super) const BANK_WORDS: usize = 128;
+pub(super) const BANK_BYTES: usize = BANK_WORDS * 8;
+/// The most banks on a board. Later owners count in plain memory.
+pub(super) const BANKS_MAX: usize = 1 << 14;
 
-/// The memory of all rows in bytes.
-pub(crate) const ROWS_BYTES: u64 = (ROWS_MAX * ROW_BYTES) as u64;
+/// The memory of all banks in bytes.
+pub(crate) const BANKS_BYTES: u64 = (BANKS_MAX * BANK_BYTES) as u64;
 
-/// The word of a row that holds its kind: 0 is none yet.
+/// The word of a bank that holds its kind: 0 is none yet.
 pub(super) const KIND_WORD: usize = 0;
 pub(super) const KIND_THREAD: u64 = 1;
-/// The kind of drive 0's rows. Drive 1's is one more, and so on.
+/// The kind of drive 0's banks. Drive 1's is one more, and so on.
 pub(super) const KIND_DRIVE: u64 = 2;
-/// The first word of the histogram in a drive's row.
+/// The first word of the histogram in a drive's bank.
 pub(super) const LATENCY_WORD: usize = 16;
 
 #[repr(C, align(1024))]
-pub(super) struct Row(pub(super) [AtomicU64; ROW_WORDS]);
+pub(super) struct Bank(pub(super) [AtomicU64; BANK_WORDS]);
 
 /// The counters of a thread for an array. Their numbers are part of the published format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,7 +74,7 @@ pub(super) fn way_out(at: usize) -> Option<usize> {
 
 /// The instruction that writes a line back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LineFlush {
+pub(super) enum Persist {
     /// `clwb`: the line stays in the cache.
     #[cfg(target_arch = "x86_64")]
     Clwb,
@@ -86,9 +86,9 @@ pub(super) enum LineFlush {
     CleanToPersistence,
 }
 
-impl LineFlush {
+impl Persist {
     /// The best instruction of this processor. `None` if it has none: then the kernel must make parts durable.
-    pub(super) fn of_this_processor() -> Option<LineFlush> {
+    pub(super) fn of_this_processor() -> Option<Persist> {
         #[cfg(target_arch = "x86_64")]
         {
             const FEATURES: u32 = 7;
@@ -105,21 +105,21 @@ impl LineFlush {
                 std::arch::x86_64::__cpuid_count(FEATURES, 0).ebx
             };
             if features & (1 << 24) != 0 {
-                return Some(LineFlush::Clwb);
+                return Some(Persist::Clwb);
             }
-            (features & (1 << 23) != 0).then_some(LineFlush::ClflushOpt)
+            (features & (1 << 23) != 0).then_some(Persist::ClflushOpt)
         }
         #[cfg(target_arch = "aarch64")]
         {
             // SAFETY: reads a word that the kernel passed at the start of the process.
             let features = unsafe { libc::getauxval(libc::AT_HWCAP) };
-            (features & libc::HWCAP_DCPOP != 0).then_some(LineFlush::CleanToPersistence)
+            (features & libc::HWCAP_DCPOP != 0).then_some(Persist::CleanToPersistence)
         }
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         None
     }
 
-    /// Begins to write back all lines of a range; [`LineFlush::fence`] waits for them. Returns `false` if a page of the
+    /// Begins to write back all lines of a range; [`Persist::fence`] waits for them. Returns `false` if a page of the
     /// range is missing.
     ///
     /// # Safety
@@ -133,11 +133,11 @@ impl LineFlush {
         let left = unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
-                LineFlush::Clwb => clwb::run(line, lines),
+                Persist::Clwb => clwb::run(line, lines),
                 #[cfg(target_arch = "x86_64")]
-                LineFlush::ClflushOpt => clflushopt::run(line, lines),
+                Persist::ClflushOpt => clflushopt::run(line, lines),
                 #[cfg(target_arch = "aarch64")]
-                LineFlush::CleanToPersistence => cvap::run(line, lines),
+                Persist::CleanToPersistence => cvap::run(line, lines),
             }
         };
         left == 0
@@ -161,13 +161,13 @@ mod tests {
 
     #[test]
     fn bytes_stay_as_they_are() {
-        let Some(flush) = LineFlush::of_this_processor() else { return };
+        let Some(persist) = Persist::of_this_processor() else { return };
         let bytes: Vec<u8> = (0..1000u32).map(|i| i as u8).collect();
         let expected = bytes.clone();
         for (at, len) in [(0, 1000), (1, 1), (63, 2), (500, 0)] {
             // SAFETY: the range lies in the vector.
-            assert!(unsafe { flush.write_back(bytes.as_ptr().add(at), len) });
-            flush.fence();
+            assert!(unsafe { persist.write_back(bytes.as_ptr().add(at), len) });
+            persist.fence();
         }
         assert!(bytes == expected);
     }

@@ -1,15 +1,15 @@
-//! [`Flushes`]: the flushes of a file with many writers, and the writes that each flush covers. [`FlushFailures`]: the
-//! failed flushes of a drive, which may have lost writes of any file. Non-goals: flushing, and turns.
+//! [`Fsyncs`]: the fsyncs of a file with many writers, and the writes that each fsync covers. [`FsyncFailures`]: the
+//! failed fsyncs of a drive, which may have lost writes of any file. Non-goals: syncing, and turns.
 //!
 //! Rules:
-//! 1. A flush covers each write that ended before the flush began. So a caller takes a stamp after its write: the
-//!    number of flushes that have begun.
-//! 2. The write is durable once a flush with a higher number has succeeded. It may be another caller's.
-//! 3. One flush runs at a time. So flushes end in the order in which they began.
-//! 4. A failed flush concerns the whole drive. The drive may have lost any file's writes since that file's own last
-//!    flush, and that file's next flush may succeed all the same. So a writer notes the process's number of failed
-//!    flushes before a write begins, and a file keeps the least of them that no flush has covered. If a flush of the
-//!    drive has failed since, the file's own flush counts as failed, too. Directories and their entries likewise.
+//! 1. An fsync covers each write that ended before the fsync began. So a caller takes a stamp after its write: the
+//!    number of fsyncs that have begun.
+//! 2. The write is durable once an fsync with a higher number has succeeded. It may be another caller's.
+//! 3. One fsync runs at a time. So fsyncs end in the order in which they began.
+//! 4. A failed fsync concerns the whole drive. The drive may have lost any file's writes since that file's own last
+//!    fsync, and that file's next fsync may succeed all the same. So a writer notes the process's number of failed
+//!    fsyncs before a write begins, and a file keeps the least of them that no fsync has covered. If an fsync of the
+//!    drive has failed since, the file's own fsync counts as failed, too. Directories and their entries likewise.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64 as Counter;
@@ -19,10 +19,10 @@ use super::errno::{ErrnoClass, classify};
 use super::process::PerProcess;
 use super::sync::{AtomicU64, Ordering, fence};
 
-/// The failed flushes of all drives of the process.
+/// The failed fsyncs of all drives of the process.
 static FAILED: Counter = Counter::new(0);
 
-/// A moment, as the number of flushes that had failed in the process, on any drive (rule 4).
+/// A moment, as the number of fsyncs that had failed in the process, on any drive (rule 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Since(pub(crate) u64);
 
@@ -35,7 +35,7 @@ impl Since {
     }
 }
 
-/// The first of the moments at which changes began that no flush has covered.
+/// The first of the moments at which changes began that no fsync has covered.
 #[derive(Debug)]
 pub struct Earliest(AtomicU64);
 
@@ -62,16 +62,16 @@ impl Earliest {
     }
 }
 
-/// The failed flushes of a drive: the number of the last one among all of the process, or 0 (rule 4).
+/// The failed fsyncs of a drive: the number of the last one among all of the process, or 0 (rule 4).
 #[derive(Debug, Default)]
-pub struct FlushFailures(Counter);
+pub struct FsyncFailures(Counter);
 
 /// The failures of each device in use, by the device's number.
-static OF_DEVICES: PerProcess<Mutex<BTreeMap<u64, Weak<FlushFailures>>>> = PerProcess::empty();
+static OF_DEVICES: PerProcess<Mutex<BTreeMap<u64, Weak<FsyncFailures>>>> = PerProcess::empty();
 
-impl FlushFailures {
+impl FsyncFailures {
     /// The failures of a device. All directories on the device share them.
-    pub fn of_device(device: u64) -> Arc<FlushFailures> {
+    pub fn of_device(device: u64) -> Arc<FsyncFailures> {
         let mut known = OF_DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(failures) = known.get(&device).and_then(Weak::upgrade) {
             return failures;
@@ -82,14 +82,14 @@ impl FlushFailures {
         failures
     }
 
-    /// Whether a flush of the drive has failed since a moment.
+    /// Whether an fsync of the drive has failed since a moment.
     pub fn any_since(&self, since: Since) -> bool {
         // Acquire: pairs with the Release in `note`.
         self.0.load(Ordering::Acquire) > since.0
     }
 
-    /// Counts a failed flush with this errno. A lack of space or memory does not count: it is no fault of the drive. A
-    /// file system that became read-only counts: it has dropped unwritten data, and the next flush may succeed.
+    /// Counts a failed fsync with this errno. A lack of space or memory does not count: it is no fault of the drive. A
+    /// file system that became read-only counts: it has dropped unwritten data, and the next fsync may succeed.
     /// Release: pairs with the Acquire in `any_since` and `Since::now`.
     pub fn note(&self, errno: Option<i32>) {
         let is_harmless = matches!(errno.map(classify), Some(ErrnoClass::Retry | ErrnoClass::Caller | ErrnoClass::Bug));
@@ -99,31 +99,31 @@ impl FlushFailures {
         }
     }
 
-    /// The same as `watch`. An error, too, if another flush of the drive has failed since a moment.
-    pub fn watch_since<T>(&self, since: Since, flushed: std::io::Result<T>) -> std::io::Result<T> {
-        let flushed = self.watch(flushed)?;
-        if self.any_since(since) { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(flushed) }
+    /// The same as `watch`. An error, too, if another fsync of the drive has failed since a moment.
+    pub fn watch_since<T>(&self, since: Since, synced: std::io::Result<T>) -> std::io::Result<T> {
+        let synced = self.watch(synced)?;
+        if self.any_since(since) { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(synced) }
     }
 
-    /// Returns the result of a flush, and counts a failure.
-    pub fn watch<T>(&self, flushed: std::io::Result<T>) -> std::io::Result<T> {
-        flushed.inspect_err(|error| self.note(error.raw_os_error()))
+    /// Returns the result of an fsync, and counts a failure.
+    pub fn watch<T>(&self, synced: std::io::Result<T>) -> std::io::Result<T> {
+        synced.inspect_err(|error| self.note(error.raw_os_error()))
     }
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Flushes {
-    /// The number of flushes that have begun.
+pub struct Fsyncs {
+    /// The number of fsyncs that have begun.
     begun: AtomicU64,
-    /// The number of the last flush that has succeeded.
+    /// The number of the last fsync that has succeeded.
     ended: AtomicU64,
 }
 
-impl Flushes {
+impl Fsyncs {
     /// The stamp of a write that has ended (rule 1).
     pub fn stamp(&self) -> u64 {
-        // SeqCst: pairs with the fence in `run`. A flush that this load does not count begins after the write.
+        // SeqCst: pairs with the fence in `run`. An fsync that this load does not count begins after the write.
         fence(Ordering::SeqCst);
         self.begun.load(Ordering::Relaxed)
     }
@@ -134,15 +134,15 @@ impl Flushes {
         self.ended.load(Ordering::Acquire) > stamp
     }
 
-    /// Flushes, unless a flush has covered the stamp already. The caller keeps rule 3.
-    pub fn run<E>(&self, stamp: u64, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    /// Calls `fsync`, unless an fsync has covered the stamp already. The caller keeps rule 3.
+    pub fn run<E>(&self, stamp: u64, fsync: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         if self.cover(stamp) {
             return Ok(());
         }
         let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         // SeqCst: pairs with the fence in `stamp`.
         fence(Ordering::SeqCst);
-        flush()?;
+        fsync()?;
         // Release: pairs with the Acquire in `cover`.
         self.ended.store(number, Ordering::Release);
         Ok(())
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn only_failures_of_the_drive_count() {
-        let (failures, of_another_drive) = (FlushFailures::default(), FlushFailures::default());
+        let (failures, of_another_drive) = (FsyncFailures::default(), FsyncFailures::default());
         for errno in [Some(libc::ENOSPC), Some(libc::ENOMEM), Some(libc::EBADF)] {
             let since = Since::now();
             failures.note(errno);
@@ -171,25 +171,25 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_the_writes_that_ended_before_it() {
-        let (flushes, mut runs) = (Flushes::default(), 0);
+    fn an_fsync_covers_the_writes_that_ended_before_it() {
+        let (fsyncs, mut runs) = (Fsyncs::default(), 0);
         let mut run = |stamp, result: Result<(), ()>| {
             let before = runs;
-            let done = flushes.run(stamp, || {
+            let done = fsyncs.run(stamp, || {
                 runs += 1;
                 result
             });
             (done, runs - before)
         };
-        let (early, same) = (flushes.stamp(), flushes.stamp());
+        let (early, same) = (fsyncs.stamp(), fsyncs.stamp());
         assert_eq!(run(early, Ok(())), (Ok(()), 1));
-        assert_eq!(run(same, Ok(())), (Ok(()), 0), "one flush is enough for both");
-        let late = flushes.stamp();
-        assert!(!flushes.cover(late));
+        assert_eq!(run(same, Ok(())), (Ok(()), 0), "one fsync is enough for both");
+        let late = fsyncs.stamp();
+        assert!(!fsyncs.cover(late));
         assert_eq!(run(late, Err(())), (Err(()), 1));
-        assert!(!flushes.cover(late), "a flush that failed covers nothing");
+        assert!(!fsyncs.cover(late), "an fsync that failed covers nothing");
         assert_eq!(run(late, Ok(())), (Ok(()), 1));
-        assert!(flushes.cover(late));
+        assert!(fsyncs.cover(late));
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
 mod models {
     use loom::thread;
 
-    use super::{AtomicU64, Flushes, Ordering};
+    use super::{AtomicU64, Fsyncs, Ordering};
     use crate::sys::sync::{Arc, Mutex, lock, model};
 
     /// A drive with a cache of its own. Each bit is a write.
@@ -209,31 +209,31 @@ mod models {
 
     #[derive(Default)]
     struct Part {
-        flushes: Flushes,
+        fsyncs: Fsyncs,
         drive: Drive,
         turn: Mutex<()>,
     }
 
     fn write_and_sync(part: &Part, bit: u64) {
         part.drive.holds.fetch_or(bit, Ordering::Relaxed);
-        let stamp = part.flushes.stamp();
+        let stamp = part.fsyncs.stamp();
         let turn = lock(&part.turn);
-        let flush = || {
+        let fsync = || {
             let holds = part.drive.holds.load(Ordering::Relaxed);
             part.drive.durable.fetch_or(holds, Ordering::Relaxed);
             Ok::<(), ()>(())
         };
-        part.flushes.run(stamp, flush).unwrap();
+        part.fsyncs.run(stamp, fsync).unwrap();
         drop(turn);
         assert!(part.drive.durable.load(Ordering::Relaxed) & bit != 0, "write {bit} is said to be durable");
     }
 
-    /// Only a write that a flush has covered counts as durable.
+    /// Only a write that an fsync has covered counts as durable.
     ///
-    /// Seen to fail when `cover` took a flush with the stamp's own number, and when the flush was counted as begun only
+    /// Seen to fail when `cover` took an fsync with the stamp's own number, and when the fsync was counted as begun only
     /// after its end.
     #[test]
-    fn loom_flushes_cover_what_they_say() {
+    fn loom_fsyncs_cover_what_they_say() {
         model(|| {
             let part = Arc::new(Part::default());
             let threads: Vec<_> = [1, 2].map(|bit| (Arc::clone(&part), bit)).into_iter().collect();

@@ -1,4 +1,4 @@
-//! Failed flushes: which files report them, and that no sync succeeds for bytes that may be lost.
+//! Failed fsyncs: which files report them, and that no sync succeeds for bytes that may be lost.
 
 use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
@@ -7,18 +7,18 @@ fn options(world: &World) -> ArrayOptions {
     ArrayOptions::new().platform(world.platform()).cache_bytes(0)
 }
 
-/// Fails the next flush of a file with this in its path.
-fn fail_flush(world: &World, path: &str) {
+/// Fails the next fsync of a file with this in its path.
+fn fail_fsync(world: &World, path: &str) {
     world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).path(path)));
 }
 
-/// Lets the next operation of this kind on a file with this in its path succeed, while the flush of another file of the
+/// Lets the next operation of this kind on a file with this in its path succeed, while the fsync of another file of the
 /// drive fails.
 fn fail_beside_a(kind: Kind, world: &World, path: &str) {
     world.faults(|faults| faults.inject(Injection::new(kind, Fault::Beside).path(path).drive(0)));
 }
 
-/// The same for its next flush.
+/// The same for its next fsync.
 fn fail_beside(world: &World, path: &str) {
     fail_beside_a(Kind::Sync, world, path);
 }
@@ -27,7 +27,7 @@ fn struck(world: &World) -> bool {
     world.faults(|faults| faults.pending()) == 0
 }
 
-/// After a crash that loses all unflushed writes, a file has its bytes if its sync was `Ok`.
+/// After a crash that loses all unsynced writes, a file has its bytes if its sync was `Ok`.
 fn assert_survives(world: &World, name: &str, wanted: &[u8], context: &str) {
     world.reboot();
     let array = options(world).open(world.path(0)).unwrap();
@@ -45,10 +45,10 @@ fn victim(array: &Array) -> File {
     file
 }
 
-/// A flush of a shared part that fails, fails all files with unflushed bytes there. The flush may be that of a growth,
+/// An fsync of a shared part that fails, fails all files with unsynced bytes there. The fsync may be that of a growth,
 /// a put, a sync or a move.
 #[test]
-fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
+fn all_files_of_a_shared_part_report_its_failed_fsync() {
     type Cause = fn(&Array) -> iomill::Result<()>;
     let causes: [(&str, Cause); 4] = [
         ("a growth", |array| {
@@ -71,11 +71,11 @@ fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
         let array = options(&world).create(world.paths()).unwrap();
         let file = victim(&array);
         if what == "a growth" {
-            // Without a flush of the part the first growth ends at its 256 pages.
+            // Without an fsync of the part the first growth ends at its 256 pages.
             (0..15).for_each(|at| drop(array.put(&format!("f{at}"), &[9; 65536], &PutOptions::new()).unwrap()));
         }
         file.write_at(&[2; 4096], 0).unwrap();
-        fail_flush(&world, "shared/");
+        fail_fsync(&world, "shared/");
         assert!(cause(&array).is_err(), "{what}");
         assert!(struck(&world), "{what}");
         let synced = file.sync();
@@ -88,10 +88,10 @@ fn all_files_of_a_shared_part_hear_of_its_failed_flush() {
     }
 }
 
-/// A failed flush concerns the whole drive. Files with bytes there that no flush has covered since take no more writes.
+/// A failed fsync concerns the whole drive. Files with bytes there that no fsync has covered since take no more writes.
 /// Others go on: those without such bytes, and those on other drives.
 #[test]
-fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
+fn a_failed_fsync_concerns_all_that_was_written_to_its_drive() {
     for (seed, path) in ["parts/", "shared/"].into_iter().enumerate() {
         let world = World::new(seed as u64).with_drives(2, DriveModel::default());
         let array = options(&world).create(world.paths()).unwrap();
@@ -115,9 +115,9 @@ fn a_failed_flush_concerns_all_that_was_written_to_its_drive() {
         for file in [&written, &elsewhere, &cause] {
             file.write_at(&[2; 10], 0).unwrap();
         }
-        fail_flush(&world, path);
+        fail_fsync(&world, path);
         assert!(cause.sync().is_err() && struck(&world));
-        // Writes after the failure are covered by their own flush.
+        // Writes after the failure are covered by their own fsync.
         clean.write_at(&[2; 10], 0).unwrap();
         clean.sync().unwrap();
         elsewhere.sync().unwrap();
@@ -154,7 +154,7 @@ fn lack_of_space_concerns_its_own_file() {
 
 /// A group of the log may be lost with the other writes of its drive. Its copy is abandoned, or the outcome is unknown.
 #[test]
-fn a_group_may_be_lost_by_the_failed_flush_of_another_file() {
+fn a_group_may_be_lost_by_the_failed_fsync_of_another_file() {
     for drives in [1, 2] {
         let world = World::new(4).with_drives(drives, DriveModel::default());
         let array = options(&world).create(world.paths()).unwrap();
@@ -180,10 +180,10 @@ fn a_group_may_be_lost_by_the_failed_flush_of_another_file() {
     }
 }
 
-/// A call's own writes and flushes may be lost in the same way: zeros of new pages, and bytes that move. Then the call
+/// A call's own writes and fsyncs may be lost in the same way: zeros of new pages, and bytes that move. Then the call
 /// fails.
 #[test]
-fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
+fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_fsync_of_another_file() {
     let world = World::new(5).with_drives(1, DriveModel::default());
     let array = options(&world).create(world.paths()).unwrap();
     let assert_lost = |result: iomill::Result<()>, what: &str| {
@@ -205,10 +205,10 @@ fn new_pages_and_moved_bytes_may_be_lost_by_the_failed_flush_of_another_file() {
     }
 }
 
-/// A write in flight when another file's flush fails may be lost, however late its completion is taken; also the write
+/// A write in flight when another file's fsync fails may be lost, however late its completion is taken; also the write
 /// of a page that is flushed.
 #[test]
-fn a_write_under_way_may_be_lost_by_the_failed_flush_of_another_file() {
+fn a_write_under_way_may_be_lost_by_the_failed_fsync_of_another_file() {
     for (seed, (cache_bytes, len)) in
         [(0, 300_000), (0, 5000), (8 << 20, 300_000), (8 << 20, 5000)].into_iter().enumerate()
     {
@@ -234,9 +234,9 @@ fn a_write_under_way_may_be_lost_by_the_failed_flush_of_another_file() {
     }
 }
 
-/// A name may be lost, too, although the flush of its directory succeeds.
+/// A name may be lost, too, although the fsync of its directory succeeds.
 #[test]
-fn a_name_may_be_lost_by_the_failed_flush_of_another_file() {
+fn a_name_may_be_lost_by_the_failed_fsync_of_another_file() {
     let world = World::new(6).with_drives(1, DriveModel::default());
     let array = options(&world).create(world.paths()).unwrap();
     let file = array.create_file("file", &FileOptions::new()).unwrap();
