@@ -14,9 +14,9 @@ use std::time::Instant;
 use iomill::{Array, ArrayOptions, Buffer, File, FileOptions, When, block_on};
 
 const PAGE: usize = 4096;
-const RECORD: usize = 128;
+const ROW: usize = 128;
 const CHUNK: usize = 4 << 20;
-/// Records of a gather.
+/// Rows of a gather.
 const BATCH: usize = 256;
 const NAMES: [&str; 2] = ["without", "with"];
 
@@ -59,7 +59,7 @@ impl Side {
     }
 
     fn place(&mut self) -> u64 {
-        self.rng.usize(..self.len / RECORD) as u64 * RECORD as u64
+        self.rng.usize(..self.len / ROW) as u64 * ROW as u64
     }
 }
 
@@ -70,7 +70,7 @@ fn options(has_sums: bool) -> FileOptions {
 fn hits(side: &mut Side) -> usize {
     let places: Vec<u64> = (0..100_000).map(|_| side.place()).collect();
     for place in &places {
-        assert_eq!(side.file.read_at(&mut side.out[..RECORD], *place).unwrap(), RECORD);
+        assert_eq!(side.file.read_at(&mut side.out[..ROW], *place).unwrap(), ROW);
     }
     places.len()
 }
@@ -86,7 +86,7 @@ fn misses(side: &mut Side) -> usize {
 fn gathers(side: &mut Side) -> usize {
     for _ in 0..100 {
         let places: Vec<u64> = (0..BATCH).map(|_| side.place()).collect();
-        side.file.read_many(&mut side.out[..BATCH * RECORD], &places, RECORD).unwrap();
+        side.file.read_many(&mut side.out[..BATCH * ROW], &places, ROW).unwrap();
     }
     100 * BATCH
 }
@@ -123,7 +123,7 @@ fn sequential_writes(side: &mut Side) -> usize {
 fn synced_writes(side: &mut Side) -> usize {
     for _ in 0..300 {
         let place = side.place();
-        side.file.write_at(&side.bytes[..RECORD], place).unwrap();
+        side.file.write_at(&side.bytes[..ROW], place).unwrap();
         side.file.sync().unwrap();
     }
     300
@@ -183,7 +183,7 @@ fn run(case: &Case, drives: &[PathBuf], len: usize) {
         let mut rng = fastrand::Rng::with_seed(7);
         let mut bytes = array.buffer(CHUNK).unwrap();
         rng.fill(&mut bytes);
-        let out = vec![0; BATCH * RECORD];
+        let out = vec![0; BATCH * ROW];
         Side { array: array.clone(), has_sums, file, rng, bytes, out, len }
     });
     if case.cache_mib.is_none() {

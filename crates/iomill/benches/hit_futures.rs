@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use iomill::{Array, ArrayOptions, File, FileOptions};
 
-const RECORD: usize = 128;
-/// Records of a gather.
+const ROW: usize = 128;
+/// Rows of a gather.
 const MANY: usize = 256;
 /// Reads of a turn.
 const TURN: usize = 40_960;
@@ -49,7 +49,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 /// Reads all places by a way. Returns nanoseconds per read.
 fn turn(file: &File, way: usize, places: &[u64]) -> f64 {
-    let (mut out, mut many) = (vec![0; RECORD], vec![0; MANY * RECORD]);
+    let (mut out, mut many) = (vec![0; ROW], vec![0; MANY * ROW]);
     let begin = Instant::now();
     match way {
         0 => places.iter().for_each(|&place| {
@@ -57,21 +57,21 @@ fn turn(file: &File, way: usize, places: &[u64]) -> f64 {
             black_box(&out);
         }),
         1 => places.iter().for_each(|&place| {
-            let mut out = vec![0; RECORD];
+            let mut out = vec![0; ROW];
             file.read_at(&mut out, place).unwrap();
             black_box(&out);
         }),
-        2 => places.iter().for_each(|&place| drop(black_box(ready(file.read_async(place, RECORD)).unwrap()))),
+        2 => places.iter().for_each(|&place| drop(black_box(ready(file.read_async(place, ROW)).unwrap()))),
         3 => places.iter().for_each(|&place| {
             out = ready(file.read_at_async(std::mem::take(&mut out), place)).unwrap().0;
             black_box(&out);
         }),
         4 => places.chunks_exact(MANY).for_each(|places| {
-            file.read_many(&mut many, places, RECORD).unwrap();
+            file.read_many(&mut many, places, ROW).unwrap();
             black_box(&many);
         }),
         _ => places.chunks_exact(MANY).for_each(|places| {
-            many = ready(file.read_many_async(std::mem::take(&mut many), places, RECORD)).unwrap();
+            many = ready(file.read_many_async(std::mem::take(&mut many), places, ROW)).unwrap();
             black_box(&many);
         }),
     }
@@ -93,7 +93,7 @@ fn main() {
     let (file, mut rng) = (file(&array, len), fastrand::Rng::with_seed(7));
     let round = |_| {
         // Each turn has places of its own: what another turn has just read is in the processor's caches.
-        let mut places = || (0..TURN).map(|_| rng.u64(..(len / RECORD) as u64) * RECORD as u64).collect::<Vec<_>>();
+        let mut places = || (0..TURN).map(|_| rng.u64(..(len / ROW) as u64) * ROW as u64).collect::<Vec<_>>();
         std::array::from_fn(|way| turn(&file, way, &places()))
     };
     let figures: Vec<[f64; WAYS.len()]> = (0..ROUNDS).map(round).collect();

@@ -14,7 +14,7 @@ use iomill::{Array, ArrayOptions, File, FileOptions};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
 const PAGE: usize = 4096;
-const RECORD: usize = 128;
+const ROW: usize = 128;
 /// Reads of a turn.
 const TURN: usize = 40_000;
 /// Lists of places, which the turns take in order. Together they read more than the processor's caches hold.
@@ -46,13 +46,13 @@ struct Least {
 
 impl Least {
     #[inline(always)]
-    fn read(&mut self, out: &mut [u8; RECORD], place: u64) {
+    fn read(&mut self, out: &mut [u8; ROW], place: u64) {
         let (page, within) = (place / PAGE as u64, place as usize % PAGE);
         let frame = self.hints[page as usize] as usize;
         let [key, version] = &self.frames[frame];
         let seen = version.load(Ordering::Acquire);
         assert!(seen & 1 == 0 && key.load(Ordering::Relaxed) == page);
-        out.copy_from_slice(&self.bytes[frame * PAGE + within..][..RECORD]);
+        out.copy_from_slice(&self.bytes[frame * PAGE + within..][..ROW]);
         fence(Ordering::Acquire);
         assert_eq!(version.load(Ordering::Relaxed), seen);
         self.noted[self.count % 64] = page;
@@ -70,7 +70,7 @@ fn file(array: &Array, len: usize) -> File {
     file
 }
 
-fn places(records: u64, is_zipf: bool) -> Vec<u64> {
+fn places(rows: u64, is_zipf: bool) -> Vec<u64> {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = || {
         state ^= state << 13;
@@ -78,14 +78,14 @@ fn places(records: u64, is_zipf: bool) -> Vec<u64> {
         state ^= state << 17;
         state
     };
-    // The inverse of a zipf law with an exponent near 1, and its ranks scattered over the records.
-    let rank = |number: u64| (records as f64).powf((number >> 11) as f64 / (1u64 << 53) as f64) as u64;
-    let record = |number| if is_zipf { rank(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) } else { number };
-    (0..LISTS * TURN).map(|_| record(next()) % records * RECORD as u64).collect()
+    // The inverse of a zipf law with an exponent near 1, and its ranks scattered over the rows.
+    let rank = |number: u64| (rows as f64).powf((number >> 11) as f64 / (1u64 << 53) as f64) as u64;
+    let row = |number| if is_zipf { rank(number).wrapping_mul(0x9E37_79B9_7F4A_7C15) } else { number };
+    (0..LISTS * TURN).map(|_| row(next()) % rows * ROW as u64).collect()
 }
 
 /// A place that depends on the bytes before.
-fn after(place: u64, out: &[u8; RECORD]) -> u64 {
+fn after(place: u64, out: &[u8; ROW]) -> u64 {
     place ^ (u64::from(out[5] & 2) << 6)
 }
 
@@ -106,7 +106,7 @@ struct Sides {
     file: File,
     small: &'static [u8],
     least: Least,
-    out: [u8; RECORD],
+    out: [u8; ROW],
     many: Vec<u8>,
 }
 
@@ -117,11 +117,11 @@ impl Sides {
         let begin = Instant::now();
         match way {
             0 => places.iter().for_each(|&place| {
-                out.copy_from_slice(&small[place as usize..][..RECORD]);
+                out.copy_from_slice(&small[place as usize..][..ROW]);
                 black_box(&out);
             }),
             1 => places.iter().for_each(|&place| {
-                out.copy_from_slice(&least.bytes[place as usize..][..RECORD]);
+                out.copy_from_slice(&least.bytes[place as usize..][..ROW]);
                 black_box(&out);
             }),
             2 => places.iter().for_each(|&place| {
@@ -134,16 +134,16 @@ impl Sides {
             }),
             4 => places.iter().for_each(|&place| {
                 let page = file.pin(place / PAGE as u64).unwrap();
-                out.copy_from_slice(&page[place as usize % PAGE..][..RECORD]);
+                out.copy_from_slice(&page[place as usize % PAGE..][..ROW]);
                 black_box(&out);
             }),
             5 => places.chunks_exact(256).for_each(|places| {
-                file.read_many(many, places, RECORD).unwrap();
+                file.read_many(many, places, ROW).unwrap();
                 black_box(&many);
             }),
             6 => places.iter().for_each(|&place| {
                 let place = after(place, out) as usize;
-                out.copy_from_slice(&small[place..][..RECORD]);
+                out.copy_from_slice(&small[place..][..ROW]);
                 black_box(&out);
             }),
             _ => places.iter().for_each(|&place| {
@@ -191,8 +191,8 @@ fn main() {
         count: 0,
     };
     let (file, small) = (file(&array, len), &*memory(len, Advice::LinuxNoHugepage));
-    let mut sides = Sides { file, small, least, out: [0; RECORD], many: vec![0; 256 * RECORD] };
-    let places = places((len / RECORD) as u64, arguments.iter().any(|argument| argument == "zipf"));
+    let mut sides = Sides { file, small, least, out: [0; ROW], many: vec![0; 256 * ROW] };
+    let places = places((len / ROW) as u64, arguments.iter().any(|argument| argument == "zipf"));
     let figures = measure(&mut sides, &places);
     println!("{:20} {:>8} {:>8} {:>8} {:>12} {:>12}", "", "ns", "best 10%", "x least", "x small", "x huge");
     let median = |way: usize| figures[way][TURNS / 2];

@@ -23,12 +23,12 @@ use iomill::engine::EngineKind;
 use iomill::{Array, ArrayOptions, File, FileOptions, PutOptions};
 
 const PAGE: usize = 4096;
-const RECORD: usize = 128;
+const ROW: usize = 128;
 /// Drives of the array.
 const DRIVES: usize = 4;
 /// The directory of the array, by a path of one length wherever the checkout lies: paths are joined and copied.
 const HERE: &str = "/proc/self/cwd";
-/// Records of a call that takes several.
+/// Rows of a call that takes several.
 const BATCH: usize = 256;
 
 /// Gives memory from one end to the other and takes none back, so an allocation costs the same whatever lies on the heap.
@@ -153,20 +153,20 @@ fn warm(dir: &Path) -> (Array, File) {
     (array, file)
 }
 
-/// Places of records, not in sequence.
+/// Places of rows, not in sequence.
 fn places(file: &File, count: usize) -> Vec<u64> {
-    let records = file.len() / RECORD as u64;
-    (0..count as u64).map(|index| index * 7919 % records * RECORD as u64).collect()
+    let rows = file.len() / ROW as u64;
+    (0..count as u64).map(|index| index * 7919 % rows * ROW as u64).collect()
 }
 
 fn hits(dir: &Path) -> usize {
     let (_array, file) = warm(dir);
     let places = places(&file, 100_000);
     let read = |places: &[u64]| {
-        let mut record = [0; RECORD];
+        let mut row = [0; ROW];
         for &place in places {
-            file.read_at(&mut record, place).unwrap();
-            black_box(&record);
+            file.read_at(&mut row, place).unwrap();
+            black_box(&row);
         }
     };
     read(&places[..1000]);
@@ -181,10 +181,10 @@ fn copies(dir: &Path) -> usize {
     file.read_at(&mut bytes, 0).unwrap();
     let places = places(&file, 100_000);
     counted_work(&mut || {
-        let mut record = [0; RECORD];
+        let mut row = [0; ROW];
         for &place in &places {
-            record.copy_from_slice(&bytes[place as usize..][..RECORD]);
-            black_box(&record);
+            row.copy_from_slice(&bytes[place as usize..][..ROW]);
+            black_box(&row);
         }
     });
     places.len()
@@ -195,11 +195,11 @@ fn pins(dir: &Path) -> usize {
     let (_array, file) = warm(dir);
     let places = places(&file, 100_000);
     let read = |places: &[u64]| {
-        let mut record = [0; RECORD];
+        let mut row = [0; ROW];
         for &place in places {
             let page = file.pin(place / PAGE as u64).unwrap();
-            record.copy_from_slice(&page[place as usize % PAGE..][..RECORD]);
-            black_box(&record);
+            row.copy_from_slice(&page[place as usize % PAGE..][..ROW]);
+            black_box(&row);
         }
     };
     // A page's first pin marks it.
@@ -211,10 +211,10 @@ fn pins(dir: &Path) -> usize {
 fn batched_hits(dir: &Path) -> usize {
     let (_array, file) = warm(dir);
     let places = places(&file, 400 * BATCH);
-    let mut out = vec![0; BATCH * RECORD];
+    let mut out = vec![0; BATCH * ROW];
     let mut read = |places: &[u64]| {
         for places in places.chunks(BATCH) {
-            file.read_many(&mut out, places, RECORD).unwrap();
+            file.read_many(&mut out, places, ROW).unwrap();
             black_box(&out);
         }
     };
@@ -223,14 +223,14 @@ fn batched_hits(dir: &Path) -> usize {
     places.len()
 }
 
-/// The same records by their numbers.
+/// The same rows by their numbers.
 fn row_hits(dir: &Path) -> usize {
     let (_array, file) = warm(dir);
-    let ids: Vec<i64> = places(&file, 400 * BATCH).into_iter().map(|place| place as i64 / RECORD as i64).collect();
-    let mut out = vec![0; BATCH * RECORD];
+    let ids: Vec<i64> = places(&file, 400 * BATCH).into_iter().map(|place| place as i64 / ROW as i64).collect();
+    let mut out = vec![0; BATCH * ROW];
     let mut read = |ids: &[i64]| {
         for ids in ids.chunks(BATCH) {
-            file.read_rows(&mut out, ids, RECORD, 0).unwrap();
+            file.read_rows(&mut out, ids, ROW, 0).unwrap();
             black_box(&out);
         }
     };
@@ -255,7 +255,7 @@ fn future_hits(dir: &Path) -> usize {
     let mut context = Context::from_waker(&waker);
     let mut read = |places: &[u64]| {
         for &place in places {
-            let mut reading = pin!(file.read_async(place, RECORD));
+            let mut reading = pin!(file.read_async(place, ROW));
             let bytes = loop {
                 match reading.as_mut().poll(&mut context) {
                     Poll::Ready(bytes) => break bytes.unwrap(),
@@ -314,10 +314,10 @@ fn creates(dir: &Path) -> usize {
 
 fn puts(dir: &Path) -> usize {
     let array = array(dir, ArrayOptions::new().cache_bytes(64 << 20)).unwrap();
-    let record = [7; RECORD];
+    let row = [7; ROW];
     let put = |numbers: std::ops::Range<usize>| {
         for number in numbers {
-            array.put(&format!("put/{number:06}"), &record, &PutOptions::new()).unwrap();
+            array.put(&format!("put/{number:06}"), &row, &PutOptions::new()).unwrap();
         }
     };
     put(0..20);
@@ -325,22 +325,22 @@ fn puts(dir: &Path) -> usize {
     100
 }
 
-/// Each record goes to the end of one file, which is in the cache as a whole.
+/// Each row goes to the end of one file, which is in the cache as a whole.
 fn appends(dir: &Path, syncs: bool) -> usize {
     let array = array(dir, ArrayOptions::new().cache_bytes(64 << 20)).unwrap();
     let file = file(&array, 1 << 20);
-    let record = [7; RECORD];
+    let row = [7; ROW];
     let append = |count: usize| {
         for _ in 0..count {
-            file.write_at(&record, file.len()).unwrap();
+            file.write_at(&row, file.len()).unwrap();
             if syncs {
                 file.sync().unwrap();
             }
         }
     };
-    // Whole pages of records each time.
-    append(PAGE / RECORD);
-    let count = 8 * PAGE / RECORD;
+    // Whole pages of rows each time.
+    append(PAGE / ROW);
+    let count = 8 * PAGE / ROW;
     counted_work(&mut || append(count));
     count
 }

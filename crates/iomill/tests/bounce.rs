@@ -13,9 +13,9 @@ const THREADS: usize = 64;
 const DRIVES: usize = 4;
 const DEPTH: u32 = 128;
 
-/// Records of a thread's call: more than all slots of all drives.
-const RECORDS: usize = 1500;
-const RECORD: usize = 100;
+/// Rows of a thread's call: more than all slots of all drives.
+const ROWS: usize = 1500;
+const ROW: usize = 100;
 
 /// Memory besides bounce memory: the threads' stacks, the bytes that they read, the allocator's arenas, in huge pages
 /// too. Without a bound there would be 512 MiB.
@@ -44,16 +44,16 @@ fn threads_share_the_memory_that_bounces() {
         for thread in 0..THREADS {
             let (file, content, done, looked) = (&file, &content, &done, &looked);
             scope.spawn(move || {
-                let offset = |record: usize| ((record * 7919 + thread * 31) % (len / RECORD - 1) * RECORD) as u64;
-                let offsets: Vec<u64> = (0..RECORDS).map(offset).collect();
-                let mut bytes = vec![0; RECORDS * RECORD];
-                file.read_many(&mut bytes, &offsets, RECORD).unwrap();
-                for (offset, record) in offsets.iter().zip(bytes.chunks(RECORD)) {
-                    assert!(record == &content[*offset as usize..][..RECORD], "{offset}");
+                let offset = |row: usize| ((row * 7919 + thread * 31) % (len / ROW - 1) * ROW) as u64;
+                let offsets: Vec<u64> = (0..ROWS).map(offset).collect();
+                let mut bytes = vec![0; ROWS * ROW];
+                file.read_many(&mut bytes, &offsets, ROW).unwrap();
+                for (offset, row) in offsets.iter().zip(bytes.chunks(ROW)) {
+                    assert!(row == &content[*offset as usize..][..ROW], "{offset}");
                 }
                 // The same bytes again, so that other threads may read them.
-                let at = thread * RECORD;
-                file.write_at(&content[at..][..RECORD], at as u64).unwrap();
+                let at = thread * ROW;
+                file.write_at(&content[at..][..ROW], at as u64).unwrap();
                 done.wait();
                 looked.wait();
             });

@@ -101,88 +101,88 @@ fn threads_find_what_they_wrote() {
         drop(file);
         let file = array.open_file("file").unwrap();
         for (index, model) in models.iter().enumerate() {
-            check(&file, index, model, 0..RECORDS);
+            check(&file, index, model, 0..ROWS);
         }
     });
 }
 
-const RECORD: usize = 375;
-const RECORDS: usize = 400;
+const ROW: usize = 375;
+const ROWS: usize = 400;
 
-fn at(thread: usize, record: usize) -> u64 {
-    ((record * THREADS + thread) * RECORD) as u64
+fn at(thread: usize, row: usize) -> u64 {
+    ((row * THREADS + thread) * ROW) as u64
 }
 
-fn check(file: &File, thread: usize, model: &[u8], records: std::ops::Range<usize>) {
-    for record in records {
-        let mut got = vec![0; RECORD];
-        let read = file.read_at(&mut got, at(thread, record)).unwrap();
+fn check(file: &File, thread: usize, model: &[u8], rows: std::ops::Range<usize>) {
+    for row in rows {
+        let mut got = vec![0; ROW];
+        let read = file.read_at(&mut got, at(thread, row)).unwrap();
         got[read..].fill(0);
-        let wanted = &model[record * RECORD..][..RECORD];
-        assert!(got == wanted, "thread {thread}, record {record}: {:?}, not {:?}", &got[..8], &wanted[..8]);
+        let wanted = &model[row * ROW..][..ROW];
+        assert!(got == wanted, "thread {thread}, row {row}: {:?}, not {:?}", &got[..8], &wanted[..8]);
     }
 }
 
 fn owner(file: &File, index: usize, mut rng: Rng) -> Vec<u8> {
-    let mut model = vec![0u8; RECORDS * RECORD];
+    let mut model = vec![0u8; ROWS * ROW];
     for _ in 0..crate::rounds(300) {
-        let record = rng.usize(0..RECORDS);
+        let row = rng.usize(0..ROWS);
         let value = rng.u8(1..);
-        let fill = |model: &mut Vec<u8>, record: usize| {
-            model[record * RECORD..][..RECORD].fill(value);
-            vec![value; RECORD]
+        let fill = |model: &mut Vec<u8>, row: usize| {
+            model[row * ROW..][..ROW].fill(value);
+            vec![value; ROW]
         };
         match rng.u8(0..13) {
             0..4 => {
-                let bytes = fill(&mut model, record);
-                file.write_at(&bytes, at(index, record)).unwrap();
+                let bytes = fill(&mut model, row);
+                file.write_at(&bytes, at(index, row)).unwrap();
             }
             4 => {
-                let mut records: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(0..RECORDS)).collect();
-                records.sort_unstable();
-                records.dedup();
-                let bytes: Vec<u8> = records.iter().flat_map(|&record| fill(&mut model, record)).collect();
-                let offsets: Vec<u64> = records.iter().map(|&record| at(index, record)).collect();
-                file.write_many(&bytes, &offsets, RECORD).unwrap();
+                let mut rows: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(0..ROWS)).collect();
+                rows.sort_unstable();
+                rows.dedup();
+                let bytes: Vec<u8> = rows.iter().flat_map(|&row| fill(&mut model, row)).collect();
+                let offsets: Vec<u64> = rows.iter().map(|&row| at(index, row)).collect();
+                file.write_many(&bytes, &offsets, ROW).unwrap();
             }
             5 => {
-                let bytes = fill(&mut model, record);
-                block_on(file.write_at_async(bytes, at(index, record))).unwrap();
+                let bytes = fill(&mut model, row);
+                block_on(file.write_at_async(bytes, at(index, row))).unwrap();
             }
             6 => {
-                let mut got = block_on(file.read_async(at(index, record), RECORD)).unwrap();
-                got.resize(RECORD, 0);
-                assert!(got == model[record * RECORD..][..RECORD], "a future, record {record}");
+                let mut got = block_on(file.read_async(at(index, row), ROW)).unwrap();
+                got.resize(ROW, 0);
+                assert!(got == model[row * ROW..][..ROW], "a future, row {row}");
             }
             7 => {
                 let within = file.len();
-                let records: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(0..RECORDS)).collect();
-                let records: Vec<usize> = records.into_iter().filter(|&r| at(index, r) + 375 <= within).collect();
-                let offsets: Vec<u64> = records.iter().map(|&record| at(index, record)).collect();
-                let mut got = vec![0; records.len() * RECORD];
-                file.read_many(&mut got, &offsets, RECORD).unwrap();
-                for (record, got) in records.iter().zip(got.chunks(RECORD)) {
-                    assert!(got == &model[record * RECORD..][..RECORD], "read_many, record {record}");
+                let rows: Vec<usize> = (0..rng.usize(1..40)).map(|_| rng.usize(0..ROWS)).collect();
+                let rows: Vec<usize> = rows.into_iter().filter(|&r| at(index, r) + 375 <= within).collect();
+                let offsets: Vec<u64> = rows.iter().map(|&row| at(index, row)).collect();
+                let mut got = vec![0; rows.len() * ROW];
+                file.read_many(&mut got, &offsets, ROW).unwrap();
+                for (row, got) in rows.iter().zip(got.chunks(ROW)) {
+                    assert!(got == &model[row * ROW..][..ROW], "read_many, row {row}");
                 }
             }
             8 => {
-                let start = at(index, record);
+                let start = at(index, row);
                 if start < file.len() {
-                    pinned(file, start, &model[record * RECORD..][..RECORD]);
+                    pinned(file, start, &model[row * ROW..][..ROW]);
                 }
             }
             9 => file.sync().unwrap(),
             10 => {
                 let advice = [Advice::Normal, Advice::Random, Advice::Sequential, Advice::WillNeed, Advice::DontNeed];
-                file.advise(at(index, record)..at(index, record + rng.usize(0..20)), advice[rng.usize(0..5)]).unwrap();
+                file.advise(at(index, row)..at(index, row + rng.usize(0..20)), advice[rng.usize(0..5)]).unwrap();
             }
-            _ => check(file, index, &model, record..(record + 3).min(RECORDS)),
+            _ => check(file, index, &model, row..(row + 3).min(ROWS)),
         }
     }
     model
 }
 
-/// Checks a record through a pin, up to the end of its first page.
+/// Checks a row through a pin, up to the end of its first page.
 fn pinned(file: &File, start: u64, wanted: &[u8]) {
     let (page, within) = (start / PAGE as u64, start as usize % PAGE);
     // Other threads may hold all available pins.

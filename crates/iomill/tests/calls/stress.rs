@@ -1,9 +1,9 @@
 //! Many threads that do all kinds of calls at the same time, on one small cache, and check every byte that they read.
 //! It is meant for the sanitizers, too. `IOMILL_ROUNDS` multiplies the number of each thread's calls.
 //!
-//! Each record has one owner, a thread. The number of its writes to the record is the record's generation, and each
-//! word of the record has that number. A read must not find an older generation than the last one written before it,
-//! nor one that had not begun. Some records have no owner. They never change, and writes of the same bytes to them may
+//! Each row has one owner, a thread. The number of its writes to the row is the row's generation, and each
+//! word of the row has that number. A read must not find an older generation than the last one written before it,
+//! nor one that had not begun. Some rows have no owner. They never change, and writes of the same bytes to them may
 //! go on when their futures are gone.
 
 use std::future::Future;
@@ -21,11 +21,11 @@ use super::PAGE;
 use crate::executor::block_on;
 
 const THREADS: usize = 48;
-/// Owners, and the places of records without one.
+/// Owners, and the places of rows without one.
 const PLACES: usize = THREADS + 2;
-const RECORD: usize = 64;
-const RECORDS: usize = 32 << 10;
-const PAGES: u64 = (RECORDS * RECORD / PAGE) as u64;
+const ROW: usize = 64;
+const ROWS: usize = 32 << 10;
+const PAGES: u64 = (ROWS * ROW / PAGE) as u64;
 const CACHE_BYTES: u64 = 1 << 20;
 
 /// A read that any thread may end.
@@ -34,7 +34,7 @@ type Moved = Pin<Box<dyn Future<Output = ()> + Send>>;
 struct World {
     array: Array,
     file: File,
-    /// The generation of each record that its owner has begun, or ended, to write.
+    /// The generation of each row that its owner has begun, or ended, to write.
     begun: Vec<AtomicU32>,
     ended: Vec<AtomicU32>,
     moved: Mutex<Vec<Moved>>,
@@ -46,15 +46,15 @@ struct Before {
     ended: Vec<u32>,
 }
 
-fn word(record: usize, place: usize, generation: u32) -> u64 {
-    let mixed = ((record * RECORD + place) as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+fn word(row: usize, place: usize, generation: u32) -> u64 {
+    let mixed = ((row * ROW + place) as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ u64::from(generation) << 32 ^ u64::from(generation)
 }
 
-fn record_of(record: usize, generation: u32) -> [u8; RECORD] {
-    let mut bytes = [0; RECORD];
+fn row_of(row: usize, generation: u32) -> [u8; ROW] {
+    let mut bytes = [0; ROW];
     for (place, to) in bytes.chunks_exact_mut(8).enumerate() {
-        to.copy_from_slice(&word(record, place, generation).to_le_bytes());
+        to.copy_from_slice(&word(row, place, generation).to_le_bytes());
     }
     bytes
 }
@@ -62,9 +62,9 @@ fn record_of(record: usize, generation: u32) -> [u8; RECORD] {
 impl World {
     fn new(array: Array) -> World {
         let file = array.create_file("file", &FileOptions::new()).unwrap();
-        let all: Vec<u8> = (0..RECORDS).flat_map(|record| record_of(record, 0)).collect();
+        let all: Vec<u8> = (0..ROWS).flat_map(|row| row_of(row, 0)).collect();
         file.write_at(&all, 0).unwrap();
-        let none = || (0..RECORDS).map(|_| AtomicU32::new(0)).collect();
+        let none = || (0..ROWS).map(|_| AtomicU32::new(0)).collect();
         World { array, file, begun: none(), ended: none(), moved: Mutex::default() }
     }
 
@@ -73,34 +73,31 @@ impl World {
         Before { first, ended }
     }
 
-    /// Checks the bytes of whole records.
+    /// Checks the bytes of whole rows.
     fn check(&self, before: &Before, bytes: &[u8]) {
-        assert_eq!(bytes.len(), before.ended.len() * RECORD);
-        for (place, bytes) in bytes.chunks_exact(RECORD).enumerate() {
-            let record = before.first + place;
-            let most = self.begun[record].load(Ordering::SeqCst);
+        assert_eq!(bytes.len(), before.ended.len() * ROW);
+        for (place, bytes) in bytes.chunks_exact(ROW).enumerate() {
+            let row = before.first + place;
+            let most = self.begun[row].load(Ordering::SeqCst);
             for (place_in, bytes) in bytes.chunks_exact(8).enumerate() {
-                let found = u64::from_le_bytes(bytes.try_into().unwrap()) ^ word(record, place_in, 0);
+                let found = u64::from_le_bytes(bytes.try_into().unwrap()) ^ word(row, place_in, 0);
                 let generation = found as u32;
-                assert_eq!((found >> 32) as u32, generation, "record {record} has a word that was never written");
+                assert_eq!((found >> 32) as u32, generation, "row {row} has a word that was never written");
                 let least = before.ended[place];
-                assert!(
-                    (least..=most).contains(&generation),
-                    "record {record}: {generation} is not in {least}..={most}"
-                );
+                assert!((least..=most).contains(&generation), "row {row}: {generation} is not in {least}..={most}");
             }
         }
     }
 
-    /// Begins to write a record. Its owner alone calls this.
-    fn next(&self, record: usize) -> [u8; RECORD] {
-        let generation = self.begun[record].load(Ordering::SeqCst) + 1;
-        self.begun[record].store(generation, Ordering::SeqCst);
-        record_of(record, generation)
+    /// Begins to write a row. Its owner alone calls this.
+    fn next(&self, row: usize) -> [u8; ROW] {
+        let generation = self.begun[row].load(Ordering::SeqCst) + 1;
+        self.begun[row].store(generation, Ordering::SeqCst);
+        row_of(row, generation)
     }
 
-    fn wrote(&self, record: usize) {
-        self.ended[record].store(self.begun[record].load(Ordering::SeqCst), Ordering::SeqCst);
+    fn wrote(&self, row: usize) {
+        self.ended[row].store(self.begun[row].load(Ordering::SeqCst), Ordering::SeqCst);
     }
 }
 
@@ -110,23 +107,23 @@ struct Worker {
     random: Rng,
 }
 
-fn at(record: usize) -> u64 {
-    (record * RECORD) as u64
+fn at(row: usize) -> u64 {
+    (row * ROW) as u64
 }
 
 impl Worker {
     fn some(&mut self, most: usize) -> (usize, usize) {
         let count = self.random.usize(1..=most);
-        (self.random.usize(0..RECORDS - count), count)
+        (self.random.usize(0..ROWS - count), count)
     }
 
     fn own(&mut self) -> usize {
-        self.random.usize(0..RECORDS / PLACES) * PLACES + self.me
+        self.random.usize(0..ROWS / PLACES) * PLACES + self.me
     }
 
-    /// A record that never changes.
+    /// A row that never changes.
     fn fixed(&mut self) -> usize {
-        self.random.usize(0..RECORDS / PLACES) * PLACES + THREADS + self.random.usize(0..2)
+        self.random.usize(0..ROWS / PLACES) * PLACES + THREADS + self.random.usize(0..2)
     }
 
     fn run(&mut self, rounds: u64) {
@@ -150,48 +147,48 @@ impl Worker {
     fn read(&mut self) {
         let (first, count) = self.some(200);
         let before = self.world.before(first, count);
-        let mut bytes = vec![0; count * RECORD];
+        let mut bytes = vec![0; count * ROW];
         assert_eq!(self.world.file.read_at(&mut bytes, at(first)).unwrap(), bytes.len());
         self.world.check(&before, &bytes);
     }
 
     fn gather(&mut self) {
-        let records: Vec<usize> = (0..60).map(|_| self.random.usize(0..RECORDS)).collect();
-        let before: Vec<Before> = records.iter().map(|&record| self.world.before(record, 1)).collect();
-        let offsets: Vec<u64> = records.iter().map(|&record| at(record)).collect();
-        let mut bytes = vec![0; records.len() * RECORD];
+        let rows: Vec<usize> = (0..60).map(|_| self.random.usize(0..ROWS)).collect();
+        let before: Vec<Before> = rows.iter().map(|&row| self.world.before(row, 1)).collect();
+        let offsets: Vec<u64> = rows.iter().map(|&row| at(row)).collect();
+        let mut bytes = vec![0; rows.len() * ROW];
         if self.random.bool() {
-            self.world.file.read_many(&mut bytes, &offsets, RECORD).unwrap();
+            self.world.file.read_many(&mut bytes, &offsets, ROW).unwrap();
         } else {
-            bytes = block_on(self.world.file.read_many_async(bytes, &offsets, RECORD)).unwrap();
+            bytes = block_on(self.world.file.read_many_async(bytes, &offsets, ROW)).unwrap();
         }
-        let each = before.iter().zip(bytes.chunks_exact(RECORD));
+        let each = before.iter().zip(bytes.chunks_exact(ROW));
         each.for_each(|(before, bytes)| self.world.check(before, bytes));
     }
 
     fn write(&mut self) {
-        let mut records: Vec<usize> = (0..self.random.usize(1..20)).map(|_| self.own()).collect();
-        records.sort_unstable();
-        records.dedup();
-        let bytes: Vec<u8> = records.iter().flat_map(|&record| self.world.next(record)).collect();
-        let offsets: Vec<u64> = records.iter().map(|&record| at(record)).collect();
+        let mut rows: Vec<usize> = (0..self.random.usize(1..20)).map(|_| self.own()).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        let bytes: Vec<u8> = rows.iter().flat_map(|&row| self.world.next(row)).collect();
+        let offsets: Vec<u64> = rows.iter().map(|&row| at(row)).collect();
         let file = if self.random.u32(0..8) == 0 { self.world.file.background() } else { self.world.file.clone() };
         match self.random.u32(0..3) {
-            0 => file.write_many(&bytes, &offsets, RECORD).unwrap(),
-            1 => drop(block_on(file.write_many_async(bytes, &offsets, RECORD)).unwrap()),
+            0 => file.write_many(&bytes, &offsets, ROW).unwrap(),
+            1 => drop(block_on(file.write_many_async(bytes, &offsets, ROW)).unwrap()),
             _ => {
-                let each = records.iter().zip(bytes.chunks_exact(RECORD));
-                each.for_each(|(&record, bytes)| file.write_at(bytes, at(record)).unwrap());
+                let each = rows.iter().zip(bytes.chunks_exact(ROW));
+                each.for_each(|(&row, bytes)| file.write_at(bytes, at(row)).unwrap());
             }
         }
-        records.iter().for_each(|&record| self.world.wrote(record));
+        rows.iter().for_each(|&row| self.world.wrote(row));
     }
 
     /// A read that has begun. It checks its bytes when it ends.
     fn begin_read(&mut self, most: usize) -> Moved {
         let (first, count) = self.some(most);
         let (world, before) = (Arc::clone(&self.world), self.world.before(first, count));
-        let reading = self.world.file.read_async(at(first), count * RECORD);
+        let reading = self.world.file.read_async(at(first), count * ROW);
         Box::pin(async move { world.check(&before, &reading.await.unwrap()) })
     }
 
@@ -223,22 +220,22 @@ impl Worker {
 
     /// Begins calls that no thread waits for.
     fn leave(&mut self) {
-        let record = self.fixed();
+        let row = self.fixed();
         let file = if self.random.bool() { self.world.file.background() } else { self.world.file.clone() };
-        let mut write = file.write_at_async(record_of(record, 0).to_vec(), at(record));
+        let mut write = file.write_at_async(row_of(row, 0).to_vec(), at(row));
         if self.random.bool() {
             let _not_waited_for = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop()));
         }
         drop(write);
         drop(self.begin_read(3));
-        let read = self.world.file.read_async(at(record), 3 * RECORD);
+        let read = self.world.file.read_async(at(row), 3 * ROW);
         // A forgotten future keeps its memory for ever.
         if self.random.u32(0..50) == 0 { std::mem::forget(read) } else { drop(read) }
     }
 
     fn pin(&mut self) {
         let page = self.random.u64(0..PAGES);
-        let before = self.world.before((page * PAGE as u64) as usize / RECORD, PAGE / RECORD);
+        let before = self.world.before((page * PAGE as u64) as usize / ROW, PAGE / ROW);
         match self.random.u32(0..2) {
             0 => {
                 // Too many pins are an error.
@@ -265,7 +262,7 @@ impl Worker {
         let (first, count) = self.some(30);
         let (world, before) = (Arc::clone(&self.world), self.world.before(first, count));
         let (tell, told) = channel();
-        let requests = vec![Request::Read { offset: at(first), len: count * RECORD }];
+        let requests = vec![Request::Read { offset: at(first), len: count * ROW }];
         let check = move |outcome: iomill::Result<Vec<Vec<u8>>>| {
             world.check(&before, &outcome.unwrap()[0]);
             tell.send(()).unwrap();
@@ -275,7 +272,7 @@ impl Worker {
     }
 
     fn forget(&mut self) {
-        let (first, count) = self.some(RECORDS / 8);
+        let (first, count) = self.some(ROWS / 8);
         let advice = if self.random.bool() { Advice::DontNeed } else { Advice::WillNeed };
         self.world.file.advise(at(first)..at(first + count), advice).unwrap();
         // Another handle, of a thread's own.
@@ -316,10 +313,10 @@ fn every_byte_is_right_under_many_threads() {
     });
     let left = std::mem::take(&mut *world.moved.lock().unwrap());
     left.into_iter().for_each(block_on);
-    let before = world.before(0, RECORDS);
+    let before = world.before(0, ROWS);
     world.file.sync().unwrap();
     world.file.advise(.., Advice::DontNeed).unwrap();
-    let mut all = vec![0; RECORDS * RECORD];
+    let mut all = vec![0; ROWS * ROW];
     assert_eq!(world.file.read_at(&mut all, 0).unwrap(), all.len());
     world.check(&before, &all);
     // A callback drops its reference to the world after it has reported its end.

@@ -13,8 +13,7 @@ use super::source::{Source, group, ident, inner, is_test_attribute, punct};
 use crate::workspace::{Result, Workspace};
 
 /// Workspaces of their own. Their `Cargo.toml` names their root files.
-const APART: [&str; 7] =
-    ["examples/http-records", "fuzz", "models", "object-store", "objects-common", "origin", "python"];
+const APART: [&str; 7] = ["examples/http-rows", "fuzz", "models", "object-store", "objects-common", "origin", "python"];
 
 /// The parts of such a `Cargo.toml` that name root files.
 #[derive(Deserialize)]

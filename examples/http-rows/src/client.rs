@@ -16,15 +16,15 @@ use tokio::task::JoinSet;
 
 use crate::data;
 
-/// Which records are asked for, and for how long.
+/// Which rows are asked for, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Requests in flight.
     pub clients: u64,
-    /// Records of a request.
+    /// Rows of a request.
     pub ids: usize,
-    /// The records from the first one on, each as often as any other.
-    pub records: u64,
+    /// The rows from the first one on, each as often as any other.
+    pub rows: u64,
     /// The time of the load.
     pub time: Duration,
 }
@@ -32,7 +32,7 @@ pub struct Load {
 /// What the clients saw: times of requests in nanoseconds.
 pub type Times = Histogram<u64>;
 
-/// Asks for records at random. `seed` chooses which.
+/// Asks for rows at random. `seed` chooses which.
 pub async fn run(server: SocketAddr, load: Load, seed: u64) -> Result<Times> {
     let mut clients = JoinSet::new();
     for n in 0..load.clients {
@@ -45,11 +45,11 @@ pub async fn run(server: SocketAddr, load: Load, seed: u64) -> Result<Times> {
     Ok(times)
 }
 
-/// Asks for each record once, in order.
-pub async fn warm(server: SocketAddr, records: u64) -> Result<()> {
+/// Asks for each row once, in order.
+pub async fn warm(server: SocketAddr, rows: u64) -> Result<()> {
     let mut connection = connect(server).await?;
-    for first in (0..records).step_by(64) {
-        let ids: Vec<u64> = (first..records.min(first + 64)).collect();
+    for first in (0..rows).step_by(64) {
+        let ids: Vec<u64> = (first..rows.min(first + 64)).collect();
         get(&mut connection, &ids).await?;
     }
     Ok(())
@@ -60,7 +60,7 @@ async fn client(server: SocketAddr, load: Load, mut random: Rng) -> Result<Times
     let mut times = empty()?;
     let end = Instant::now() + load.time;
     while Instant::now() < end {
-        let ids: Vec<u64> = (0..load.ids).map(|_| random.u64(..load.records)).collect();
+        let ids: Vec<u64> = (0..load.ids).map(|_| random.u64(..load.rows)).collect();
         let begin = Instant::now();
         let body = get(&mut connection, &ids).await?;
         times.saturating_record(begin.elapsed().as_nanos() as u64);
@@ -80,7 +80,7 @@ async fn connect(server: SocketAddr) -> Result<SendRequest<Empty<Bytes>>> {
 
 async fn get(connection: &mut SendRequest<Empty<Bytes>>, ids: &[u64]) -> Result<Bytes> {
     let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
-    let request = Request::get(format!("/records/{}", ids.join(","))).header("host", "records").body(Empty::new())?;
+    let request = Request::get(format!("/rows/{}", ids.join(","))).header("host", "rows").body(Empty::new())?;
     connection.ready().await?;
     let answer = connection.send_request(request).await?;
     let status = answer.status();
@@ -89,12 +89,11 @@ async fn get(connection: &mut SendRequest<Empty<Bytes>>, ids: &[u64]) -> Result<
     Ok(body)
 }
 
-/// The whole length, and the first word of each record: to make the others would take more time than the request.
+/// The whole length, and the first word of each row: to make the others would take more time than the request.
 fn check(ids: &[u64], body: &[u8]) -> Result<()> {
     let is_right = |(id, found): (&u64, &[u8])| found[..8] == data::first_word(*id).to_le_bytes();
-    let all =
-        body.len() == ids.len() * data::RECORD_BYTES && ids.iter().zip(body.chunks(data::RECORD_BYTES)).all(is_right);
-    ensure!(all, "wrong bytes for the records {ids:?}");
+    let all = body.len() == ids.len() * data::ROW_BYTES && ids.iter().zip(body.chunks(data::ROW_BYTES)).all(is_right);
+    ensure!(all, "wrong bytes for the rows {ids:?}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Where the server gets records from: a file of records of one size, by iomill or by `tokio::fs`.
+//! Where the server gets rows from: a file of rows of one size, by iomill or by `tokio::fs`.
 
 use std::fmt;
 use std::io::SeekFrom;
@@ -30,11 +30,11 @@ impl fmt::Display for Reader {
     }
 }
 
-/// A file of records.
+/// A file of rows.
 pub struct Source {
     file: Opened,
-    record_bytes: usize,
-    records: u64,
+    row_bytes: usize,
+    rows: u64,
 }
 
 enum Opened {
@@ -48,39 +48,39 @@ enum Opened {
 
 impl Source {
     /// Opens a file. It is called within the runtime that will serve.
-    pub fn open(path: &Path, record_bytes: usize, reader: Reader, cache_bytes: u64) -> Result<Source> {
+    pub fn open(path: &Path, row_bytes: usize, reader: Reader, cache_bytes: u64) -> Result<Source> {
         let at = || format!("cannot open {}", path.display());
         let bytes = std::fs::metadata(path).with_context(at)?.len();
-        let records = bytes / record_bytes as u64;
-        ensure!(records > 0, "{} has {bytes} bytes, which is less than a record of {record_bytes}", path.display());
+        let rows = bytes / row_bytes as u64;
+        ensure!(rows > 0, "{} has {bytes} bytes, which is less than a row of {row_bytes}", path.display());
         let file = match reader {
             Reader::Iomill => {
                 RuntimeOptions::new().cache_bytes(cache_bytes).start_shared()?;
                 iomill::drive_by_tokio(&tokio::runtime::Handle::current())?;
                 let file = iomill::open_plain(path)?;
-                // Records are asked for at random, so nothing is to be read ahead.
+                // Rows are asked for at random, so nothing is to be read ahead.
                 file.advise(.., Advice::Random)?;
                 Opened::Iomill(file)
             }
             Reader::TokioFs => Opened::TokioFs { path: path.to_owned(), idle: Mutex::default() },
         };
-        Ok(Source { file, record_bytes, records })
+        Ok(Source { file, row_bytes, rows })
     }
 
-    /// How many records the file has.
-    pub fn records(&self) -> u64 {
-        self.records
+    /// How many rows the file has.
+    pub fn rows(&self) -> u64 {
+        self.rows
     }
 
-    /// Reads some records, one after the other. All of them exist.
+    /// Reads some rows, one after the other. All of them exist.
     pub async fn read(&self, ids: &[u64]) -> Result<Bytes> {
-        let offsets: Vec<u64> = ids.iter().map(|id| id * self.record_bytes as u64).collect();
+        let offsets: Vec<u64> = ids.iter().map(|id| id * self.row_bytes as u64).collect();
         match &self.file {
             Opened::Iomill(file) => match offsets[..] {
-                [offset] => Ok(file.read_async(offset, self.record_bytes).await?.into()),
+                [offset] => Ok(file.read_async(offset, self.row_bytes).await?.into()),
                 _ => {
-                    let out = vec![0; offsets.len() * self.record_bytes];
-                    let out = file.read_many_async(out, &offsets, self.record_bytes).await?;
+                    let out = vec![0; offsets.len() * self.row_bytes];
+                    let out = file.read_many_async(out, &offsets, self.row_bytes).await?;
                     Ok(out.into())
                 }
             },
@@ -90,10 +90,10 @@ impl Source {
                     Some(file) => file,
                     None => open_beside(path).await?,
                 };
-                let mut out = vec![0; offsets.len() * self.record_bytes];
-                for (offset, record) in offsets.iter().zip(out.chunks_exact_mut(self.record_bytes)) {
+                let mut out = vec![0; offsets.len() * self.row_bytes];
+                for (offset, row) in offsets.iter().zip(out.chunks_exact_mut(self.row_bytes)) {
                     file.seek(SeekFrom::Start(*offset)).await?;
-                    file.read_exact(record).await?;
+                    file.read_exact(row).await?;
                 }
                 idle.lock().unwrap_or_else(PoisonError::into_inner).push(file);
                 Ok(out.into())
@@ -105,7 +105,7 @@ impl Source {
 /// Opens the file for one more request.
 async fn open_beside(path: &Path) -> Result<tokio::fs::File> {
     let file = tokio::fs::File::open(path).await?;
-    // Without it the kernel reads far more than a record.
+    // Without it the kernel reads far more than a row.
     fadvise(&file, 0, None, KernelAdvice::Random)?;
     Ok(file)
 }

@@ -1,4 +1,4 @@
-//! An HTTP server of records in a file, by iomill or by `tokio::fs`, and a load that compares the two. `README.md` says how to use it.
+//! An HTTP server of rows in a file, by iomill or by `tokio::fs`, and a load that compares the two. `README.md` says how to use it.
 
 mod bench;
 mod client;
@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 
 use source::{Reader, Source};
 
-/// Serves records of a file by HTTP.
+/// Serves rows of a file by HTTP.
 #[derive(Debug, Parser)]
 struct Command {
     #[command(subcommand)]
@@ -24,7 +24,7 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Serve the records of a file on 127.0.0.1
+    /// Serve the rows of a file on 127.0.0.1
     Serve(Serve),
     /// Measure the server with each reader, one after the other, in rounds
     Bench(bench::Bench),
@@ -32,11 +32,11 @@ enum What {
 
 #[derive(Debug, Args)]
 struct Serve {
-    /// Any file; its records follow each other
+    /// Any file; its rows follow each other
     file: PathBuf,
-    /// Bytes of a record
+    /// Bytes of a row
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
-    record_bytes: u32,
+    row_bytes: u32,
     /// What reads the file
     #[arg(long = "with", value_enum, default_value_t = Reader::Iomill)]
     reader: Reader,
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("http-records: {error:#}");
+            eprintln!("http-rows: {error:#}");
             ExitCode::FAILURE
         }
     }
@@ -70,11 +70,11 @@ fn run(serve: Serve) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     // A task, because the thread of `main` would serve beside the others.
     let serving = runtime.spawn(async move {
-        let source = Source::open(&serve.file, serve.record_bytes as usize, serve.reader, serve.cache_mib << 20)?;
+        let source = Source::open(&serve.file, serve.row_bytes as usize, serve.reader, serve.cache_mib << 20)?;
         let listener = TcpListener::bind(("127.0.0.1", serve.port)).await;
         let listener =
             listener.with_context(|| format!("cannot listen on port {}: choose another --port", serve.port))?;
-        println!("{} records at http://{}/records/0", source.records(), listener.local_addr()?);
+        println!("{} rows at http://{}/rows/0", source.rows(), listener.local_addr()?);
         server::serve(source, listener).await
     });
     runtime.block_on(serving)?

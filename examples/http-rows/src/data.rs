@@ -1,4 +1,4 @@
-//! A file of records for the measurement: each record tells its number.
+//! A file of rows for the measurement: each row tells its number.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, ErrorKind, Write};
@@ -6,24 +6,24 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes of a record.
-pub const RECORD_BYTES: usize = 4096;
+/// Bytes of a row.
+pub const ROW_BYTES: usize = 4096;
 
-/// The first word of a record, mixed from its number.
+/// The first word of a row, mixed from its number.
 pub fn first_word(id: u64) -> u64 {
     (id + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// A record: words that count from its first one on.
-pub fn record(id: u64) -> Vec<u8> {
+/// A row: words that count from its first one on.
+pub fn row(id: u64) -> Vec<u8> {
     let word = |place: u64| first_word(id).wrapping_add(place);
-    (0..RECORD_BYTES as u64 / 8).flat_map(|place| word(place).to_le_bytes()).collect()
+    (0..ROW_BYTES as u64 / 8).flat_map(|place| word(place).to_le_bytes()).collect()
 }
 
-/// Makes the file, unless it is there with `records` records.
-pub fn make(path: &Path, records: u64) -> Result<()> {
+/// Makes the file, unless it is there with `rows` rows.
+pub fn make(path: &Path, rows: u64) -> Result<()> {
     let at = || format!("cannot write {}", path.display());
-    let bytes = records * RECORD_BYTES as u64;
+    let bytes = rows * ROW_BYTES as u64;
     match std::fs::metadata(path) {
         Ok(there) => {
             let why = "remove it, or name another one by --file";
@@ -37,7 +37,7 @@ pub fn make(path: &Path, records: u64) -> Result<()> {
     // A run that is interrupted leaves another name.
     let unfinished = path.with_extension("unfinished");
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&unfinished).with_context(at)?);
-    (0..records).try_for_each(|id| file.write_all(&record(id))).with_context(at)?;
+    (0..rows).try_for_each(|id| file.write_all(&row(id))).with_context(at)?;
     let file = file.into_inner().map_err(|error| error.into_error()).with_context(at)?;
     file.sync_all().with_context(at)?;
     std::fs::rename(&unfinished, path).with_context(at)

@@ -12,13 +12,13 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::client::{self, Load, Times};
-use crate::data::{self, RECORD_BYTES};
+use crate::data::{self, ROW_BYTES};
 use crate::source::Reader;
 
-/// The records of the warm load: 64 MiB.
-const WARM_RECORDS: u64 = 16 * 1024;
+/// The rows of the warm load: 64 MiB.
+const WARM_ROWS: u64 = 16 * 1024;
 
-/// A cold load has at least this share of its records from the drive, and a warm one at most the rest.
+/// A cold load has at least this share of its rows from the drive, and a warm one at most the rest.
 const COLD_SHARE_MIN: f64 = 0.8;
 
 const READERS: [Reader; 2] = [Reader::Iomill, Reader::TokioFs];
@@ -27,7 +27,7 @@ const READERS: [Reader; 2] = [Reader::Iomill, Reader::TokioFs];
 #[derive(Debug, Args)]
 pub struct Bench {
     /// The file; it is made if it does not exist
-    #[arg(long, default_value = "target/records")]
+    #[arg(long, default_value = "target/rows")]
     file: PathBuf,
     /// MiB of the file
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(128..))]
@@ -35,7 +35,7 @@ pub struct Bench {
     /// Connections, each with one request at a time
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     clients: u64,
-    /// Records of a request
+    /// Rows of a request
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     ids: u64,
     /// Seconds of a measurement
@@ -60,7 +60,7 @@ struct Figures {
     p999_us: f64,
     /// CPU time of the server for a request.
     cpu_us: f64,
-    /// Of the records: how many the drive has read for the server.
+    /// Of the rows: how many the drive has read for the server.
     drive_share: f64,
 }
 
@@ -72,17 +72,17 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl Bench {
     /// Measures, and prints.
     pub fn run(&self) -> Result<()> {
-        let records = self.mib * (1 << 20) / RECORD_BYTES as u64;
-        data::make(&self.file, records)?;
+        let rows = self.mib * (1 << 20) / ROW_BYTES as u64;
+        data::make(&self.file, rows)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut all = Vec::new();
-        for (load, records) in [("cold", records), ("warm", WARM_RECORDS)] {
+        for (load, rows) in [("cold", rows), ("warm", WARM_ROWS)] {
             let mut rounds = READERS.map(|_| Vec::new());
             for round in 0..self.rounds {
                 eprintln!("{load}, round {} of {}", round + 1, self.rounds);
                 for (reader, rounds) in READERS.into_iter().zip(&mut rounds) {
                     let what = || format!("the {load} load with {reader}");
-                    rounds.push(runtime.block_on(self.measure(load, records, reader, round)).with_context(what)?);
+                    rounds.push(runtime.block_on(self.measure(load, rows, reader, round)).with_context(what)?);
                 }
             }
             all.extend(rounds.iter().map(|rounds| median(rounds)));
@@ -96,21 +96,21 @@ impl Bench {
         Ok(())
     }
 
-    async fn measure(&self, load: &'static str, records: u64, reader: Reader, round: u64) -> Result<Figures> {
+    async fn measure(&self, load: &'static str, rows: u64, reader: Reader, round: u64) -> Result<Figures> {
         data::forget(&self.file)?;
         let server = Server::start(&self.file, reader)?;
         let (time, ids) = (Duration::from_secs_f64(self.seconds), self.ids as usize);
         let is_warm = load == "warm";
         if is_warm {
-            client::warm(server.address, records).await?;
+            client::warm(server.address, rows).await?;
         }
         let before = server.usage()?;
-        let times = client::run(server.address, Load { clients: self.clients, ids, records, time }, round).await?;
+        let times = client::run(server.address, Load { clients: self.clients, ids, rows, time }, round).await?;
         let used = server.usage()?.since(before);
         let figures = figures(load, reader, self, &times, used);
         ensure!(
             (figures.drive_share >= COLD_SHARE_MIN) != is_warm,
-            "the drive read {:.0}% of the records, so the load was not {load}: {}",
+            "the drive read {:.0}% of the rows, so the load was not {load}: {}",
             100.0 * figures.drive_share,
             if is_warm { "leave more memory" } else { "use a larger file (--mib) or less time (--seconds)" }
         );
@@ -129,7 +129,7 @@ fn figures(load: &'static str, reader: Reader, bench: &Bench, times: &Times, use
         p99_us: us(0.99),
         p999_us: us(0.999),
         cpu_us: used.cpu_us / requests,
-        drive_share: used.read_bytes / (requests * bench.ids as f64 * RECORD_BYTES as f64),
+        drive_share: used.read_bytes / (requests * bench.ids as f64 * ROW_BYTES as f64),
     }
 }
 

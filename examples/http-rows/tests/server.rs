@@ -1,4 +1,4 @@
-//! The program, as a user starts it: right records, answers to wrong requests, and a short measurement.
+//! The program, as a user starts it: right rows, answers to wrong requests, and a short measurement.
 
 // Helpers of tests may unwrap as tests do.
 #![allow(clippy::unwrap_used)]
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 fn program() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_http-records"))
+    Command::new(env!("CARGO_BIN_EXE_http-rows"))
 }
 
 fn run(args: &[&str]) -> Output {
@@ -22,7 +22,7 @@ struct Server(Child, String);
 impl Server {
     fn start(file: &Path, reader: &str) -> Server {
         let mut command = program();
-        command.arg("serve").arg(file).args(["--record-bytes", "100", "--port", "0", "--with", reader]);
+        command.arg("serve").arg(file).args(["--row-bytes", "100", "--port", "0", "--with", reader]);
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -33,7 +33,7 @@ impl Server {
     /// The status and the body.
     fn get(&self, path: &str) -> (u16, Vec<u8>) {
         let mut stream = TcpStream::connect(&self.1).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: records\r\nconnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: rows\r\nconnection: close\r\n\r\n").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
         let body = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
@@ -48,9 +48,9 @@ impl Drop for Server {
     }
 }
 
-/// 1,000 records of 100 bytes, and some bytes after them.
+/// 1,000 rows of 100 bytes, and some bytes after them.
 fn file(directory: &tempfile::TempDir) -> std::path::PathBuf {
-    let path = directory.path().join("records");
+    let path = directory.path().join("rows");
     let mut bytes: Vec<u8> = (0..1000_u32).flat_map(|id| [id as u8; 100]).collect();
     bytes.extend([7; 30]);
     std::fs::write(&path, bytes).unwrap();
@@ -62,16 +62,16 @@ fn directory() -> tempfile::TempDir {
 }
 
 #[test]
-fn each_reader_serves_the_right_records() {
+fn each_reader_serves_the_right_rows() {
     let directory = directory();
     let file = file(&directory);
     for reader in ["iomill", "tokio-fs"] {
         let server = Server::start(&file, reader);
         assert_eq!(server.get("/"), (200, b"1000\n".to_vec()));
         for id in [0, 40, 999] {
-            assert_eq!(server.get(&format!("/records/{id}")), (200, vec![id as u8; 100]), "{reader}");
+            assert_eq!(server.get(&format!("/rows/{id}")), (200, vec![id as u8; 100]), "{reader}");
         }
-        assert_eq!(server.get("/records/3,1,3"), (200, [[3; 100], [1; 100], [3; 100]].concat()), "{reader}");
+        assert_eq!(server.get("/rows/3,1,3"), (200, [[3; 100], [1; 100], [3; 100]].concat()), "{reader}");
     }
 }
 
@@ -84,11 +84,11 @@ fn wrong_requests_are_told_what_is_wrong() {
         let body = String::from_utf8(body).unwrap();
         assert!(found == status && body.contains(why), "{path}: {found} {body}");
     };
-    says("/records/1000", 404, "no record 1000: there are 1000");
-    says("/records/1,18446744073709551615", 404, "no record 18446744073709551615");
-    says("/records/seven", 400, "\"seven\" is not a list of numbers");
-    says("/records/1,,2", 400, "is not a list of numbers");
-    says(&format!("/records/{}", vec!["1"; 1025].join(",")), 400, "at most 1024");
+    says("/rows/1000", 404, "no row 1000: there are 1000");
+    says("/rows/1,18446744073709551615", 404, "no row 18446744073709551615");
+    says("/rows/seven", 400, "\"seven\" is not a list of numbers");
+    says("/rows/1,,2", 400, "is not a list of numbers");
+    says(&format!("/rows/{}", vec!["1"; 1025].join(",")), 400, "at most 1024");
     assert_eq!(server.get("/elsewhere").0, 404);
 }
 
@@ -103,8 +103,8 @@ fn what_cannot_be_served_is_an_error() {
         assert!(output.status.code() == Some(code) && said.contains(why), "{args:?}: {:?} {said}", output.status);
     };
     says(&["serve", "nowhere"], 1, "cannot open nowhere");
-    says(&["serve", path, "--record-bytes", "1000000"], 1, "less than a record");
-    says(&["serve", path, "--record-bytes", "0"], 2, "0");
+    says(&["serve", path, "--row-bytes", "1000000"], 1, "less than a row");
+    says(&["serve", path, "--row-bytes", "0"], 2, "0");
     says(&["serve", path, "--with", "magic"], 2, "magic");
     says(&["bench", "--file", path], 1, "is another file");
     says(&["bench", "--seconds", "nan"], 2, "nan");
