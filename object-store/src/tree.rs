@@ -21,6 +21,7 @@ use crate::stamp::Stamp;
 mod walk;
 
 pub use walk::Walk;
+use walk::is_unfinished;
 
 /// See the module.
 #[derive(Debug)]
@@ -131,11 +132,4 @@ fn stamp_of(name: &str, metadata: io::Result<Metadata>) -> Result<Stamp> {
         Ok(_) => Err(Fault::new(Kind::NotFound, format!("{name:?} is no ordinary file; list what is below it"))),
         Err(error) => Err(Fault::new(kind_of_io(&error), format!("cannot examine {name:?}: {error}"))),
     }
-}
-
-/// Whether a file is an upload that `LocalFileSystem` has not finished: its name is that of the object, `#` and a
-/// number.
-fn is_unfinished(name: &str) -> bool {
-    let Some((_, number)) = name.rsplit('/').next().and_then(|file| file.split_once('#')) else { return false };
-    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -8,7 +8,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::is_unfinished;
 use crate::common::{Fault, Kind, Result, kind_of_io};
 use crate::known::{Entry, Meta};
 use crate::stamp::Stamp;
@@ -175,4 +174,11 @@ fn child(above: &str, entry: &DirEntry) -> Result<Option<String>> {
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Fault {
     Fault::new(kind_of_io(error), format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// Whether a file is an upload that `LocalFileSystem` has not finished: its name is that of the object, `#` and a
+/// number.
+pub(super) fn is_unfinished(name: &str) -> bool {
+    let Some((_, number)) = name.rsplit('/').next().and_then(|file| file.split_once('#')) else { return false };
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }

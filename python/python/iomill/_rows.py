@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import EllipsisType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -18,6 +18,12 @@ from ._elements import ELEMENTS, bits_of, is_of_element
 from ._files import File
 from ._futures import Done, Gather, begun
 from ._openings import settle
+
+if TYPE_CHECKING:
+    # Names rows by the first axis, as in numpy.
+    Key = ArrayLike | slice | EllipsisType
+
+_Out = TypeVar("_Out")
 
 # The bytes that an iteration reads at a time.
 _BLOCK_BYTES = 4 << 20
@@ -165,7 +171,14 @@ class RowArray(Closing):
         name = self._file.name.rsplit("/", 1)[-1]
         return f"<iomill.RowArray {name!r}: shape {self._shape}, {self.dtype}>"
 
-    def take(self, ids: ArrayLike, out: Any = None, *, axis: int | None = 0, mode: str = "raise") -> NDArray[Any]:
+    @overload
+    def take(self, ids: ArrayLike, out: None = None, *, axis: int | None = 0, mode: str = "raise") -> NDArray[Any]: ...
+    @overload
+    def take(self, ids: ArrayLike, out: _Out, *, axis: int | None = 0, mode: str = "raise") -> _Out: ...
+
+    def take(
+        self, ids: ArrayLike, out: _Out | None = None, *, axis: int | None = 0, mode: str = "raise"
+    ) -> NDArray[Any] | _Out:
         """The rows `ids`, in their order: an ndarray of shape ``ids.shape + x.shape[1:]``.
 
         `ids` has integers of any type and shape. Negative ones count from the end. With `out` the rows are read into
@@ -195,7 +208,7 @@ class RowArray(Closing):
             result = np.empty(shape, self._dtype)
             self._rows.take(numbers, result)
             return self._as_cast(result)
-        target = out if type(out) is np.ndarray else self._memory_of(out)
+        target = out if isinstance(out, np.ndarray) else self._memory_of(out)
         if target.shape != shape:
             raise ValueError(
                 f"output array does not match result of take: it has shape {target.shape}, and the rows have {shape}"
@@ -208,7 +221,7 @@ class RowArray(Closing):
             raise ValueError("output array is read-only")
         else:
             target[...] = self.take(numbers)
-        return out  # type: ignore[no-any-return]
+        return out
 
     def _check_axis(self, axis: int | None) -> None:
         if axis is None and self.ndim == 1:
@@ -301,7 +314,7 @@ class RowArray(Closing):
         if self.nbytes > 0:
             self._rows.prefetch(_integers(ids))
 
-    def write(self, ids: Any, rows: ArrayLike) -> None:
+    def write(self, ids: Key, rows: ArrayLike) -> None:
         """Writes rows. `ids` names them: an integer, a slice, a mask or an array of integers.
 
         `rows` is broadcast and cast as in ``ndarray[ids] = rows``. If a row is named twice, the last value counts.
@@ -332,7 +345,7 @@ class RowArray(Closing):
             numbers, values = last_first, values[::-1][place]
         self._of_system.write(np.ascontiguousarray(numbers), np.ascontiguousarray(values))
 
-    def __setitem__(self, key: Any, rows: ArrayLike) -> None:
+    def __setitem__(self, key: Key | tuple[Key], rows: ArrayLike) -> None:
         """`write`, for keys of the first axis. ValueError for other keys: read whole rows, change them, and write
         them."""
         if isinstance(key, tuple):

@@ -13,8 +13,8 @@
 //! share of one group longer than its blocks. Therefore groups are small: 64 to 256 blocks, unless the sum of the
 //! weights is larger. Weights such as 10 and 11 give groups of a few MiB; 997 and 1000 give 1,997 blocks.
 
-use super::Placement;
 use super::divisor::Divisor;
+use super::placement::Placement;
 
 /// The fewest blocks of a group.
 const GROUP_MIN: u64 = 64;

@@ -22,6 +22,7 @@
 
 mod divisor;
 mod hash;
+mod placement;
 
 use std::sync::Arc;
 
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use divisor::Divisor;
 use hash::HashLayout;
+pub use placement::Placement;
 
 /// The most drives of a file.
 pub const DRIVES_MAX: usize = 256;
@@ -59,15 +61,6 @@ impl Layout {
             Layout::Hash => "hash",
         }
     }
-}
-
-/// The place of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The index of the drive in the file's own list of drives.
-    pub drive: u16,
-    /// The number of the block in that drive's part.
-    pub block: u64,
 }
 
 /// A layout compiled for one file's drives. A clone is cheap and shares the tables.

@@ -11,19 +11,10 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab};
+pub use slab::{NodePolicy, SLAB_ALIGN_BYTES, Slab, page_bytes};
 
 /// The least size of memory that uses huge pages. Two of the usual size, so that at least one is aligned.
 const HUGE_FROM_BYTES: usize = 4 << 20;
-
-/// The size of the kernel's pages in bytes, by the C library. rustix would read the kernel's auxiliary vector. Under
-/// valgrind, which counts instructions here, that vector does not describe this process.
-pub fn page_bytes() -> usize {
-    // SAFETY: the call only reads a setting of the C library.
-    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // It cannot fail for this name. If it did, 4,096 would still be valid: the smallest page of any processor.
-    usize::try_from(bytes).unwrap_or(4096)
-}
 
 /// An anonymous mapping: page-aligned, zeroed, unmapped on drop.
 pub struct PageBuf {

@@ -10,13 +10,20 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::page_bytes;
-
 /// The slab starts at a multiple of this, the size of a huge page of x86-64 and of arm64 with small pages of 4 KiB.
 pub const SLAB_ALIGN_BYTES: usize = 2 << 20;
 
 /// The most nodes that the kernel supports.
 const NODES_MAX: u32 = 1024;
+
+/// The size of the kernel's pages in bytes, by the C library. rustix would read the kernel's auxiliary vector. Under
+/// valgrind, which counts instructions here, that vector does not describe this process.
+pub fn page_bytes() -> usize {
+    // SAFETY: the call only reads a setting of the C library.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // It cannot fail for this name. If it did, 4,096 would still be valid: the smallest page of any processor.
+    usize::try_from(bytes).unwrap_or(4096)
+}
 
 /// How strictly memory keeps to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
