@@ -60,12 +60,12 @@ pub fn check(options: &ArrayOptions, depths: &[u32], writer: bool) -> Result<Nod
         return Err(Error::invalid(what, format!("the array has {drives} drives")));
     }
     let roles = options.roles()?;
-    check_for_use(options, &roles)?;
+    check_for_use(options, depths, &roles)?;
     Ok(roles)
 }
 
 /// An error if an option has no effect in this combination: the program expects an effect.
-fn check_for_use(options: &ArrayOptions, roles: &NodeRoles) -> Result<()> {
+fn check_for_use(options: &ArrayOptions, depths: &[u32], roles: &NodeRoles) -> Result<()> {
     let has_cache = options.cache_bytes != Some(0);
     let has_drive_threads = options.drive_threads_in_force() || (has_cache && roles.are_apart());
     let unused = |what: String, why, advice: &'static str| Err(Error::invalid(what, why).advise(advice));
@@ -93,7 +93,11 @@ fn check_for_use(options: &ArrayOptions, roles: &NodeRoles) -> Result<()> {
             "give it a cache, or leave `max_bytes` out",
         );
     }
-    let Batching { merge, plug, .. } = options.tuning.batching;
+    let Batching { merge, plug, adaptive, .. } = options.tuning.batching;
+    if adaptive && depths.iter().all(|depth| *depth == 1) {
+        let why = "a queue with one slot has no choice";
+        return unused("an adaptive depth".to_owned(), why, "set a larger `depth`, or leave `adaptive_depth` out");
+    }
     if !merge && plug > 1 && plug != DEFAULT_PLUG {
         let why = "requests wait to be merged, and merging is off";
         return unused(format!("a plug of {plug}"), why, "turn merging on (`Tuning::merge`), or leave the plug out");

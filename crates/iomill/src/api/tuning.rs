@@ -48,7 +48,7 @@ impl Tuning {
     }
 
     /// Whether each drive's queue finds the fewest slots that give the full throughput, and uses only those. It needs
-    /// many slots to choose from: 256 is a good [depth](super::ArrayOptions::depth). Off by default.
+    /// many slots to choose from: 256 is a good [depth](super::ArrayOptions::depth), and 1 is refused. Off by default.
     pub fn adaptive_depth(mut self, adaptive: bool) -> Self {
         self.batching.adaptive = adaptive;
         self

@@ -47,6 +47,7 @@ fn options_without_an_effect_are_refused() {
         (tuned(nodes().cache_nodes([0]).io_nodes([0])), "a list of I/O nodes", "`Tuning::drive_threads`"),
         (tuned(nodes().cache_nodes([1])).cache_bytes(0), "a list of cache nodes", "give it a cache"),
         (tuned(Tuning::new().merge(false).plug(7)), "a plug of 7", "`Tuning::merge`"),
+        (tuned(Tuning::new().adaptive_depth(true)).depth(1), "an adaptive depth", "a larger `depth`"),
         (ArrayOptions::new().cache_bytes(0).cache(CacheOptions::new().max_bytes(1 << 20)), "may grow", "`max_bytes`"),
         (ArrayOptions::new().read_only(true).sync_changes(false), "`sync_changes(false)`", "for writing"),
     ] {
@@ -60,6 +61,7 @@ fn options_without_an_effect_are_refused() {
         tuned(nodes().io_nodes([0]).drive_threads(true)).cache_bytes(0),
         tuned(nodes().cache_nodes([0])),
         tuned(Tuning::new().merge(false).plug(1)),
+        tuned(Tuning::new().adaptive_depth(true)).depth(2),
         ArrayOptions::new().sync_changes(false),
     ] {
         options.open(&drives[0]).unwrap().close().unwrap();

@@ -37,7 +37,7 @@ const INSTALMENT_BYTES: u64 = 64 << 10;
 
 /// Records that wait for an fsync.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub struct QueuedRecords {
     records: Vec<u8>,
     count: u32,
 }
@@ -115,7 +115,7 @@ struct Shared {
     place: LogPlace,
     upkeep: Upkeep,
     files: RwLock<Files>,
-    commits: Commits<Queue>,
+    commits: Commits<QueuedRecords>,
     /// The checkpoint in progress.
     checkpoint: Mutex<Option<Checkpointing>>,
     /// Held by the thread that makes the next segment, or changes the space that is set aside.
@@ -337,7 +337,7 @@ impl Journal {
     pub fn commit(&self, ticket: Ticket) -> Result<()> {
         let mut group_bytes = 0;
         let mut is_due = false;
-        let lead = |queue: &mut Queue| {
+        let lead = |queue: &mut QueuedRecords| {
             group_bytes = queue.records.len() as u64;
             is_due = self.shared.lead(queue)?;
             Ok(())
@@ -450,7 +450,7 @@ impl Drop for Journal {
 
 impl Shared {
     /// The leader's turn. Whether there is anything to keep up.
-    fn lead(&self, queue: &Queue) -> Result<bool> {
+    fn lead(&self, queue: &QueuedRecords) -> Result<bool> {
         self.append(&queue.records, queue.count)
     }
 
@@ -502,7 +502,7 @@ impl From<Failed> for NotQueued {
     }
 }
 
-impl CommitQueue for Queue {
+impl CommitQueue for QueuedRecords {
     fn empty(&mut self) {
         self.records.clear();
         self.count = 0;
@@ -513,7 +513,7 @@ impl CommitQueue for Queue {
     }
 }
 
-impl Queue {
+impl QueuedRecords {
     /// A group has at most `most` bytes of records. The log has room for `left` bytes of groups, and the group in
     /// progress takes `taken` of them.
     fn add(&mut self, change: &ChangeRecords, most: usize, left: u64, taken: u64) -> Result<(), NotQueued> {
