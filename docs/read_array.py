@@ -306,7 +306,7 @@ class Log:
             groups = filter(None, (file.group(at) for at in range(BLOCK, len(file.data), BLOCK)))
             highest = max([highest] + [group[1] for group in groups])
         if highest > self.sequence:
-            raise Damaged(f"{self.root}: the log ends behind group {self.sequence}, and group {highest} was durable")
+            raise Damaged(f"{self.root}: the log ends after group {self.sequence}, and group {highest} was durable")
 
 
 def each_record(records):

@@ -1,7 +1,8 @@
 //! A hit by a future beside a hit by a call: `cargo bench -p iomill --bench hit_futures [-- GIB]`.
 //!
-//! All ways copy 128 bytes at random places of a file that is in the cache, in short turns one after the other. The figures are medians over
-//! the turns. A ratio is that of two ways in each round, and its median over the rounds. A future is polled once, and must be ready.
+//! All ways copy 128 bytes at random places of a file that is in the cache, in short turns one after the other. The
+//! figures are medians over the turns. A ratio is that of two ways in each round, and its median over the rounds. A
+//! future is polled once, and must be ready.
 
 #![allow(clippy::unwrap_used)]
 

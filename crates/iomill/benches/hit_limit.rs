@@ -1,8 +1,9 @@
 //! A hit beside the least that such a cache must do: `cargo bench -p iomill --bench hit_limit [-- GIB [zipf]]`.
 //!
-//! `least` is a table of hints, a table of keys and versions, and huge pages. It looks, proves and copies as a hit does, and notes the page. It
-//! has no file, no length, no closing, no counters and no policy. So no cache that finds pages in this way is faster than it.
-//! All ways copy the same 128 bytes, in short turns one after the other. The figures are medians over the turns.
+//! `least` is a table of hints, a table of keys and versions, and huge pages. It looks, proves and copies as a hit
+//! does, and notes the page. It has no file, no length, no closing, no counters and no policy. So no cache that finds
+//! pages in this way is faster than it. All ways copy the same 128 bytes, in short turns one after the other. The
+//! figures are medians over the turns.
 
 #![allow(clippy::unwrap_used)]
 

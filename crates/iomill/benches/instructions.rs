@@ -1,9 +1,9 @@
 //! Counts the instructions of single operations: `instructions KIND DIR`, under callgrind, by `cargo xtask budget`.
 //!
-//! Goals: the same instructions in every run. So places are fixed, one thread does the work, and no clock decides anything.
-//! Instructions between begin and end of [`counted_work`] count, and the program prints the number of operations. Non-goals:
-//! time, what the kernel does, and what the C library's allocator does: that goes by everything which lies on the heap, even by the
-//! length of the directory's path. `tests/allocations.rs` counts allocations.
+//! Goals: the same instructions in every run. So places are fixed, one thread does the work, and no clock decides
+//! anything. Instructions between begin and end of [`counted_work`] count, and the program prints the number of
+//! operations. Non-goals: time, what the kernel does, and what the C library's allocator does: that goes by everything
+//! which lies on the heap, even by the length of the directory's path. `tests/allocations.rs` counts allocations.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +31,8 @@ const HERE: &str = "/proc/self/cwd";
 /// Rows of a call that takes several.
 const BATCH: usize = 256;
 
-/// Gives memory from one end to the other and takes none back, so an allocation costs the same whatever lies on the heap.
+/// Gives memory from one end to the other and takes none back, so an allocation costs the same whatever lies on the
+/// heap.
 struct Heap {
     /// Memory up to `used` has an owner each.
     memory: UnsafeCell<[u8; HEAP_BYTES]>,
@@ -48,8 +49,9 @@ static HEAP: Heap = Heap { memory: UnsafeCell::new([0; HEAP_BYTES]), used: Atomi
 // SAFETY: a part of the memory is reached only by its owner, and `used` gives each part one owner.
 unsafe impl Sync for Heap {}
 
-// SAFETY: `used` only grows, so parts do not overlap and are given once. A part begins at the alignment asked for and ends inside the
-// memory, or there is none. What is above the bound comes from the system and goes back to it: the bound goes by the shape alone.
+// SAFETY: `used` only grows, so parts do not overlap and are given once. A part begins at the alignment asked for and
+// ends inside the memory, or there is none. What is above the bound comes from the system and goes back to it: the
+// bound goes by the shape alone.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, shape: Layout) -> *mut u8 {
         if shape.size() > HEAP_MAX_BYTES {

@@ -1,5 +1,6 @@
-//! The measurement: a server with each reader in turn, in rounds. Cold: the kernel and iomill have none of the file. Warm: they have all that is
-//! asked for. The drives' reads that the kernel counts for the server tell whether it was so.
+//! The measurement: a server with each reader in turn, in rounds. Cold: the kernel and iomill have none of the file.
+//! Warm: they have all that is asked for. The drives' reads that the kernel counts for the server tell whether it was
+//! so.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

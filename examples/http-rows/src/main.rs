@@ -1,4 +1,5 @@
-//! An HTTP server of rows in a file, by iomill or by `tokio::fs`, and a load that compares the two. `README.md` says how to use it.
+//! An HTTP server of rows in a file, by iomill or by `tokio::fs`, and a load that compares the two. `README.md` says
+//! how to use it.
 
 mod bench;
 mod client;

@@ -1,5 +1,5 @@
-//! Files with sums: their ends change, sums are lost, sectors cannot be read. No call returns a wrong byte, and no right
-//! page is called rotten.
+//! Files with sums: their ends change, sums are lost, sectors cannot be read. No call returns a wrong byte, and no
+//! right page is called rotten.
 
 use std::time::Duration;
 

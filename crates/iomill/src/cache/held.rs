@@ -115,8 +115,8 @@ impl CacheMemory {
     /// Pins a page by its hint, if the hint is right and the page's frame is marked already.
     ///
     /// # Safety
-    /// The block comes from [`CacheMemory::pin_block`] and is the calling thread's. The slot is an empty one of the block.
-    /// `barrier::available` has returned `true`.
+    /// The block comes from [`CacheMemory::pin_block`] and is the calling thread's. The slot is an empty one of the
+    /// block. `barrier::available` has returned `true`.
     #[inline(always)]
     pub unsafe fn pin<'a>(
         &'a self,

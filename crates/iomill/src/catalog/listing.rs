@@ -1,5 +1,5 @@
-//! Listing names: a [`ListPosition`] in their order, and the entries from there on ([`Found`]). Non-goals: lengths of open
-//! files.
+//! Listing names: a [`ListPosition`] in their order, and the entries from there on ([`Found`]). Non-goals: lengths of
+//! open files.
 //!
 //! Rules:
 //! 1. Each step takes the lock of the files for a bounded number of names, and continues after the last one that it has

@@ -281,7 +281,7 @@ impl Openings {
         let Proof { sequence, checksum } = self.proof;
         if sequence > end.sequence {
             let what = format!(
-                "the log ends behind group {}, and the drives know that group {sequence} was durable: the log was restored from \
+                "the log ends after group {}, and the drives know that group {sequence} was durable: the log was restored from \
                  an older copy, or has lost its end",
                 end.sequence
             );

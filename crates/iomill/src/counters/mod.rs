@@ -14,8 +14,8 @@
 //! 1. A bank is an array of words in the memory of the array's [`Board`]. One owner at a time writes to it: a [`Tally`]
 //!    of a thread, or a [`DriveTally`] of a drive queue. So an addition needs no locked instruction. Every thread and
 //!    process may read it.
-//! 2. A bank is never cleared. When its owner ends, the next owner of the same kind adds to the bank's values. So the sum
-//!    over all banks never decreases.
+//! 2. A bank is never cleared. When its owner ends, the next owner of the same kind adds to the bank's values. So the
+//!    sum over all banks never decreases.
 //! 3. The words are std's atomics, in models, too: other processes may read their memory, and no protocol depends on
 //!    them.
 //!

@@ -53,8 +53,8 @@ impl FileState {
     /// more pieces begin.
     ///
     /// # Safety
-    /// The I/O ranges' memory is valid until this has ended or is dropped; memory that is read into is touched by nothing
-    /// else.
+    /// The I/O ranges' memory is valid until this has ended or is dropped; memory that is read into is touched by
+    /// nothing else.
     pub async unsafe fn transfer(
         &self,
         io: &Io<'_>,

@@ -6,7 +6,8 @@ use std::io::IoSlice;
 use super::split::IoRange;
 use crate::drive::PAGE_BYTES;
 
-/// The I/O ranges of a vectored write. A page that several buffers share is copied together, so that one piece writes it.
+/// The I/O ranges of a vectored write. A page that several buffers share is copied together, so that one piece writes
+/// it.
 pub struct VectoredWrite {
     /// One after the other; none ends within a page that the next one begins in.
     pub io_ranges: Vec<IoRange>,

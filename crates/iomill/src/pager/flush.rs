@@ -1,5 +1,5 @@
-//! Flushing: writing dirty pages to their drives. [`FlushRuns`] are pages in flight, [`Flushed`] is the result. Non-goals:
-//! which bytes are durable (`file::durable`).
+//! Flushing: writing dirty pages to their drives. [`FlushRuns`] are pages in flight, [`Flushed`] is the result.
+//! Non-goals: which bytes are durable (`file::durable`).
 //!
 //! A page is copied under its set's lock and written from the copy, so that calls may read and write it meanwhile. One
 //! write takes adjacent dirty pages of a block. Three kinds of threads flush. A background thread flushes sets with too

@@ -230,8 +230,8 @@ mod models {
 
     /// Only a write that an fsync has covered counts as durable.
     ///
-    /// Seen to fail when `cover` took an fsync with the stamp's own number, and when the fsync was counted as begun only
-    /// after its end.
+    /// Seen to fail when `cover` took an fsync with the stamp's own number, and when the fsync was counted as begun
+    /// only after its end.
     #[test]
     fn loom_fsyncs_cover_what_they_say() {
         model(|| {

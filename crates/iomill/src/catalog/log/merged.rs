@@ -400,7 +400,7 @@ impl Merged {
                 let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
                 if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
                     let why = format!(
-                        "the log ends behind group {}, and group {durable} was durable: no copy has the groups between them",
+                        "the log ends after group {}, and group {durable} was durable: no copy has the groups between them",
                         end.sequence
                     );
                     let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
