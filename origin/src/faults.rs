@@ -63,10 +63,10 @@ pub struct Overwritten {
 }
 
 /// The pages that a crash of the machine may bring back.
-pub type Unflushed = Arc<Mutex<Vec<Overwritten>>>;
+pub type Unsynced = Arc<Mutex<Vec<Overwritten>>>;
 
 /// The most pages that a crash brings back.
-const UNFLUSHED_MOST: usize = 4096;
+const UNSYNCED_MOST: usize = 4096;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -78,7 +78,7 @@ pub struct Faults {
     pub failing: Mutex<Option<(Errno, u32)>>,
     /// The file system gives blocks only to writes.
     pub allocates_nothing: AtomicBool,
-    pub unflushed: Mutex<Option<Unflushed>>,
+    pub unsynced: Mutex<Option<Unsynced>>,
     /// Other threads run between the lookup of a granule and its mark.
     pub marks_slowly: AtomicBool,
 }
@@ -90,8 +90,8 @@ impl Faults {
             *left -= 1;
             return Err((*errno).into());
         }
-        if let Some(unflushed) = &*locked(&self.unflushed) {
-            note(unflushed, &path, bytes.len(), offset);
+        if let Some(unsynced) = &*locked(&self.unsynced) {
+            note(unsynced, &path, bytes.len(), offset);
         }
         if let Some(death) = &*locked(&self.death)
             && death.comes()
@@ -116,15 +116,15 @@ impl Faults {
     }
 }
 
-fn note(unflushed: &Unflushed, path: &Path, len: usize, offset: u64) {
+fn note(unsynced: &Unsynced, path: &Path, len: usize, offset: u64) {
     // A test may have cut the file, or taken it away.
     let file = File::open(path).ok();
-    let mut pages = locked(unflushed);
+    let mut pages = locked(unsynced);
     for at in (offset..offset + len as u64).step_by(4096) {
         let mut bytes = vec![0; 4096];
         let _cut = file.as_ref().map(|file| file.read_exact_at(&mut bytes, at));
         pages.push(Overwritten { path: path.to_owned(), offset: at, bytes });
     }
-    let extra = pages.len().saturating_sub(UNFLUSHED_MOST);
+    let extra = pages.len().saturating_sub(UNSYNCED_MOST);
     pages.drain(..extra);
 }

@@ -41,7 +41,7 @@ fn indexes(world: &World) -> Vec<PathBuf> {
 /// After a crash of the machine: some of the last pages have their earlier bytes, and memory is empty.
 pub fn lose_pages(world: &mut World, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let pages = std::mem::take(&mut *locked(&world.unflushed));
+    let pages = std::mem::take(&mut *locked(&world.unsynced));
     let share = rng.u32(..100);
     for page in pages.iter().rev().filter(|_| rng.u32(..100) < share) {
         // The file of a drive that is away, or was exchanged, may be shorter.

@@ -18,7 +18,7 @@ use super::damage;
 use super::program::{HANDS, How, KEYS, Program, Read, Settings, Step, key};
 use super::sea::{Content, Fate, Sea, Shore};
 use crate::cache::Cache;
-use crate::faults::{Death, Unflushed};
+use crate::faults::{Death, Unsynced};
 use crate::notices::locked;
 use crate::options::{Cost, Options, Revalidate};
 use crate::v0_14::{Cached, Content as Opened};
@@ -30,7 +30,7 @@ pub struct World {
     pub hands: Vec<Option<Hand>>,
     pub dir: TempDir,
     /// The pages that a crash may bring back.
-    pub unflushed: Unflushed,
+    pub unsynced: Unsynced,
     /// Copies of data files.
     pub saved: HashMap<usize, Vec<u8>>,
     /// A drive that is unmounted.
@@ -64,13 +64,13 @@ impl World {
         // Memory, if there is any: the pages of a run need no drive.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let sea = Arc::new(Sea::new(program.seed, settings.has_etags));
-        let (unflushed, saved, pinned) = Default::default();
+        let (unsynced, saved, pinned) = Default::default();
         let mut world = World {
             settings,
             sea,
             hands: (0..HANDS).map(|_| None).collect(),
             dir,
-            unflushed,
+            unsynced,
             saved,
             away: None,
             label: None,
@@ -127,7 +127,7 @@ impl World {
         assert_eq!(notices.len(), usize::from(!self.is_in_order()), "{notices:?}");
         cache.wait_until_loaded();
         for drive in &cache.here().unwrap().drives {
-            *locked(&drive.faults.unflushed) = Some(Arc::clone(&self.unflushed));
+            *locked(&drive.faults.unsynced) = Some(Arc::clone(&self.unsynced));
             drive.faults.allocates_nothing.store(self.allocates_nothing, std::sync::atomic::Ordering::Relaxed);
         }
         let cached = Cached::new(&cache, Arc::new(Shore(Arc::clone(&self.sea))), "sea://");
