@@ -175,16 +175,17 @@ fn without_address_space_there_are_system_calls() {
 fn copies_of_neighbours_are_merged_unless_merging_is_off() {
     let (_dir, drives) = drives(1);
     let array = options(false).create(&drives).unwrap();
-    array.put("file", &vec![7; MIB as usize], &PutOptions::new()).unwrap();
+    array.put("file", &vec![7; 4 * MIB as usize], &PutOptions::new()).unwrap();
     array.close().unwrap();
-    let reads = |tuning: Tuning| {
+    // The requests that were timed: one in 17 of those that reach the engine.
+    let timed = |tuning: Tuning| {
         let array = options(false).tuning(tuning).open(&drives[0]).unwrap();
-        let offsets: Vec<u64> = (0..256).map(|page| page * 4096).collect();
-        let mut out = vec![0; MIB as usize];
+        let offsets: Vec<u64> = (0..1024).map(|page| page * 4096).collect();
+        let mut out = vec![0; 4 * MIB as usize];
         array.open_file("file").unwrap().read_many(&mut out, &offsets, 4096).unwrap();
-        array.counters().drives[0].reads
+        array.counters().drives[0].latency.count()
     };
-    let apart = reads(Tuning::new().merge(false));
-    let merged = reads(Tuning::new());
-    assert!(apart >= 256 && merged <= apart / 4, "{apart} requests without merging, {merged} with it");
+    let apart = timed(Tuning::new().merge(false));
+    let merged = timed(Tuning::new());
+    assert!(apart >= 50 && merged <= apart / 4, "{apart} timed requests without merging, {merged} with it");
 }
