@@ -359,6 +359,9 @@ impl State {
 
     /// Fails a sync. After EIO dirty pages count as clean, as on Linux.
     pub fn fail_sync(&mut self, drive: usize, file: u64, errno: i32) {
+        if errno == libc::EIO {
+            self.lose_beside(drive, Some(file));
+        }
         if errno == libc::EIO
             && let Some(file) = self.drives[drive].disk.files.get_mut(&file)
         {

@@ -164,6 +164,39 @@ impl Default for Ailment {
     }
 }
 
+/// The faults that requests to drives have met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Met(u8);
+
+impl Met {
+    /// A request that failed.
+    pub const ERROR: Met = Met(1);
+    /// A transfer of a part.
+    pub const SHORT: Met = Met(2);
+    /// A request to a slow drive.
+    pub const SLOW: Met = Met(4);
+    /// A request to a dead drive.
+    pub const DEAD: Met = Met(8);
+    /// A request that needed space which its drive does not have.
+    pub const FULL: Met = Met(16);
+    /// A write that was lost, or done at another place.
+    pub const LOST: Met = Met(32);
+    /// A read of a file with bytes that were not written there.
+    pub const ROT: Met = Met(64);
+
+    /// All of them.
+    pub const ALL: [Met; 7] = [Met::ERROR, Met::SHORT, Met::SLOW, Met::DEAD, Met::FULL, Met::LOST, Met::ROT];
+
+    /// Whether a fault is among them.
+    pub fn has(self, fault: Met) -> bool {
+        self.0 & fault.0 != 0
+    }
+
+    pub(crate) fn and(self, fault: Met) -> Met {
+        Met(self.0 | fault.0)
+    }
+}
+
 /// The plan of all faults. Change it with [`crate::World::faults`].
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
@@ -172,6 +205,9 @@ pub struct Faults {
     /// Whether a crash tears writes between sectors of 512 bytes. Otherwise each page of 4 KiB is old or new, as on
     /// drives that write 4 KiB atomically.
     pub torn_sectors: bool,
+    /// Whether a failed flush may lose unsynced writes of all files of its drive, as that of a drive with a cache.
+    /// Otherwise it loses those of its own file only.
+    pub loses_beside: bool,
     /// The value of [`crate::World::effects`] at which the machine crashes. The change itself is then in the volatile
     /// state and survives by chance; a sync has not happened. The crash clears this field.
     pub crash_at_effect: Option<u64>,
@@ -218,7 +254,7 @@ impl Faults {
 
     /// Removes all faults: dead drives live, and slow ones are fast again.
     pub fn clear(&mut self) {
-        *self = Faults { torn_sectors: self.torn_sectors, ..Faults::default() };
+        *self = Faults { torn_sectors: self.torn_sectors, loses_beside: self.loses_beside, ..Faults::default() };
     }
 
     /// Decides the fate of an operation, and counts targeted faults down.

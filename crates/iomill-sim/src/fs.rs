@@ -10,7 +10,7 @@ use iomill::sys::fs::{Access, Alignment, DriveFs, Ground, Handle, Identity, Lock
 use iomill::sys::fsyncs::FsyncFailures;
 
 use crate::errno;
-use crate::fault::{Death, Kind, Verdict, misplaced};
+use crate::fault::{Death, Kind, Met, Verdict, misplaced};
 use crate::image::PAGE_BYTES;
 use crate::memory::is_misaligned;
 use crate::state::{Open, State};
@@ -202,6 +202,7 @@ impl DriveFs for SimFs {
             let (first, after) = (offset / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
             let missing = state.file(self.drive, file)?.now.space().missing(first, after);
             if missing > state.free_pages(self.drive) {
+                state.meet(Met::FULL);
                 return Err(errno(libc::ENOSPC));
             }
             state.file(self.drive, file)?.allocate(offset, len);

@@ -45,7 +45,7 @@ mod world;
 use std::io;
 
 pub use dice::Survival;
-pub use fault::{Ailment, Death, Fault, Faults, Injection, Kind, Rates};
+pub use fault::{Ailment, Death, Fault, Faults, Injection, Kind, Met, Rates};
 pub use state::{DriveModel, DriveStats};
 pub use world::World;
 

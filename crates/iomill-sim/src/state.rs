@@ -4,6 +4,7 @@
 //! `DriveFs` call passes `enter`, which counts it and judges its fate. Non-goals: the single operations, which are in
 //! `fs` and `engine`.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::io;
@@ -18,7 +19,7 @@ use iomill::sys::fsyncs::FsyncFailures;
 use crate::dice::{Dice, Survival};
 use crate::disk::{Disk, File};
 use crate::errno;
-use crate::fault::{Death, Faults, Kind, Operation, Verdict};
+use crate::fault::{Death, Faults, Kind, Met, Operation, Verdict};
 use crate::flight::{Flight, Port};
 use crate::image::{PAGE_BYTES, SECTOR_BYTES};
 use crate::trace::Trace;
@@ -120,6 +121,7 @@ pub(crate) struct Chance {
     pub crash: Rng,
     pub names: Rng,
     pub order: Rng,
+    pub beside: Rng,
 }
 
 #[derive(Debug)]
@@ -144,6 +146,10 @@ pub(crate) struct State {
     pub effects: u64,
     pub violations: Vec<String>,
     pub abandoned: u64,
+    /// The faults that requests have met since this was taken.
+    met: Cell<Met>,
+    /// The files that hold bytes of another place, or of another time, or changed ones: drive and path.
+    pub rotten: BTreeSet<(usize, String)>,
     last_id: u64,
 }
 
@@ -167,6 +173,7 @@ impl State {
                 crash: root.fork(),
                 names: root.fork(),
                 order: root.fork(),
+                beside: root.fork(),
             },
             trace: Trace::default(),
             operations: 0,
@@ -174,6 +181,8 @@ impl State {
             effects: 0,
             violations: Vec::new(),
             abandoned: 0,
+            met: Cell::default(),
+            rotten: BTreeSet::new(),
             last_id: 0,
         }
     }
@@ -251,12 +260,50 @@ impl State {
         self.fsyncs += u64::from(kind == Kind::Sync);
         let operation = Operation { number: self.operations, kind, drive, path, engine };
         let verdict = self.faults.judge(&operation, &mut self.chance.fault);
+        self.note_met(drive, kind, path, verdict);
         if verdict == Verdict::Beside {
+            self.lose_beside(drive, None);
             self.drives[drive].fsync_failures.note(Some(libc::EIO));
         }
         let number = self.operations;
         self.note(&format!("#{number} {kind:?} on {drive} {path:?}: {verdict}"));
         verdict
+    }
+
+    fn note_met(&mut self, drive: usize, kind: Kind, path: &str, verdict: Verdict) {
+        let is_lost = matches!(verdict, Verdict::Lost | Verdict::Misplaced);
+        if is_lost {
+            self.rotten.insert((drive, path.to_owned()));
+        }
+        let is_rotten =
+            kind == Kind::Read && !self.rotten.is_empty() && self.rotten.contains(&(drive, path.to_owned()));
+        let (is_slow, is_dead) = (self.faults.ailment(drive).slowness > 1, self.death(drive).is_some());
+        let faults = [
+            (Met::ERROR, matches!(verdict, Verdict::Fail(_) | Verdict::Beside)),
+            (Met::SHORT, verdict == Verdict::Short),
+            (Met::SLOW, is_slow),
+            (Met::DEAD, is_dead),
+            (Met::LOST, is_lost),
+            (Met::ROT, is_rotten),
+        ];
+        faults.into_iter().filter(|(_, is_met)| *is_met).for_each(|(fault, _)| self.meet(fault));
+    }
+
+    /// A request meets a fault.
+    pub fn meet(&self, fault: Met) {
+        self.met.set(self.met.get().and(fault));
+    }
+
+    pub fn take_met(&self) -> Met {
+        self.met.take()
+    }
+
+    /// A failed flush loses unsynced writes of all files of the drive but `own`, if the plan says so.
+    pub fn lose_beside(&mut self, drive: usize, own: Option<u64>) {
+        if self.faults.loses_beside {
+            let others = self.drives[drive].disk.files.iter_mut().filter(|(file, _)| Some(**file) != own);
+            others.for_each(|(_, file)| file.fail_sync(&mut self.chance.beside));
+        }
     }
 
     /// Begins a `DriveFs` call: time passes, and the call's fate is decided. A planned crash happens here, and a dead
@@ -316,6 +363,7 @@ impl State {
         if missing <= free {
             return len;
         }
+        self.meet(Met::FULL);
         let end = (first + 1..=after).take_while(|end| space.missing(first, *end) <= free).last().unwrap_or(first);
         (end * PAGE_BYTES).saturating_sub(offset).min(len as u64) as usize
     }

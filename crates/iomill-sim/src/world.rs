@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::dice::Survival;
 use crate::disk::{Disk, File};
 use crate::errno;
-use crate::fault::Faults;
+use crate::fault::{Faults, Met};
 use crate::image::Image;
 use crate::state::{Drive, DriveModel, DriveStats, State};
 
@@ -217,6 +217,11 @@ impl World {
         self.state().effects
     }
 
+    /// The faults that requests to drives have met since the last call.
+    pub fn take_met(&self) -> Met {
+        self.state().take_met()
+    }
+
     /// The number of requests that were pushed to engines and have not ended.
     pub fn in_flight(&self) -> usize {
         self.state().flights.len()
@@ -278,6 +283,7 @@ impl World {
 
     /// Flips all bits of a range of a file, durably. The range ends at the end of the file.
     pub fn corrupt(&self, drive: usize, path: &str, offset: u64, len: usize) -> io::Result<()> {
+        self.state().rotten.insert((drive, path.to_owned()));
         self.tamper(drive, path, |image| {
             let mut bytes = vec![0; len];
             let read = image.read(offset, &mut bytes);

@@ -1,6 +1,5 @@
 //! Steps that cause faults of the machine.
 
-use super::coverage::Trouble;
 use super::life::{Life, Said, nothing};
 use super::program::{Act, Step, rates};
 use crate::{Death, Fault, Injection, Kind, Rates};
@@ -17,21 +16,18 @@ impl Life<'_> {
             Act::Inject => self.fail_next(step, drive),
             Act::Slow => {
                 self.world.faults(|faults| faults.slow(drive, u64::from(2 + step.first % 200)));
-                self.coverage.trouble(Trouble::Slow);
                 Ok(format!("drive {drive}"))
             }
             Act::Kill => {
                 let death = if step.first.is_multiple_of(2) { Death::Error } else { Death::Empty };
                 self.world.faults(|faults| faults.kill(drive, death));
                 self.is_excused = true;
-                self.coverage.trouble(Trouble::Dead);
                 Ok(format!("drive {drive}, {death:?}"))
             }
             Act::Fill => {
                 let room = self.world.used_bytes(drive) + u64::from(step.first % 40) * 4096;
                 self.world.set_capacity(drive, Some(room));
                 self.is_excused = true;
-                self.coverage.trouble(Trouble::Full);
                 Ok(format!("drive {drive} has {room} bytes"))
             }
             Act::CrashSoon => {
@@ -43,7 +39,6 @@ impl Life<'_> {
             Act::Lose | Act::Misplace => self.misdirect(step, drive),
             _ => {
                 self.calm();
-                self.coverage.calm();
                 Ok("calm".to_owned())
             }
         }
@@ -70,7 +65,6 @@ impl Life<'_> {
         self.has_rotten_head |= is_head;
         self.is_rotten |= !is_head;
         self.has_rotten_sums |= path.ends_with(".sums") && !is_head;
-        self.coverage.trouble(Trouble::Rot);
         Ok(format!("{count} bytes of {path} on drive {drive} at {at}"))
     }
 
@@ -88,7 +82,6 @@ impl Life<'_> {
         self.world.faults(|faults| faults.inject(injection));
         self.is_rotten = true;
         self.has_rotten_head |= is_of_sums;
-        self.coverage.trouble(Trouble::Rot);
         let what = if is_of_sums { "sums" } else { "pages" };
         Ok(format!("a write of {what} on drive {drive} after {skip}: {fault:?}"))
     }
@@ -111,7 +104,6 @@ impl Life<'_> {
         self.is_excused |= rates != harmless;
         self.may_be_rotten(rates.sync_error > 0 || rates.catalog_error > 0);
         self.is_cut_short |= rates.short_write > 0;
-        self.coverage.trouble(Trouble::Errors);
         Ok(format!("{rates:?}"))
     }
 
@@ -137,7 +129,6 @@ impl Life<'_> {
         self.world.faults(|faults| faults.inject(injection));
         self.is_excused = true;
         self.may_be_rotten(kind == Kind::Sync);
-        self.coverage.trouble(Trouble::Errors);
         Ok(format!("{times} {kind:?} on drive {drive} after {skip} fail with errno {errno}"))
     }
 }

@@ -1,115 +1,149 @@
-//! A table of steps by accidents. An empty cell was never tried.
+//! What a swarm has met: operations by faults, states by faults, and operations by faults in each state.
+//!
+//! An operation meets a fault if one of its requests to a drive does: the fault fails or shortens the request, or the
+//! drive of the request is slow, dead or bounded, or the bytes that it reads are not what was written.
 
 use std::fmt;
 
 use super::program::Act;
+use crate::fault::Met;
 
-/// The trouble of a machine while a step runs.
+/// The state of a program before a step. Several are true at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// Nothing.
-    None,
-    /// Errors by chance, or aimed ones.
-    Errors,
-    /// A drive is slow.
-    Slow,
-    /// A drive is dead.
-    Dead,
-    /// A drive is full.
-    Full,
-    /// The machine stopped during the step.
-    Crash,
-    /// A drive has other bytes than were written.
-    Rot,
+pub enum State {
+    Sums,
+    NoSums,
+    Cached,
+    Uncached,
+    /// A crash leaves the present bytes and lengths.
+    Clean,
+    Unsynced,
+    /// Calls in flight: pages are being filled and written to.
+    InFlight,
+    Drafts,
+    /// The array was opened after the machine had stopped.
+    AfterCrash,
+    /// The array was opened after its process had died.
+    AfterDeath,
 }
 
-const TROUBLES: usize = 7;
+impl State {
+    /// All of them.
+    pub const ALL: [State; STATES] = [
+        State::Sums,
+        State::NoSums,
+        State::Cached,
+        State::Uncached,
+        State::Clean,
+        State::Unsynced,
+        State::InFlight,
+        State::Drafts,
+        State::AfterCrash,
+        State::AfterDeath,
+    ];
+}
 
-/// Counts of steps by their trouble.
+const STATES: usize = 10;
+
+/// No fault, each fault that an operation may meet, and the end of the machine.
+const COLUMNS: [&str; 2 + Met::ALL.len()] =
+    ["no fault", "error", "short", "slow", "dead", "full", "lost", "rot", "crash"];
+
+/// Counts of steps with work. See the module.
 #[derive(Clone, Debug)]
 pub struct Coverage {
-    /// By step and trouble: the numbers of runs and of failures.
-    cells: Vec<[[u64; 2]; TROUBLES]>,
-    now: [bool; TROUBLES],
+    cells: Vec<[Cell; COLUMNS.len()]>,
     /// Programs.
     pub programs: u64,
-    /// Steps.
+    /// Steps with work.
     pub steps: u64,
+}
+
+/// Steps of one kind that met one fault.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    ran: u64,
+    failed: u64,
+    in_state: [u64; STATES],
 }
 
 impl Default for Coverage {
     fn default() -> Coverage {
-        Coverage { cells: vec![[[0; 2]; TROUBLES]; Act::ALL.len()], now: [false; TROUBLES], programs: 0, steps: 0 }
+        Coverage { cells: vec![[Cell::default(); COLUMNS.len()]; Act::ALL.len()], programs: 0, steps: 0 }
     }
 }
 
 impl Coverage {
-    /// A program begins.
-    pub fn program(&mut self) {
-        self.programs += 1;
-        self.now = [false; TROUBLES];
-    }
-
-    /// Trouble begins.
-    pub fn trouble(&mut self, trouble: Trouble) {
-        self.now[trouble as usize] = true;
-    }
-
-    /// All trouble ends.
-    pub fn calm(&mut self) {
-        self.now = [false; TROUBLES];
-    }
-
-    /// A step has ended.
-    pub fn count(&mut self, act: Act, did: &str, crashed: bool) {
-        self.steps += 1;
+    /// A step has ended, which began in these states.
+    pub fn count(&mut self, act: Act, states: &[State], met: Met, did: &str, crashed: bool) {
+        if !act.is_operation() {
+            return;
+        }
         let cells = &mut self.cells[act as usize];
-        let failed = usize::from(did.starts_with("failed"));
-        let mut count = |trouble: Trouble| {
-            let cell = &mut cells[trouble as usize];
-            cell[0] += 1;
-            cell[1] += failed as u64;
-        };
-        if crashed {
-            return count(Trouble::Crash);
+        self.steps += 1;
+        let faults = (1..).zip(Met::ALL).filter(|(_, fault)| met.has(*fault)).map(|(column, _)| column);
+        let crash = crashed.then_some(COLUMNS.len() - 1);
+        let nothing = (met == Met::default() && !crashed).then_some(0);
+        for column in faults.chain(crash).chain(nothing) {
+            let cell = &mut cells[column];
+            cell.ran += 1;
+            cell.failed += u64::from(did.starts_with("failed"));
+            states.iter().for_each(|state| cell.in_state[*state as usize] += 1);
         }
-        let troubles = [Trouble::Errors, Trouble::Slow, Trouble::Dead, Trouble::Full, Trouble::Rot];
-        let met: Vec<Trouble> = troubles.into_iter().filter(|trouble| self.now[*trouble as usize]).collect();
-        if met.is_empty() {
-            count(Trouble::None);
-        }
-        met.into_iter().for_each(count);
     }
 
     /// Adds the counts of others.
     pub fn add(&mut self, other: &Coverage) {
         self.programs += other.programs;
         self.steps += other.steps;
-        for (own, other) in self.cells.iter_mut().flatten().flatten().zip(other.cells.iter().flatten().flatten()) {
-            *own += other;
+        for (own, other) in self.cells.iter_mut().flatten().zip(other.cells.iter().flatten()) {
+            own.ran += other.ran;
+            own.failed += other.failed;
+            own.in_state.iter_mut().zip(other.in_state).for_each(|(own, other)| *own += other);
         }
     }
+
+    fn operations(&self) -> impl Iterator<Item = (Act, &[Cell; COLUMNS.len()])> {
+        Act::ALL.into_iter().zip(&self.cells).filter(|(act, _)| act.is_operation())
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, cells: impl Iterator<Item = String>) -> fmt::Result {
+    writeln!(f, "{name:<12}{}", cells.map(|cell| format!("{cell:>15}")).collect::<String>())
 }
 
 impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} programs, {} steps. Each cell: how often it ran, and how often of these it failed.",
+            "{} programs, {} steps. How many met a fault, and how many of these failed:",
             self.programs, self.steps
         )?;
-        writeln!(
-            f,
-            "{:<13}{:>15}{:>15}{:>15}{:>15}{:>15}{:>15}{:>15}",
-            "", "no trouble", "errors", "slow", "dead", "full", "crash", "rot"
-        )?;
-        for (act, cells) in Act::ALL.iter().zip(&self.cells) {
-            write!(f, "{:<13}", format!("{act:?}"))?;
-            for [ran, failed] in cells {
-                let text = if *ran == 0 { "-".to_owned() } else { format!("{ran}/{failed}") };
-                write!(f, "{text:>15}")?;
+        row(f, "", COLUMNS.into_iter().map(str::to_owned))?;
+        for (act, cells) in self.operations() {
+            row(f, &format!("{act:?}"), cells.iter().map(|cell| format!("{}/{}", cell.ran, cell.failed)))?;
+        }
+        writeln!(f, "\nHow many steps met a fault in a state:")?;
+        row(f, "", COLUMNS.into_iter().map(str::to_owned))?;
+        for state in State::ALL {
+            let steps =
+                |column: usize| self.cells.iter().map(|cells| cells[column].in_state[state as usize]).sum::<u64>();
+            row(f, &format!("{state:?}"), (0..COLUMNS.len()).map(|column| steps(column).to_string()))?;
+        }
+        writeln!(f, "\nNever met, by operation:")?;
+        for (act, cells) in self.operations() {
+            for (cell, column) in cells.iter().zip(COLUMNS) {
+                let missed: Vec<String> = State::ALL
+                    .into_iter()
+                    .filter(|state| cell.in_state[*state as usize] == 0)
+                    .map(|state| format!("{state:?}"))
+                    .collect();
+                match missed.len() {
+                    0 => {}
+                    STATES => writeln!(f, "{act:?}: {column}")?,
+                    _ => writeln!(f, "{act:?}: {column} in {}", missed.join(", "))?,
+                }
             }
-            writeln!(f)?;
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use iomill::{Array, CreateOptions, Draft, Error, File};
 
-use super::coverage::Coverage;
+use super::coverage::{Coverage, State};
 use super::flight::{Call, Part};
 use super::model::Contents;
 use super::program::{Program, Step};
@@ -25,9 +25,11 @@ pub type Wrong = String;
 /// The result of a step, in words.
 pub type Said = Result<String, Wrong>;
 
+const NOTHING: &str = "nothing to do";
+
 /// The result of a step without work.
 pub fn nothing() -> Said {
-    Ok("nothing to do".to_owned())
+    Ok(NOTHING.to_owned())
 }
 
 /// A name: its contents and attributes.
@@ -76,6 +78,9 @@ pub struct Life<'a> {
     /// Contents that were made.
     pub made: u32,
     openings: u64,
+    is_cached: bool,
+    /// The end of the life before.
+    last_end: End,
     /// Whether something that causes errors has happened since the array was opened (rule 3).
     pub is_excused: bool,
     /// Whether drives have other bytes than were written, which only files with sums detect. Errors of rot are right
@@ -103,10 +108,9 @@ impl<'a> Life<'a> {
     pub fn begin(program: &'a Program, coverage: &'a mut Coverage) -> Result<Life<'a>, Wrong> {
         let world = program.world();
         let options = CreateOptions::new().weights(program.weights.clone());
-        let array = program
-            .options(&world, 0)
-            .create_with(world.paths(), &options)
-            .map_err(|error| format!("no array could be made: {error}"))?;
+        let (first, is_cached) = program.options(&world, 0);
+        let array =
+            first.create_with(world.paths(), &options).map_err(|error| format!("no array could be made: {error}"))?;
         Ok(Life {
             program,
             world,
@@ -119,6 +123,8 @@ impl<'a> Life<'a> {
             calls: Vec::new(),
             made: 0,
             openings: 0,
+            is_cached,
+            last_end: End::Close,
             is_excused: false,
             is_rotten: false,
             has_rotten_sums: false,
@@ -133,10 +139,33 @@ impl<'a> Life<'a> {
 
     /// Runs one step, and what follows from it.
     pub fn step(&mut self, index: usize, step: &Step) -> Result<(), Wrong> {
+        let states = self.states();
+        let _earlier = self.world.take_met();
         let did = self.act(step)?;
         self.story.push(format!("{index:>4} {step}: {did}"));
-        self.coverage.count(step.act, &did, self.world.crashed());
+        if did != NOTHING {
+            let (met, crashed) = (self.world.take_met(), self.world.crashed());
+            self.coverage.count(step.act, &states, met, &did, crashed);
+        }
         self.follow()
+    }
+
+    /// The states that the program is in.
+    fn states(&self) -> Vec<State> {
+        let is_unsynced = self.contents.values().any(Contents::is_unsynced);
+        let states = [
+            (State::Sums, self.program.has_sums),
+            (State::NoSums, !self.program.has_sums),
+            (State::Cached, self.is_cached),
+            (State::Uncached, !self.is_cached),
+            (State::Clean, !is_unsynced),
+            (State::Unsynced, is_unsynced),
+            (State::InFlight, !self.calls.is_empty()),
+            (State::Drafts, !self.drafts.is_empty()),
+            (State::AfterCrash, self.last_end == End::Power),
+            (State::AfterDeath, self.last_end == End::Death),
+        ];
+        states.into_iter().filter(|(_, is_true)| *is_true).map(|(state, _)| state).collect()
     }
 
     /// Ends the life if it is over.
@@ -227,7 +256,6 @@ impl<'a> Life<'a> {
         }
         self.was_cut |= how != End::Close;
         self.calm();
-        self.coverage.calm();
         if how == End::Power {
             self.world.reboot();
         }
@@ -236,7 +264,9 @@ impl<'a> Life<'a> {
         }
         (self.is_excused, self.is_unknown, self.is_cut_short) = (false, false, false);
         self.openings += 1;
-        let options = self.program.options(&self.world, self.openings);
+        self.last_end = how;
+        let (options, is_cached) = self.program.options(&self.world, self.openings);
+        self.is_cached = is_cached;
         let drive = self.openings as usize % self.world.drives();
         let array =
             options.open(self.world.path(drive)).map_err(|error| format!("the array does not open: {error}"))?;

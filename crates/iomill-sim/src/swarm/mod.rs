@@ -44,7 +44,7 @@ pub fn run(seed: u64, only: Option<&[usize]>, coverage: &mut Coverage) -> Result
         Some(only) => only.iter().copied().filter(|index| *index < program.steps.len()).collect(),
         None => (0..program.steps.len()).collect(),
     };
-    coverage.program();
+    coverage.programs += 1;
     play(&program, &steps, coverage)
 }
 

@@ -77,6 +77,11 @@ impl Contents {
         made
     }
 
+    /// Whether a crash may leave other bytes, or another length, than a read returns.
+    pub fn is_unsynced(&self) -> bool {
+        self.crash_lens != [self.len] || self.sectors.iter().any(|sector| sector.crash != sector.now)
+    }
+
     /// The length that handles show.
     pub fn len(&self) -> usize {
         self.len

@@ -135,6 +135,12 @@ impl Act {
         )
     }
 
+    /// Whether the step calls iomill. The others cause faults, or end them.
+    pub fn is_operation(self) -> bool {
+        !self.is_accident() && !matches!(self, Act::Rot | Act::Lose | Act::Misplace)
+            || matches!(self, Act::Crash | Act::KillProcess)
+    }
+
     /// Its largest weight in the draw.
     fn weight(self) -> u32 {
         match self {
@@ -191,10 +197,28 @@ impl Program {
         let longest = [6 * PAGE, 40 * PAGE, 700 << 10, 3 << 20][rng.usize(0..4)];
         let has_sums = seed.is_multiple_of(2);
         let mut program = Program { seed, drives, weights, tears: rng.bool(), longest, steps, has_sums };
-        if program.has_sums {
-            program.add_rot();
+        match seed % 8 {
+            4 | 5 => program.add_trouble(),
+            _ if program.has_sums => program.add_rot(),
+            _ => {}
         }
         program
+    }
+
+    /// In every fourth program a fault meets most calls: one or the other, for a few calls at a time.
+    fn add_trouble(&mut self) {
+        // Separate draws, so that older seeds keep their meaning.
+        let mut rng = Rng::with_seed(!self.seed);
+        let kinds = [Act::Errors, Act::Inject, Act::Inject, Act::Slow, Act::Kill, Act::Fill, Act::Calm, Act::CrashSoon];
+        let (own, mut until) = (std::mem::take(&mut self.steps), 0);
+        for (at, step) in own.into_iter().enumerate() {
+            if at == until {
+                until += rng.usize(1..8);
+                let (which, first, second) = (rng.u32(..), rng.u32(..), rng.u32(..));
+                self.steps.push(Step { act: kinds[rng.usize(0..kinds.len())], which, first, second });
+            }
+            self.steps.push(step);
+        }
     }
 
     /// In every other program with sums drives return other bytes than were written, and there is no other fault: pages
@@ -221,12 +245,14 @@ impl Program {
         for (index, model) in self.drives.iter().enumerate() {
             world.add_drive(format!("/sim/{index}"), model.clone());
         }
-        world.faults(|faults| faults.torn_sectors = self.tears);
+        // A separate draw, so that older seeds keep their meaning.
+        let loses_beside = Rng::with_seed(self.seed.rotate_left(32)).bool();
+        world.faults(|faults| (faults.torn_sectors, faults.loses_beside) = (self.tears, loses_beside));
         world
     }
 
-    /// Options of an opening. Each opening has others.
-    pub fn options(&self, world: &World, opening: u64) -> ArrayOptions {
+    /// Options of an opening, and whether it has a cache. Each opening has others.
+    pub fn options(&self, world: &World, opening: u64) -> (ArrayOptions, bool) {
         let mut rng = Rng::with_seed(self.seed ^ opening.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let depth = [1, 2, 3, 8, 32][rng.usize(0..5)];
         let mut options = ArrayOptions::new()
@@ -242,7 +268,8 @@ impl Program {
         if rng.u8(0..4) == 0 {
             options = options.with_cache(|cache| cache.read_ahead_bytes(rng.u64(0..64) * PAGE as u64));
         }
-        match rng.u8(0..5) {
+        let kind = rng.u8(0..5);
+        let options = match kind {
             0 => options.cache_bytes(0),
             1 => options,
             _ => {
@@ -259,7 +286,8 @@ impl Program {
                     })
                     .cache_bytes(bytes)
             }
-        }
+        };
+        (options, kind != 0)
     }
 
     /// The options of a file that a draw means.

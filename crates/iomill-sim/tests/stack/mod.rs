@@ -20,6 +20,8 @@ mod futures;
 mod harness;
 mod heap;
 mod model;
+mod overlaps;
+mod places;
 mod plain;
 mod promises;
 mod regressions;

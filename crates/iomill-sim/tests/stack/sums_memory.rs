@@ -121,11 +121,13 @@ fn a_failed_fsync_makes_sums_that_left_memory_doubtful() {
     }
     file.sync().unwrap();
     other.write_at(&[1; 10], 0).unwrap();
+    world.faults(|faults| faults.loses_beside = true);
     world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).path("shared/")));
     other.sync().unwrap_err();
     assert_eq!(world.faults(|faults| faults.pending()), 0);
     file.close().unwrap();
-    world.crash_with(Survival::Nothing);
+    // All that the failed flush has not lost.
+    world.crash_with(Survival::Everything);
     drop((array, other));
     world.reboot();
     let (array, file) = open(&world, false);
@@ -135,6 +137,89 @@ fn a_failed_fsync_makes_sums_that_left_memory_doubtful() {
         assert_eq!(got, [8; PAGE], "page of sums {chunk}");
     }
     close(array, file);
+}
+
+/// The flush of a zone's pages of sums fails, and loses those that have left memory. The next sync makes them anew
+/// before the zone becomes clean.
+#[test]
+fn sums_that_left_memory_and_were_lost_are_made_anew() {
+    let (world, array, file) = sparse(37, false);
+    (0..10).for_each(|chunk| file.write_at(&[8; PAGE], at(chunk, 1)).unwrap());
+    file.sync().unwrap();
+    world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EIO)).path(".sums")));
+    // The first of these finds no zone that was idle since the one before.
+    for is_failing in [false, true, false] {
+        world.pass(std::time::Duration::from_secs(11));
+        assert_eq!(file.sync().is_err(), is_failing);
+    }
+    // All that the failed flush has not lost.
+    world.crash_with(Survival::Everything);
+    drop((array, file));
+    world.reboot();
+    let (drive, path, _) = place(&world, 0);
+    world.corrupt(drive, &path, at(5, 1), 1).unwrap();
+    let (array, file) = open(&world, false);
+    for chunk in 0..10 {
+        let mut got = [0; PAGE];
+        match file.read_at(&mut got, at(chunk, 1)) {
+            Err(error) => assert!(chunk == 5 && is_page(&error, at(5, 1) / PAGE as u64), "{error}"),
+            Ok(_) => assert!(chunk != 5 && got == [8; PAGE], "page of sums {chunk}"),
+        }
+    }
+    drop((array, file));
+}
+
+/// In a zone that a crash has left doubtful, a page of sums that this opening has written and dropped is read again. One
+/// made anew would be right for the old page that a lost write has left.
+#[test]
+fn sums_of_a_doubtful_zone_that_left_memory_are_read_again() {
+    let (world, array, file) = sparse(38, false);
+    file.write_at(&[8; PAGE], at(0, 1)).unwrap();
+    file.sync().unwrap();
+    world.crash_with(Survival::Nothing);
+    drop((array, file));
+    world.reboot();
+    let (array, file) = open(&world, false);
+    file.write_at(&[8; PAGE], at(0, 2)).unwrap();
+    let lost = Injection::new(Kind::Write, Fault::Lost).path("parts/").except(".sums");
+    world.faults(|faults| faults.inject(lost));
+    file.write_at(&[9; PAGE], at(0, 1)).unwrap();
+    (1..9).for_each(|chunk| _ = file.read_at(&mut [0; PAGE], at(chunk, 0)).unwrap());
+    let error = file.read_at(&mut [0; PAGE], at(0, 1)).unwrap_err();
+    assert!(is_page(&error, 1), "{error}");
+    drop((array, file));
+}
+
+/// The sums behind a cut are gone for good, also those that were not in memory, and those that an earlier crash has left
+/// behind the end. So nothing is wrong with holes that the file gets there.
+#[test]
+fn sums_behind_a_cut_do_not_come_back_by_a_crash() {
+    for is_left in [false, true] {
+        let (world, array, file) = sparse(39, false);
+        (0..40).for_each(|chunk| file.write_at(&[8; PAGE], at(chunk, 1)).unwrap());
+        close(array, file);
+        let (drive, path, _) = place(&world, 0);
+        let sums = format!("{path}.sums");
+        let long = world.read(drive, &sums).unwrap();
+        let (mut array, mut file) = open(&world, false);
+        file.set_len(at(2, 0)).unwrap();
+        if is_left {
+            close(array, file);
+            world.put(drive, &sums, &long).unwrap();
+            (array, file) = open(&world, false);
+        }
+        file.set_len(at(40, 0)).unwrap();
+        world.crash_with(Survival::Nothing);
+        drop((array, file));
+        world.reboot();
+        let (array, file) = open(&world, false);
+        for chunk in 0..40 {
+            let mut got = [9; PAGE];
+            file.read_at(&mut got, at(chunk, 1)).unwrap_or_else(|error| panic!("{is_left}: {error}"));
+            assert_eq!(got, [if chunk < 2 { 8 } else { 0 }; PAGE]);
+        }
+        close(array, file);
+    }
 }
 
 /// Cuts and growth of a file with more pages of sums than memory has room for.
@@ -147,6 +232,9 @@ fn cuts_find_sums_that_have_left_memory() {
         }
         file.set_len(at(20, 0) + 100).unwrap();
         file.set_len(at(30, 0)).unwrap();
+        let mut got = [9; PAGE];
+        // Among these are the sums that memory had before the cut.
+        (20..30).for_each(|chunk| _ = file.read_at(&mut got, at(chunk, 1)).unwrap());
         close(array, file);
         let (array, file) = open(&world, cached);
         for chunk in 0..30 {
@@ -184,6 +272,10 @@ fn sums_that_no_drive_takes_stop_writes() {
     for chunk in 1..=written {
         file.read_at(&mut got, at(chunk, 1)).unwrap();
         assert_eq!(got, [7; PAGE]);
+    }
+    for zone in 0..3 {
+        file.read_at(&mut got, at(16 * zone, 0)).unwrap();
+        assert_eq!(got, [8; PAGE]);
     }
     close(array, file);
 }
@@ -284,7 +376,10 @@ fn a_full_drive_fails_writes_and_not_syncs() {
         let written = file.write_at(&more, content.len() as u64);
         let is_full = |error: &Error| error.to_string().contains("No space left");
         match &written {
-            Ok(()) => file.sync().unwrap_or_else(|error| panic!("room for {room} pages: {error}")),
+            Ok(()) => {
+                let settled = file.sync().and_then(|()| settle(&world, &file));
+                settled.unwrap_or_else(|error| panic!("room for {room} pages: {error}"));
+            }
             Err(error) => assert!(is_full(error), "room for {room} pages: {error}"),
         }
         file.close().unwrap_or_else(|error| panic!("room for {room} pages: {error}"));
@@ -304,6 +399,58 @@ fn a_full_drive_fails_writes_and_not_syncs() {
         assert!(iomill_sim::testing::check_clean(&world).is_ok());
     }
     assert!(failed > 4 && kept > 4, "{failed} writes failed, and {kept} did not");
+}
+
+/// Makes all zones of an open file clean, which writes their sums.
+fn settle(world: &World, file: &File) -> iomill::Result<()> {
+    (0..2).try_for_each(|_| {
+        world.pass(std::time::Duration::from_secs(11));
+        file.sync()
+    })
+}
+
+/// Each way in which a part gets longer takes the space for its sums, too. So what has ended well needs no more space.
+#[test]
+fn every_growth_of_a_part_has_room_for_its_sums() {
+    type Grow = fn(&File) -> iomill::Result<()>;
+    const NEAR: usize = CHUNK_PAGES - 3;
+    let ways: [(&str, usize, std::ops::Range<u64>, Grow); 4] = [
+        ("a move to a part", 3, 16..32, |file| file.write_at(&[7; 17 * PAGE], 3 * PAGE as u64)),
+        ("room ahead", NEAR, 252..262, |file| file.write_at(&[7; 6 * PAGE], at(0, NEAR))),
+        ("preallocate", NEAR, 2..12, |file| {
+            file.preallocate(at(0, NEAR + 6))?;
+            file.write_at(&[7; 6 * PAGE], at(0, NEAR))
+        }),
+        ("a batch", NEAR, 4..14, |file| {
+            file.write_ranges(&[7; 7 * PAGE], &[(at(0, NEAR), 6 * PAGE), (300 << 20, PAGE)])
+        }),
+    ];
+    for (how, pages, rooms, grow) in ways {
+        let (mut failed, mut kept) = (0, 0);
+        for room in rooms {
+            let world = World::new(40).with_drives(1, DriveModel::default());
+            let array = options(&world, false).create(world.paths()).unwrap();
+            let file = array.create_file("file", &with_sums()).unwrap();
+            file.write_at(&vec![8; pages * PAGE], 0).unwrap();
+            close(array, file);
+            let array = options(&world, false).open(world.path(0)).unwrap();
+            let file = array.open_file("file").unwrap();
+            world.set_capacity(0, Some(world.used_bytes(0) + room * PAGE as u64));
+            match grow(&file) {
+                Ok(()) => {
+                    settle(&world, &file).unwrap_or_else(|error| panic!("{how}, room for {room} pages: {error}"));
+                    kept += 1;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("No space left"), "{how}, room for {room} pages: {error}");
+                    failed += 1;
+                }
+            }
+            world.set_capacity(0, None);
+            close(array, file);
+        }
+        assert!(kept > 0 && (failed > 0 || how == "room ahead"), "{how}: {failed} failed, and {kept} did not");
+    }
 }
 
 /// A content that has no room for its sums gets no name.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::api::{Array, ArrayOptions, File, FileOptions};
+use crate::api::{Array, ArrayOptions, File, FileOptions, When};
 use crate::drive::Class;
 use crate::engine::platform::{Choice, Platform};
 use crate::engine::real::RealPlatform;
@@ -271,4 +271,66 @@ fn nothing_is_written_after_the_array_is_closed() {
     let flushed = Exec::run_to_end(file.state.flush_if_open(&io, &keys, Class::Foreground));
     assert!(flushed.is_none());
     assert_eq!(plan.writes.load(Ordering::Relaxed), before, "a page was written without the array's lock");
+}
+
+/// A write that ends beside the flush of a publication may not be on the drive after it. Its zone stays marked (rule 5 of
+/// `file::sums`).
+#[test]
+fn a_write_beside_a_publication_leaves_its_zone_marked() {
+    let (places, plan, array, _) = made(0, 1);
+    let draft = array.draft(&FileOptions::new().block_bytes(4096).checksums(true)).unwrap();
+    let file = draft.file().clone();
+    file.write_at(&[1; 40 * 4096], 0).unwrap();
+    let (is_here, go_on) = plan.hold(Op::Sync, 0, false);
+    let publishing = thread::spawn(move || draft.publish("name", When::Always));
+    is_here.recv().unwrap();
+    // A large content is flushed before the draft may have marks. This is what the flush after that covers.
+    file.write_at(&[2; 4096], 4096).unwrap();
+    let (is_here, second) = plan.hold(Op::Sync, 0, false);
+    go_on.send(()).unwrap();
+    is_here.recv().unwrap();
+    file.write_at(&[3; 4096], 2 * 4096).unwrap();
+    second.send(()).unwrap();
+    publishing.join().unwrap().unwrap();
+    assert!(is_first_zone_marked(places[0].path()), "a zone is clean, and a page of it may not be durable");
+    file.close().unwrap();
+    assert!(!is_first_zone_marked(places[0].path()), "the end of the file makes it clean");
+    array.close().unwrap();
+}
+
+/// The same for a small file: a record has its sums only if no write has ended since the sync began, and none is under
+/// way.
+#[test]
+fn a_write_beside_a_sync_keeps_the_sums_of_a_small_file_out_of_its_record() {
+    let (_places, _, array, _) = made(0, 1);
+    let file = array.create_file("small", &FileOptions::new().checksums(true)).unwrap();
+    file.write_at(&[1; 3 * 4096], 0).unwrap();
+    file.sync().unwrap();
+    let small = file.state.file.sums().unwrap().small().unwrap();
+    let is_recorded = |before| {
+        let mut is_recorded = false;
+        let record = |_: &[u8]| {
+            is_recorded = true;
+            Ok(())
+        };
+        small.settle(before, 3, record).unwrap();
+        is_recorded
+    };
+    small.begin(|| 4).unwrap();
+    small.end(|| 5);
+    assert!(!is_recorded(5), "the write ended in epoch 5");
+    assert!(is_recorded(6));
+    small.begin(|| 6).unwrap();
+    assert!(!is_recorded(7), "the write is under way");
+    small.end(|| 6);
+    assert!(is_recorded(7));
+}
+
+/// Whether the newest head of the only file of sums marks its first zone (`docs/format.md`).
+fn is_first_zone_marked(drive: &Path) -> bool {
+    let parts = std::fs::read_dir(drive.join("iomill/parts")).unwrap().map(|entry| entry.unwrap().path());
+    let sums = parts.into_iter().find(|path| path.extension().is_some_and(|end| end == "sums")).unwrap();
+    let bytes = std::fs::read(sums).unwrap();
+    let newest = bytes[..2 * 4096].chunks(4096).max_by_key(|head| u64::from_le_bytes(head[40..48].try_into().unwrap()));
+    newest.unwrap()[64] & 1 == 1
 }

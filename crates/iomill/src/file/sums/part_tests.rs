@@ -87,6 +87,18 @@ fn a_zone_that_was_written_to_meanwhile_stays_marked() {
     assert_eq!((sums.loaded(1, none).unwrap(), sums.loaded(ZONE_PAGES + 1, none).unwrap()), (77, 78));
 }
 
+/// A write that began before a sync and ended after its begin is not covered by it (rule 5).
+#[test]
+fn a_write_across_the_begin_of_a_sync_keeps_its_zone() {
+    let dir = scratch();
+    let sums = opened(dir.path());
+    let zones = BTreeSet::from([0]);
+    sums.begin(&zones, || 4, || true).unwrap();
+    sums.end(&zones, || 5);
+    sums.settle(Settling { before: 5 }, 20 * ZONE_PAGES, none).unwrap();
+    assert_eq!(marked(dir.path()), [0]);
+}
+
 /// Sums behind the present length are written with their zone: their write may not have made the file longer yet.
 #[test]
 fn sums_behind_the_length_are_written_too() {
@@ -100,6 +112,25 @@ fn sums_behind_the_length_are_written_too() {
     for page in pages {
         assert_eq!(sums.loaded(page, none).unwrap(), 77, "page {page}");
     }
+}
+
+/// A zone that an earlier opening has left marked is clean once its pages of sums on the drive are those of its pages,
+/// also if none was loaded, and if they have no sums any more.
+#[test]
+fn a_doubtful_zone_has_its_sums_made_anew() {
+    let dir = scratch();
+    let sums = opened(dir.path());
+    write(&sums, 1, 77, 1);
+    sums.settle(Settling { before: 2 }, 20 * ZONE_PAGES, none).unwrap();
+    write(&sums, 2, 78, 3);
+    drop(sums);
+    let sums = opened(dir.path());
+    assert!(sums.is_stale());
+    // There is no part, so its pages are zeros.
+    sums.settle(Settling { before: 1 }, 20 * ZONE_PAGES, none).unwrap();
+    assert_eq!(marked(dir.path()), []);
+    drop(sums);
+    assert_eq!(opened(dir.path()).loaded(1, none).unwrap(), NONE);
 }
 
 /// Of the two heads, one is durable at any moment. A head that no fsync has covered is written over by the next one.
