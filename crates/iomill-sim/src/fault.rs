@@ -205,7 +205,7 @@ pub struct Faults {
     /// Whether a crash tears writes between sectors of 512 bytes. Otherwise each page of 4 KiB is old or new, as on
     /// drives that write 4 KiB atomically.
     pub torn_sectors: bool,
-    /// Whether a failed flush may lose unsynced writes of all files of its drive, as that of a drive with a cache.
+    /// Whether a failed fsync may lose unsynced writes of all files of its drive, as that of a drive with a cache.
     /// Otherwise it loses those of its own file only.
     pub loses_beside: bool,
     /// The value of [`crate::World::effects`] at which the machine crashes. The change itself is then in the volatile

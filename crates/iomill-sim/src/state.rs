@@ -298,7 +298,7 @@ impl State {
         self.met.take()
     }
 
-    /// A failed flush loses unsynced writes of all files of the drive but `own`, if the plan says so.
+    /// A failed fsync loses unsynced writes of all files of the drive but `own`, if the plan says so.
     pub fn lose_beside(&mut self, drive: usize, own: Option<u64>) {
         if self.faults.loses_beside {
             let others = self.drives[drive].disk.files.iter_mut().filter(|(file, _)| Some(**file) != own);
