@@ -1,7 +1,7 @@
 //! What a swarm has met: operations by faults, states by faults, and operations by faults in each state.
 //!
-//! An operation meets a fault if one of its requests to a drive does: the fault fails or shortens the request, or the
-//! drive of the request is slow, dead or bounded, or the bytes that it reads are not what was written.
+//! An operation meets a fault if one of its requests to a drive does. The fault fails or shortens the request, or the
+//! drive is slow, dead or full, or the bytes that the request reads are not what was written.
 
 use std::fmt;
 
