@@ -4,6 +4,7 @@
 //! drive the same operations through [`Driver`]. Non-goals: several tasks in one `submit`; each operation is a call.
 
 mod callbacks;
+mod chains;
 pub(crate) mod executor;
 mod lane;
 mod way;
@@ -14,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 use iomill::Result;
 
 use crate::contender::{
-    IOMILL_CALLBACK_1, IOMILL_CALLBACK_64, IOMILL_CALLBACK_512, IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_512,
-    Sample, Slice,
+    IOMILL_CALLBACK_1, IOMILL_CALLBACK_64, IOMILL_CALLBACK_512, IOMILL_CHAIN_1, IOMILL_CHAIN_64, IOMILL_CHAIN_512,
+    IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_512, Sample, Slice,
 };
 use crate::threads::{self, Count};
 pub(crate) use lane::Load;
@@ -40,6 +41,7 @@ impl Flyer {
     pub fn all() -> Vec<Flyer> {
         let futures: Arc<dyn Way> = Arc::new(executor::BlockOn);
         let callbacks: Arc<dyn Way> = Arc::new(callbacks::Callbacks);
+        let chains: Arc<dyn Way> = Arc::new(chains::Chains);
         vec![
             Flyer::new(IOMILL_FUTURE_1, futures.clone(), 1),
             Flyer::new(IOMILL_FUTURE_64, futures.clone(), 64),
@@ -47,6 +49,9 @@ impl Flyer {
             Flyer::new(IOMILL_CALLBACK_1, callbacks.clone(), 1),
             Flyer::new(IOMILL_CALLBACK_64, callbacks.clone(), 64),
             Flyer::new(IOMILL_CALLBACK_512, callbacks, 512),
+            Flyer::new(IOMILL_CHAIN_1, chains.clone(), 1),
+            Flyer::new(IOMILL_CHAIN_64, chains.clone(), 64),
+            Flyer::new(IOMILL_CHAIN_512, chains, 512),
         ]
     }
 

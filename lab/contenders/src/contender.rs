@@ -42,6 +42,12 @@ pub const IOMILL_CALLBACK_1: &str = "iomill-callback-1";
 pub const IOMILL_CALLBACK_64: &str = "iomill-callback-64";
 /// The same with 512 in flight.
 pub const IOMILL_CALLBACK_512: &str = "iomill-callback-512";
+/// Reads with a callback that begins the lane's next read, 1 in flight.
+pub const IOMILL_CHAIN_1: &str = "iomill-chain-1";
+/// The same, 64 in flight.
+pub const IOMILL_CHAIN_64: &str = "iomill-chain-64";
+/// The same, 512 in flight.
+pub const IOMILL_CHAIN_512: &str = "iomill-chain-512";
 /// New files in an array, durable.
 pub const IOMILL_CREATE: &str = "iomill-create";
 /// New plain files, each with an fsync and one of its directory.

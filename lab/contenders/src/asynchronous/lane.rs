@@ -95,10 +95,14 @@ impl Flights {
 }
 
 /// The memory of a lane, at the edge of a page.
-struct Aligned(PageBuf);
+pub(super) struct Aligned(PageBuf);
 
 impl Aligned {
-    fn new(len: usize) -> Result<Aligned> {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+
+    pub(super) fn new(len: usize) -> Result<Aligned> {
         let memory = PageBuf::new(len);
         memory.map(Aligned).map_err(|e| Error::Tool { what: "memory for a lane".into(), why: e.to_string() })
     }
@@ -122,7 +126,7 @@ unsafe impl IoBuffer for Aligned {
 async fn lane(shared: Arc<Shared>, ops: Ops, index: usize) -> Result<u64> {
     let outcome = one_by_one(&shared, ops, index).await;
     if outcome.is_err() {
-        shared.stop.store(true, Ordering::Relaxed);
+        shared.stop();
     }
     outcome
 }
@@ -194,6 +198,11 @@ impl Started {
 }
 
 impl Shared {
+    /// Ends all lanes.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
