@@ -4,6 +4,7 @@
 //! Goals: compare the command's answers with the kernel's own; each check prints what it found. Non-goals: speed, which
 //! an emulated machine does not show. On other machines it does nothing, because it changes settings freely.
 
+mod faults;
 mod machine;
 mod memory;
 
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let result = match boot {
         "machine" => machine::checks(),
         "memory" => memory::checks(),
+        "faults" => faults::checks(),
         "memory-after" => memory::checks_after_power_failed(),
         other => Err(format!("there are no checks named {other}").into()),
     };
@@ -66,6 +68,41 @@ pub fn iomill_good(arguments: &[&str]) -> Result<String> {
 /// Runs the lab's command, which must succeed.
 pub fn lab_good(arguments: &[&str]) -> Result<String> {
     good("iomill-lab", arguments)
+}
+
+/// Numbers that are the same in each run. The number is not 0.
+pub struct Random(pub u64);
+
+impl Random {
+    /// Those of a list of numbers: other numbers for each list.
+    pub fn of(numbers: &[u64]) -> Random {
+        let mix = |seed: u64, number: &u64| {
+            let mixed = (seed ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (mixed ^ (mixed >> 29)).wrapping_add(1)
+        };
+        Random(numbers.iter().fold(1, mix) | 1 << 63)
+    }
+
+    /// A number below this one.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    /// As many bytes.
+    pub fn bytes(&mut self, len: u64) -> Vec<u8> {
+        (0..len.div_ceil(8)).flat_map(|_| self.below(u64::MAX).to_le_bytes()).take(len as usize).collect()
+    }
+
+    /// As many bytes, with eight of their own for each sector: quicker than `bytes`, which an emulated machine feels.
+    pub fn sectors(&mut self, len: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len.next_multiple_of(512) as usize);
+        (0..len.div_ceil(512)).for_each(|_| bytes.extend(self.below(u64::MAX).to_le_bytes().repeat(64)));
+        bytes.truncate(len as usize);
+        bytes
+    }
 }
 
 fn run(program: &str, arguments: &[&str]) -> Result<(i32, String, String)> {

@@ -7,7 +7,7 @@
 //! Three grounds, each with an array of its own: two NVDIMMs (`MAP_SYNC`; ext4, and XFS if it is installed); virtio
 //! memory, which is DAX but needs a sync; and an NVMe drive.
 
-mod kernel;
+pub mod kernel;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mm::{MapFlags, ProtFlags};
 use serde_json::Value;
 
-use crate::{Result, check, iomill_good, lab_good, write};
+use crate::{Random, Result, check, iomill_good, lab_good, write};
 use kernel::Calls;
 
 const KIB: u64 = 1 << 10;
@@ -118,22 +118,6 @@ fn mount_all() -> Result<Vec<Ground>> {
 
 fn parts(array: &Array, name: &str) -> Result<Vec<PathBuf>> {
     Ok(array.stat(name)?.parts.into_iter().map(|(path, _)| path).collect())
-}
-
-/// Numbers that are the same in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len.div_ceil(8)).flat_map(|_| self.below(u64::MAX).to_le_bytes()).take(len as usize).collect()
-    }
 }
 
 fn file_options() -> FileOptions {
