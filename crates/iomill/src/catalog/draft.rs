@@ -13,7 +13,7 @@
 //! 5. A draft becomes published under its lock. So a move of its bytes is recorded either in the note or in the log.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use super::Catalog;
 use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
@@ -23,7 +23,7 @@ use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
 use super::state::files::Files;
 use crate::error::{Error, Result};
-use crate::sys::sync::lock;
+use crate::sys::sync::{Mutex, lock};
 
 /// See the module.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 //! Goals: the list of voters is durable on all of them before the log relies on it. Non-goals: finding drives
 //! (`discovery`), and the decision to change the voters (`log::writer`).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::id::Id;
 use super::label::{Label, LabelBody};
@@ -15,7 +15,7 @@ use super::store::{Drive, LABEL, Staged};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::notices::Notices;
-use crate::sys::sync::lock;
+use crate::sys::sync::{Mutex, lock};
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -114,14 +114,14 @@ pub use text::TextError;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::sys::fs::Handle;
 use crate::sys::fsyncs::Since;
 use crate::sys::notices::Notices;
-use crate::sys::sync::lock;
+use crate::sys::sync::{Mutex, lock};
 use journal::Journal;
 use journal::commits::Ticket;
 use labels::Labels;

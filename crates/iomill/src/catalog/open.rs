@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, RwLock};
 
 use super::discovery::{self, FoundArray};
 use super::journal::{Journal, NUMBERS_AFTER_CRASH, Upkeep, read_log};
@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::sys::fs::{DriveFs, Lock, sync_dir};
 use crate::sys::fsyncs::Since;
 use crate::sys::notices::Notices;
-use crate::sys::sync::lock;
+use crate::sys::sync::{Mutex, lock};
 
 /// Bytes of the first segment of the log. Tests copy their drives often.
 pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SEGMENT_MIN_BYTES };

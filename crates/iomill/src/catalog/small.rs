@@ -13,7 +13,7 @@
 //!    hold bytes of an earlier file, and their new owner clears them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::cold::ColdRuns;
 use super::journal::Journal;
@@ -26,7 +26,7 @@ use super::{Catalog, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, Alignment, sync_dir};
 use crate::sys::fsyncs::Since;
-use crate::sys::sync::lock;
+use crate::sys::sync::{Mutex, lock};
 
 /// Most pages of a shared part: 1 GiB.
 const PART_MAX_PAGES: u32 = 1 << 18;
