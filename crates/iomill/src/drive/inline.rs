@@ -170,7 +170,7 @@ struct DrainOnUnwind<'a> {
 impl Drop for DrainOnUnwind<'_> {
     fn drop(&mut self) {
         for lane in &mut self.context.lanes {
-            lane.drain(self.idle, &mut |_| {});
+            lane.drain_in_drop(self.idle, &mut |_| {});
         }
     }
 }

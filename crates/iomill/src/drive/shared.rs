@@ -152,7 +152,7 @@ impl Drop for SharedContext {
         for lane in &mut self.lanes {
             let shares = &mut self.shares;
             // All files are closed, so no piece of another context holds what these wait for.
-            lane.drain(&|| (), &mut |done| ends.extend(shares.end_piece(&done)));
+            lane.drain_in_drop(&|| (), &mut |done| ends.extend(shares.end_piece(&done)));
         }
         ends.into_iter().for_each(Ended::tell);
     }

@@ -5,6 +5,7 @@ pub mod own;
 mod posted;
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::task::Context;
@@ -272,6 +273,16 @@ impl SharedCell {
         }
     }
 
+    /// `turn` for operations of others (rule 8 of `shared`).
+    pub fn help(self: &Arc<Self>) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.turn()));
+    }
+
+    /// `try_turn` for operations of others (rule 8 of `shared`).
+    pub fn try_help(self: &Arc<Self>) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.try_turn()));
+    }
+
     /// In a simulation: lets I/O go on until a piece has ended.
     pub fn sleep(self: &Arc<Self>) {
         if let Some(context) = try_lock(&self.context) {
@@ -427,7 +438,7 @@ impl SharedCell {
             return Err(Error::Closed);
         }
         if self.common.is_awaited_since(waits) {
-            self.turn();
+            self.help();
             self.arm_or_back_up();
         }
         self.back_up();
@@ -469,7 +480,7 @@ impl SharedCell {
 
     /// Takes a turn, and ensures the next one. For an operation that no poll advances, or not at once.
     pub fn leave(self: &Arc<Self>) {
-        self.turn();
+        self.help();
         self.watch();
     }
 

@@ -13,7 +13,6 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
@@ -204,8 +203,7 @@ impl Shared {
             }
             for cell in cells.iter().chain(&due) {
                 cell.armed.store(false, Ordering::Release);
-                // A panic must not end the thread, because other operations need it. The message has been printed.
-                let _ = catch_unwind(AssertUnwindSafe(|| cell.turn()));
+                cell.help();
                 cell.arm_or_back_up();
             }
             if backed_up_at.elapsed() >= BACK_UP {
@@ -220,8 +218,8 @@ impl Shared {
         let mut cells = std::mem::take(&mut *lock(&self.backed_up));
         cells.retain_mut(|BackedUp { cell, turns, idle }| {
             if *turns == cell.turns() && !cell.is_idle() {
-                // If another thread is in the context, it takes the turn. Panics as in `serve`.
-                let _ = catch_unwind(AssertUnwindSafe(|| cell.try_turn()));
+                // If another thread is in the context, it takes the turn.
+                cell.try_help();
             }
             *turns = cell.turns();
             *idle = if cell.is_idle() { *idle + 1 } else { 0 };

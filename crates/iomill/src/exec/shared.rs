@@ -22,6 +22,9 @@
 //!    a shared context the reaper does so.
 //! 7. The reaper backs up each operation that does not end at once (its rule 4). So each operation ends soon, even if
 //!    no poll ever advances it, or if its thread waits elsewhere for its end.
+//! 8. A panic of an engine ends the turn. It goes on in the thread only if the turn was for the thread's own operations:
+//!    a poll, or a push. A thread that helps others, or leaves an operation to others, may be unwinding, and a second
+//!    panic would end the process. The message has been printed, and the next turn reports the requests that have ended.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
@@ -82,7 +85,7 @@ impl SharedCells {
     pub fn expedite(&self) {
         for cell in self.unfinished() {
             if cell.is_unsent() {
-                cell.turn();
+                cell.help();
             }
             cell.arm_or_back_up();
         }
@@ -90,7 +93,7 @@ impl SharedCells {
 
     /// Takes the turns of all contexts with unfinished operations, except those that another thread is in.
     fn help(&self) {
-        self.unfinished().iter().for_each(SharedCell::try_turn);
+        self.unfinished().iter().for_each(SharedCell::try_help);
     }
 
     /// In a simulation: lets I/O go on. `false` if there is none.
@@ -116,9 +119,9 @@ impl SharedCells {
             for cell in &unfinished {
                 // Waits for the lock if there are unsent pieces: the thread in the context may not have seen them.
                 if cell.is_unsent() {
-                    cell.turn();
+                    cell.help();
                 } else {
-                    cell.try_turn();
+                    cell.try_help();
                 }
             }
             if let Some(outcome) = waiter.outcome() {

@@ -69,6 +69,8 @@ pub struct Hooks {
     pub panics: AtomicU32,
     /// Whether a wait that is to panic waits for a completion first, so that the next one panics.
     pub panics_at_once: AtomicBool,
+    /// Whether the wait after the next panic panics, too.
+    pub panics_twice: AtomicBool,
 }
 
 /// Counts down. Returns whether the count is now 0.
@@ -141,10 +143,13 @@ impl Engine for HeldEngine {
             }
         }
         let panics = &self.hooks.panics;
-        let is_next = panics.load(Ordering::SeqCst) > 0 && self.hooks.panics_at_once.load(Ordering::SeqCst);
+        // Requests that are still held end in no wait.
+        let ends = self.held.is_empty();
+        let is_next = ends && panics.load(Ordering::SeqCst) > 0 && self.hooks.panics_at_once.load(Ordering::SeqCst);
         let (min, timeout) = if is_next { (1, None) } else { (min, timeout) };
         self.inner.wait(min, timeout, done)?;
         if !done.is_empty() && is_last(panics) {
+            panics.store(self.hooks.panics_twice.swap(false, Ordering::SeqCst).into(), Ordering::SeqCst);
             panic!("an injected panic of an engine");
         }
         Ok(())

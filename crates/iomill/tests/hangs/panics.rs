@@ -115,3 +115,59 @@ fn a_panic_behind_ends_of_the_same_turn_loses_none_of_them() {
     let array = rig.array;
     ends("closing", move || file.close().and_then(|()| array.close()).unwrap());
 }
+
+/// A thread that unwinds from one array's panic helps another array, and the engine panics there, too.
+///
+/// Seen to abort the process when a panic left the turn of a helper: "panic in a destructor during cleanup".
+#[test]
+fn a_thread_that_unwinds_helps_engines_that_panic() {
+    let (one, other) = (rig(2, false, 64), rig(1, false, 0));
+    let (file, helped) = (one.file("x", 64), other.file("y", 64));
+    one.hooks.panics_at_once.store(true, Ordering::SeqCst);
+    for round in 0..100 {
+        other.hooks.reads.shut();
+        let read = helped.read_async(round % 64 * PAGE, PAGE as usize);
+        other.hooks.reads.wait_for(1);
+        other.hooks.panics.store(1, Ordering::SeqCst);
+        other.hooks.reads.open();
+        file.advise(.., Advice::DontNeed).unwrap();
+        one.hooks.panics.store(1, Ordering::SeqCst);
+        // Whether a panic comes to this thread or to another one does not matter here.
+        let _panicked = catch_unwind(AssertUnwindSafe(|| block_on(file.read_async(0, 20 * PAGE as usize))));
+        one.hooks.panics.store(0, Ordering::SeqCst);
+        other.hooks.panics.store(0, Ordering::SeqCst);
+        let bytes = ends("the helped array's read", move || block_on(read).unwrap());
+        assert_eq!(bytes, [(round % 64) as u8; PAGE as usize]);
+    }
+    ends("closing", move || {
+        file.close().and_then(|()| helped.close()).unwrap();
+        one.array.close().and_then(|()| other.array.close()).unwrap();
+    });
+}
+
+/// An engine panics again while the call that its first panic unwinds waits for pieces in flight.
+///
+/// Seen to abort the process when a panic left `Lane::drain` in a drop.
+#[test]
+fn an_engine_that_panics_again_while_a_call_unwinds_ends_no_process() {
+    for cache_pages in [0, 64] {
+        let rig = rig(2, false, cache_pages);
+        let file = rig.file("x", 64);
+        for round in 0..50 {
+            file.advise(.., Advice::DontNeed).unwrap();
+            rig.hooks.panics_twice.store(true, Ordering::SeqCst);
+            rig.hooks.panics.store(1, Ordering::SeqCst);
+            let mut all = vec![0; 64 * PAGE as usize];
+            let read = catch_unwind(AssertUnwindSafe(|| file.read_at(&mut all, 0)));
+            assert!(read.is_err(), "{round}: the engine did not panic");
+            rig.hooks.panics_twice.store(false, Ordering::SeqCst);
+            rig.hooks.panics.store(0, Ordering::SeqCst);
+        }
+        ends("what comes after the panics", move || {
+            let mut all = vec![0; 64 * PAGE as usize];
+            file.read_at(&mut all, 0).unwrap();
+            assert!(all.chunks(PAGE as usize).zip(0..).all(|(page, number)| page.iter().all(|byte| *byte == number)));
+            file.close().and_then(|()| rig.array.close()).unwrap();
+        });
+    }
+}
