@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::Exec;
-use super::cell::own;
-use super::cell::{SharedCell, Watch};
+use super::cell::{SharedCell, Watch, own};
 use super::refusal::engine_failed;
 use super::shared::{EVERYWHERE, help_everywhere};
 use crate::drive::Class;

@@ -194,7 +194,7 @@ impl PartSums {
     fn cut_file(&self, pages: u64) -> Result<bool> {
         let file = self.file()?;
         let failed = |error| Error::io("cut", file.full_path(), error);
-        let end = (HEADS + pages.div_ceil(CHUNK_PAGES)) * PAGE_BYTES as u64;
+        let end = offset_of(pages.div_ceil(CHUNK_PAGES));
         let is_longer = file.fs().len(file.handle()).map_err(failed)? > end;
         if is_longer {
             file.fs().set_len(file.handle(), end).map_err(failed)?;
@@ -206,8 +206,8 @@ impl PartSums {
     pub fn reserve(&self, pages: Range<u64>) -> Result<()> {
         let file = self.file()?;
         let has = file.fs().len(file.handle()).map_err(|error| Error::io("measure", file.full_path(), error))?;
-        let start = has.max((HEADS + pages.start / CHUNK_PAGES) * PAGE_BYTES as u64);
-        let end = (HEADS + pages.end.div_ceil(CHUNK_PAGES)) * PAGE_BYTES as u64;
+        let start = has.max(offset_of(pages.start / CHUNK_PAGES));
+        let end = offset_of(pages.end.div_ceil(CHUNK_PAGES));
         if start >= end {
             return Ok(());
         }
@@ -284,15 +284,14 @@ impl PartSums {
     fn read_chunk(&self, number: u64) -> Result<Chunk> {
         let Some(file) = &self.file else { return Ok(Chunk::default()) };
         let mut bytes = vec![0; PAGE_BYTES];
-        let offset = (HEADS + number) * PAGE_BYTES as u64;
-        read_there(file, &mut bytes, offset)?;
+        read_there(file, &mut bytes, offset_of(number))?;
         Ok(Chunk::decode(&self.identity, self.part, number, &bytes).unwrap_or_else(Chunk::lost))
     }
 
     /// The error of a page with a lost sum.
     fn lost_error(&self, number: u64) -> Error {
         let path = self.file.as_ref().map(DriveFile::full_path).unwrap_or_default();
-        let (offset, first) = ((HEADS + number) * PAGE_BYTES as u64, number * CHUNK_PAGES);
+        let (offset, first) = (offset_of(number), number * CHUNK_PAGES);
         let why = format!(
             "the page of sums at offset {offset} is damaged, so no page from {first} to {} of the part beside it can \
              be proved that was not written since",
@@ -504,6 +503,11 @@ impl PartSums {
         }
         Ok(())
     }
+}
+
+/// The offset of a page of sums in the file.
+fn offset_of(number: u64) -> u64 {
+    (HEADS + number) * PAGE_BYTES as u64
 }
 
 /// Reads what a file has from an offset on, and leaves the memory past its end as it is. An error if the drive

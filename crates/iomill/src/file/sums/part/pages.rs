@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{HEADS, PartSums, failed_at};
+use super::{PartSums, failed_at, offset_of};
 use crate::drive::PAGE_BYTES;
 use crate::error::Result;
 use crate::file::sums::memory::HasPages;
@@ -109,7 +109,7 @@ impl PartSums {
                 chunk.encode(&self.identity, self.part, *number, bytes);
                 lock(&self.zones).change(number / ZONE_CHUNKS).written |= 1 << (number % ZONE_CHUNKS);
             }
-            let offset = (HEADS + start) * PAGE_BYTES as u64;
+            let offset = offset_of(start);
             if let Err(error) = file.fs().write_at(file.handle(), &bytes, offset) {
                 wanted.iter().for_each(|(_, chunk)| chunk.is_dirty.store(true, Ordering::Release));
                 return Err(failed_at("write", file, offset)(error));
