@@ -237,16 +237,12 @@ fn lost_writes_are_old_or_found(pair: &Pair) -> Result<()> {
     for name in ["plain", "lost", "page"] {
         let paged = Paged::open(&array, name)?;
         for page in 0..PAGES {
-            let is_bad = REWRITTEN.contains(&page) && !paged.is_on(page, &pair.good.place());
-            let versions: &[u64] = match (is_bad, REWRITTEN.contains(&page)) {
+            let is_rewritten = REWRITTEN.contains(&page);
+            let is_bad = is_rewritten && !paged.is_on(page, &pair.good.place());
+            let versions: &[u64] = match (is_bad, is_rewritten) {
                 (true, _) => &[0, 1],
-                (false, is_new) => {
-                    if is_new {
-                        &[1]
-                    } else {
-                        &[0]
-                    }
-                }
+                (false, true) => &[1],
+                (false, false) => &[0],
             };
             let found = paged.expect(page, versions, is_bad)?;
             if is_bad {
