@@ -180,7 +180,7 @@ def _place(file: File, name: str, start: int, length: int, tensor: str | None, n
         raise ValueError(f"{name}: {error}") from error
     if header.fortran and len(header.shape) > 1:
         raise ValueError(
-            f"{name}: the array is in Fortran order, so the bytes of a row are not adjacent in the file;  "
+            f"{name}: the array is in Fortran order, so the bytes of a row are not adjacent in the file; "
             "save it again in C order: numpy.save(path, numpy.ascontiguousarray(x))"
         )
     return Place(_fixed(name, header.dtype), _with_rows(name, header.shape), header.end)

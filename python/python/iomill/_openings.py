@@ -57,7 +57,7 @@ class Opening:
         self.writers = 0
         # Whether it is open for writing although no use writes (rule 4).
         self.late = False
-        # Whether it could not be opened again (rule 5).
+        # Whether it could not be opened again (rule 5): as `native.mode` says, but without the lock that it takes.
         self.is_away = False
         self._retry: threading.Timer | None = None
         self._retry_s = _RETRY_S
