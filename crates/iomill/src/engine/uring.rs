@@ -40,6 +40,10 @@ pub struct UringEngine {
     /// The error after which the rings are not entered again. After an errno of the kernel, each request is a system
     /// call of its own (see `refuse`). After any other error, every `wait` returns it.
     broken: Option<io::Error>,
+    /// A sync that was pushed alone, for the next `wait`.
+    alone: Option<IoRequest>,
+    /// Whether the rings' only user is a thread that waits for all its requests at once, and serves no others.
+    is_inline: bool,
     /// Completions of requests that the rings did not take, not yet handed out.
     outside: Vec<Completion>,
     /// The place for the notice that the rings are refused. Taken when the notice is given, so that it is given once.
@@ -76,6 +80,8 @@ impl UringEngine {
             armed: false,
             multishot: true,
             broken: None,
+            alone: None,
+            is_inline: !config.shared,
             outside: Vec::new(),
             notices: None,
         })
@@ -87,7 +93,36 @@ impl UringEngine {
     }
 
     fn in_flight(&self) -> u32 {
-        self.main.in_flight + self.polled.as_ref().map_or(0, |polled| polled.ring.in_flight)
+        let in_rings = self.main.in_flight + self.polled.as_ref().map_or(0, |polled| polled.ring.in_flight);
+        in_rings + u32::from(self.alone.is_some())
+    }
+
+    /// Whether a push is one sync, which is alone in flight, of a thread that waits for nothing else. A system call
+    /// does it then. A ring would give it to a worker thread: that costs two switches of threads. And the kernel
+    /// releases the request, which holds the file, a moment after its completion, in a ring of this kind only when the
+    /// thread enters it the next time.
+    fn is_alone(&self, requests: &[IoRequest]) -> bool {
+        matches!(requests, [request] if request.op == Op::Sync)
+            && self.is_inline
+            && self.in_flight() == 0
+            && !EventWake::is_shared(&self.wake)
+    }
+
+    /// Does the sync that was pushed alone, or pushes it to the ring if other requests have come since then.
+    fn end_alone(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let Some(sync) = self.alone.take() else { return Ok(()) };
+        if self.in_flight() == 0 {
+            // SAFETY: it was pushed under the promise of `Engine::push` and has not completed.
+            done.push(unsafe { execute(&sync) });
+            return Ok(());
+        }
+        let mut pushed = 0;
+        // SAFETY: as above.
+        let result = unsafe { self.main.push(&[sync], &mut pushed) };
+        if pushed == 0 {
+            self.alone = Some(sync);
+        }
+        result
     }
 
     /// Queues requests in the rings, and counts them in `pushed`.
@@ -113,6 +148,8 @@ impl UringEngine {
     /// again. Requests that the kernel has taken go on.
     fn refuse(&mut self, error: io::Error) {
         if error.raw_os_error().is_some() {
+            // SAFETY: it was pushed under the promise of `Engine::push` and has not completed.
+            self.outside.extend(self.alone.take().map(|sync| unsafe { execute(&sync) }));
             if let Some(notices) = self.notices.take() {
                 notices.push(refused_later(EngineKind::Uring, &error));
             }
@@ -170,6 +207,7 @@ impl UringEngine {
         self.awaken()?;
         let wanted = done.len().saturating_add(min);
         let mut deadline = Deadline::new(timeout);
+        self.end_alone(done)?;
         loop {
             self.reap(done)?;
             let missing = wanted.saturating_sub(done.len());
@@ -295,6 +333,10 @@ impl Engine for UringEngine {
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         let mut pushed = 0;
         if self.broken.is_none() {
+            if self.is_alone(requests) {
+                self.alone = Some(requests[0]);
+                return;
+            }
             // SAFETY: the caller's promise.
             if let Err(error) = unsafe { self.try_push(requests, &mut pushed) } {
                 self.refuse(error);
