@@ -60,36 +60,47 @@ async fn on_full_file_system(dir: &FsPath) {
     assert_eq!(cache.counters().since(&counters).gets, 0);
 }
 
+/// Runs a test in a process of its own, with the file system that `script` mounts at `ssd0` of a directory. `variable`
+/// has that directory there.
+fn on_image(variable: &str, script: &str, test: impl AsyncFn(&FsPath)) {
+    if let Some(dir) = std::env::var_os(variable) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test(FsPath::new(&dir)));
+        return;
+    }
+    let dir = scratch();
+    fs::create_dir(dir.path().join("ssd0")).unwrap();
+    unshared(&["-m", "sh", "-c", script], dir.path(), variable, dir.path());
+}
+
+/// Reads an object through a cache, a MiB at a time. Each is right, and its fills end before the next one.
+async fn read_through(cache: &Cache, len: usize) {
+    let memory = Arc::new(InMemory::new());
+    let (path, bytes) = (Path::from("a"), random(len, 1));
+    memory.put(&path, bytes.clone().into()).await.unwrap();
+    let store = cache.over(memory as Arc<dyn ObjectStore>, "memory://");
+    for begin in (0..len as u64).step_by(1 << 20) {
+        let wanted = [begin..begin + (1 << 20)];
+        assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
+        cache.flush();
+    }
+}
+
 /// The environment variable with the directory above a small file system with blocks, in the process that has it.
 const BLOCKS: &str = "IOMILL_ORIGIN_BLOCKS";
 
 /// ext4 keeps the blocks of an allocation that found too few. The cache could not use them, and others may need them.
 #[test]
 fn a_region_that_finds_no_room_keeps_no_blocks() {
-    if let Some(dir) = std::env::var_os(BLOCKS) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(on_small_file_system(FsPath::new(&dir)));
-        return;
-    }
-    let dir = scratch();
-    fs::create_dir(dir.path().join("ssd0")).unwrap();
     let script = r#"truncate -s 30M "$0/image" && mkfs.ext4 -q "$0/image" && mount -o loop "$0/image" "$0/ssd0" || exit 77; exec "$@""#;
-    unshared(&["-m", "sh", "-c", script], dir.path(), BLOCKS, dir.path());
+    on_image(BLOCKS, script, on_small_file_system);
 }
 
 async fn on_small_file_system(dir: &FsPath) {
     let index = scratch();
     let options = Options::new().bytes(64 << 20).region_bytes(8 << 20).memory_bytes(8 << 20).index_dir(index.path());
     let cache = Cache::open([dir.join("ssd0")], never(options).on_root(true).read_within(PATIENCE)).unwrap();
-    let memory = Arc::new(InMemory::new());
-    let (path, bytes) = (Path::from("a"), random(32 << 20, 1));
-    memory.put(&path, bytes.clone().into()).await.unwrap();
-    let store = cache.over(memory as Arc<dyn ObjectStore>, "memory://");
-    for begin in (0..32u64 << 20).step_by(1 << 20) {
-        let wanted = [begin..begin + (1 << 20)];
-        assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
-        cache.flush();
-    }
+    read_through(&cache, 32 << 20).await;
     let stat = &cache.stat()[0];
     assert!(stat.allocated_bytes > 0 && stat.allocated_bytes < 30 << 20, "{stat:?}");
     let kept = fs::metadata(dir.join("ssd0/iomill-origin/data")).unwrap().blocks() * 512;
@@ -104,30 +115,15 @@ const COPIES: &str = "IOMILL_ORIGIN_COPIES";
 /// btrfs writes changed blocks to new places, so a full one has no room for the bytes of an emptied region.
 #[test]
 fn a_full_file_system_that_copies_on_write_shrinks_the_cache() {
-    if let Some(dir) = std::env::var_os(COPIES) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(on_copying_file_system(FsPath::new(&dir)));
-        return;
-    }
-    let dir = scratch();
-    fs::create_dir(dir.path().join("ssd0")).unwrap();
     let script = r#"truncate -s 128M "$0/image" && mkfs.btrfs -q "$0/image" && mount -o loop "$0/image" "$0/ssd0" || exit 77; exec "$@""#;
-    unshared(&["-m", "sh", "-c", script], dir.path(), COPIES, dir.path());
+    on_image(COPIES, script, on_copying_file_system);
 }
 
 async fn on_copying_file_system(dir: &FsPath) {
     let index = scratch();
     let options = Options::new().bytes(256 << 20).region_bytes(4 << 20).memory_bytes(8 << 20).index_dir(index.path());
     let cache = Cache::open([dir.join("ssd0")], never(options).on_root(true).read_within(PATIENCE)).unwrap();
-    let memory = Arc::new(InMemory::new());
-    let (path, bytes) = (Path::from("a"), random(160 << 20, 1));
-    memory.put(&path, bytes.clone().into()).await.unwrap();
-    let store = cache.over(memory as Arc<dyn ObjectStore>, "memory://");
-    for begin in (0..160u64 << 20).step_by(1 << 20) {
-        let wanted = [begin..begin + (1 << 20)];
-        assert_eq!(store.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
-        cache.flush();
-    }
+    read_through(&cache, 160 << 20).await;
     // Some fills find no room. Others use that of regions that were given back.
     let (counters, stat) = (cache.counters(), &cache.stat()[0]);
     assert!(counters.emptied > 5 && counters.dropped < counters.filled, "{counters:?} {stat:?}");
@@ -142,15 +138,8 @@ const LATE: &str = "IOMILL_ORIGIN_LATE";
 /// Seen to fail when each region counted as one with blocks: 2,432 of 3,072 granules were dropped.
 #[test]
 fn a_full_file_system_that_allocates_nothing_ahead_shrinks_the_cache() {
-    if let Some(dir) = std::env::var_os(LATE) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(on_file_system_without_allocations(FsPath::new(&dir)));
-        return;
-    }
-    let dir = scratch();
-    fs::create_dir(dir.path().join("ssd0")).unwrap();
     let script = r#"truncate -s 24M "$0/image" && mkfs.ext2 -q -O ^extents "$0/image" && mount -t ext4 -o loop "$0/image" "$0/ssd0" || exit 77; exec "$@""#;
-    unshared(&["-m", "sh", "-c", script], dir.path(), LATE, dir.path());
+    on_image(LATE, script, on_file_system_without_allocations);
 }
 
 async fn on_file_system_without_allocations(dir: &FsPath) {
