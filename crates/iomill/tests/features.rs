@@ -148,6 +148,38 @@ fn what_happens_to_an_array_is_traced() {
     assert_eq!(lines.len(), 7, "{lines:?}");
 }
 
+/// A subscriber that panics at each event.
+///
+/// Seen to fail the open.
+#[test]
+fn a_subscriber_that_panics_fails_no_call() {
+    struct Panics;
+    impl Subscriber for Panics {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "iomill"
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, _: &Event<'_>) {
+            panic!("a test's own");
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+    alone!();
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let options = || ArrayOptions::new().cache_bytes(1 << 20).engine(EngineKind::Posix);
+    options().create([root.path()]).unwrap().close().unwrap();
+    tracing::subscriber::with_default(Panics, || {
+        let array = options().with_tuning(|tuning| tuning.poll(true)).open(root.path()).unwrap();
+        assert!(!array.notices().is_empty());
+        array.close().unwrap();
+    });
+}
+
 /// Each call that takes long has a span. The spans of a future have the span of its creation as their parent.
 #[test]
 fn calls_that_take_long_have_spans() {

@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::io;
 #[cfg(not(iomill_models))]
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -167,8 +168,7 @@ impl DriveThread {
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
-            // A thread that panicked has ended the process (`Server::drop`), or had nothing in flight. The message has
-            // been printed.
+            // A thread that panicked has ended its requests (`Server::drop`). The message has been printed.
             let _ = thread.join();
         }
     }
@@ -285,6 +285,8 @@ impl Server {
         if self.backlog.is_empty() || self.free.is_empty() {
             return;
         }
+        // Here, so that a panic of the engine in the last push leaves none of them for this one.
+        self.requests.clear();
         self.known.begin(&self.regions, &mut *self.engine, (std::ptr::null(), 0));
         while let Some(&slot) = self.free.last()
             && let Some((outbox, mut request)) = self.backlog.pop_front()
@@ -298,7 +300,6 @@ impl Server {
         // SAFETY: the sender keeps memory, list and file until the end comes out of its own engine (contract of
         // `push`), which is after it came out of this one. A request in flight has a slot.
         unsafe { self.engine.push(&self.requests) };
-        self.requests.clear();
     }
 }
 
@@ -308,9 +309,16 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.inbox.close();
         self.inbox.take(&mut self.messages, false);
-        self.accept();
-        while self.in_flight() > 0 {
-            self.wait(1);
+        let mut end = || {
+            self.accept();
+            while self.in_flight() > 0 {
+                self.wait(1);
+            }
+        };
+        // As for `Lane::drain_in_drop`.
+        let mut failures = 0;
+        while catch_unwind(AssertUnwindSafe(&mut end)).is_err() {
+            give_up_after(&mut failures, &io::Error::other("it panics"));
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, Range};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -14,7 +15,7 @@ use super::Paged;
 use super::table::Entry;
 use crate::catalog::{Catalog, Draft};
 use crate::drive::{PAGE_BYTES, shares};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::durable::SyncTurn;
 use crate::file::{Entered, FileState, Reported};
@@ -323,13 +324,15 @@ impl OpenFile {
 impl Drop for OpenFile {
     /// Runs when the last owner is dropped. Errors become notices; a caller that needs them calls `close`.
     fn drop(&mut self) {
-        // The order of drops, also when `finish` panics: the remaining pages, then the parts, then the entry.
+        // The order of drops: the remaining pages, then the parts, then the entry.
         let _leaving = Leaving(self);
         if self.finished.load(Ordering::Acquire) {
             // Closing the array has finished the file.
             return;
         }
-        if let Err(error) = self.finish() {
+        // A panic would leave the caller without the end that follows the close, or end a process that unwinds already.
+        let finished = catch_unwind(AssertUnwindSafe(|| self.finish()));
+        if let Err(error) = finished.unwrap_or(Err(Error::Panicked)) {
             self.exec().notice(format!("closing {:?}: {error}", self.file.name()));
         }
     }

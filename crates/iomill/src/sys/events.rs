@@ -79,10 +79,17 @@ span!(/// A draft gets its name.
 span!(/// The bytes of a file become durable.
     sync, file: file);
 
+/// Emits an event. A panic of a subscriber must not fail the work that the event is about: some of it is another
+/// caller's. The message of the panic has been printed.
+#[cfg(feature = "tracing")]
+fn emit(event: impl FnOnce()) {
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(event));
+}
+
 /// A notice to the user (`info().notices`).
 pub fn notice(text: &str) {
     #[cfg(feature = "tracing")]
-    tracing::warn!(target: "iomill", "{text}");
+    emit(|| tracing::warn!(target: "iomill", "{text}"));
     #[cfg(not(feature = "tracing"))]
     let _ = text;
 }
@@ -90,7 +97,7 @@ pub fn notice(text: &str) {
 /// An array was opened or created.
 pub fn opened(drives: usize, files: usize) {
     #[cfg(feature = "tracing")]
-    tracing::info!(target: "iomill", drives, files, "array opened");
+    emit(|| tracing::info!(target: "iomill", drives, files, "array opened"));
     #[cfg(not(feature = "tracing"))]
     let _ = (drives, files);
 }
@@ -98,10 +105,10 @@ pub fn opened(drives: usize, files: usize) {
 /// An array was closed.
 pub fn closed(drives: usize, error: Option<&impl Display>) {
     #[cfg(feature = "tracing")]
-    match error {
+    emit(|| match error {
         None => tracing::info!(target: "iomill", drives, "array closed"),
         Some(error) => tracing::error!(target: "iomill", drives, %error, "array closed with an error"),
-    }
+    });
     #[cfg(not(feature = "tracing"))]
     let _ = (drives, error);
 }
@@ -109,7 +116,7 @@ pub fn closed(drives: usize, error: Option<&impl Display>) {
 /// Pages of a file could not be written to a drive. The next sync of each handle reports it.
 pub fn write_back_failed(file: &str, error: &impl Display) {
     #[cfg(feature = "tracing")]
-    tracing::error!(target: "iomill", file, %error, "pages could not be written back");
+    emit(|| tracing::error!(target: "iomill", file, %error, "pages could not be written back"));
     #[cfg(not(feature = "tracing"))]
     let _ = (file, error);
 }

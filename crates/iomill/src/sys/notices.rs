@@ -24,16 +24,24 @@ struct NoticesState {
 impl Notices {
     /// Adds a notice, unless it is there already.
     pub fn push(&self, notice: String) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.kept.contains(&notice) {
-            return;
+        if self.keep(&notice) {
+            // Without the lock: a subscriber may read the notices.
+            events::notice(&notice);
         }
-        events::notice(&notice);
+    }
+
+    /// Keeps a notice, if there is room. Whether it is new.
+    fn keep(&self, notice: &str) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.kept.iter().any(|kept| kept == notice) {
+            return false;
+        }
         if state.kept.len() < MOST {
-            state.kept.push(notice);
+            state.kept.push(notice.to_owned());
         } else {
             state.has_more = true;
         }
+        true
     }
 
     /// All notices, oldest first.
@@ -61,5 +69,37 @@ mod tests {
         let told = notices.all();
         notices.push("c".into());
         assert_eq!(notices.all(), told);
+    }
+
+    /// Seen to wait for itself when a notice was told under the lock.
+    #[cfg(feature = "tracing")]
+    #[test]
+    fn a_subscriber_may_read_them() {
+        use std::sync::Arc;
+
+        use tracing::span::{Attributes, Id, Record};
+
+        /// The notices, and what an event has read of them.
+        struct Reads(Arc<Notices>, Arc<Mutex<Vec<String>>>);
+        impl tracing::Subscriber for Reads {
+            fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+                true
+            }
+            fn new_span(&self, _: &Attributes<'_>) -> Id {
+                Id::from_u64(1)
+            }
+            fn record(&self, _: &Id, _: &Record<'_>) {}
+            fn record_follows_from(&self, _: &Id, _: &Id) {}
+            fn event(&self, _: &tracing::Event<'_>) {
+                *self.1.lock().unwrap() = self.0.all();
+            }
+            fn enter(&self, _: &Id) {}
+            fn exit(&self, _: &Id) {}
+        }
+
+        let (notices, read) = (Arc::<Notices>::default(), Arc::default());
+        let subscriber = Reads(Arc::clone(&notices), Arc::clone(&read));
+        tracing::subscriber::with_default(subscriber, || notices.push("a".into()));
+        assert_eq!(*read.lock().unwrap(), ["a"]);
     }
 }

@@ -171,3 +171,54 @@ fn an_engine_that_panics_again_while_a_call_unwinds_ends_no_process() {
         });
     }
 }
+
+/// The last holder of a file flushes it. A panic of the engine there becomes a notice: in a thread that unwinds, and in
+/// front of the end of a read that held the file.
+///
+/// Seen to abort the process, and to leave the read without its end, when the panic left the drop of the file.
+#[test]
+fn a_panic_in_the_close_of_a_file_is_a_notice() {
+    let rig = rig(1, false, 64);
+    let file = rig.file("x", 64);
+    file.write_at(&[1; 10], 5 * PAGE).unwrap();
+    rig.hooks.panics.store(1, Ordering::SeqCst);
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _last = file;
+        panic!("a test's own");
+    }));
+    assert!(unwound.is_err());
+    let notices = || rig.array.notices().iter().filter(|notice| notice.contains("closing \"")).count();
+    assert_eq!(notices(), 1, "{:?}", rig.array.notices());
+
+    let file = rig.file("y", 64);
+    file.write_at(&[1; 10], 5 * PAGE).unwrap();
+    rig.hooks.reads.shut();
+    let read = file.read_async(10 * PAGE, PAGE as usize);
+    rig.hooks.reads.wait_for(1);
+    drop(file);
+    // The read's own wait is the first one.
+    rig.hooks.panics.store(2, Ordering::SeqCst);
+    rig.hooks.reads.open();
+    assert_eq!(ends("the read", || block_on(read)).unwrap(), [10; PAGE as usize]);
+    assert_eq!(notices(), 2, "{:?}", rig.array.notices());
+    ends("closing", move || rig.array.close().unwrap());
+}
+
+/// An engine panics at the first file of two that `close` has to flush.
+///
+/// Seen to leave the drives locked when the panic left `OpenFiles::close`.
+#[test]
+fn a_close_that_panics_at_one_file_finishes_the_others() {
+    let Rig { _dir, drives, hooks, array } = rig(1, false, 64);
+    let names = ["x", "y"];
+    let files = names.map(|name| array.create_file(name, &FileOptions::new()).unwrap());
+    files.iter().for_each(|file| file.write_at(&[1; 10], 0).unwrap());
+    hooks.panics.store(1, Ordering::SeqCst);
+    let (closing, theirs) = (array.clone(), files.clone());
+    let error = ends("closing", move || closing.close().map_err(|error| (error, theirs))).unwrap_err().0;
+    assert!(matches!(error, Error::Panicked), "{error}");
+    drop((files, array));
+    let array = ArrayOptions::new().open(&drives[0]).unwrap();
+    let flushed = names.map(|name| array.open_file(name).unwrap().len());
+    assert_eq!(flushed.iter().filter(|len| **len == 10).count(), 1, "{flushed:?}");
+}
