@@ -226,21 +226,6 @@ impl SharedCell {
         })
     }
 
-    /// A cell for operations without I/O.
-    #[cfg(all(test, not(iomill_models)))]
-    pub fn of_no_drives() -> Arc<SharedCell> {
-        let (platform, locks) = (crate::engine::real::RealPlatform::default(), Arc::default());
-        let engines = crate::drive::lane::Engines {
-            platform: &platform,
-            locks: &locks,
-            hold: &[],
-            notices: None,
-            threads: Vec::new(),
-        };
-        let context = SharedContext::new(&engines, &[]).expect("without drives there is no engine to make");
-        SharedCell::new(context, &Arc::default(), &Arc::default())
-    }
-
     /// Whether the calling process made the cell, and is not a child of that process.
     pub fn is_here(&self) -> bool {
         self.home.is_here()

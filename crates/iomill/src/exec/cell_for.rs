@@ -101,3 +101,20 @@ impl Exec {
         Ok(cell)
     }
 }
+
+#[cfg(all(test, not(iomill_models)))]
+impl SharedCell {
+    /// A cell for operations without I/O.
+    pub fn of_no_drives() -> Arc<SharedCell> {
+        let (platform, locks) = (crate::engine::real::RealPlatform::default(), Arc::default());
+        let engines = crate::drive::lane::Engines {
+            platform: &platform,
+            locks: &locks,
+            hold: &[],
+            notices: None,
+            threads: Vec::new(),
+        };
+        let context = SharedContext::new(&engines, &[]).expect("without drives there is no engine to make");
+        SharedCell::new(context, &Arc::default(), &Arc::default())
+    }
+}

@@ -59,9 +59,9 @@ fn opened(runtime: &Runtime, path: &Path, write: bool, about: &str) -> Option<Fi
     }
 }
 
-/// Seen to fail with files that rings register, with mappings that go at the thread's next I/O, with a `close` that does
-/// not wait for pages that are read ahead, and, once in five runs, with a ring that gives the last sync to a worker
-/// thread of the kernel.
+/// Seen to fail with files that rings register, with mappings that go at the thread's next I/O, and with a `close` that
+/// does not wait for pages that are read ahead. Seen to fail once in five runs with a ring that gives the last sync to a
+/// worker thread of the kernel.
 #[test]
 fn nothing_holds_a_file_that_was_closed() {
     let Some(disk) = Disk::ext4(64, &[]) else { return skipped("no ext4 on a loop device here") };
