@@ -27,7 +27,7 @@ pub enum Kind {
 }
 
 /// A failure with its kind.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Fault {
     /// The kind for users.
     pub kind: Kind,

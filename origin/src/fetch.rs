@@ -1,7 +1,7 @@
 //! Fetching granules that no drive has: each once, joined to GETs, checked. Rules F1 to F4 of `docs/origin.md`.
 //! Non-goals: the choice of the GETs (`joining`).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::common::Result;
 use crate::counters::add;
 use crate::drive::Drive;
 use crate::fill::Fill;
-use crate::flights::{Begun, Lead, Wait};
+use crate::flights::{Begun, Ended, Lead, Wait};
 use crate::identity::{GranuleId, ObjectId};
 use crate::index::{Claim, Claimed};
 use crate::joining::gets;
@@ -58,6 +58,8 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Fetches granules of an object, from other calls, other processes or the origin. In this process one call fetches a
 /// granule.
 pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fetched: &mut Fetched) -> Result<()> {
+    // Granules that another call could not fetch. This one does not wait for them again.
+    let mut failed = HashSet::new();
     loop {
         granules.sort_unstable();
         granules.dedup();
@@ -68,7 +70,8 @@ pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fe
         let (mut leads, mut waits) = (Vec::new(), Vec::new());
         for granule in &granules {
             match source.cache.flights.begin(id.granule(*granule)) {
-                Begun::Lead(lead) => leads.push((*granule, lead)),
+                Begun::Lead(lead) => leads.push((*granule, Some(lead))),
+                Begun::Wait(_) if failed.contains(granule) => leads.push((*granule, None)),
                 Begun::Wait(wait) => waits.push((*granule, wait)),
                 Begun::Have(bytes) => {
                     add(&source.cache.tally.hits_filling, 1);
@@ -76,7 +79,8 @@ pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fe
                 }
             }
         }
-        let (led, waited) = join(led(source, id, leads), waited(source, id, waits)).await;
+        let (led, waited) = join(led(source, id, leads), waited(source, id, waits, &mut failed)).await;
+        // After an error of its own GETs the call sends no more.
         for (bytes, validated) in [led?, waited?] {
             fetched.granules.extend(bytes);
             fetched.validated |= validated;
@@ -87,9 +91,14 @@ pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fe
 /// Granules by their numbers, and whether a GET of this call has brought some of them.
 type Brought = (HashMap<u64, Bytes>, bool);
 
-/// Rule F1: waits for the calls that fetch granules, within a bound, and then fetches the late ones. Without an outcome
-/// the other call gave up, and the next round may lead.
-async fn waited(source: &Source<'_>, id: ObjectId, waits: Vec<(u64, Wait)>) -> Result<Brought> {
+/// Rule F1: waits for the calls that fetch granules, within a bound, and then fetches the late ones. If the other call
+/// gave up, the next round may lead. If its GET has failed, the next round fetches the granule.
+async fn waited(
+    source: &Source<'_>,
+    id: ObjectId,
+    waits: Vec<(u64, Wait)>,
+    failed: &mut HashSet<u64>,
+) -> Result<Brought> {
     let cache = source.cache;
     let outcomes = waits.into_iter().map(|(granule, wait)| async move {
         match select(std::pin::pin!(wait.ended()), cache.timer.after(PATIENCE)).await {
@@ -100,11 +109,12 @@ async fn waited(source: &Source<'_>, id: ObjectId, waits: Vec<(u64, Wait)>) -> R
     let (mut brought, mut late) = (HashMap::new(), Vec::new());
     for (granule, outcome) in join_all(outcomes).await {
         match outcome {
-            Some(Some(bytes)) => {
-                brought.insert(granule, bytes?);
+            Some(Ended::Came(bytes)) => {
+                brought.insert(granule, bytes);
                 add(&cache.tally.hits_waited, 1);
             }
-            Some(None) => {}
+            Some(Ended::Failed) => drop(failed.insert(granule)),
+            Some(Ended::GaveUp) => {}
             None => late.push(Leading { granule, lead: None, claiming: None }),
         }
     }
@@ -114,11 +124,16 @@ async fn waited(source: &Source<'_>, id: ObjectId, waits: Vec<(u64, Wait)>) -> R
     Ok((brought, validated))
 }
 
-/// Fetches the granules that this call leads: by GETs, or from other processes that fetch them.
-async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Lead)>) -> Result<Brought> {
+/// Fetches the granules that this call leads: by GETs, or from other processes that fetch them. Those without a lead it
+/// fetches for itself.
+async fn led(source: &Source<'_>, id: ObjectId, leads: Vec<(u64, Option<Lead>)>) -> Result<Brought> {
     let cache = source.cache;
     let (mut leading, mut others) = (Vec::new(), Vec::new());
     for (granule, lead) in leads {
+        let Some(lead) = lead else {
+            leading.push(Leading { granule, lead, claiming: None });
+            continue;
+        };
         let drive = cache.drive_of(lead.id());
         let claimed =
             drive.as_ref().map_or(Claimed::No, |drive| drive.index.claim(lead.id().tag, cache.options.wait_for_others));
@@ -172,7 +187,7 @@ async fn of_another(source: &Source<'_>, granule: u64, lead: Lead, drive: Arc<Dr
         if let Some(mut bytes) = whole(cache, &drive, lead.id()).await {
             bytes.truncate(length_of(source.object.meta.size, granule, cache.granule_bytes));
             add(&cache.tally.hits_waited, 1);
-            lead.end(Ok(bytes.clone()));
+            lead.end(Some(bytes.clone()));
             return Ok((granule, bytes));
         }
         if ended {
@@ -211,7 +226,7 @@ async fn one_get(source: &Source<'_>, id: ObjectId, run: Range<u64>, own: Vec<Le
     let got = match got {
         Ok(body) => body,
         Err(fault) => {
-            own.into_iter().filter_map(|leading| leading.lead).for_each(|lead| lead.end(Err(fault.clone())));
+            own.into_iter().filter_map(|leading| leading.lead).for_each(|lead| lead.end(None));
             return Err(fault);
         }
     };
@@ -243,6 +258,6 @@ fn fill(source: &Source<'_>, id: GranuleId, bytes: Bytes, leading: Option<Leadin
     let claim = claiming.as_mut().and_then(|claiming| claiming.claim.take());
     source.cache.offer(Fill { id, bytes: bytes.clone(), claim, is_ahead }, extra);
     if let Some(lead) = lead {
-        lead.end(Ok(bytes));
+        lead.end(Some(bytes));
     }
 }

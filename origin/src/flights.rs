@@ -9,13 +9,12 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_channel::oneshot;
 use futures_util::future::{FutureExt, Shared};
-use iomill_objects_common::Result;
 
 use crate::identity::GranuleId;
 use crate::notices::locked;
 
-/// The result of the leader of a granule. An error without a value: the leader was dropped.
-type Outcome = Shared<oneshot::Receiver<Result<Bytes>>>;
+/// The bytes of a granule, or `None` if the GET of its leader has failed. An error: the leader was dropped.
+type Outcome = Shared<oneshot::Receiver<Option<Bytes>>>;
 
 #[derive(Debug)]
 enum Flight {
@@ -46,16 +45,29 @@ pub enum Begun {
 pub struct Lead {
     id: GranuleId,
     flights: Arc<Flights>,
-    sender: Option<oneshot::Sender<Result<Bytes>>>,
+    sender: Option<oneshot::Sender<Option<Bytes>>>,
 }
 
 /// Waits for a granule that another call fetches.
 pub struct Wait(Outcome);
 
+/// The end of another call's fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Came(Bytes),
+    /// Its GET has failed. The reason may be its store's alone, or another part of its range.
+    Failed,
+    /// It was dropped.
+    GaveUp,
+}
+
 impl Wait {
-    /// `None` if the other call gave up.
-    pub fn ended(self) -> impl Future<Output = Option<Result<Bytes>>> {
-        self.0.map(Result::ok)
+    pub fn ended(self) -> impl Future<Output = Ended> {
+        self.0.map(|outcome| match outcome {
+            Ok(Some(bytes)) => Ended::Came(bytes),
+            Ok(None) => Ended::Failed,
+            Err(_dropped) => Ended::GaveUp,
+        })
     }
 }
 
@@ -106,8 +118,8 @@ impl Lead {
         self.id
     }
 
-    /// Wakes the waiting calls.
-    pub fn end(mut self, outcome: Result<Bytes>) {
+    /// Wakes the waiting calls. `None`: the GET has failed.
+    pub fn end(mut self, outcome: Option<Bytes>) {
         self.leave();
         if let Some(sender) = self.sender.take() {
             let _none_waits = sender.send(outcome);
@@ -136,7 +148,6 @@ impl Drop for Lead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::Fault;
     use crate::identity::{ObjectId, Version};
     use futures_executor::block_on;
 
@@ -150,12 +161,12 @@ mod tests {
         let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("the first call leads") };
         let Begun::Wait(wait) = flights.begin(id(1)) else { panic!("the second call waits") };
         assert!(matches!(flights.begin(id(2)), Begun::Lead(_)), "another granule");
-        lead.end(Ok(Bytes::from_static(b"x")));
-        assert_eq!(block_on(wait.ended()).unwrap().unwrap(), "x");
+        lead.end(Some(Bytes::from_static(b"x")));
+        assert_eq!(block_on(wait.ended()), Ended::Came(Bytes::from_static(b"x")));
         let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("it is over") };
         let Begun::Wait(wait) = flights.begin(id(1)) else { panic!("the second call waits") };
-        lead.end(Err(Fault::other("no")));
-        assert!(block_on(wait.ended()).unwrap().is_err());
+        lead.end(None);
+        assert_eq!(block_on(wait.ended()), Ended::Failed);
         assert_eq!(flights.len(), 0);
     }
 
@@ -165,7 +176,7 @@ mod tests {
         let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("the first call leads") };
         let Begun::Wait(wait) = flights.begin(id(1)) else { panic!("the second call waits") };
         drop(lead);
-        assert!(block_on(wait.ended()).is_none());
+        assert_eq!(block_on(wait.ended()), Ended::GaveUp);
         assert!(matches!(flights.begin(id(1)), Begun::Lead(_)));
     }
 
@@ -175,7 +186,7 @@ mod tests {
         let Begun::Lead(lead) = flights.begin(id(1)) else { panic!("the first call leads") };
         let bytes = Bytes::from_static(b"x");
         assert!(flights.hold(id(1), &bytes));
-        lead.end(Ok(bytes.clone()));
+        lead.end(Some(bytes.clone()));
         assert!(matches!(flights.begin(id(1)), Begun::Have(found) if found == bytes));
         assert!(!flights.hold(id(1), &bytes), "it is there already");
         flights.release(id(1));

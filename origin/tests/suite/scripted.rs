@@ -36,6 +36,8 @@ pub struct Ask {
 pub enum Act {
     Pass,
     Fail(Error),
+    /// It fails when the sender sends.
+    FailAfter(oneshot::Receiver<()>, Error),
     /// The body ends this number of bytes too early.
     Short(usize),
     /// This number of bytes follows the body.
@@ -220,9 +222,14 @@ impl ObjectStore for Scripted {
         if let Some(why) = refusal(&act, &options) {
             return Err(Error::Precondition { path: path.to_string(), source: why.into() });
         }
-        if let Act::Fail(error) = act {
-            return Err(error);
-        }
+        let act = match act {
+            Act::Fail(error) => return Err(error),
+            Act::FailAfter(sent, error) => {
+                sent.await.unwrap();
+                return Err(error);
+            }
+            act => act,
+        };
         let mut got = self.inner.get_opts(path, options).await?;
         self.bytes.fetch_add(got.range.end - got.range.start, Relaxed);
         Ok(match act {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use iomill_origin::{Cost, Revalidate};
 
-use super::object_store::ObjectStore;
+use super::object_store::{Error, ObjectStore};
 use super::{Act, GRANULE, Rig, expected, options, random, rows};
 
 const LEN: usize = 2 << 20;
@@ -125,6 +125,85 @@ async fn granules_that_come_too_late_are_fetched_together() {
         assert_eq!(second.get_ranges(&path, &wanted).await.unwrap(), expected(&bytes, &wanted));
         assert_eq!(rig.scripted.counts().0, gets + 2, "by a process: {by_a_process}");
     }
+}
+
+/// A GET is in flight, and fails when the sender sends.
+fn failing_later(scripted: &super::Scripted) -> futures_channel::oneshot::Sender<()> {
+    let (send, sent) = futures_channel::oneshot::channel();
+    let (gets, mut sent) = (scripted.counts().0, Some(sent));
+    scripted.script(move |ask| match sent.take_if(|_| !ask.head && ask.nth == gets) {
+        Some(sent) => Act::FailAfter(sent, refused()),
+        None => Act::Pass,
+    });
+    send
+}
+
+fn refused() -> Error {
+    Error::PermissionDenied { path: "a".into(), source: "no rights".into() }
+}
+
+/// Two stores of one name share GETs, and one of them has no right to its GET. Seen to fail when the error of a GET was
+/// that of all calls that waited for it.
+#[tokio::test]
+async fn a_store_does_not_get_the_error_of_another_one() {
+    let rig = Rig::immutable();
+    let other = Arc::new(super::Scripted::new(rig.memory.clone()));
+    let store = rig.cache.over(other.clone() as Arc<dyn ObjectStore>, "memory://");
+    let (bytes, path) = (random(LEN, 1), super::Path::from("a"));
+    rig.behind("a", bytes.clone()).await;
+    for store in [&rig.store, &store] {
+        store.get_ranges(&path, &[0..5]).await.unwrap();
+    }
+    let (send, before) = (failing_later(&rig.scripted), other.counts());
+    let wanted = [1 << 20..(1 << 20) + 10, 2_000_000..2_000_100];
+    let (mut first, mut second) = (Box::pin(rig.ranges("a", &wanted[..1])), Box::pin(store.get_ranges(&path, &wanted)));
+    assert!(futures_util::poll!(&mut first).is_pending() && futures_util::poll!(&mut second).is_pending());
+    send.send(()).unwrap();
+    assert!(matches!(first.await.unwrap_err(), Error::PermissionDenied { .. }));
+    assert_eq!(second.await.unwrap(), expected(&bytes, &wanted));
+    assert_eq!(other.counts(), (before.0 + 2, before.1), "each granule once");
+}
+
+/// A GET of several granules fails, and a call that wants one of them fetches that one.
+#[tokio::test]
+async fn a_call_does_not_get_the_error_of_a_longer_get() {
+    let rig = Rig::immutable();
+    let bytes = random(LEN, 1);
+    rig.behind("a", bytes.clone()).await;
+    rig.ranges("a", &[0..5]).await.unwrap();
+    let send = failing_later(&rig.scripted);
+    let (many, one) = ([GRANULE..6 * GRANULE], [5 * GRANULE + 7..5 * GRANULE + 9]);
+    rig.scripted.asked();
+    let (mut first, mut second) = (Box::pin(rig.ranges("a", &many)), Box::pin(rig.ranges("a", &one)));
+    assert!(futures_util::poll!(&mut first).is_pending() && futures_util::poll!(&mut second).is_pending());
+    send.send(()).unwrap();
+    first.await.unwrap_err();
+    assert_eq!(second.await.unwrap(), expected(&bytes, &one));
+    assert_eq!(rig.scripted.asked(), [many[0].clone(), 5 * GRANULE..6 * GRANULE]);
+}
+
+/// The origin refuses all GETs. A call that leads one granule, and waits for another, sends one GET, as without a cache.
+/// Seen to fail when the call fetched the other granule, too.
+#[tokio::test]
+async fn an_origin_that_fails_gets_no_more_gets_than_without_a_cache() {
+    const CALLS: u64 = 20;
+    let rig = Rig::immutable();
+    rig.behind("a", random(LEN, 1)).await;
+    rig.ranges("a", &[0..5]).await.unwrap();
+    let before = rig.scripted.counts().0;
+    // Room for more GETs than are allowed.
+    let (sends, mut sent): (Vec<_>, Vec<_>) = (0..4 * CALLS).map(|_| futures_channel::oneshot::channel()).unzip();
+    rig.scripted.script(move |_| Act::FailAfter(sent.remove(0), refused()));
+    let wanted: Vec<_> = (0..CALLS).map(|n| [(10 + n) * GRANULE..(12 + n) * GRANULE]).collect();
+    let mut calls: Vec<_> = wanted.iter().map(|wanted| Box::pin(rig.ranges("a", wanted))).collect();
+    for call in &mut calls {
+        assert!(futures_util::poll!(call).is_pending());
+    }
+    sends.into_iter().for_each(|send| send.send(()).unwrap_or_default());
+    for got in join_all(calls).await {
+        assert!(matches!(got.unwrap_err(), Error::PermissionDenied { .. }));
+    }
+    assert_eq!(rig.scripted.counts().0 - before, CALLS);
 }
 
 /// Another process has the right to append, so nothing is written. Answers do not wait for that, and fetched granules
