@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -104,7 +105,7 @@ impl Shared {
             if !ended.is_empty() {
                 drop(state);
                 // Without the lock: a waker may run code of an executor.
-                ended.into_values().for_each(Waker::wake);
+                ended.into_values().for_each(wake);
                 state = locked(&self.state);
                 continue;
             }
@@ -122,8 +123,14 @@ impl Shared {
         // If its cache no longer exists, a waiting delay compares the time when it is polled.
         let left = std::mem::take(&mut state.due);
         drop(state);
-        left.into_values().for_each(Waker::wake);
+        left.into_values().for_each(wake);
     }
+}
+
+/// Wakes a task. A panic of its waker ends here: the thread has other delays.
+fn wake(waker: Waker) {
+    // The panic message has been printed.
+    let _panicked = catch_unwind(AssertUnwindSafe(|| waker.wake()));
 }
 
 impl Future for Delay {
@@ -134,16 +141,20 @@ impl Future for Delay {
             return Poll::Ready(());
         }
         let shared = Arc::clone(&self.shared);
+        // Wakers are cloned and dropped without the lock: both may run code of an executor.
+        let waker = context.waker().clone();
         let mut state = locked(&shared.state);
         let number = *self.number.get_or_insert_with(|| {
             state.next += 1;
             state.next
         });
-        state.due.insert((self.end, number), context.waker().clone());
+        let earlier = state.due.insert((self.end, number), waker);
         state.is_used = true;
         if state.looks.is_none_or(|looks| self.end < looks) {
             shared.changed.notify_all();
         }
+        drop(state);
+        drop(earlier);
         Poll::Pending
     }
 }
@@ -151,7 +162,9 @@ impl Future for Delay {
 impl Drop for Delay {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            locked(&self.shared.state).due.remove(&(self.end, number));
+            let waker = locked(&self.shared.state).due.remove(&(self.end, number));
+            // Without the lock: the waker may be the last owner of a task with another delay.
+            drop(waker);
         }
     }
 }
@@ -161,6 +174,8 @@ mod tests {
     use super::*;
     use futures_executor::block_on;
     use futures_util::future::{Either, join_all, pending, select};
+    use std::sync::mpsc;
+    use std::task::Wake;
 
     #[test]
     fn delays_end_in_any_order_and_not_too_early() {
@@ -195,5 +210,83 @@ mod tests {
             }
         });
         drop(timer);
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker's own");
+        }
+    }
+
+    /// Seen to fail when the panic ended the thread: the second delay did not end.
+    #[test]
+    fn a_waker_that_panics_ends_no_other_delay() {
+        let timer = Timer::start().unwrap();
+        let mut short = timer.after(Duration::from_millis(1));
+        let polled = Pin::new(&mut short).poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))));
+        if polled.is_pending() {
+            while !locked(&timer.shared.state).due.is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        block_on(timer.after(Duration::from_millis(50)));
+        // The same at the end of the timer.
+        let mut longer = timer.after(Duration::from_secs(3600));
+        let polled = Pin::new(&mut longer).poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))));
+        let (other, woken) = Woken::new();
+        let mut last = timer.after(Duration::from_secs(3601));
+        assert!(polled.is_pending() && Pin::new(&mut last).poll(&mut Context::from_waker(&other)).is_pending());
+        drop(timer);
+        woken.try_recv().unwrap();
+    }
+
+    /// Tells of each wake.
+    struct Woken(mpsc::Sender<()>);
+
+    impl Woken {
+        fn new() -> (Waker, mpsc::Receiver<()>) {
+            let (sender, receiver) = mpsc::channel();
+            (Waker::from(Arc::new(Woken(sender))), receiver)
+        }
+    }
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.send(()).unwrap();
+        }
+    }
+
+    /// A task that ends with its waker, and has a delay.
+    struct Owner {
+        _delay: Delay,
+    }
+
+    impl Wake for Owner {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// Seen to fail when a waker was dropped under the lock: the thread waited for itself.
+    #[test]
+    fn a_waker_may_be_the_last_owner_of_another_delay() {
+        let timer = Timer::start().unwrap();
+        let (ends, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let polled = |waker: &Waker| {
+                let mut delay = timer.after(Duration::from_secs(3600));
+                assert!(Pin::new(&mut delay).poll(&mut Context::from_waker(waker)).is_pending());
+                delay
+            };
+            let owner = || Waker::from(Arc::new(Owner { _delay: polled(Waker::noop()) }));
+            // In two statements: the first one drops the test's own waker.
+            let once = polled(&owner());
+            drop(once);
+            let mut again = polled(&owner());
+            assert!(Pin::new(&mut again).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            drop(again);
+            ends.send(locked(&timer.shared.state).due.len()).unwrap();
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(600)), Ok(0));
     }
 }
