@@ -2,6 +2,7 @@
 //! until it ends, and no caller waits for it. Rule D1 of `docs/origin.md`. Non-goals: the places to read (`pages`).
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -28,9 +29,9 @@ const LATE_MOST: usize = 8;
 /// See the module.
 pub struct Bounded {
     slots: Arc<Semaphore>,
-    /// Late reads: no caller waits for them any more.
+    /// Late reads: no caller waits for them any more. Those that a thread polls are not in it.
     late: Mutex<Vec<(Reading, Slot)>>,
-    /// The number of `late` reads.
+    /// The number of late reads, also of those that a thread polls: never less than the length of `late`.
     late_count: AtomicUsize,
 }
 
@@ -65,9 +66,8 @@ impl Bounded {
         match select(read, end).await {
             Either::Left((bytes, _)) => Some((bytes, slot)),
             Either::Right(((), read)) => {
-                let mut late = locked(&self.late);
-                late.push((read, slot));
-                self.late_count.store(late.len(), Relaxed);
+                self.late_count.fetch_add(1, Relaxed);
+                locked(&self.late).push((read, slot));
                 None
             }
         }
@@ -83,11 +83,24 @@ impl Bounded {
         if self.late_count.load(Relaxed) == 0 {
             return 0;
         }
-        let mut late = locked(&self.late);
-        late.retain_mut(|(read, _)| read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        self.late_count.store(late.len(), Relaxed);
-        late.len()
+        // Without the lock: a poll, and the end of a slot, may run code of an executor, which may read this drive.
+        let polled = std::mem::take(&mut *locked(&self.late));
+        let count = polled.len();
+        let mut pending: Vec<_> = polled.into_iter().filter_map(still_pending).collect();
+        let ended = count - pending.len();
+        locked(&self.late).append(&mut pending);
+        self.late_count.fetch_sub(ended, Relaxed) - ended
     }
+}
+
+/// Polls a late read of another call. `None`: it has ended, or its panic has ended it.
+fn still_pending((mut read, slot): (Reading, Slot)) -> Option<(Reading, Slot)> {
+    let polled = move || {
+        let is_pending = read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+        is_pending.then_some((read, slot))
+    };
+    // The panic message has been printed.
+    catch_unwind(AssertUnwindSafe(polled)).unwrap_or(None)
 }
 
 #[cfg(test)]
@@ -97,7 +110,49 @@ mod tests {
     use futures_channel::oneshot;
     use futures_executor::block_on;
     use futures_util::FutureExt;
+    use std::task::Poll;
     use std::time::Duration;
+
+    /// A read that is pending at first, and then ends as `second` does.
+    fn late_read(bounded: &Bounded, mut second: impl FnMut() + Send + 'static) {
+        let mut is_first = true;
+        let read = std::future::poll_fn(move |_| {
+            if std::mem::take(&mut is_first) {
+                return Poll::Pending;
+            }
+            second();
+            Poll::Ready(Ok(Vec::new()))
+        });
+        let timer = Timer::start().unwrap();
+        let slot = bounded.try_slot().unwrap();
+        assert!(block_on(bounded.wait(read.boxed(), slot, &mut timer.after(Duration::ZERO))).is_none());
+    }
+
+    /// Seen to fail when the panic was that of the call that polled the read.
+    #[test]
+    fn a_late_read_that_panics_fails_no_other_call() {
+        let bounded = Bounded::default();
+        late_read(&bounded, || panic!("a read's own"));
+        late_read(&bounded, || ());
+        assert_eq!(bounded.late(), 0);
+        assert_eq!(std::iter::from_fn(|| bounded.try_slot().map(std::mem::forget)).count(), READS_MOST);
+    }
+
+    /// Seen to fail when reads were polled under the lock: the thread waited for itself.
+    #[test]
+    fn a_late_read_may_run_code_that_reads_the_drive() {
+        let bounded = Arc::new(Bounded::default());
+        let (sender, counted) = std::sync::mpsc::channel();
+        let own = Arc::clone(&bounded);
+        // The read itself counts until it has ended.
+        late_read(&bounded, move || sender.send((own.late(), own.is_stuck())).unwrap());
+        let called = Arc::clone(&bounded);
+        std::thread::spawn(move || called.late());
+        assert_eq!(counted.recv_timeout(Duration::from_secs(600)), Ok((1, false)));
+        while bounded.late() > 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 
     #[test]
     fn late_reads_keep_their_slots_until_they_end() {
