@@ -7,8 +7,11 @@
 //! 2. Python ends this thread before it ends itself ([`stop`], by `atexit`). A thread that asks for the lock later
 //!    would hang or crash.
 //! 3. A forked child does not have the thread. The next read there starts another one.
+//! 4. The panic of a poll is the error of that read. A panic of a callback, which may be one that its Python code has
+//!    raised again, ends with the callback. The thread delivers the other reads.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -60,11 +63,16 @@ impl Task {
     fn poll(self: &Arc<Self>) -> Option<iomill::Result<Vec<u8>>> {
         let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
         let waker = Waker::from(Arc::clone(self));
-        let Poll::Ready(result) = Pin::new(&mut reading.as_mut()?.0).poll(&mut Context::from_waker(&waker)) else {
-            return None;
+        let transfer = &mut reading.as_mut()?.0;
+        // Rule 4. The panic message has been printed.
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(transfer).poll(&mut Context::from_waker(&waker))));
+        let result = match polled {
+            Ok(Poll::Pending) => return None,
+            Ok(Poll::Ready(result)) => result.map_err(iomill::Error::from),
+            Err(_panicked) => Err(iomill::Error::Panicked),
         };
-        *reading = None;
-        Some(result.map_err(iomill::Error::from))
+        let _panicked = catch_unwind(AssertUnwindSafe(|| *reading = None));
+        Some(result)
     }
 
     fn tell(&self, py: Python<'_>, result: iomill::Result<Vec<u8>>) {
@@ -93,6 +101,7 @@ fn sender() -> PyResult<Sender<Message>> {
     let process = process::id();
     if let Some(there) = &*deliverer
         && there.process == process
+        && !there.thread.is_finished()
     {
         return Ok(there.sender.clone());
     }
@@ -101,7 +110,8 @@ fn sender() -> PyResult<Sender<Message>> {
         .name("iomill-python".to_owned())
         .spawn(move || run(&receiver))
         .map_err(|error| PyRuntimeError::new_err(format!("cannot start the thread that delivers reads: {error}")))?;
-    // The deliverer of a parent is not dropped: its thread and its channel are the parent's.
+    // The deliverer of a parent is not dropped: its thread and its channel are the parent's. One that has ended has
+    // nothing to drop.
     let parents = deliverer.replace(Deliverer { process, sender: sender.clone(), thread });
     std::mem::forget(parents);
     Ok(sender)
@@ -110,8 +120,10 @@ fn sender() -> PyResult<Sender<Message>> {
 fn run(receiver: &Receiver<Message>) {
     while let Ok(Message::Poll(task)) = receiver.recv() {
         if let Some(result) = task.poll() {
-            // `None` if the interpreter is ending. Then nothing waits for the result.
-            let _told = Python::try_attach(|py| task.tell(py, result));
+            // `None` if the interpreter is ending. Then nothing waits for the result. Rule 4: the message of a panic has
+            // been printed.
+            let tell = |py: Python<'_>| catch_unwind(AssertUnwindSafe(|| task.tell(py, result)));
+            let _told = Python::try_attach(tell);
         }
     }
 }

@@ -224,6 +224,55 @@ def test_a_failed_gather_raises_when_it_is_asked():
         rows.take_async([-1]).result()
 
 
+# A process of its own: other packages have classes of this name, too.
+def test_a_callback_that_panics_ends_no_other_gather():
+    program = """
+import concurrent.futures, iomill, numpy, threading, time
+numpy.save("x.npy", numpy.zeros((1 << 16, 16), "f4"))
+rows = iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0))
+try:
+    iomill._iomill.open_plain(None)
+except Exception:
+    pass
+# A panic of native code that a callback calls. The class exists since that error.
+(panic,) = (kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException")
+threads = []
+
+def panics(_):
+    threads.append(threading.current_thread())
+    raise panic("a callback's own")
+
+# Until a gather ends after its beginning, so that another thread calls the callback.
+while threading.main_thread() in threads or not threads:
+    threads.clear()
+    gather = rows.take_async(numpy.arange(0, 1 << 16, 100))
+    try:
+        gather.add_done_callback(panics)
+    except panic:
+        pass
+    concurrent.futures.wait([gather])
+    while not threads:
+        time.sleep(0.001)
+gathers = [rows.take_async(numpy.arange(start, 1 << 16, 100)) for start in range(20)]
+assert not concurrent.futures.wait(gathers, timeout=600).not_done
+print("all")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "all\n"), done.stderr
+
+
+def test_a_panic_while_a_result_is_made_is_the_error_of_its_gather():
+    class Panic(BaseException):
+        pass
+
+    def panics(_):
+        raise Panic
+
+    gather = iomill._futures.begun(lambda done: done(np.zeros(1), None), panics)
+    with pytest.raises(Panic):
+        gather.result(timeout=0)
+
+
 def test_a_program_may_end_while_gathers_run():
     program = """
 import iomill, numpy

@@ -83,7 +83,7 @@ def begun(
             return
         try:
             result = finish(read)
-        except Exception as failed:
+        except BaseException as failed:  # A panic of native code is no `Exception`.
             gather.set_exception(failed)
         else:
             gather.set_result(result)
