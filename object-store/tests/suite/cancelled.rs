@@ -4,14 +4,14 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 
 use super::object_store::multipart::MultipartStore;
 use super::object_store::path::Path;
 use super::object_store::{Error, ObjectStore, ObjectStoreExt};
-use super::{IomillStore, assert_clean, eventually, fresh_array, parts, random};
+use super::{IomillStore, PATIENCE, assert_clean, eventually, fresh_array, parts, random};
 
 /// Polls a future up to `polls` times, with some time between, and then drops it. `true` if it ended.
 fn poll_some<F: Future>(future: F, polls: usize) -> bool {
@@ -27,15 +27,21 @@ fn poll_some<F: Future>(future: F, polls: usize) -> bool {
     false
 }
 
-/// Calls `call` with more and more polls until it ends.
+/// Makes a call with a number, again and again, with more and more polls until it ends.
 fn drop_at_each_poll<F: Future>(mut call: impl FnMut(usize) -> F) {
-    for polls in 0..2000 {
-        if poll_some(call(polls), polls) {
+    let (mut polls, begun) = (0, Instant::now());
+    for number in 0.. {
+        if poll_some(call(number), polls) {
             return;
         }
+        assert!(begun.elapsed() < PATIENCE, "it does not end in {polls} polls");
+        // A slow machine needs time rather than polls.
+        polls += if polls < EACH_POLL { 1 } else { polls };
     }
-    panic!("it never ends");
 }
+
+/// Up to this number of polls, calls are dropped after each number.
+const EACH_POLL: usize = 500;
 
 fn run<F: Future>(future: F) -> F::Output {
     iomill::block_on(future).unwrap()
@@ -47,10 +53,10 @@ fn puts_are_whole_or_not_there() {
     let store = IomillStore::array(array.clone());
     for len in [100, 5_000, 300_000] {
         let (path, copy) = (Path::from("object"), Path::from("copy"));
-        drop_at_each_poll(|polls| store.put(&path, random(len, polls as u64).into()));
+        drop_at_each_poll(|number| store.put(&path, random(len, number as u64).into()));
         drop_at_each_poll(|_| store.copy(&path, &copy));
-        drop_at_each_poll(|polls| {
-            let name = Path::from(format!("{polls}"));
+        drop_at_each_poll(|number| {
+            let name = Path::from(format!("{number}"));
             let (store, copy) = (&store, &copy);
             async move {
                 store.copy(copy, &name).await.unwrap();
@@ -76,11 +82,11 @@ fn uploads_that_are_dropped_give_their_space_back() {
     let (dir, array) = fresh_array();
     let store = IomillStore::array(array.clone());
     let path = Path::from("object");
-    let upload = |polls: usize| {
+    let upload = |number: usize| {
         let (store, path) = (&store, &path);
         async move {
             let mut upload = store.put_multipart(path).await.unwrap();
-            let parts: Vec<_> = (0..3).map(|n| upload.put_part(random(200_000, (polls + n) as u64).into())).collect();
+            let parts: Vec<_> = (0..3).map(|n| upload.put_part(random(200_000, (number + n) as u64).into())).collect();
             futures_util::future::join_all(parts).await.into_iter().for_each(Result::unwrap);
             upload.complete().await.unwrap();
         }

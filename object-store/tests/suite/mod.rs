@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::single_range_in_vec_init)]
 
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use iomill::{Array, ArrayOptions};
 use tempfile::TempDir;
@@ -68,13 +69,14 @@ pub fn parts(dir: &TempDir) -> Vec<PathBuf> {
     (0..4).flat_map(of_drive).map(|part| part.unwrap().path()).collect()
 }
 
+/// The bound of a wait. No machine is that slow.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+
 /// Waits for what another thread does soon.
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("not within 10 s: {what}");
 }
