@@ -235,7 +235,8 @@ mod tests {
         // The same at the end of the timer.
         let mut longer = timer.after(Duration::from_secs(3600));
         let polled = Pin::new(&mut longer).poll(&mut Context::from_waker(&Waker::from(Arc::new(Panics))));
-        let (other, woken) = Woken::new();
+        let (sender, woken) = mpsc::channel();
+        let other = Waker::from(Arc::new(Woken(sender)));
         let mut last = timer.after(Duration::from_secs(3601));
         assert!(polled.is_pending() && Pin::new(&mut last).poll(&mut Context::from_waker(&other)).is_pending());
         drop(timer);
@@ -244,13 +245,6 @@ mod tests {
 
     /// Tells of each wake.
     struct Woken(mpsc::Sender<()>);
-
-    impl Woken {
-        fn new() -> (Waker, mpsc::Receiver<()>) {
-            let (sender, receiver) = mpsc::channel();
-            (Waker::from(Arc::new(Woken(sender))), receiver)
-        }
-    }
 
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {

@@ -208,6 +208,18 @@ fn refusal(act: &Act, options: &GetOptions) -> Option<&'static str> {
     }
 }
 
+/// The error of an act that is one.
+async fn failed(act: Act) -> Result<Act> {
+    match act {
+        Act::Fail(error) => Err(error),
+        Act::FailAfter(sent, error) => {
+            sent.await.unwrap();
+            Err(error)
+        }
+        act => Ok(act),
+    }
+}
+
 #[async_trait]
 impl ObjectStore for Scripted {
     async fn get_opts(&self, path: &Path, mut options: GetOptions) -> Result<GetResult> {
@@ -222,14 +234,7 @@ impl ObjectStore for Scripted {
         if let Some(why) = refusal(&act, &options) {
             return Err(Error::Precondition { path: path.to_string(), source: why.into() });
         }
-        let act = match act {
-            Act::Fail(error) => return Err(error),
-            Act::FailAfter(sent, error) => {
-                sent.await.unwrap();
-                return Err(error);
-            }
-            act => act,
-        };
+        let act = failed(act).await?;
         let mut got = self.inner.get_opts(path, options).await?;
         self.bytes.fetch_add(got.range.end - got.range.start, Relaxed);
         Ok(match act {
