@@ -97,18 +97,21 @@ impl UringEngine {
         in_rings + u32::from(self.alone.is_some())
     }
 
-    /// Whether a push is one sync, which is alone in flight, of a thread that waits for nothing else. A system call
+    /// Keeps a sync for the next `wait` if it is alone in flight, of a thread that waits for nothing else. A system call
     /// does it then. A ring would give it to a worker thread: that costs two switches of threads. And the kernel
     /// releases the request, which holds the file, a moment after its completion, in a ring of this kind only when the
     /// thread enters it the next time.
-    fn is_alone(&self, requests: &[IoRequest]) -> bool {
-        matches!(requests, [request] if request.op == Op::Sync)
-            && self.is_inline
-            && self.in_flight() == 0
-            && !EventWake::is_shared(&self.wake)
+    #[cold]
+    fn keep_alone(&mut self, sync: IoRequest) -> bool {
+        let is_alone = self.is_inline && self.in_flight() == 0 && !EventWake::is_shared(&self.wake);
+        if is_alone {
+            self.alone = Some(sync);
+        }
+        is_alone
     }
 
     /// Does the sync that was pushed alone, or pushes it to the ring if other requests have come since then.
+    #[cold]
     fn end_alone(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         let Some(sync) = self.alone.take() else { return Ok(()) };
         if self.in_flight() == 0 {
@@ -207,7 +210,9 @@ impl UringEngine {
         self.awaken()?;
         let wanted = done.len().saturating_add(min);
         let mut deadline = Deadline::new(timeout);
-        self.end_alone(done)?;
+        if self.alone.is_some() {
+            self.end_alone(done)?;
+        }
         loop {
             self.reap(done)?;
             let missing = wanted.saturating_sub(done.len());
@@ -333,8 +338,9 @@ impl Engine for UringEngine {
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         let mut pushed = 0;
         if self.broken.is_none() {
-            if self.is_alone(requests) {
-                self.alone = Some(requests[0]);
+            if let [sync @ IoRequest { op: Op::Sync, .. }] = requests
+                && self.keep_alone(*sync)
+            {
                 return;
             }
             // SAFETY: the caller's promise.
