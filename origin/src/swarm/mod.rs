@@ -6,6 +6,9 @@
 //! fails is shortened first. The steps of a run are those of its seed. The threads of drives are not under the control
 //! of the swarm, so a failure that depends on them may need several repetitions.
 
+// Helpers of tests may unwrap as tests do.
+#![allow(clippy::unwrap_used)]
+
 mod checks;
 mod damage;
 mod program;
