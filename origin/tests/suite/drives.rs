@@ -15,7 +15,16 @@ const LEN: usize = 4 << 20;
 pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The first bound of a call on a drive that hangs. On a slow machine the call of another drive may take longer: then
 /// the bound is doubled.
-pub const HANGS: Duration = Duration::from_millis(500);
+const HANGS: Duration = Duration::from_millis(500);
+
+/// Bounds from [`HANGS`] on, to be tried until the other drives keep one.
+pub fn bounds() -> impl Iterator<Item = Duration> {
+    (0..).map(|doubled| {
+        let within = HANGS * 2u32.pow(doubled);
+        assert!(within < PATIENCE, "the other drives hang, too");
+        within
+    })
+}
 
 fn never(options: Options) -> Options {
     options.revalidate("", Revalidate::Never)
@@ -216,11 +225,11 @@ impl Hung {
 #[tokio::test]
 async fn an_opening_goes_on_without_a_drive_that_hangs() {
     for name in ["label", "lock", "roster.new"] {
-        let mut within = HANGS;
         // Anew, because an opening that is late leaves a part of a new drive.
-        while !goes_on_without_a_drive_that_hangs(name, within).await {
-            within *= 2;
-            assert!(within < PATIENCE, "the other drives hang, too");
+        for within in bounds() {
+            if goes_on_without_a_drive_that_hangs(name, within).await {
+                break;
+            }
         }
     }
 }
@@ -262,15 +271,13 @@ async fn goes_on_without_a_drive_that_hangs(name: &str, within: Duration) -> boo
 
 /// Opens drives within a bound that only one of them misses.
 fn opened_without(dirs: &[std::path::PathBuf], given: &Options, hangs: &str) -> Cache {
-    let mut within = HANGS;
-    loop {
+    for within in bounds() {
         match Cache::open(dirs, given.clone().open_within(within)) {
             Ok(cache) if cache.notices().iter().all(|notice| notice.contains(hangs)) => return cache,
             opened => println!("not within {within:?}: {:?}", opened.map(|cache| cache.notices())),
         }
-        within *= 2;
-        assert!(within < PATIENCE, "the other drives hang, too");
     }
+    unreachable!("the bounds end by a panic")
 }
 
 /// The environment variable with the directory of the file system that is frozen.
@@ -290,10 +297,11 @@ impl Drop for Frozen<'_> {
 fn a_drive_that_hangs_holds_no_call_up() {
     if let Some(dir) = std::env::var_os(FROZEN) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let (dir, mut within) = (std::path::Path::new(&dir), HANGS);
-        while !runtime.block_on(on_frozen_file_system(dir, within)) {
-            within *= 2;
-            assert!(within < PATIENCE, "the other drive hangs, too");
+        let dir = std::path::Path::new(&dir);
+        for within in bounds() {
+            if runtime.block_on(on_frozen_file_system(dir, within)) {
+                break;
+            }
             for drive in ["ssd0", "ssd1"] {
                 fs::remove_dir_all(dir.join(drive).join("iomill-origin")).unwrap();
             }

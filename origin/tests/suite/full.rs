@@ -5,16 +5,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path as FsPath;
 use std::sync::Arc;
-use std::time::Duration;
 
 use iomill_origin::{Cache, Options, Revalidate};
 
-use super::drives::{in_namespace, unshared};
+use super::drives::{PATIENCE, in_namespace, unshared};
 use super::object_store::path::Path;
 use super::object_store::{ObjectStore, ObjectStoreExt};
 use super::{GRANULE, InMemory, expected, random, scratch};
-
-const PATIENCE: Duration = Duration::from_secs(600);
 
 fn never(options: Options) -> Options {
     options.revalidate("", Revalidate::Never)
@@ -73,6 +70,12 @@ fn on_image(variable: &str, script: &str, test: impl AsyncFn(&FsPath)) {
     unshared(&["-m", "sh", "-c", script], dir.path(), variable, dir.path());
 }
 
+/// Options of a cache on the small file system of [`on_image`].
+fn on_blocks(index: &FsPath, bytes: u64, region_bytes: u64) -> Options {
+    let options = Options::new().bytes(bytes).region_bytes(region_bytes).memory_bytes(8 << 20).index_dir(index);
+    never(options).on_root(true).read_within(PATIENCE)
+}
+
 /// Reads an object through a cache, a MiB at a time. Each is right, and its fills end before the next one.
 async fn read_through(cache: &Cache, len: usize) {
     let memory = Arc::new(InMemory::new());
@@ -98,8 +101,7 @@ fn a_region_that_finds_no_room_keeps_no_blocks() {
 
 async fn on_small_file_system(dir: &FsPath) {
     let index = scratch();
-    let options = Options::new().bytes(64 << 20).region_bytes(8 << 20).memory_bytes(8 << 20).index_dir(index.path());
-    let cache = Cache::open([dir.join("ssd0")], never(options).on_root(true).read_within(PATIENCE)).unwrap();
+    let cache = Cache::open([dir.join("ssd0")], on_blocks(index.path(), 64 << 20, 8 << 20)).unwrap();
     read_through(&cache, 32 << 20).await;
     let stat = &cache.stat()[0];
     assert!(stat.allocated_bytes > 0 && stat.allocated_bytes < 30 << 20, "{stat:?}");
@@ -121,8 +123,7 @@ fn a_full_file_system_that_copies_on_write_shrinks_the_cache() {
 
 async fn on_copying_file_system(dir: &FsPath) {
     let index = scratch();
-    let options = Options::new().bytes(256 << 20).region_bytes(4 << 20).memory_bytes(8 << 20).index_dir(index.path());
-    let cache = Cache::open([dir.join("ssd0")], never(options).on_root(true).read_within(PATIENCE)).unwrap();
+    let cache = Cache::open([dir.join("ssd0")], on_blocks(index.path(), 256 << 20, 4 << 20)).unwrap();
     read_through(&cache, 160 << 20).await;
     // Some fills find no room. Others use that of regions that were given back.
     let (counters, stat) = (cache.counters(), &cache.stat()[0]);
@@ -144,8 +145,7 @@ fn a_full_file_system_that_allocates_nothing_ahead_shrinks_the_cache() {
 
 async fn on_file_system_without_allocations(dir: &FsPath) {
     let (index, drive) = (scratch(), dir.join("ssd0"));
-    let options = Options::new().bytes(64 << 20).region_bytes(1 << 20).memory_bytes(8 << 20).index_dir(index.path());
-    let options = never(options).on_root(true).read_within(PATIENCE);
+    let options = on_blocks(index.path(), 64 << 20, 1 << 20);
     let memory = Arc::new(InMemory::new());
     let (path, bytes) = (Path::from("a"), random(48 << 20, 1));
     memory.put(&path, bytes.clone().into()).await.unwrap();
