@@ -2,7 +2,6 @@
 //! Non-goals: when a lane is advanced (`inline`, `shared`).
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -157,15 +156,6 @@ impl Lane {
             if let Err(error) = self.wait(in_flight, pause, done) {
                 give_up_after(&mut failures, &error);
             }
-        }
-    }
-
-    /// `drain` for a drop, perhaps in a panic: a second one would end the process, so a panic of the engine counts as a
-    /// failure.
-    pub fn drain_in_drop(&mut self, unblock: &dyn Fn(), done: &mut impl FnMut(Done)) {
-        let mut failures = 0;
-        while catch_unwind(AssertUnwindSafe(|| self.drain(unblock, done))).is_err() {
-            give_up_after(&mut failures, &io::Error::other("it panics"));
         }
     }
 }

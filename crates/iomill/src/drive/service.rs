@@ -1,6 +1,7 @@
 //! [`Service`]: the service of a drive, and the fallbacks if an engine cannot be made, or has failed.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use super::Batching;
@@ -55,6 +56,15 @@ pub fn with_rings_or_without<T>(
         }
     }
     Err(error)
+}
+
+/// Ends I/O in a drop, perhaps in a panic: a second one would end the process, so a panic of the engine counts as a
+/// failure, and `end` goes on.
+pub(super) fn end_in_drop(mut end: impl FnMut()) {
+    let mut failures = 0;
+    while catch_unwind(AssertUnwindSafe(&mut end)).is_err() {
+        give_up_after(&mut failures, &io::Error::other("it panics"));
+    }
 }
 
 /// The engine reports nothing any more, while the kernel may still write to memory. After a while only the end of the

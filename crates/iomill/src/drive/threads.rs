@@ -17,14 +17,13 @@ use std::collections::VecDeque;
 use std::io;
 #[cfg(not(iomill_models))]
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::inbox::Inbox;
 use super::regions::{Known, Regions};
-use super::service::{Service, give_up_after, with_rings_or_without};
+use super::service::{Service, end_in_drop, give_up_after, with_rings_or_without};
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Deadline, Engine, EngineConfig, EngineKind, EngineWake, IoRequest};
 use crate::error::{Error, Result};
@@ -309,17 +308,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.inbox.close();
         self.inbox.take(&mut self.messages, false);
-        let mut end = || {
+        end_in_drop(|| {
             self.accept();
             while self.in_flight() > 0 {
                 self.wait(1);
             }
-        };
-        // As for `Lane::drain_in_drop`.
-        let mut failures = 0;
-        while catch_unwind(AssertUnwindSafe(&mut end)).is_err() {
-            give_up_after(&mut failures, &io::Error::other("it panics"));
-        }
+        });
     }
 }
 

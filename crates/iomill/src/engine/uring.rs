@@ -42,8 +42,8 @@ pub struct UringEngine {
     broken: Option<io::Error>,
     /// A sync that was pushed alone, for the next `wait`.
     alone: Option<IoRequest>,
-    /// Whether the rings' only user is a thread that waits for all its requests at once, and serves no others.
-    is_inline: bool,
+    /// Whether only one thread may use the rings.
+    has_one_user: bool,
     /// Completions of requests that the rings did not take, not yet handed out.
     outside: Vec<Completion>,
     /// The place for the notice that the rings are refused. Taken when the notice is given, so that it is given once.
@@ -81,7 +81,7 @@ impl UringEngine {
             multishot: true,
             broken: None,
             alone: None,
-            is_inline: !config.shared,
+            has_one_user: !config.shared,
             outside: Vec::new(),
             notices: None,
         })
@@ -103,7 +103,8 @@ impl UringEngine {
     /// thread enters it the next time.
     #[cold]
     fn keep_alone(&mut self, sync: IoRequest) -> bool {
-        let is_alone = self.is_inline && self.in_flight() == 0 && !EventWake::is_shared(&self.wake);
+        // Others wake a thread that serves them.
+        let is_alone = self.has_one_user && self.in_flight() == 0 && !EventWake::is_shared(&self.wake);
         if is_alone {
             self.alone = Some(sync);
         }
