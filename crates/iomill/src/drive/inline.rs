@@ -8,7 +8,7 @@ use std::io;
 
 use super::lane::{BLOCKED_PAUSE, Engines, Lane, Places, lanes};
 use super::regions::Regions;
-use super::service::{Service, end_in_drop, give_up_after};
+use super::service::{Service, give_up_after};
 use super::{Done, Piece};
 
 /// The most parked pieces, as a multiple of the slots' number. Random requests are uneven over the drives. With few
@@ -170,7 +170,7 @@ struct DrainOnUnwind<'a> {
 impl Drop for DrainOnUnwind<'_> {
     fn drop(&mut self) {
         for lane in &mut self.context.lanes {
-            end_in_drop(|| lane.drain(self.idle, &mut |_| {}));
+            lane.drain_in_drop(self.idle, &mut |_| {});
         }
     }
 }

@@ -10,7 +10,7 @@ use super::bounce::Bounce;
 use super::locks::BlockLocks;
 use super::queue::Queue;
 use super::regions::Known;
-use super::service::{Service, give_up_after};
+use super::service::{Service, end_in_drop, give_up_after};
 use super::threads::{DriveThread, RemoteEngine};
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Engine, EngineConfig, EngineKind};
@@ -157,6 +157,11 @@ impl Lane {
                 give_up_after(&mut failures, &error);
             }
         }
+    }
+
+    /// `drain` for a drop (`end_in_drop`).
+    pub fn drain_in_drop(&mut self, unblock: &dyn Fn(), done: &mut impl FnMut(Done)) {
+        end_in_drop(|| self.drain(unblock, done));
     }
 }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Piece;
 use super::lane::{BLOCKED_PAUSE, Engines, Lane, Places, lanes};
 use super::regions::Regions;
-use super::service::{Service, end_in_drop, give_up_after};
+use super::service::{Service, give_up_after};
 use super::shares::{Ended, Owner, Shares, begin_serving};
 use crate::engine::EngineKind;
 
@@ -152,7 +152,7 @@ impl Drop for SharedContext {
         for lane in &mut self.lanes {
             let shares = &mut self.shares;
             // All files are closed, so no piece of another context holds what these wait for.
-            end_in_drop(|| lane.drain(&|| (), &mut |done| ends.extend(shares.end_piece(&done))));
+            lane.drain_in_drop(&|| (), &mut |done| ends.extend(shares.end_piece(&done)));
         }
         ends.into_iter().for_each(Ended::tell);
     }

@@ -301,14 +301,7 @@ impl OpenFile {
 
     /// Makes all writes durable and frees the space that was allocated ahead, once. Nothing is in flight. All steps are
     /// tried, and the first error is returned.
-    ///
-    /// A panic of an engine is an error, too. It would leave a caller without what follows the close: the end of a
-    /// read, or the other files of an array. In a thread that unwinds it would end the process.
     pub fn finish(&self) -> Result<()> {
-        catch_unwind(AssertUnwindSafe(|| self.try_finish())).unwrap_or(Err(Error::Panicked))
-    }
-
-    fn try_finish(&self) -> Result<()> {
         if self.finished.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -337,7 +330,9 @@ impl Drop for OpenFile {
             // Closing the array has finished the file.
             return;
         }
-        if let Err(error) = self.finish() {
+        // A panic would leave the caller without the end that follows the close, or end a process that unwinds already.
+        let finished = catch_unwind(AssertUnwindSafe(|| self.finish()));
+        if let Err(error) = finished.unwrap_or(Err(Error::Panicked)) {
             self.exec().notice(format!("closing {:?}: {error}", self.file.name()));
         }
     }

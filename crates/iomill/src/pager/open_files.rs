@@ -7,6 +7,7 @@
 //!    the table prevents an opening meanwhile. A thread that opens a file takes the entry, and then checks whether the
 //!    file still has a name.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::open::{ArrayRef, Ending, OpenFile, OpenRef};
@@ -192,7 +193,8 @@ impl OpenFiles {
             // Operations that entered before end their I/O. Later ones find the array closed, and enter only when the
             // file is finished.
             let _closed = file.file.close_gate();
-            keep(file.finish());
+            // A panic at one file must leave no other file unfinished.
+            keep(catch_unwind(AssertUnwindSafe(|| file.finish())).unwrap_or(Err(Error::Panicked)));
         }
         drop(files);
         if let Some(pager) = pager {
