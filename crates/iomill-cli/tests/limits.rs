@@ -161,7 +161,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 fn run_until_free(program: &str, arguments: &[&str]) {
     let patience = Instant::now();
     while !run(program, arguments) {
-        assert!(patience.elapsed() < Duration::from_secs(20), "{program} {arguments:?}");
+        assert!(patience.elapsed() < crate::PATIENCE, "{program} {arguments:?}");
         sleep(Duration::from_millis(20));
     }
 }

@@ -19,5 +19,8 @@ mod top;
 mod trees;
 mod tune;
 
+/// A wait that takes longer hangs, also on a busy machine.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(600);
+
 /// The command.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_iomill");

@@ -210,8 +210,7 @@ fn threads_share_the_nodes_threads() {
         });
         file.sync().unwrap();
         drop(file);
-        drop(array);
-        // The lock is free: the threads drop the array before they report to the callers.
+        array.close().unwrap();
         let array = ArrayOptions::new().cache_bytes(0).open(&drives[0]).unwrap();
         check(&array.open_file("f").unwrap(), 0, LEN);
     }

@@ -22,7 +22,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::thread::sleep;
@@ -31,7 +30,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use iomill::ArrayOptions;
 
-use crate::calls::disks::{Disk, skipped};
+use crate::calls::disks::{Disk, ran_with_own_mounts, skipped};
 use crate::kill::writer::open_when_free;
 use crate::kill::{Lane, Outcome, Tally, find, text};
 use crate::{PATIENCE, alone};
@@ -47,14 +46,7 @@ const SHUT_DOWN: libc::Ioctl = 0x8004_587d_u32 as libc::Ioctl;
 
 #[test]
 fn a_file_system_that_is_shut_down_breaks_no_promise() {
-    let test = alone::test_name!();
-    if !alone::is_child(test) {
-        if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
-            return skipped("only root has mounts of its own");
-        }
-        let mut command = alone::command(test);
-        own_mounts(&mut command);
-        alone::run(command);
+    if ran_with_own_mounts(alone::test_name!()) {
         return;
     }
     // Ends the line with the test's name, so that other lines begin in the first column.
@@ -78,21 +70,6 @@ fn a_file_system_that_is_shut_down_breaks_no_promise() {
         total.add(&site.lane.tally);
     }
     println!("interrupted or failed: {:?}", total.interrupted);
-}
-
-/// Gives a process private mounts, which end with its last child.
-fn own_mounts(command: &mut Command) {
-    // SAFETY: two system calls between fork and exec. They read constants.
-    unsafe {
-        command.pre_exec(|| {
-            let (none, flags) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
-            if libc::unshare(libc::CLONE_NEWNS) == 0 && libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) == 0
-            {
-                return Ok(());
-            }
-            Err(io::Error::last_os_error())
-        });
-    }
 }
 
 /// Two to four file systems, each with the flag for XFS.

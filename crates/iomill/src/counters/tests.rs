@@ -47,14 +47,14 @@ fn threads_add_up_and_never_go_back() {
     let board = plain(1);
     for round in 1..=3 {
         std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..1000 {
-                        board.tally().add(Counter::Hits, 1);
-                    }
-                    board.tally().add(Counter::BytesRead, 4096);
-                });
-            }
+            let count = || {
+                for _ in 0..1000 {
+                    board.tally().add(Counter::Hits, 1);
+                }
+                board.tally().add(Counter::BytesRead, 4096);
+            };
+            // A thread that is joined has given its bank back. At the end of the scope it may not have.
+            [(); 4].map(|()| scope.spawn(count)).into_iter().for_each(|thread| thread.join().unwrap());
         });
         let counters = board.counters();
         assert_eq!((counters.hits, counters.bytes_read, counters.misses), (round * 4000, round * 16384, 0));

@@ -20,10 +20,8 @@ use iomill::{Advice, Array, ArrayOptions, CacheOptions, EngineKind, File, FileOp
 use tempfile::TempDir;
 
 use super::PAGE;
+use crate::PATIENCE;
 use crate::executor::block_on;
-
-/// Long enough for every operation that ends, on a busy machine too.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 thread_local! {
     /// The system refuses this thread engines that others may advance, as where a process has too many descriptors.

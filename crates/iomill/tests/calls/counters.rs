@@ -79,8 +79,8 @@ fn others_see_an_open_array() {
     let array = array(directory.path(), 3, false);
     let id = array.info().unwrap().id;
     let mine = || {
-        let (found, notices) = counters::find(&counters::directories());
-        assert_eq!(notices, [""; 0]);
+        // Notices are about boards of other processes, which other users may own.
+        let (found, _notices) = counters::find(&counters::directories());
         found.into_iter().find(|board| board.array_id() == id)
     };
     let Some(board) = mine() else {

@@ -1,11 +1,15 @@
 //! File systems for one test: on loop devices, in memory, and in other namespaces. They need root's rights; without
 //! them a test reports that it was skipped.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::{PATIENCE, alone};
 
 /// A mounted file system.
 pub struct Disk {
@@ -78,6 +82,17 @@ impl Disk {
         run(Command::new("umount").arg(&self.at))
     }
 
+    /// Unmounts the file system as soon as nothing holds it. The child of another test has copies of all descriptors
+    /// until it starts its program, and the kernel frees a ring a moment after the ring's last descriptor.
+    #[track_caller]
+    pub fn unmount_soon(&self) {
+        let started = Instant::now();
+        while !self.unmount() {
+            assert!(started.elapsed() < PATIENCE, "{} is still in use", self.at.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Free bytes, after a sync that completes the file system's delayed frees.
     pub fn free_bytes(&self) -> u64 {
         let directory = std::fs::File::open(&self.at).unwrap();
@@ -107,6 +122,32 @@ fn made_dir(dir: &TempDir) -> PathBuf {
 
 fn run(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
+}
+
+/// Runs a test in a process with private mounts, which end with its last child. Returns whether the test ran there, or
+/// was skipped. Other tests start children with copies of all mounts of this process, and a copy keeps a file system.
+pub fn ran_with_own_mounts(test: &str) -> bool {
+    if alone::is_child(test) {
+        return false;
+    }
+    if !run(Command::new("unshare").args(["-m", "true"])) {
+        skipped("only root has mounts of its own");
+        return true;
+    }
+    let mut command = alone::command(test);
+    // SAFETY: two system calls between fork and exec. They read constants.
+    unsafe {
+        command.pre_exec(|| {
+            let (none, flags) = (std::ptr::null(), libc::MS_REC | libc::MS_PRIVATE);
+            if libc::unshare(libc::CLONE_NEWNS) == 0 && libc::mount(none, c"/".as_ptr(), none, flags, none.cast()) == 0
+            {
+                return Ok(());
+            }
+            Err(io::Error::last_os_error())
+        });
+    }
+    alone::run(command);
+    true
 }
 
 /// A process in which another directory is at the place of `data`.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use iomill::{EngineKind, PlainOptions, Runtime, RuntimeOptions};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::disks::{Disk, skipped};
+use super::disks::{Disk, ran_with_own_mounts, skipped};
 use super::{PAGE, places};
+use crate::alone;
 
 fn runtime() -> Runtime {
     RuntimeOptions::new().cache_bytes(1 << 20).start().unwrap()
@@ -68,10 +69,13 @@ fn a_clock_of_whole_seconds_hides_no_change() {
 /// Seen to fail without the mount in the id.
 #[test]
 fn another_image_is_another_file_system() {
+    if ran_with_own_mounts(alone::test_name!()) {
+        return;
+    }
     let Some(disk) = Disk::ext4(32, &[]) else { return skipped("no ext4 on a loop device here") };
     let (path, runtime) = (disk.path().join("file"), runtime());
     std::fs::write(&path, [b'1'; 3 * PAGE]).unwrap();
-    assert!(disk.unmount());
+    disk.unmount_soon();
     std::thread::sleep(Duration::from_millis(100));
     let stamp = |path: &Path| {
         let stat = std::fs::metadata(path).unwrap();
@@ -90,7 +94,7 @@ fn another_image_is_another_file_system() {
         assert!(disk.mount_again_read_only());
         stamps.push(stamp(&path));
         assert_eq!(first_byte(&runtime, &path), byte);
-        assert!(disk.unmount());
+        disk.unmount_soon();
     }
     if stamps[0] != stamps[1] {
         skipped("the image got another device each time");

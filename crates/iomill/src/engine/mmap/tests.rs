@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::engine::FileRef;
 use crate::sys::memory::PageBuf;
+use crate::sys::versions::IN_MEMORY;
 
 const PAGE: usize = 4096;
 
@@ -154,6 +155,10 @@ fn dirty_kib(path: &Path) -> u64 {
 fn a_sync_covers_what_was_copied() {
     let dir = scratch();
     let file = file_of(&dir, 16, 0);
+    if IN_MEMORY.contains(&(rustix::fs::fstatfs(&file).unwrap().f_type as u32)) {
+        println!("skipped: the build directory is in memory, where each page stays dirty");
+        return;
+    }
     file.sync_all().unwrap();
     let mut engine = engine(&MappedParts::new());
     let mut memory = vec![9; 8 * PAGE];
