@@ -10,7 +10,7 @@ use crate::contender::{
     AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, FOYER, MMAP, MMAP_SMALL_PAGES, MOKA, PREAD, PWRITE, UNCACHED,
 };
 use crate::contender::{Contender, IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
-use crate::contender::{PLAIN_FILES, QUICK_CACHE, REDB, SQLITE, TOKIO_FS, URING_BY_HAND};
+use crate::contender::{PLAIN_FILES, QUICK_CACHE, REDB, SQLITE, TOKIO_FS, URING_BY_HAND, URING_BY_HAND_PLAIN};
 use crate::iomill::Iomill;
 use crate::machine::Machine;
 use crate::report::Report;
@@ -18,8 +18,9 @@ use crate::rivals;
 use crate::rounds::{self, Plan, Progress};
 
 /// The names that a choice of rivals may contain.
-pub const RIVALS: [&str; 15] = [
+pub const RIVALS: [&str; 16] = [
     URING_BY_HAND,
+    URING_BY_HAND_PLAIN,
     AIO_BY_HAND,
     FIO_IO_URING,
     FIO_IO_URING_TUNED,
@@ -37,7 +38,8 @@ pub const RIVALS: [&str; 15] = [
 ];
 
 /// The rivals of [`run`].
-pub const ACCESS_RIVALS: &[&str] = &[URING_BY_HAND, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];
+pub const ACCESS_RIVALS: &[&str] =
+    &[URING_BY_HAND, URING_BY_HAND_PLAIN, AIO_BY_HAND, FIO_IO_URING, FIO_IO_URING_TUNED, PREAD, MMAP];
 
 /// The contenders besides iomill.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,10 +16,11 @@ use iomill::Result;
 
 use crate::contender::{
     IOMILL_CALLBACK_1, IOMILL_CALLBACK_64, IOMILL_CALLBACK_512, IOMILL_CHAIN_1, IOMILL_CHAIN_64, IOMILL_CHAIN_512,
-    IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_512, Sample, Slice,
+    IOMILL_FUTURE_1, IOMILL_FUTURE_64, IOMILL_FUTURE_64_PLAIN, IOMILL_FUTURE_512, Sample, Slice,
 };
 use crate::threads::{self, Count};
 pub(crate) use lane::Load;
+use lane::Memory;
 pub use lane::{Flights, Lane, Op, Ops};
 pub use way::{Driver, Way};
 
@@ -29,12 +30,14 @@ pub struct Flyer {
     name: &'static str,
     way: Arc<dyn Way>,
     in_flight: usize,
+    /// Whether the lanes' memory is registered with the engines, as that of io_uring by hand is.
+    is_registered: bool,
 }
 
 impl Flyer {
-    /// A way with that name.
+    /// A way with that name. Each lane reads into a [`iomill::Buffer`].
     pub fn new(name: &'static str, way: Arc<dyn Way>, in_flight: usize) -> Flyer {
-        Flyer { name, way, in_flight: in_flight.max(1) }
+        Flyer { name, way, in_flight: in_flight.max(1), is_registered: true }
     }
 
     /// Futures and callbacks on this crate's own loops.
@@ -55,6 +58,11 @@ impl Flyer {
         ]
     }
 
+    /// Futures into memory that is not registered. Through a cache that makes no difference.
+    pub fn plain() -> Flyer {
+        Flyer { is_registered: false, ..Flyer::new(IOMILL_FUTURE_64_PLAIN, Arc::new(executor::BlockOn), 64) }
+    }
+
     /// Its name in reports.
     pub fn name(&self) -> &'static str {
         self.name
@@ -62,7 +70,8 @@ impl Flyer {
 
     /// A note for the reader of the figures.
     pub(crate) fn note(&self) -> String {
-        format!("{} in flight per thread, each a call of its own", self.in_flight)
+        let memory = if self.is_registered { "registered" } else { "plain" };
+        format!("{} in flight per thread, each a call of its own, into {memory} memory", self.in_flight)
     }
 
     /// Runs one slice. Each thread calls `set_up` before the clock starts, and `begin` when it starts to work. `ops`
@@ -81,7 +90,8 @@ impl Flyer {
             set_up(thread)?;
             let own = thread * self.in_flight..(thread + 1) * self.in_flight;
             let ops = own.map(|lane| ops(lane, lanes)).collect::<Result<Vec<Ops>>>()?;
-            let flights = Flights::new(load, ops, slice.verify, Arc::clone(&stop))?;
+            let memory = ops.iter().map(|_| Memory::new(load, self.is_registered)).collect::<Result<_>>()?;
+            let flights = Flights::new(load, ops, memory, slice.verify, Arc::clone(&stop))?;
             let shared = flights.shared();
             // The first call may start threads and rings. This read starts them before the clock starts.
             executor::block_on_all(vec![load.file.read_async(0, load.op_bytes)])

@@ -36,6 +36,8 @@ pub const IOMILL_FUTURE_1: &str = "iomill-future-1";
 pub const IOMILL_FUTURE_64: &str = "iomill-future-64";
 /// The same with 512 in flight.
 pub const IOMILL_FUTURE_512: &str = "iomill-future-512";
+/// 64 in flight, into memory that is not registered with the engines.
+pub const IOMILL_FUTURE_64_PLAIN: &str = "iomill-future-plain-64";
 /// iomill's callbacks, with one in flight from each thread.
 pub const IOMILL_CALLBACK_1: &str = "iomill-callback-1";
 /// The same with 64 in flight.
@@ -68,6 +70,8 @@ pub const SQLITE: &str = "sqlite";
 pub const REDB: &str = "redb";
 /// io_uring by hand.
 pub const URING_BY_HAND: &str = "uring-by-hand";
+/// io_uring by hand, into memory that is not registered with the ring.
+pub const URING_BY_HAND_PLAIN: &str = "uring-by-hand-plain";
 /// libaio by hand.
 pub const AIO_BY_HAND: &str = "aio-by-hand";
 /// `pread` through the page cache.

@@ -113,7 +113,7 @@ impl Contender for Iomill {
         let file = array.open_file(&self.file_name)?;
         let verify = slice.verify && self.name != IOMILL_NULL;
         let sample = match &self.flyer {
-            Some(flyer) => self.fly(flyer, &file, slice)?,
+            Some(flyer) => self.fly(flyer, &array, &file, slice)?,
             None => threads::run(
                 slice,
                 |thread| Worker::new(self, &array, &file, thread, slice.threads),
@@ -135,9 +135,9 @@ impl Contender for Iomill {
 }
 
 impl Iomill {
-    fn fly(&self, flyer: &Flyer, file: &File, slice: &Slice<'_>) -> Result<Sample> {
+    fn fly(&self, flyer: &Flyer, array: &Array, file: &File, slice: &Slice<'_>) -> Result<Sample> {
         let (op_bytes, writes) = (self.workload.block_bytes as usize, self.workload.writes());
-        let load = Load { file, op_bytes, seed: SEED, writes };
+        let load = Load { array, file, op_bytes, seed: SEED, writes };
         let ops = |lane, lanes| {
             let mut places = Places::new(&self.workload, &[file.len()], lane, lanes)?;
             let draw = move || places.draw().map(|place| Op { offset: place.offset, write: place.write });

@@ -108,13 +108,6 @@ impl Bytes for Own {
     fn visit(&self, ranges: &[Range], each: &(dyn Fn(usize, &[u8]) + Sync)) -> Result<()> {
         Ok(visit::visit(&self.0, ranges, each)?)
     }
-
-    fn look(&self, offset: u64, len: usize, look: &mut dyn FnMut(&[u8])) -> Result<()> {
-        let page = self.0.pin(offset / 4096)?;
-        let within = (offset % 4096) as usize;
-        look(page.get(within..within + len).ok_or("the file ends within the range")?);
-        Ok(())
-    }
 }
 
 /// The parts of `out` for each range.

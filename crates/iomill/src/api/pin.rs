@@ -16,6 +16,10 @@ impl File {
     /// Pins a page, by its number: 4,096 bytes from `page * 4096` on. The file's last page may be shorter. For a cached
     /// page a pin takes as long as a short read. Another page is read first.
     ///
+    /// A pin has a price later. The next write to the page, and often its eviction, interrupts all processors that run
+    /// threads of this process (`membarrier`), which takes microseconds. So pin pages of data that are in the cache and
+    /// are seldom written to, and read others by [`File::read_at`].
+    ///
     /// It is an error if the array has no cache, if the page is past the end of the file, or if too many pages are
     /// pinned.
     #[inline(always)]

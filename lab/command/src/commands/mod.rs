@@ -15,6 +15,7 @@ mod work;
 use std::time::Duration;
 
 use iomill_bench::arena::{Arena, Shape};
+use iomill_bench::asynchronous::Flyer;
 use iomill_bench::bench::{self, Settings};
 use iomill_bench::contender::{IOMILL_DRIVE_THREADS, IOMILL_INLINE, IOMILL_NULL};
 use iomill_bench::rounds::Plan;
@@ -84,7 +85,7 @@ fn access(context: &Context<'_>, arguments: &BenchAccess, order: Order) -> Resul
         plan,
         ways: ways(context),
         // Sequential requests of one caller cannot be in flight together.
-        flyers: if order == Order::Random { flyers() } else { Vec::new() },
+        flyers: if order == Order::Random { [flyers(), vec![Flyer::plain()]].concat() } else { Vec::new() },
         options: context.options(),
         rivals: rounds.rivals.clone(),
     };

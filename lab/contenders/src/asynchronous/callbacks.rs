@@ -16,12 +16,13 @@ pub(super) struct Callbacks;
 
 impl Way for Callbacks {
     fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>> {
-        let (ops, shared) = flights.into_parts();
-        let lane = |(index, ops)| {
+        let (lanes, shared) = flights.into_parts();
+        // `submit` makes the memory of its reads itself.
+        let lane = |(index, (ops, _memory))| {
             let (timer, bytes) = (Started::new(index), shared.bytes_to_write());
             Lane { ops, timer, started: None, op: None, bytes }
         };
-        let lanes = ops.into_iter().enumerate().map(lane).collect();
+        let lanes = lanes.into_iter().enumerate().map(lane).collect();
         Ok(Box::new(Submitting { lanes, shared }))
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use iomill::{Error, Request, Result};
 
 use super::executor::Inbox;
-use super::lane::{Aligned, Flights, Ops, Shared, Started};
+use super::lane::{Flights, Memory, Ops, Shared, Started};
 use super::way::{Driver, Way};
 
 /// Operations by `File::read_at_then`, and writes by `File::submit`.
@@ -17,9 +17,9 @@ pub(super) struct Chains;
 
 impl Way for Chains {
     fn driver(&self, flights: Flights) -> Result<Box<dyn Driver>> {
-        let (ops, shared) = flights.into_parts();
+        let (lanes, shared) = flights.into_parts();
         let ended = Arc::new(Inbox::new(Vec::new()));
-        let lane = |(index, ops)| {
+        let lane = |(index, (ops, memory))| {
             let lane = Lane {
                 ops,
                 timer: Started::new(index),
@@ -28,15 +28,15 @@ impl Way for Chains {
                 shared: Arc::clone(&shared),
                 ended: Arc::clone(&ended),
             };
-            Ok((Box::new(lane), Aligned::new(shared.op_bytes())?))
+            (Box::new(lane), memory)
         };
-        let lanes = ops.into_iter().enumerate().map(lane).collect::<Result<_>>()?;
+        let lanes = lanes.into_iter().enumerate().map(lane).collect();
         Ok(Box::new(Chaining { lanes, ended }))
     }
 }
 
 struct Chaining {
-    lanes: Vec<(Box<Lane>, Aligned)>,
+    lanes: Vec<(Box<Lane>, Memory)>,
     ended: Arc<Inbox<Ended>>,
 }
 
@@ -65,7 +65,7 @@ impl Drop for Lane {
 
 impl Lane {
     /// Begins the next operation, or ends the lane if none is left. `memory` is for reads.
-    fn begin(mut self: Box<Self>, memory: Aligned) {
+    fn begin(mut self: Box<Self>, memory: Memory) {
         let Some(op) = self.ops.next() else { return };
         let started = self.timer.start();
         let (shared, ended) = (Arc::clone(&self.shared), Arc::clone(&self.ended));
@@ -95,7 +95,7 @@ impl Lane {
     }
 
     /// Handles the end of an operation.
-    fn end(mut self: Box<Self>, started: Option<Instant>, memory: Aligned, outcome: Result<()>) {
+    fn end(mut self: Box<Self>, started: Option<Instant>, memory: Memory, outcome: Result<()>) {
         if let Err(error) = outcome {
             return self.fail(error);
         }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use iomill::sys::memory::PageBuf;
-use iomill::{Error, File, IoBuffer, IoBytes, Result};
+use iomill::{Array, Buffer, Error, File, IoBuffer, IoBytes, Result};
 
 use crate::contender::latencies;
 use crate::pattern::{self, PAGE_BYTES};
@@ -49,6 +49,7 @@ pub struct Shared {
 
 /// The work of a flyer in a slice.
 pub(crate) struct Load<'a> {
+    pub(crate) array: &'a Array,
     pub(crate) file: &'a File,
     pub(crate) op_bytes: usize,
     /// The seed of the pattern that the file holds.
@@ -59,12 +60,18 @@ pub(crate) struct Load<'a> {
 
 /// The lanes of one thread.
 pub struct Flights {
-    ops: Vec<Ops>,
+    lanes: Vec<(Ops, Memory)>,
     shared: Arc<Shared>,
 }
 
 impl Flights {
-    pub(super) fn new(load: &Load<'_>, ops: Vec<Ops>, verify: bool, stop: Arc<AtomicBool>) -> Result<Flights> {
+    pub(super) fn new(
+        load: &Load<'_>,
+        ops: Vec<Ops>,
+        memory: Vec<Memory>,
+        verify: bool,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Flights> {
         let shared = Shared {
             file: load.file.clone(),
             op_bytes: load.op_bytes,
@@ -74,77 +81,93 @@ impl Flights {
             stop,
             latency_ns: Mutex::new(latencies()?),
         };
-        Ok(Flights { ops, shared: Arc::new(shared) })
+        Ok(Flights { lanes: ops.into_iter().zip(memory).collect(), shared: Arc::new(shared) })
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// The operations by lane, for drivers that do not use futures.
-    pub(super) fn into_parts(self) -> (Vec<Ops>, Arc<Shared>) {
-        (self.ops, self.shared)
+    /// The operations by lane and their memory, for drivers that do not use futures.
+    pub(super) fn into_parts(self) -> (Vec<(Ops, Memory)>, Arc<Shared>) {
+        (self.lanes, self.shared)
     }
 
     /// The lanes as futures.
     pub fn futures(self) -> Vec<Lane> {
         let shared = self.shared;
-        let lanes = self.ops.into_iter().enumerate();
-        lanes.map(|(index, ops)| Box::pin(lane(Arc::clone(&shared), ops, index)) as Lane).collect()
+        let lanes = self.lanes.into_iter().enumerate();
+        lanes.map(|(index, (ops, memory))| Box::pin(lane(Arc::clone(&shared), ops, memory, index)) as Lane).collect()
     }
 }
 
-/// The memory of a lane, at the edge of a page.
-pub(super) struct Aligned(PageBuf);
+/// The memory of a lane's operation, at the edge of a page.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// The engines know it, so the kernel need not pin its pages for each operation.
+    Registered(Buffer),
+    Plain(PageBuf),
+}
 
-impl Aligned {
-    pub(super) fn as_slice(&self) -> &[u8] {
-        self.0.as_slice()
+impl Memory {
+    pub(super) fn new(load: &Load<'_>, is_registered: bool) -> Result<Memory> {
+        if is_registered {
+            return load.array.buffer(load.op_bytes).map(Memory::Registered);
+        }
+        let memory = PageBuf::new(load.op_bytes);
+        memory.map(Memory::Plain).map_err(|e| Error::Tool { what: "memory for a lane".into(), why: e.to_string() })
     }
 
-    pub(super) fn new(len: usize) -> Result<Aligned> {
-        let memory = PageBuf::new(len);
-        memory.map(Aligned).map_err(|e| Error::Tool { what: "memory for a lane".into(), why: e.to_string() })
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Memory::Registered(buffer) => buffer,
+            Memory::Plain(memory) => memory.as_slice(),
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Registered(buffer) => buffer,
+            Memory::Plain(memory) => memory.as_mut_slice(),
+        }
     }
 }
 
 // SAFETY: the bytes are a mapping of the struct, so they stay where they are when it moves. Nothing else refers to them.
-unsafe impl IoBytes for Aligned {
+unsafe impl IoBytes for Memory {
     fn bytes(&self) -> *const [u8] {
-        self.0.as_slice()
+        self.as_slice()
     }
 }
 
 // SAFETY: as above. `memory` borrows exclusively.
-unsafe impl IoBuffer for Aligned {
+unsafe impl IoBuffer for Memory {
     fn memory(&mut self) -> *mut [u8] {
-        self.0.as_mut_slice()
+        self.as_mut_slice()
     }
 }
 
 /// When a lane fails, it ends the other lanes too.
-async fn lane(shared: Arc<Shared>, ops: Ops, index: usize) -> Result<u64> {
-    let outcome = one_by_one(&shared, ops, index).await;
+async fn lane(shared: Arc<Shared>, ops: Ops, memory: Memory, index: usize) -> Result<u64> {
+    let outcome = one_by_one(&shared, ops, memory, index).await;
     if outcome.is_err() {
         shared.stop();
     }
     outcome
 }
 
-async fn one_by_one(shared: &Shared, ops: Ops, index: usize) -> Result<u64> {
-    // What an expert would use: memory of its own, aligned as drives need it.
-    let mut bytes = Aligned::new(shared.op_bytes)?;
+async fn one_by_one(shared: &Shared, ops: Ops, mut bytes: Memory, index: usize) -> Result<u64> {
     let mut timer = Started::new(index);
     let mut done = 0;
-    pattern::fill_to_write(bytes.0.as_mut_slice());
+    pattern::fill_to_write(bytes.as_mut_slice());
     for op in ops {
         let started = timer.start();
         if op.write {
-            shared.stamp(op.offset, bytes.0.as_mut_slice());
+            shared.stamp(op.offset, bytes.as_mut_slice());
             bytes = shared.file.write_at_async(bytes, op.offset).await?;
         } else {
             let (read, count) = shared.file.read_at_async(bytes, op.offset).await?;
-            shared.check(op.offset, &read.0.as_slice()[..count])?;
+            shared.check(op.offset, &read.as_slice()[..count])?;
             bytes = black_box(read);
         }
         shared.record(started);

@@ -83,7 +83,7 @@ fn every_flyer_reads_and_writes_what_is_right() {
     let (_dir, arena) = setting();
     // Slices with writes leave other bytes behind, with the right stamps.
     for (read_percent, verify) in [(100, true), (100, false), (50, false), (50, true)] {
-        for flyer in Flyer::all() {
+        for flyer in Flyer::all().into_iter().chain([Flyer::plain()]) {
             let mut contender = Iomill::flying(&flyer, &arena, &ArrayOptions::new()).unwrap();
             assert_eq!(Contender::<Workload>::name(&contender), flyer.name());
             let workload = Workload { read_percent, block_bytes: 8192, ..Workload::RANDOM_READ };
@@ -102,12 +102,12 @@ fn every_flyer_writes_the_stamps_of_its_own_seed() {
     let (_dir, arena) = setting();
     let array = ArrayOptions::new().open_at(arena.drives()).unwrap();
     let file = array.open_file(arena.file_name()).unwrap();
-    let load = Load { file: &file, op_bytes: 4096, seed: crate::arena::SEED + 1, writes: true };
+    let load = Load { array: &array, file: &file, op_bytes: 4096, seed: crate::arena::SEED + 1, writes: true };
     let of_lane = |lane: usize, _| -> Result<Ops> {
         let op = move |write| Op { offset: lane as u64 * 4096, write };
         Ok(Box::new([true, false].into_iter().map(op)))
     };
-    for flyer in Flyer::all() {
+    for flyer in Flyer::all().into_iter().chain([Flyer::plain()]) {
         let long = Slice { threads: 1, duration: Duration::from_secs(600), ..slice(true) };
         let sample = flyer.run(&long, &load, |_| Ok(()), of_lane, || ()).unwrap();
         assert_eq!(sample.ops, 2 * flyer.in_flight as u64, "{}", flyer.name());
@@ -124,7 +124,7 @@ fn every_flyer_ends_at_a_wrong_byte() {
     file.write_at(&vec![7; 2 << 20], 0).unwrap();
     file.close().unwrap();
     array.close().unwrap();
-    for flyer in Flyer::all() {
+    for flyer in Flyer::all().into_iter().chain([Flyer::plain()]) {
         let mut contender = Iomill::flying(&flyer, &arena, &ArrayOptions::new()).unwrap();
         contender.prepare(&Workload::RANDOM_READ).unwrap();
         // The error must end the slice, which is longer than any test.

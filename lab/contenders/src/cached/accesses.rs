@@ -110,10 +110,10 @@ impl Accesses {
 
     /// One slice of a flyer. Its lanes start when the cache is full.
     fn fly(&self, flyer: &Flyer, opened: &Opened, at_start: &CountersAtStart, slice: &Slice<'_>) -> Result<Sample> {
-        let (file, access) = (&opened.file, self.access);
+        let (array, file, access) = (&opened.array, &opened.file, self.access);
         let slot_bytes = u64::from(access.slot_bytes);
         let slots = file.len() / slot_bytes;
-        let load = Load { file, op_bytes: access.op_bytes as usize, seed: SEED, writes: access.writes() };
+        let load = Load { array, file, op_bytes: access.op_bytes as usize, seed: SEED, writes: access.writes() };
         let fill = |thread| Worker::new(opened, access, thread, slice.threads).fill_cache();
         // The threads that fill the cache use the first sequences of draws. Lanes with the same draws would find the
         // pages just read.

@@ -131,7 +131,7 @@ impl Contender<RecordReads> for Warm {
             Calls::Pin => records::run(slice, reads, data, || Ok(OneByOne(Pinned(file)))),
             Calls::ReadMany => records::run(slice, reads, data, || Ok(Gathered::new(file, reads.batch as usize))),
             Calls::InFlight(flyer) => {
-                let load = Load { file, op_bytes: RECORD_BYTES, seed: data.seed(), writes: false };
+                let load = Load { array, file, op_bytes: RECORD_BYTES, seed: data.seed(), writes: false };
                 let ops = |lane, lanes| Ok(listed(data, reads.skew, lane, lanes));
                 flyer.run(slice, &load, |_| Ok(()), ops, || ())
             }

@@ -41,6 +41,7 @@ pub fn warm(data: &Arc<Data>) -> Vec<Box<dyn Contender<RecordReads>>> {
 pub fn all(target: &Target) -> Vec<Box<dyn Contender>> {
     vec![
         Box::new(uring::Uring::new(target.clone())),
+        Box::new(uring::Uring::plain(target.clone())),
         Box::new(aio::Aio::new(target.clone())),
         Box::new(fio::Fio::new(target.clone())),
         Box::new(fio::Fio::tuned(target.clone())),

@@ -1,6 +1,7 @@
 //! io_uring by hand: the code that an expert writes for these reads, and nothing else.
 //!
-//! One ring per thread over all files. Files, buffers and the ring itself are registered. One call submits a batch and
+//! One ring per thread over all files. Files, buffers and the ring itself are registered. A second contender leaves the
+//! buffers unregistered, as a program does whose memory is not its own. One call submits a batch and
 //! waits for completions. The loop has no allocation, no clock and no lock. Non-goals: merging, retries, fairness
 //! between drives.
 
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use io_uring::{EnterFlags, IoUring, SubmissionQueue, Submitter, opcode, types};
 use iomill::{Error, Result};
 
-use crate::contender::{Cache, Contender, Sample, Slice, URING_BY_HAND};
+use crate::contender::{Cache, Contender, Sample, Slice, URING_BY_HAND, URING_BY_HAND_PLAIN};
 use crate::slots::Slots;
 use crate::target::Target;
 use crate::task::Task;
@@ -30,6 +31,8 @@ pub struct Uring {
     target: Target,
     workload: Workload,
     batch: usize,
+    /// Whether the buffers are to be registered.
+    registers: bool,
     /// True if a thread could not register its buffers.
     lacks_memory: AtomicBool,
     /// The reason why a thread has no ring.
@@ -43,9 +46,15 @@ impl Uring {
             target,
             workload: Workload::RANDOM_READ,
             batch: BATCH,
+            registers: true,
             lacks_memory: AtomicBool::new(false),
             refused: OnceLock::new(),
         }
+    }
+
+    /// The same without registered buffers.
+    pub fn plain(target: Target) -> Uring {
+        Uring { registers: false, ..Uring::new(target) }
     }
 
     /// Uses batches of another size.
@@ -61,7 +70,7 @@ pub(super) fn why_not() -> Option<String> {
 
 impl Contender for Uring {
     fn name(&self) -> &'static str {
-        URING_BY_HAND
+        if self.registers { URING_BY_HAND } else { URING_BY_HAND_PLAIN }
     }
 
     fn cache(&self) -> Cache {
@@ -84,7 +93,7 @@ impl Contender for Uring {
             |thread| {
                 let places = Places::new(&this.workload, &lens, thread, slice.threads)?;
                 let worker = Worker::new(this, places)?;
-                this.lacks_memory.fetch_or(!worker.registered, Ordering::Relaxed);
+                this.lacks_memory.fetch_or(this.registers && !worker.registered, Ordering::Relaxed);
                 Ok(worker)
             },
             |worker, stop| if slice.verify { worker.work::<true>(stop) } else { worker.work::<false>(stop) },
@@ -97,6 +106,7 @@ impl Contender for Uring {
 
     fn notes(&self) -> Vec<String> {
         let registered = match self.lacks_memory.load(Ordering::Relaxed) {
+            _ if !self.registers => "files registered, but not buffers",
             false => "files and buffers registered",
             true => "files registered, but not all buffers: the limit of locked memory (`ulimit -l`) is too small",
         };
@@ -133,10 +143,11 @@ impl<'a> Worker<'a> {
         let memory = slots.memory();
         let buffers = [libc::iovec { iov_base: memory.as_ptr().cast(), iov_len: memory.len() }];
         // SAFETY: the memory lives in `slots`, which is dropped after the ring.
-        let registered = match unsafe { ring.submitter().register_buffers(&buffers) } {
-            Ok(()) => true,
-            Err(e) if e.raw_os_error() == Some(libc::ENOMEM) => false,
-            Err(e) => return Err(refused("registered buffers", e)),
+        let registered = match of.registers.then(|| unsafe { ring.submitter().register_buffers(&buffers) }) {
+            None => false,
+            Some(Ok(())) => true,
+            Some(Err(e)) if e.raw_os_error() == Some(libc::ENOMEM) => false,
+            Some(Err(e)) => return Err(refused("registered buffers", e)),
         };
         let batch = of.batch.min(slots.capacity());
         Ok(Worker { ring, slots, _files: files, places, target, batch, block_bytes: workload.block_bytes, registered })
