@@ -135,6 +135,8 @@ pub struct Section {
     pub left_out: Vec<(String, String)>,
     /// The speed of the machine before and after.
     pub quiet: Quiet,
+    /// The machines that ran its steps; one, unless the report was continued on another.
+    pub machines: Vec<String>,
     /// When the last step ended, in seconds since 1970.
     pub at: u64,
     /// The drawing of the points.

@@ -39,13 +39,17 @@ fn html(settings: &Settings, sections: &[Section], machine: &Machine) -> Result<
     let mut page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><title>iomill: the evaluation</title><style>{STYLE}</style>"
     );
-    page.push_str("<h1>The evaluation</h1><p>The experiments of the works that iomill grows from, repeated on this machine beside today's rivals.");
+    page.push_str("<h1>The evaluation</h1><p>The experiments of the works that iomill grows from, repeated beside today's rivals.");
     if settings.is_quick {
         page.push_str(
             " <b>A quick run: small data and short turns. Its figures show that all works, and hardly more.</b>",
         );
     }
-    let _ = write!(page, "</p><p>{}.</p>", escaped(&machine.host()));
+    let _ = write!(
+        page,
+        "</p><p>This page was made on: {}. Each experiment names the machine that ran it.</p>",
+        escaped(&machine.host())
+    );
     page.push_str("<p>Figures are medians of interleaved rounds; thin lines show the least and the most. ");
     page.push_str(
         "On a machine with SSDs of its own: <code>iomill-lab paper --drives /mnt/ssd0,/mnt/ssd1,&hellip;</code></p>",
@@ -103,6 +107,9 @@ fn one(section: &Section) -> Result<String> {
         part,
         "<p>{noise}: the same computation and the same reads before and after it differ by {spread:.2}x.</p>"
     );
+    let machines =
+        section.machines.iter().map(|name| if name.is_empty() { "a machine without a record" } else { name });
+    let _ = write!(part, "<p>Run on: {}.</p>", escaped(&machines.collect::<Vec<_>>().join("; then ")));
     let _ = write!(part, "<pre>{}</pre>", escaped(&section.commands.join("\n")));
     Ok(part)
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use iomill::{Error, Result};
+use iomill_cli::machine::Machine;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,6 +28,9 @@ struct Record {
     left_out: Option<String>,
     /// A description of the rig, if the command line has none.
     note: Option<String>,
+    /// The machine that ran the step: a report may be continued on another one. Empty in records before 2026-11-28.
+    #[serde(default)]
+    machine: String,
     at: u64,
 }
 
@@ -114,9 +118,23 @@ fn section(experiment: &Experiment, steps: &[Step], records: &[Record], quiet: Q
         points,
         left_out: steps.iter().zip(records).filter_map(missing).collect(),
         quiet,
+        machines: machines(records),
         at: records.iter().map(|record| record.at).max().unwrap_or(0),
         shape: experiment.shape,
     }
+}
+
+/// The machines that ran the steps with results.
+fn machines(records: &[Record]) -> Vec<String> {
+    let measured = records.iter().filter(|record| record.left_out.is_none());
+    let mut machines: Vec<String> = measured.map(|record| record.machine.clone()).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    machines
+}
+
+fn here() -> String {
+    Machine::look(&[]).host()
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -133,7 +151,8 @@ fn now() -> u64 {
 }
 
 fn left_out(step: &Step, why: String) -> Record {
-    Record { arguments: step.arguments.clone(), documents: Vec::new(), left_out: Some(why), note: None, at: now() }
+    let (arguments, documents, machine) = (step.arguments.clone(), Vec::new(), here());
+    Record { arguments, documents, left_out: Some(why), note: None, machine, at: now() }
 }
 
 /// Runs a step in a process of its own.
@@ -174,7 +193,7 @@ fn measure(settings: &Settings, step: &Step, up: &Up, cancel: &AtomicBool) -> Re
         documents.map_err(|error| Error::Tool { what: step.arguments.join(" "), why: error.to_string() })?;
     let beyond = (up.bounded() > 0).then(|| rig::beyond_bound(up.bounded(), &documents)).flatten();
     let note = note.map(|note| beyond.map_or(note.clone(), |beyond| format!("{note}; {beyond}")));
-    Ok(Record { arguments: step.arguments.clone(), documents, left_out: None, note, at: now() })
+    Ok(Record { arguments: step.arguments.clone(), documents, left_out: None, note, machine: here(), at: now() })
 }
 
 #[cfg(test)]
