@@ -8,9 +8,9 @@
 //!   files.
 //! - `gate.rs`, `entered.rs`: the gate: I/O enters, a change of the length closes it.
 //! - `split.rs`, `transfer.rs`, `vectored.rs`: pieces from a call's ranges; reads and writes past the cache.
-//! - `first.rs`, `room.rs`, `tail.rs`: the first write of a small file; allocation in parts; bytes past the end.
-//! - `sums/`, `summed.rs`, `parts/sums.rs`: the sums of pages; reads, writes, cuts and syncs with sums; sums in
-//!   records.
+//! - `first.rs`, `room.rs`: the first write of a small file; the sizes of parts, with allocation and bytes past the
+//!   end.
+//! - `sums/`, `summed.rs`: the sums of pages; reads, writes, cuts and syncs with sums.
 //! - `durable.rs`, `mark.rs`: syncs, and the marks of parts that no sync has covered.
 //! - `writeback_errors.rs`: failures of write-back, and which handles have reported them.
 //!
@@ -21,7 +21,7 @@
 //! 2. The length in memory grows after the write that extends it has succeeded (`wrote`).
 //! 3. The durable length is published after an fdatasync of every part that was written since the last one (`durable`).
 //! 4. Shrinking first publishes the length, and then cuts the parts ([`Resize`]), with no I/O in flight. After a crash
-//!    in between, the next opening for writing cuts them (`tail::clean`).
+//!    in between, the next opening for writing cuts them (`clean_beyond`).
 //! 5. Before the length grows over bytes of a failed write, these are cleared, with no I/O in flight. A change of the
 //!    length clears them, or a write that begins later.
 //! 6. A plain file has no published length: its own is the length. While it is written to, it may be longer by less
@@ -105,7 +105,6 @@ mod room;
 pub mod split;
 pub mod summed;
 pub mod sums;
-mod tail;
 pub mod transfer;
 pub mod vectored;
 mod writeback_errors;
@@ -209,10 +208,10 @@ impl FileState {
             if file.backing.is_small() {
                 file.is_tail_unknown.store(true, Ordering::Relaxed);
             } else if file.sums.is_some() {
-                tail::fill_up(&file, len)?;
+                file.fill_up(len)?;
                 file.is_tail_unknown.store(!file.parts().is_empty(), Ordering::Relaxed);
             } else {
-                tail::clean(&file, len)?;
+                file.clean_beyond(len)?;
             }
         }
         Ok(file)
@@ -396,19 +395,9 @@ impl FileState {
         }
     }
 
-    /// Gives back the space that was allocated ahead. Nothing is in flight.
-    pub fn trim(&self) -> Result<()> {
-        tail::trim(self)
-    }
-
     /// Whether it is a plain file that is longer than its length (rule 6).
     pub fn is_overlong(&self) -> bool {
         self.is_plain() && self.is_writer && self.parts().iter().any(|part| part.has() > self.len())
-    }
-
-    /// Makes a plain file as long as its length. Nothing is in flight, and no page is dirty (rule 6).
-    pub fn cut_plain(&self) -> Result<()> {
-        if self.is_overlong() { tail::cut_plain(self) } else { Ok(()) }
     }
 }
 

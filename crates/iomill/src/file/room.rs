@@ -1,7 +1,12 @@
-//! Allocation in parts: methods of [`FileState`] and [`Part`] that make parts longer, ahead of the writes.
+//! The sizes of parts: methods of [`FileState`] and [`Part`] that make parts longer, ahead of the writes, and that
+//! clear or cut off the bytes past the file's end.
 //!
 //! Goals: appends do not pay for the file system each time; a batch allocates as much as its writes would one after the
-//! other in rising order. Non-goals: making parts shorter (`tail`).
+//! other in rising order. Non-goals: the file's length in memory and in the catalog.
+//!
+//! A process leaves stale bytes past the end if it dies between a write there and the publication of the new length, or
+//! between the publication of a shorter length and the cut of the parts. With the hash layout the last, partial group
+//! of blocks leaves unused blocks *inside* a part, so cutting is not enough.
 
 use std::ops::Range;
 
@@ -9,6 +14,7 @@ use super::FileState;
 use super::backing::Part;
 use super::sums::OpenSums;
 use crate::drive::PAGE_BYTES;
+use crate::engine::EngineKind;
 use crate::error::{Error, Result};
 use crate::sys::fsyncs::Since;
 use crate::sys::sync::{Ordering, lock, try_lock};
@@ -20,7 +26,7 @@ const GROW_MOST_BYTES: u64 = 256 << 20;
 
 impl Part {
     /// Notes the part's new size in bytes, which the next sync makes durable. `since` is the moment before it grew. The
-    /// caller holds `FileState::grow`.
+    /// caller holds `FileState::grow`, or nothing else is inside the file.
     fn grew(&self, to: u64, since: Since) {
         self.reserved.store(to, Ordering::Relaxed);
         self.mark.set(since);
@@ -48,7 +54,7 @@ impl Part {
         }
         self.check_uncut(false)?;
         if start > has + GROW_MOST_BYTES {
-            self.extend(start)?;
+            self.extend(start, Since::now())?;
             has = start;
         }
         if needs <= has {
@@ -76,11 +82,10 @@ impl Part {
         }
     }
 
-    /// Lengthens a part by a hole. The caller has measured it.
-    fn extend(&self, to: u64) -> Result<()> {
+    /// Lengthens a part by a hole, and marks it as changed since `since`.
+    fn extend(&self, to: u64, since: Since) -> Result<()> {
         let open = self.open()?;
-        let (fs, handle, since) = (open.fs(), open.handle(), Since::now());
-        fs.set_len(handle, to).map_err(|e| Error::io("extend", self.path(), e))?;
+        open.fs().set_len(open.handle(), to).map_err(|e| Error::io("extend", self.path(), e))?;
         self.grew(to, since);
         Ok(())
     }
@@ -155,7 +160,7 @@ impl FileState {
     }
 
     /// The sums of part `index`, if it has some.
-    pub(super) fn part_sums(&self, index: usize) -> Option<&OpenSums> {
+    fn part_sums(&self, index: usize) -> Option<&OpenSums> {
         self.sums.as_ref()?.parts().get(index)
     }
 
@@ -242,7 +247,100 @@ impl FileState {
             let needs = self.needs(index, len);
             if needs > part.has() {
                 part.check_uncut(self.is_plain())?;
-                part.extend(needs)?;
+                part.extend(needs, Since::now())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes everything beyond `len` read as zero, and cuts the parts to what the layout implies, in whole pages.
+    /// Nothing is in flight.
+    pub(super) fn clean_beyond(&self, len: u64) -> Result<()> {
+        if self.backing.is_small() {
+            return self.backing.clear_beyond(len);
+        }
+        for (index, part) in self.parts().iter().enumerate() {
+            let open = part.open()?;
+            let (fs, handle, since) = (open.fs(), open.handle(), Since::now());
+            let failed = |action| move |e| Error::io(action, part.path(), e);
+            let end = self.backing.part_bytes(index, len);
+            let whole = self.needs(index, len);
+            let has = part.has();
+            if has == end && self.is_plain() {
+                // Nothing lies beyond, and its length shows.
+                continue;
+            }
+            if has != end || whole != end {
+                part.check_uncut(self.is_plain())?;
+            }
+            if has > end {
+                // The file system zeroes the rest of the last page when it cuts within it.
+                fs.set_len(handle, end).map_err(failed("cut"))?;
+                // If the part cannot be extended to whole pages, reads end here.
+                part.reserved.store(end, Ordering::Relaxed);
+            }
+            if has != end || whole != end {
+                part.extend(whole, since)?;
+            }
+            let ranges = self.backing.unused_ranges(index, len, whole);
+            for &(offset, len) in &ranges {
+                fs.zero(handle, offset, len).map_err(failed("zero"))?;
+                // The zeroes must be durable before a longer length, which would otherwise show the old bytes.
+                part.mark.set(since);
+            }
+            // The engine `mmap` does not track these zeroes, and would leave them out of a sync.
+            if !ranges.is_empty() && self.exec.services[usize::from(part.drive)].kind == EngineKind::Mmap {
+                fs.sync_data(handle).map_err(failed("sync"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes parts as long as the layout implies, in whole pages. A crash within `clean_beyond` may have left them
+    /// shorter. Longer ones stay as they are.
+    pub(super) fn fill_up(&self, len: u64) -> Result<()> {
+        for (index, part) in self.parts().iter().enumerate() {
+            let (needs, since) = (self.needs(index, len), Since::now());
+            if part.has() < needs {
+                part.extend(needs, since)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a plain file as long as its length, without a sync. Nothing is in flight, and no page is dirty (rule 6 of
+    /// the length).
+    pub fn cut_plain(&self) -> Result<()> {
+        if !self.is_overlong() {
+            return Ok(());
+        }
+        let len = self.len();
+        for part in self.parts().iter().filter(|part| part.has() > len) {
+            part.check_uncut(true)?;
+            let (open, since) = (part.open()?, Since::now());
+            let cut = open.fs().set_len(open.handle(), len);
+            cut.map_err(|e| Error::io("cut", part.path(), e))?;
+            part.reserved.store(len, Ordering::Relaxed);
+            part.mark.set(since);
+        }
+        Ok(())
+    }
+
+    /// Gives back the space that was allocated ahead. Nothing is in flight.
+    pub fn trim(&self) -> Result<()> {
+        if self.backing.is_small() {
+            return Ok(());
+        }
+        let len = self.len();
+        for (index, part) in self.parts().iter().enumerate() {
+            let needs = self.needs(index, len);
+            if part.has() > needs {
+                part.check_uncut(false)?;
+                let open = part.open()?;
+                let cut = open.fs().set_len(open.handle(), needs);
+                cut.map_err(|e| Error::io("cut", part.path(), e))?;
+                part.reserved.store(needs, Ordering::Relaxed);
+                self.part_sums(index).map_or(Ok(()), |sums| sums.trim(needs / PAGE_BYTES as u64))?;
             }
         }
         Ok(())
@@ -262,7 +360,7 @@ impl FileState {
     }
 
     /// Whether part `index` is a plain file that is written to by bytes.
-    pub(super) fn is_exact(&self, index: usize) -> bool {
+    fn is_exact(&self, index: usize) -> bool {
         self.is_plain() && !self.parts()[index].align.is_direct()
     }
 }

@@ -8,9 +8,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::FileState;
 use super::split::{IoRange, Splitter};
 use super::sums::{Doubt, Holding, NONE, Settling, Sums, UNKNOWN, Writing};
-use super::{FileState, tail};
 use crate::drive::{Class, Failure, Fault, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::Op;
 use crate::error::{Error, Result};
@@ -509,18 +509,18 @@ impl FileState {
         Ok(cut)
     }
 
-    /// Makes everything beyond the length read as zero (`tail::clean`), with the sums. Nothing is in flight.
+    /// Makes everything beyond the length read as zero (`clean_beyond`), with the sums. Nothing is in flight.
     pub(super) fn end_cut(&self, len: u64, cut: &Cut<'_>) -> Result<()> {
         if !cut.is_needed {
             return Ok(());
         }
         let Some(sums) = self.sums.as_ref().filter(|sums| sums.small().is_none()) else {
-            return tail::clean(self, len);
+            return self.clean_beyond(len);
         };
         let unused = self.unused_pages(len);
         // If this fails, an unknown part of the page is zeros (rule 2 of `sums`).
         cut.last.map_or(Ok(()), |(page, _)| sums.set(page, UNKNOWN))?;
-        tail::clean(self, len)?;
+        self.clean_beyond(len)?;
         cut.last.map_or(Ok(()), |(page, sum)| sums.set(page, sum))?;
         sums.end_cut(&unused)
     }
