@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::journal::checkpoint::{CheckpointWriter, Start, checkpoint_header};
 use super::journal::{NUMBERS_AFTER_CRASH, read_files};
+use super::label::Signature;
 use super::log::compare::Nothing;
 use super::log::group::OpeningId;
 use super::log::header::{BLOCK_BYTES, Features, FileHeader, FileKind, LogPosition};
@@ -26,7 +27,6 @@ use super::log::place::LogFiles;
 use super::log::writer::{Announce, first_group};
 use super::open::{FIRST_SEGMENT_BYTES, Opening, beside_writer, lock_array};
 use super::state::files::Files;
-use super::text::Signature;
 use super::text_form;
 use super::{Catalog, Id, OpenMode};
 use crate::engine::platform::Platform;

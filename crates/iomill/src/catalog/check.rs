@@ -1,5 +1,5 @@
-//! `iomill check`: reports everything that the catalog can know about the files on the drives, and repairs it on
-//! demand.
+//! `iomill check`: a [`Report`] of each [`Problem`] that the catalog can know of the files on the drives, and their
+//! repair on demand.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::discovery::{self, FoundArray, FoundDrive};
 use super::journal::{read_files, read_log};
+use super::label::Signature;
 use super::log::merged::{LogEnd, Voter};
 use super::log::place::LogFiles;
 use super::log::record::{Extent, PAGE_BYTES};
 use super::open::{Opening, lock_array};
-use super::problem::{Problem, Severity};
 use super::record::{Record, number_of_part, part_path, sums_path};
 use super::small::{free_pages, shared_path};
 use super::state::files::Files;
@@ -20,7 +20,6 @@ use super::store::{
     Drive, LABEL, LOCK, LOG, PARTS, SHARED, TEMPORARY, absent_is_none, failed, full_path, is_media_error, is_ours,
     take_directory,
 };
-use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{CHECK, Error, Result};
@@ -29,6 +28,45 @@ use crate::sys::fsyncs::Since;
 
 /// Advice for a problem that a writer corrects.
 const REPAIR_ADVICE: &str = "repair the array; opening it for writing puts it right too";
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Severity {
+    /// Traces of an interrupted change; the next writer removes them.
+    Note,
+    /// A copy is lost, or a file is not iomill's. All data can be read.
+    Warning,
+    /// Data is lost, or no rule can decide.
+    Error,
+}
+
+impl Severity {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        }
+    }
+}
+
+/// A problem.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub what: String,
+    /// How bad that is.
+    pub severity: Severity,
+    /// Whether a repair has corrected it.
+    pub repaired: bool,
+    /// What to do about it.
+    pub advice: String,
+}
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]

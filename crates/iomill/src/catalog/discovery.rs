@@ -9,9 +9,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use super::id::Id;
-use super::label::{LABEL_MAX_BYTES, Label, LabelDrive, parse_label_as};
+use super::label::{LABEL_MAX_BYTES, Label, LabelDrive, Signature, TextError, parse_label_as};
 use super::store::{Drive, LABEL, full_path, read_whole};
-use super::text::{Signature, TextError};
 use crate::engine::platform::{Footing, Platform};
 use crate::error::{Error, Result};
 use crate::sys::fs::DriveFs;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::discovery::{FoundArray, FoundDrive, are_new, attach, hint, read_label};
 use super::id::Id;
-use super::label::{COPIES_MAX, DRIVES_MAX, DriveState, LabelBody, LabelDrive, LabelFeatures, WEIGHT_MAX};
+use super::label::{COPIES_MAX, DRIVES_MAX, DriveState, LabelBody, LabelDrive, LabelFeatures, Signature, WEIGHT_MAX};
 use super::log::group::OpeningId;
 use super::log::merged::Voter;
 use super::log::writer::LogPlace;
@@ -15,7 +15,6 @@ use super::store::{
     Drive, LABEL, LOCK, LOG, Locks, OPENING, PARTS, SHARED, Staged, TEMPORARY, absent_is_none, failed, is_ours,
     unlink_if_there,
 };
-use super::text::Signature;
 use super::{Catalog, OpenMode};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};

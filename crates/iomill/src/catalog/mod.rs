@@ -9,17 +9,15 @@
 //! except while the catalog waits for the lock of a process that has ended. Its only thread writes checkpoints, on
 //! platforms that have threads. So a simulator runs all of it on one thread. It has no `unsafe`.
 //!
-//! - `init.rs`, `label.rs`, `labels.rs`, `text.rs`, `discovery.rs`: new arrays, labels and their changes, finding the
-//!   drives.
+//! - `init.rs`, `label.rs`, `labels.rs`, `discovery.rs`: new arrays, labels and their changes, finding the drives.
 //! - `open.rs`, `openings.rs`: locking the drives and reading the log; the notes of openings.
 //! - `change.rs`, `remove.rs`: changes; removing the parts of deleted files.
-//! - `small.rs`, `shared.rs`, `cold.rs`, `give_back.rs`: pages of small files, the parts that hold them, space returned
-//!   to the drives.
+//! - `small.rs`, `shared.rs`: pages of small files, allocated and returned to the drives; the parts that hold them.
 //! - `draft.rs`: files without a name, and their publication.
 //! - `listing.rs`: names by prefix, a few at a time.
 //! - `record.rs`, `name.rs`, `id.rs`: the record of a file, and its name.
 //! - `store.rs`: small files on drives, replaced as a whole; locks.
-//! - `check.rs`, `problem.rs`: `iomill check`.
+//! - `check.rs`: `iomill check`.
 //! - `by_hand.rs`, `text_form.rs`: the catalog as text, and a text as the catalog.
 //! - `log/mod.rs`: bytes of records and groups, one copy, all copies read as one, mending, appending.
 //! - `state/mod.rs`: the files in memory, by number, by name and in order.
@@ -67,10 +65,8 @@
 pub mod by_hand;
 mod change;
 mod check;
-mod cold;
 mod discovery;
 mod draft;
-mod give_back;
 mod id;
 mod init;
 pub mod journal;
@@ -81,35 +77,30 @@ pub mod log;
 mod name;
 mod open;
 mod openings;
-mod problem;
 mod record;
 mod remove;
 mod shared;
 mod small;
 pub mod state;
 mod store;
-mod text;
 mod text_form;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use change::{Queued, When};
-pub use check::{Report, check};
+pub use check::{Problem, Report, Severity, check};
 pub use draft::Draft;
-pub use give_back::SmallSpace;
 pub use id::Id;
 pub use init::EMPTY_FILE;
-pub use label::{COPIES_MAX, DRIVES_MAX, DriveState, Label, LabelDrive, WEIGHT_MAX, parse_label};
+pub use label::{COPIES_MAX, DRIVES_MAX, DriveState, Label, LabelDrive, TextError, WEIGHT_MAX, parse_label};
 pub use listing::{Found, ListPosition};
 pub use log::record::{BLOCK_MAX_BYTES, Extent, PAGE_BYTES, SUMS_HERE, SUMS_IN_PARTS, SUMS_UNKNOWN};
 pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, check_name};
-pub use problem::{Problem, Severity};
 pub use record::{FileSpec, Record, part_path, sums_path};
 pub use shared::SharedPart;
-pub use small::shared_path;
+pub use small::{SmallSpace, shared_path};
 pub use store::{Drive, PARTS};
-pub use text::TextError;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

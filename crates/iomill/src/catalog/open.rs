@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use super::discovery::{self, FoundArray};
 use super::journal::{Journal, NUMBERS_AFTER_CRASH, Upkeep, read_log};
-use super::label::LabelBody;
+use super::label::{LabelBody, Signature};
 use super::labels::{Labels, label_bytes};
 use super::log::compare::Difference;
 use super::log::group::OpeningId;
@@ -17,7 +17,6 @@ use super::record::number_of_part;
 use super::small::SmallFiles;
 use super::state::files::Files;
 use super::store::{LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, failed, full_path, unlink_if_there};
-use super::text::Signature;
 use super::{Catalog, Drive, OpenMode, Store};
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};

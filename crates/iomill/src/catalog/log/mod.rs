@@ -6,14 +6,12 @@
 //!
 //! `docs/catalog.md` has the rules, C1 and up. `docs/format.md` has the bytes.
 
-pub mod active;
 pub mod bytes;
 pub mod compare;
 pub mod group;
 pub mod header;
 pub mod mend;
 pub mod merged;
-pub mod next;
 pub mod place;
 pub mod record;
 pub mod writer;

@@ -1,4 +1,5 @@
-//! [`LogWriter`]: appends groups to all voters.
+//! [`LogWriter`]: appends groups to all voters. [`NextSegment`]: the segment after the active one, which is made while
+//! groups are appended (C29).
 //!
 //! Goals: a group is durable on all voters of a durable epoch when `append` returns (C18). Non-goals: which changes are
 //! in a group (`commits`). One thread at a time has the writer: the leader.
@@ -6,19 +7,18 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::active::{ActiveVoter, left_behind, no_voter, open_active};
 use super::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId, group_bytes};
 use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, LogPosition};
 use super::mend::{bring_up, make_first, remove_copy, remove_others};
 use super::merged::{LogEnd, Merged, Replay, Voter};
-use super::next::{MadeSegment, NextSegment};
-use super::place::cut_reserve;
+use super::place::{LogFile, cut_reserve, make_segment, open_for_groups, segment_path};
 use super::record::LogRecord;
 use crate::catalog::Id;
 use crate::catalog::id::fill_random;
-use crate::catalog::store::{full_path, is_full};
+use crate::catalog::store::{full_path, is_full, unlink_if_there};
 use crate::engine::platform::{DurableWrite, Platform, write_durably};
 use crate::error::{Error, Result};
+use crate::sys::fs::{Access, DriveFile};
 use crate::sys::memory::PageBuf;
 use crate::sys::sync::give_way;
 
@@ -69,6 +69,44 @@ pub struct LogPlace {
     pub segment_bytes: u64,
     /// Whether an opening compares all of the copies also after a clean close, which finds rot.
     pub compares_all: bool,
+}
+
+/// A voter that groups go to.
+#[derive(Debug)]
+struct ActiveVoter {
+    /// The drive and its place among the voters.
+    voter: Voter,
+    /// The segment that groups go to.
+    file: DriveFile,
+    /// The segment after it, if it is made.
+    next: Option<DriveFile>,
+    /// Why `next` could not be made.
+    next_failure: Option<Error>,
+    /// It has failed, and no fsync is tried on it again (C12).
+    failure: Option<Error>,
+}
+
+impl ActiveVoter {
+    /// A voter and its open active segment.
+    fn new(voter: &Voter, file: DriveFile) -> ActiveVoter {
+        ActiveVoter { voter: voter.clone(), file, next: None, next_failure: None, failure: None }
+    }
+
+    /// An error if the segment is shorter than it was made. A write into it would leave a hole in place of groups that
+    /// are lost.
+    fn check_uncut(&self, least: u64) -> Result<()> {
+        let path = || full_path(&*self.voter.fs, self.file.path());
+        let len = self.file.fs().len(self.file.handle()).map_err(|error| Error::io("measure", path(), error))?;
+        if len >= least {
+            return Ok(());
+        }
+        Err(Error::corrupt(path(), format!("it has {len} bytes of {least}: it was cut")))
+    }
+
+    /// A group that is to be written to it.
+    fn write<'a>(&'a self, bytes: &'a [u8], offset: u64) -> DurableWrite<'a> {
+        DurableWrite { fs: &**self.file.fs(), handle: self.file.handle(), bytes, offset }
+    }
 }
 
 /// The log, open for appending.
@@ -571,6 +609,75 @@ impl LogWriter {
         LogRecord::Closed.encode(&mut records);
         self.append(&records, 1, labels)
     }
+}
+
+/// A segment that is to be made on all voters, without the writer (C29).
+#[derive(Debug)]
+pub struct NextSegment {
+    /// What its file begins with.
+    header: FileHeader,
+    /// The voters that are to have it.
+    voters: Vec<Voter>,
+}
+
+/// A segment that was made on at least one voter, with what each voter has of it.
+#[derive(Debug)]
+pub struct MadeSegment {
+    /// What its file begins with.
+    header: FileHeader,
+    /// By their drives.
+    files: Vec<(usize, Result<DriveFile>)>,
+}
+
+impl NextSegment {
+    /// Makes it. An error if no voter has it, or if one has no space, or if the process lacks something: then it is on
+    /// none.
+    pub fn make(self) -> Result<MadeSegment> {
+        let NextSegment { header, voters } = self;
+        let path = segment_path(header.number);
+        let make = |voter: &Voter| {
+            let made = make_segment(&voter.fs, &header).and_then(|_made| open_for_groups(&voter.fs, &path));
+            (voter.drive, made)
+        };
+        let mut files: Vec<(usize, Result<DriveFile>)> = voters.iter().map(make).collect();
+        // Neither lack of space nor what passes is a voter's fault.
+        let is_lack = |error: &Error| is_full(error) || error.passes();
+        let full = files.iter().position(|(_, result)| result.as_ref().is_err_and(is_lack));
+        if full.is_none() && files.iter().any(|(_, result)| result.is_ok()) {
+            return Ok(MadeSegment { header, files });
+        }
+        for (voter, _) in voters.iter().zip(&files).filter(|(_, (_, result))| result.is_ok()) {
+            match unlink_if_there(&*voter.fs, &segment_path(header.number)) {
+                // The next try makes it anew.
+                Err(error) if !error.passes() => return Err(error),
+                _ => {}
+            }
+        }
+        let cause = if files.is_empty() { None } else { files.swap_remove(full.unwrap_or(0)).1.err() };
+        Err(cause.unwrap_or_else(|| no_voter(&voters)))
+    }
+}
+
+/// The notice about a voter that is left behind.
+fn left_behind(voter: &Voter, error: &Error) -> String {
+    format!(
+        "{}: this copy of the log is left behind ({error}); the next opening for writing brings it up",
+        voter.fs.location().display()
+    )
+}
+
+/// The error of a log without a voter.
+fn no_voter(voters: &[Voter]) -> Error {
+    let path = voters.first().map(|voter| voter.fs.location().to_owned()).unwrap_or_default();
+    Error::drive(path, "no copy of the log can be written").advise("see the notices, or open for reading")
+}
+
+/// Opens the active segment for groups, and reads its header.
+fn open_active(voter: &Voter, end: &LogEnd) -> Result<(DriveFile, FileHeader)> {
+    let path = segment_path(end.position.segment);
+    let gone = || Error::corrupt(full_path(&*voter.fs, &path), "it is gone");
+    let header = LogFile::open(&voter.fs, &path, Access::READ, true)?.ok_or_else(gone)?.header;
+    Ok((open_for_groups(&voter.fs, &path)?, header))
 }
 
 /// The group of a clean close with which a new log begins, and its checksum.

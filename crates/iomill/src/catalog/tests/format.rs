@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::sys::property;
-use label::{LabelBody, LabelFeatures, parse_label_as};
-use text::Signature;
+use label::{LabelBody, LabelFeatures, Signature, parse_label_as};
 
 fn label() -> Label {
     let drives = (0..3u16)
