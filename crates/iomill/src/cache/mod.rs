@@ -8,7 +8,7 @@
 //! any way, and reports the end ([`Cache::end_fill`]). So the same code serves blocking calls, drive threads and a
 //! simulation.
 //!
-//! - `directory.rs`, `set.rs`, `shape.rs`, `words.rs`: the page sets and their headers.
+//! - `directory.rs`, `set.rs`, `words.rs`: the page sets and their headers.
 //! - `key.rs`: names of pages, and the one hash that places them.
 //! - `memory.rs`, `frames.rs`: the bytes of all frames; which frames are free.
 //! - `hints.rs`, `occupants.rs`: where a page probably is; which page is in each frame, and the proof of a copy.
@@ -16,7 +16,7 @@
 //! - `wait.rs`: waiters for a page, and pages in transit past their set.
 //! - `pins.rs`, `held.rs`: pins.
 //! - `feeder.rs`, `policy/mod.rs`: a thread's last hits, and the eviction policies.
-//! - `resize.rs`, `forget.rs`: the number of sets; pages that are dropped.
+//! - `resize.rs`: the number of sets.
 //!
 //! # Rules
 //!
@@ -101,7 +101,6 @@
 pub mod directory;
 mod dirty_sets;
 pub mod feeder;
-mod forget;
 mod frames;
 mod held;
 mod hints;
@@ -116,11 +115,11 @@ pub mod policy;
 mod prefetch;
 mod resize;
 pub mod set;
-mod shape;
 mod wait;
 mod words;
 mod writing;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use held::{Held, HeldParts};
@@ -522,6 +521,20 @@ impl Cache {
         set.dirty().count_ones()
     }
 
+    /// Ends a failed fill that no call asked for. Threads that wait for the page are told to look again, and a read of
+    /// their own then reports the page's error. The failure may have been a neighbour's.
+    pub fn abandon_fill(&self, fill: Fill) {
+        let hash = fill.hash;
+        let (_, mut set) = self.directory().lock(hash);
+        if fill.is_passing {
+            return self.end_pass(fill, &mut set, Ok(()));
+        }
+        let Some(way) = set.find(fill.key, hash) else { unreachable!("a filling way stays until its fill ends") };
+        set.set_free(way);
+        self.frames.give(fill.frame);
+        self.waiters.tell(&mut set, fill.key, Ok(()));
+    }
+
     /// The frame of a fill, for the kernel to write to and for the owner to read. Other threads may still read its
     /// earlier bytes, so the owner writes by [`Cache::put`].
     pub fn filling(&self, fill: &Fill) -> *mut u8 {
@@ -568,6 +581,51 @@ impl Cache {
     pub fn end_bypass(&self, key: Key, hash: KeyHash, outcome: Outcome) {
         let (_, mut set) = self.directory.lock(hash);
         self.waiters.end_transit(&mut set, key, outcome);
+    }
+
+    /// Drops the clean pages of a file in a range, and returns their number. Pages that are dirty, pinned, being filled
+    /// or being flushed stay.
+    pub fn forget(&self, file: u32, pages: Range<u64>) -> u64 {
+        if pages.end.saturating_sub(pages.start) < self.directory().pages() {
+            return pages.filter(|&page| self.forget_page(file, page)).count() as u64;
+        }
+        let _all = self.moves.read().unwrap_or_else(|e| e.into_inner());
+        let mut gone = 0;
+        for index in 0..self.directory().sets() {
+            let set = self.directory().set(SetIndex(index));
+            if !set.may_hold(file) {
+                continue;
+            }
+            let mut set = set.lock();
+            for way in (0..set.ways()).filter(|&way| Locked::has(set.present(), way)).collect::<Vec<_>>() {
+                let key = set.key(way);
+                if key.file() == file && pages.contains(&key.page()) && self.forget_way(&mut set, way) {
+                    gone += 1;
+                }
+            }
+        }
+        gone
+    }
+
+    fn forget_page(&self, file: u32, page: u64) -> bool {
+        let Some(key) = Key::new(file, page) else { return false };
+        let hash = self.directory().hash(key);
+        let (_, mut set) = self.directory().lock(hash);
+        let way = set.find(key, hash).filter(|&way| Locked::has(set.present(), way));
+        way.is_some_and(|way| self.forget_way(&mut set, way))
+    }
+
+    /// Drops the page of a present way of a locked set, if it may go.
+    fn forget_way(&self, set: &mut Locked<'_>, way: usize) -> bool {
+        if Locked::has(set.dirty() | set.flushing(), way) {
+            return false;
+        }
+        // A pinned page keeps its frame and stays in the cache (rule 2).
+        if Locked::has(set.marked(), way) && self.unmark(set, 1 << way) == 0 {
+            return false;
+        }
+        self.drop_page(set, way);
+        true
     }
 }
 

@@ -26,15 +26,62 @@ use crate::cache::lanes::lane_of;
 use crate::sys::sync::AtomicU32;
 use crate::sys::sync::{AtomicU64, Ordering, fence, spin_wait};
 
-pub use super::shape::{Shape, WAYS_DEFAULT, WAYS_MAX, WAYS_MIN};
-
-pub(super) const LOCKED: u64 = 1;
+const LOCKED: u64 = 1;
 
 /// The most frames, in all caches over one memory.
 pub const FRAMES_MAX: u64 = 1 << 31;
 
 /// The mask of the version in word 0. Its lowest bit is [`LOCKED`], so an increment unlocks.
 const VERSION: u64 = 0xFFFF_FFFF;
+
+/// The fewest ways of a set. All numbers of ways are multiples of 4.
+pub const WAYS_MIN: usize = 4;
+/// The most ways of a set.
+pub const WAYS_MAX: usize = 32;
+/// The default number of ways of a set: a header is then four whole cache lines. `docs/cache.md` has the figures.
+pub const WAYS_DEFAULT: usize = 12;
+
+/// The layout of a header. Places are indices of words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Ways of a set.
+    pub ways: usize,
+    frames: usize,
+    state: usize,
+    meta: usize,
+    aux: usize,
+    keys: usize,
+    ghosts: usize,
+    /// Words from one header to the next: whole cache lines.
+    pub stride: usize,
+    /// The mask of all ways.
+    all: u32,
+}
+
+impl Shape {
+    /// The shape of a set of `ways` ways; `None` if that is not a multiple of 4 from 4 to 32.
+    pub fn new(ways: usize) -> Option<Shape> {
+        (ways.is_multiple_of(4) && (WAYS_MIN..=WAYS_MAX).contains(&ways)).then(|| Shape::of(ways))
+    }
+
+    fn of(ways: usize) -> Shape {
+        let frames = 1 + (ways - 4).div_ceil(8);
+        let keys = frames + ways / 2;
+        let state = keys + ways;
+        let meta = state + 3;
+        let aux = meta + ways.div_ceil(8);
+        let ghosts = aux + ways.div_ceil(8);
+        let stride = (ghosts + ways / 4).next_multiple_of(8);
+        let all = u32::MAX >> (32 - ways);
+        Shape { all, ways, frames, state, meta, aux, keys, ghosts, stride }
+    }
+
+    /// The mask of all ways.
+    #[inline]
+    pub fn all(&self) -> u32 {
+        self.all
+    }
+}
 
 /// What a lookup without the lock has found. It is a proposal: the frame's occupant proves it (rule 5 of
 /// `occupants`).
@@ -49,7 +96,7 @@ pub struct Seen {
 /// A set's header.
 #[derive(Clone, Copy)]
 pub struct Set<'a> {
-    pub(super) shape: &'a Shape,
+    shape: &'a Shape,
     words: &'a [AtomicU64],
 }
 
@@ -73,7 +120,7 @@ impl<'a> Set<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn word(&self, index: usize) -> &'a AtomicU64 {
+    fn word(&self, index: usize) -> &'a AtomicU64 {
         // SAFETY: every index is computed by `Shape::new`, below the stride, which is the number of words (`new`).
         unsafe { self.words.get_unchecked(index) }
     }
@@ -231,6 +278,31 @@ impl<'a> Set<'a> {
     #[inline]
     pub fn line(&self, index: usize) -> *const u8 {
         self.words.as_ptr().wrapping_add(index * 8).cast()
+    }
+
+    /// Whether the way in which a page was seen is dirty. Read without the lock, so the answer may be out of date, or
+    /// another page's.
+    pub fn is_dirty(&self, seen: Seen) -> bool {
+        self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
+    }
+
+    /// Whether any way may be dirty or flushing; `true` also while the set is locked. It reads as rule 1 says: after
+    /// `false` the caller sees everything that the cleaning threads had seen. Acquire: pairs with the Release in the
+    /// drop of `Locked`.
+    pub fn is_any_dirty(&self) -> bool {
+        let head = self.word(0).load(Ordering::Acquire);
+        let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
+        // Acquire: pairs with the Release fence in `Set::try_lock`.
+        fence(Ordering::Acquire);
+        let now = self.word(0).load(Ordering::Relaxed);
+        states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
+    }
+
+    /// Whether the set may have a page of a file. Read without the lock: a page that is admitted at this moment may be
+    /// missed, and an evicted page may be seen.
+    pub fn may_hold(&self, file: u32) -> bool {
+        let keys = self.shape.keys..self.shape.keys + self.shape.ways;
+        keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use super::key::{Key, KeyHash};
 use super::lanes::ways_of;
-use super::set::{LOCKED, Locked, Seen, Set};
+use super::set::Locked;
 use super::{Cache, Flush, Outcome, SetIndex, Wrote};
 use crate::drive::PAGE_BYTES;
-use crate::sys::sync::{Ordering, fence, read};
+use crate::sys::sync::{Ordering, read};
 
 impl Cache {
     /// Writes to a page.
@@ -267,34 +267,6 @@ impl Cache {
         self.memory.occupants.begin_change(frame);
         set.set_free(way);
         if marked { self.frames.give_marked(frame) } else { self.frames.give(frame) }
-    }
-}
-
-/// Looks without the lock for dirty pages.
-impl Set<'_> {
-    /// Whether the way in which a page was seen is dirty. Read without the lock, so the answer may be out of date, or
-    /// another page's.
-    pub fn is_dirty(&self, seen: Seen) -> bool {
-        self.word(self.shape.state).load(Ordering::Relaxed) >> (32 + seen.way) & 1 == 1
-    }
-
-    /// Whether any way may be dirty or flushing; `true` also while the set is locked. It reads as rule 1 says: after
-    /// `false` the caller sees everything that the cleaning threads had seen. Acquire: pairs with the Release in the
-    /// drop of `Locked`.
-    pub fn is_any_dirty(&self) -> bool {
-        let head = self.word(0).load(Ordering::Acquire);
-        let [states, more] = [0, 1].map(|i| self.word(self.shape.state + i).load(Ordering::Relaxed));
-        // Acquire: pairs with the Release fence in `Set::try_lock`.
-        fence(Ordering::Acquire);
-        let now = self.word(0).load(Ordering::Relaxed);
-        states >> 32 != 0 || more as u32 != 0 || head & LOCKED != 0 || now as u32 != head as u32
-    }
-
-    /// Whether the set may have a page of a file. Read without the lock: a page that is admitted at this moment may be
-    /// missed, and an evicted page may be seen.
-    pub fn may_hold(&self, file: u32) -> bool {
-        let keys = self.shape.keys..self.shape.keys + self.shape.ways;
-        keys.into_iter().any(|index| Key::from_word(self.word(index).load(Ordering::Relaxed)).file() == file)
     }
 }
 
