@@ -3,14 +3,15 @@
 //! (`fill`).
 //!
 //! Waves are bounded, so that a call never owns too many pages of the cache. The call waits for pages of other
-//! operations after its own fills have ended (rule 4 of the cache). Spans with a full set bypass the cache.
+//! operations after its own fills have ended (rule 4 of the cache). Spans with a full set bypass the cache. Blocking
+//! calls of any length do this list by list (`OpenFile::read_long`, `OpenFile::write_lists`).
 
 use super::Paged;
 use super::fill::Fills;
 use super::open::OpenFile;
 use super::pipeline::Pipeline;
 use super::span::{Span, Want};
-use super::todo::{Todo, halve};
+use super::todo::{LIST_SPANS, Todo, halve, split_list};
 use super::wave::Over;
 use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, Outcome};
@@ -18,8 +19,9 @@ use crate::counters::Counter;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::engine::Op;
 use crate::error::Result;
-use crate::exec::{FirstFailure, Io, Sink, Within, both};
-use crate::file::split::Splitter;
+use crate::exec::{Exec, FirstFailure, Io, Sink, Within, both};
+use crate::file::Entered;
+use crate::file::split::{IoRange, Splitter};
 use crate::sys::copy::copy_bytes;
 use crate::sys::fsyncs::Since;
 use crate::sys::sync::{Mutex, lock};
@@ -245,10 +247,68 @@ impl OpenFile {
     ///
     /// # Safety
     /// The spans' memory is readable until this has ended or is dropped.
-    pub async unsafe fn write_spans(&self, io: &Io<'_>, paged: &Paged, spans: Vec<Span>, class: Class) -> Result<()> {
+    async unsafe fn write_spans(&self, io: &Io<'_>, paged: &Paged, spans: Vec<Span>, class: Class) -> Result<()> {
         count_written(paged, &spans);
         // SAFETY: the caller's promise.
         unsafe { self.complete(io, paged, Want::Write, spans, class).await }.map(drop)
+    }
+
+    /// Reads I/O ranges through the cache, list by list. The calling thread waits, and is not inside the gate. `check`
+    /// says whether the I/O ranges are within the file: the file may have shrunk before this call is inside.
+    ///
+    /// # Safety
+    /// The I/O ranges' memory is writable, and nothing else uses it until this returns.
+    #[cold]
+    #[inline(never)]
+    pub unsafe fn read_long(
+        &self,
+        paged: &Paged,
+        io_ranges: &mut dyn Iterator<Item = IoRange>,
+        class: Class,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let (io, mut missing, mut entered) = (self.exec().blocking(), Vec::new(), None);
+        loop {
+            let (most, mut taken) = (LIST_SPANS - missing.len(), 0);
+            // SAFETY: the caller's promise.
+            unsafe { paged.read_many((&mut *io_ranges).take(most).inspect(|_| taken += 1), &mut missing) };
+            let is_last = taken < most;
+            if !missing.is_empty() && entered.is_none() {
+                entered = Some(Entered::enter(&self.file)?);
+                check()?;
+            }
+            if is_last || missing.len() >= LIST_SPANS {
+                let next = if is_last { Vec::new() } else { split_list(&mut missing) };
+                let list = std::mem::replace(&mut missing, next);
+                // SAFETY: as above; `run_to_end` returns only after all I/O has ended.
+                Exec::run_to_end(unsafe { self.complete(&io, paged, Want::Read, list, class) })?;
+            }
+            if is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes spans through the cache, list by list, as [`OpenFile::write_spans`] does. The calling thread waits.
+    ///
+    /// # Safety
+    /// The spans' memory is readable until this returns.
+    pub unsafe fn write_lists(
+        &self,
+        io: &Io<'_>,
+        paged: &Paged,
+        spans: &mut impl Iterator<Item = Span>,
+        class: Class,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
+        let write = |list| Exec::run_to_end(unsafe { self.write_spans(io, paged, list, class) });
+        let mut list: Vec<Span> = spans.take(LIST_SPANS).collect();
+        while list.len() >= LIST_SPANS {
+            let next = split_list(&mut list);
+            write(std::mem::replace(&mut list, next))?;
+            list.extend(spans.take(LIST_SPANS.saturating_sub(list.len())));
+        }
+        write(list)
     }
 
     /// Reads missing spans, and writes others at the same time. The caller is inside the gate, and has allocated space.

@@ -1,10 +1,11 @@
-//! [`DirectRead`]: an asynchronous read that consists of its pieces alone: of any range without a cache, or within one
-//! missing page. Most asynchronous reads are direct.
+//! Asynchronous calls that need no operation of `exec`. A [`DirectRead`] consists of its pieces alone: of any range
+//! without a cache, or within one missing page. Reads and writes of cached pages end in the call that makes the future.
+//! Most asynchronous calls are direct.
 //!
 //! Goals: one allocation besides the buffer, which has the callback, too. Non-goals: all other cases. If the page is
 //! not simply missing, or the gate is closed, the caller takes the general path (`batch`), an operation of `exec`.
 //!
-//! Rules:
+//! Rules of a [`DirectRead`]:
 //! 1. The fill's frame, the buffer and the file stay valid until all pieces have ended: the share of the pieces holds
 //!    this.
 //! 2. `piece_done` is called once for each piece, then `share_done` once, by threads that have the context's lock, or
@@ -19,7 +20,7 @@ use std::task::{Context, Poll};
 use super::Paged;
 use super::io_buffer::{self, Failed, IoBuffer, Kept};
 use super::open::{EnteredFile, OpenFile, OpenRef};
-use super::span::Span;
+use super::span::{Span, spans};
 use crate::cache::{Begun, Fill, Outcome};
 use crate::counters::Counter;
 use crate::drive::shares::Owner;
@@ -130,6 +131,45 @@ impl OpenFile {
             Err((buffer, Some(Callback { callback, .. }))) => Err((buffer, callback)),
             Err((_, None)) => unreachable!("the callback comes back"),
         }
+    }
+
+    /// Writes I/O ranges to the cache, up to the first page that is not there. Returns the number of bytes written; the
+    /// general path writes the rest. Waits for nothing, and begins no I/O. An error, or a file that must become longer
+    /// or take a lock first, is left to the general path.
+    ///
+    /// # Safety
+    /// The I/O ranges' memory is readable.
+    pub unsafe fn write_cached(&self, io_ranges: impl Iterator<Item = IoRange> + Clone) -> usize {
+        let end =
+            io_ranges.clone().map(|io_range| io_range.offset.saturating_add(io_range.len as u64)).max().unwrap_or(0);
+        let Some(paged) = &self.paged else { return 0 };
+        let Some(_entered) = Entered::try_enter(&self.file) else { return 0 };
+        let is_simple = end <= self.file.len() && !self.file.is_plain() && self.exec().has_threads();
+        // With many dirty pages a write first flushes some.
+        let limits = paged.pager.limits();
+        if !is_simple || self.file.check_writable().is_err() || paged.pager.dirty() > limits.dirty_pages {
+            return 0;
+        }
+        let (mut written, mut many) = (0, Vec::new());
+        paged.pager.with_local(|local| {
+            for span in io_ranges.flat_map(spans) {
+                let (key, hash, cache) = paged.key(span.page);
+                let (within, len) = (usize::from(span.within), usize::from(span.len));
+                // SAFETY: a span is within its page, and its memory is readable.
+                let Some(dirty) = (unsafe { cache.write_present(key, hash, within, span.buf, len) }) else { break };
+                local.hit(paged, key);
+                written += len;
+                if dirty > limits.set_dirty {
+                    many.push(span.page);
+                }
+            }
+            local.tally.add(Counter::BytesWritten, written as u64);
+        });
+        if !many.is_empty() {
+            // If the flusher could not be started, the next write flushes the sets.
+            let _is_left = paged.pager.flush_later(self.exec(), paged.keys(&many));
+        }
+        written
     }
 }
 

@@ -1,5 +1,5 @@
-//! [`OpenFiles`]: opening the files of an array, and removing those that lost their names. Non-goals: the table itself
-//! (`table`).
+//! [`OpenFiles`]: opening the files of an array and plain files, and removing files that lost their names. Non-goals:
+//! the table itself (`table`), finding plain files (`file::plain`), and which queue serves a device (`api::runtime`).
 //!
 //! Rules:
 //! 1. A handle holds a file by its number. A name is looked up when a file is opened, and not again.
@@ -8,22 +8,29 @@
 //!    file still has a name.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::open::{ArrayRef, Ending, OpenFile, OpenRef};
 use super::table::{Entry, Found, Table};
 use super::{Paged, Pager};
 use crate::catalog::{Catalog, Draft, Id, Record};
+use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::file::FileState;
+use crate::file::plain::{DriveHold, PlainFile, PlainList};
 use crate::file::sums::SumsMemory;
+use crate::sys::fs::{Access, Identity};
 
-/// The open files of an array.
+/// The path and the identity of each file that was opened as one.
+pub type Places = Vec<(PathBuf, Identity)>;
+
+/// The open files of an array or runtime.
 #[derive(Debug)]
 pub struct OpenFiles {
-    pub(super) exec: Arc<Exec>,
-    pub(super) table: Arc<Table<OpenFile>>,
+    exec: Arc<Exec>,
+    table: Arc<Table<OpenFile>>,
     /// The memory for the sums of these files.
     sums: Arc<SumsMemory>,
 }
@@ -135,6 +142,46 @@ impl OpenFiles {
         Ok(self.enter(file, pager, record.id, entry, Some(ending), owner))
     }
 
+    /// Opens plain files as one, or returns them if they are open already. `drive` finds or adds the drive of each
+    /// file.
+    ///
+    /// Another thread of this process may be closing a file, and cut it to its length (rule 6 of the length). So
+    /// lengths and versions are valid only if they were read under the entry and the claims: before that they may
+    /// change.
+    pub fn open_plain(
+        &self,
+        platform: &dyn Platform,
+        pager: Option<&Arc<Pager>>,
+        (paths, access): (&[PathBuf], Access),
+        drive: impl Fn(&PlainFile) -> Result<DriveHold>,
+        owner: &ArrayRef,
+    ) -> Result<(OpenRef, Places)> {
+        self.exec.check_home()?;
+        let mut list = PlainList::open(platform, paths, access)?;
+        let place = |file: &PlainFile| (file.open.full_path(), file.stamp.identity);
+        let places = list.files.iter().map(place).collect();
+        loop {
+            let id = list.id();
+            let entry = match self.table.look(&id)? {
+                Found::Closed(entry) => entry,
+                Found::OnItsWay => {
+                    self.table.wait_for(&id);
+                    list.look()?;
+                    continue;
+                }
+                Found::Open(file) => return Ok((OpenRef::new(file), places)),
+            };
+            let claims = list.claim(&self.exec)?;
+            list.look()?;
+            if list.id() != id {
+                continue;
+            }
+            let files = list.files.into_iter().map(|file| drive(&file).map(|drive| (file, drive)));
+            let file = FileState::open_plain(&self.exec, files.collect::<Result<_>>()?, claims, access.write)?;
+            return Ok((self.enter(file, pager, id, entry, None, owner), places));
+        }
+    }
+
     /// Removes a file that has lost its name, or leaves that to its last holder (rule 2).
     pub fn remove(&self, catalog: &Catalog, number: u64) {
         let id = catalog.id_of(number);
@@ -150,7 +197,7 @@ impl OpenFiles {
     }
 
     /// Makes an opened file known.
-    pub(super) fn enter(
+    fn enter(
         &self,
         file: FileState,
         pager: Option<&Arc<Pager>>,

@@ -5,17 +5,10 @@
 //!    gather. Spans of one page keep their order: of two writes to one byte the later one wins.
 //! 2. A span is moved once for each of its waves, and sorted once. So the time of a gather is proportional to its rows.
 //! 3. At most `LIST_SPANS` spans are sorted at a time. A call that makes its spans as it goes lists no more at a time
-//!    (`read_long`, `write_lists`). So the list of a gather of any length has a bounded size. A page is then read by
-//!    one I/O for each list.
+//!    (`OpenFile::read_long`, `OpenFile::write_lists`). So the list of a gather of any length has a bounded size. A
+//!    page is then read by one I/O for each list.
 
-use super::Paged;
-use super::open::OpenFile;
-use super::span::{Span, Want};
-use crate::drive::Class;
-use crate::error::Result;
-use crate::exec::{Exec, Io};
-use crate::file::Entered;
-use crate::file::split::IoRange;
+use super::span::Span;
 
 /// A list takes 24 MiB at most, and as much again for spans that are not in the order of pages.
 pub const LIST_SPANS: usize = 1 << 20;
@@ -101,69 +94,9 @@ pub(super) fn halve(mut spans: Vec<Span>) -> (Vec<Span>, Vec<Span>) {
     (spans, second)
 }
 
-impl OpenFile {
-    /// Reads I/O ranges through the cache, list by list. The calling thread waits, and is not inside the gate. `check`
-    /// says whether the I/O ranges are within the file: the file may have shrunk before this call is inside.
-    ///
-    /// # Safety
-    /// The I/O ranges' memory is writable, and nothing else uses it until this returns.
-    #[cold]
-    #[inline(never)]
-    pub unsafe fn read_long(
-        &self,
-        paged: &Paged,
-        io_ranges: &mut dyn Iterator<Item = IoRange>,
-        class: Class,
-        check: &dyn Fn() -> Result<()>,
-    ) -> Result<()> {
-        let (io, mut missing, mut entered) = (self.exec().blocking(), Vec::new(), None);
-        loop {
-            let (most, mut taken) = (LIST_SPANS - missing.len(), 0);
-            // SAFETY: the caller's promise.
-            unsafe { paged.read_many((&mut *io_ranges).take(most).inspect(|_| taken += 1), &mut missing) };
-            let is_last = taken < most;
-            if !missing.is_empty() && entered.is_none() {
-                entered = Some(Entered::enter(&self.file)?);
-                check()?;
-            }
-            if is_last || missing.len() >= LIST_SPANS {
-                let next = if is_last { Vec::new() } else { split_list(&mut missing) };
-                let list = std::mem::replace(&mut missing, next);
-                // SAFETY: as above; `run_to_end` returns only after all I/O has ended.
-                Exec::run_to_end(unsafe { self.complete(&io, paged, Want::Read, list, class) })?;
-            }
-            if is_last {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Writes spans through the cache, list by list, as [`OpenFile::write_spans`] does. The calling thread waits.
-    ///
-    /// # Safety
-    /// The spans' memory is readable until this returns.
-    pub unsafe fn write_lists(
-        &self,
-        io: &Io<'_>,
-        paged: &Paged,
-        spans: &mut impl Iterator<Item = Span>,
-        class: Class,
-    ) -> Result<()> {
-        // SAFETY: the caller's promise; `run_to_end` returns only after all I/O has ended.
-        let write = |list| Exec::run_to_end(unsafe { self.write_spans(io, paged, list, class) });
-        let mut list: Vec<Span> = spans.take(LIST_SPANS).collect();
-        while list.len() >= LIST_SPANS {
-            let next = split_list(&mut list);
-            write(std::mem::replace(&mut list, next))?;
-            list.extend(spans.take(LIST_SPANS.saturating_sub(list.len())));
-        }
-        write(list)
-    }
-}
-
 /// Splits off and returns the spans of the last page of `list`: the next list may have more spans of that page. If all
 /// spans are of one page, the list stays whole.
-fn split_list(list: &mut Vec<Span>) -> Vec<Span> {
+pub(super) fn split_list(list: &mut Vec<Span>) -> Vec<Span> {
     let last = list.last().map(|span| span.page);
     let before = list.iter().rposition(|span| Some(span.page) != last);
     before.map_or_else(Vec::new, |before| list.split_off(before + 1))
