@@ -13,7 +13,7 @@
 //! - `listing.rs`: files by prefix, one after the other.
 //! - `file.rs`, `holes.rs`: the blocking calls of a `File`; which ranges of a file hold data.
 //! - `plain.rs`, `runtime.rs`: opening plain files, and the cache, engines and queues that they share.
-//! - `rows.rs`, `gather.rs`: rows by their numbers; gathers into new memory.
+//! - `rows.rs`: rows by their numbers.
 //! - `future.rs`, `callback.rs`: futures; callbacks.
 //! - `pin.rs`: pins, `read_with`, `submit_with`.
 //! - `cursor.rs`, `position.rs`, `async_cursor.rs`: a position in a file, for `std::io` and for the traits of tokio and
@@ -131,7 +131,6 @@ mod durable_tests;
 mod file;
 mod file_options;
 mod future;
-mod gather;
 mod holes;
 mod info;
 mod listing;

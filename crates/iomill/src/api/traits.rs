@@ -1,5 +1,5 @@
 //! Compile-time checks that the public types are `Send`, `Sync` and `Unpin`. If a type loses one of these traits, the
-//! crate does not compile. Also the `Debug` form of a [`File`]. It has no types of its own.
+//! crate does not compile. It has no types of its own.
 
 use super::*;
 use crate::{Counters, DriveCounters, EngineKind, Error, Latency};
@@ -61,9 +61,3 @@ const _: () = {
     may_cross::<PinnedPage<'_>>();
     may_cross::<PinnedRange<'_>>();
 };
-
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("File").field("name", &self.name()).finish_non_exhaustive()
-    }
-}
