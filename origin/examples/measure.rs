@@ -2,7 +2,8 @@
 //! bare GETs, and the costs of epochs of random rows. The origin computes its bytes, and answers after a set latency.
 //!
 //! `cargo run --release --example measure [DIRECTORY [PART]]` takes about two minutes and 3 GB of the directory. A part
-//! is `drive`, `memory`, `misses`, `tail` or `epochs`.
+//! is `drive`, `memory`, `misses`, `tail` or `epochs`. `restart GRANULES`, which runs only by its name, kills a process
+//! that has filled a cache with so many granules of 4 KiB, and opens the cache again.
 
 use std::error::Error;
 use std::fmt;
@@ -107,6 +108,10 @@ async fn main() -> Result<()> {
     let dir = tempfile::Builder::new().prefix(".tmp-measure-").tempdir_in(&place)?;
     let part = std::env::args().nth(2).unwrap_or_default();
     let wanted = |name: &str| part.is_empty() || part == name;
+    if part == "restart" || part == "fill" {
+        let granules = std::env::args().nth(3).ok_or("name the number of granules")?.parse()?;
+        return if part == "fill" { filled(&place, granules).await } else { restart(dir.path(), granules).await };
+    }
     if wanted("drive") {
         hits(dir.path(), "hits on the drive", 1 << 30, 64 << 20, 30).await?;
     }
@@ -257,6 +262,89 @@ async fn reopened(dir: &FsPath, name: &str, len: u64, memory: u64) -> Result<()>
             if forget { "without its index" } else { "with its index" },
             done.hits
         );
+    }
+    Ok(())
+}
+
+/// Bytes of a granule of `restart`.
+const SMALL: u64 = 4 << 10;
+
+fn small(dir: &FsPath, granules: u64) -> Result<(Cache, Arc<dyn ObjectStore>)> {
+    let home = dir.join("restart");
+    if !home.exists() {
+        std::fs::create_dir(&home)?;
+    }
+    let options = Options::new()
+        .on_root(true)
+        .read_within(Duration::from_secs(60))
+        .granule_bytes(SMALL as u32)
+        .bytes(granules * SMALL * 21 / 20)
+        .memory_bytes(64 << 20)
+        .fill_bytes(512 << 20)
+        .index_dir(dir)
+        .revalidate("", Revalidate::Never);
+    let cache = Cache::open([home], options)?;
+    let store = over(&cache, granules * SMALL, Duration::ZERO);
+    Ok((cache, store))
+}
+
+/// Fills a cache, says so, and waits to be killed.
+async fn filled(dir: &FsPath, granules: u64) -> Result<()> {
+    let (cache, store) = small(dir, granules)?;
+    for at in (0..granules * SMALL).step_by(8 << 20) {
+        store.get_range(&Path::from("object"), at..(at + (8 << 20)).min(granules * SMALL)).await?;
+        cache.flush();
+    }
+    println!("filled {}", cache.counters().filled);
+    std::thread::sleep(Duration::from_secs(3600));
+    Ok(())
+}
+
+/// The first hit after the death of a process, and the time until all granules are in the index: with the index that
+/// the process has left in memory, and without it, as after a restart of the machine.
+async fn restart(dir: &FsPath, granules: u64) -> Result<()> {
+    let begun = Instant::now();
+    let mut child = std::process::Command::new(std::env::current_exe()?)
+        .arg(dir)
+        .args(["fill", &granules.to_string()])
+        .stdout(std::process::Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    let said = child.stdout.take().ok_or("the process has no output")?;
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(said), &mut line)?;
+    child.kill()?;
+    child.wait()?;
+    println!("{granules} granules of {SMALL} bytes; {} after {:.0?}, then killed", line.trim(), begun.elapsed());
+    for with_index in [true, false] {
+        if !with_index {
+            for entry in std::fs::read_dir(dir)? {
+                let path = entry?.path();
+                if path.is_file() {
+                    std::fs::remove_file(path)?;
+                }
+            }
+        }
+        let begun = Instant::now();
+        let (cache, store) = small(dir, granules)?;
+        let at = granules / 2 * SMALL;
+        store.get_range(&Path::from("object"), at..at + SMALL).await?;
+        let (first, done) = (begun.elapsed(), cache.counters());
+        cache.wait_until_loaded();
+        println!(
+            "  {}: answer after {first:.1?} ({} hits, {} GETs), all of them after {:.1?}",
+            if with_index { "with the index" } else { "without the index" },
+            done.hits,
+            done.gets,
+            begun.elapsed()
+        );
+        let (mut rng, mut wrong) = (fastrand::Rng::with_seed(1), 0);
+        for _ in 0..1000 {
+            let at = rng.u64(..granules) * SMALL;
+            let before = cache.counters().hits;
+            store.get_range(&Path::from("object"), at..at + SMALL).await?;
+            wrong += u64::from(cache.counters().hits == before);
+        }
+        println!("    of 1,000 granules {wrong} are missing");
     }
     Ok(())
 }
