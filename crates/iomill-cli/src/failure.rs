@@ -163,7 +163,7 @@ fn library_kind(error: &Error) -> &'static str {
         Error::Corrupt { .. } | Error::CorruptPage { .. } => "corrupt",
         Error::Locked { .. } => "locked",
         Error::NotFound { .. } => "not_found",
-        Error::Exists { .. } => "exists",
+        Error::Exists { .. } | Error::ArrayExists { .. } => "exists",
         Error::Busy { .. } => "busy",
         Error::Invalid { .. } => "invalid",
         Error::ReadOnly { .. } => "read_only",

@@ -5,10 +5,11 @@ use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
+mod kinds;
 mod told;
 mod words;
 
-use told::number;
+pub use kinds::ErrorKind;
 pub(crate) use told::told;
 
 /// A result of this crate.
@@ -18,8 +19,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) const CHECK: &str = "check the array";
 
 /// An error of iomill. Its text says what failed and where, and ends with advice ([`Error::advice`]). Programs match on
-/// [`Error::kind`].
-#[derive(Debug)]
+/// [`Error::kind`]. `{:?}` prints the text too, so that a `main` that returns an error shows its advice. `{:#?}` also has
+/// the kind, the errno and the error behind it.
 #[non_exhaustive]
 pub enum Error {
     /// The kernel refused or failed an operation.
@@ -71,6 +72,17 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
         /// What is wrong.
+        why: String,
+        /// What to do. It may be empty.
+        advice: Cow<'static, str>,
+    },
+
+    /// The directory has a drive of an array already, so no new array is made there.
+    #[non_exhaustive]
+    ArrayExists {
+        /// The directory.
+        path: PathBuf,
+        /// Which drive it is.
         why: String,
         /// What to do. It may be empty.
         advice: Cow<'static, str>,
@@ -324,42 +336,6 @@ pub enum Error {
     },
 }
 
-/// What kind of error it is: [`Error::kind`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// There is no such file, array or directory.
-    NotFound,
-    /// A file of that name exists.
-    AlreadyExists,
-    /// A file has another version than the expected one.
-    Conflict,
-    /// Another process, or a handle of this one, uses the array or the file.
-    InUse,
-    /// An argument makes no sense.
-    InvalidInput,
-    /// The array or the file takes no changes.
-    ReadOnly,
-    /// The contents of a drive are damaged, or a file was cut.
-    Corrupt,
-    /// A drive is missing, or cannot be used as it is.
-    Drive,
-    /// The kernel refused or failed an operation.
-    Io,
-    /// The contents of the drives are unknown: open the file or the array again.
-    Uncertain,
-    /// A call that blocks was made inside a callback or a waker.
-    BlockingCall,
-    /// The array was closed.
-    Closed,
-    /// The call was made in a forked child, on a handle that only its parent may use.
-    Forked,
-    /// The machine or the process lacks memory, threads, descriptors or pins.
-    Resources,
-    /// Anything else.
-    Other,
-}
-
 impl Error {
     /// An [`Error::Io`] without an offset.
     pub fn io(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Error {
@@ -410,6 +386,11 @@ impl Error {
         Error::NoArray { path: path.into(), why: why.into(), advice: "".into() }
     }
 
+    /// An [`Error::ArrayExists`] without advice.
+    pub(crate) fn array_exists(path: impl Into<PathBuf>, why: impl Into<String>) -> Error {
+        Error::ArrayExists { path: path.into(), why: why.into(), advice: "".into() }
+    }
+
     /// An [`Error::ReadOnly`] without advice.
     pub(crate) fn read_only(why: impl Into<String>) -> Error {
         Error::ReadOnly { why: why.into(), advice: "".into() }
@@ -419,6 +400,7 @@ impl Error {
     pub(crate) fn advise(mut self, what_to_do: impl Into<Cow<'static, str>>) -> Error {
         match &mut self {
             Error::NoArray { advice, .. }
+            | Error::ArrayExists { advice, .. }
             | Error::DriveMissing { advice, .. }
             | Error::Drive { advice, .. }
             | Error::Corrupt { advice, .. }
@@ -427,58 +409,6 @@ impl Error {
             other => debug_assert!(false, "{other} has its own advice"),
         }
         self
-    }
-
-    /// What kind of error it is.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Error::NotFound { .. } | Error::NoDirectory { .. } | Error::NoArray { .. } => ErrorKind::NotFound,
-            Error::Exists { .. } => ErrorKind::AlreadyExists,
-            Error::Conflict { .. } => ErrorKind::Conflict,
-            Error::Locked { .. } | Error::Busy { .. } => ErrorKind::InUse,
-            Error::Invalid { .. } => ErrorKind::InvalidInput,
-            Error::ReadOnly { .. } => ErrorKind::ReadOnly,
-            Error::Corrupt { .. } | Error::CorruptPage { .. } | Error::PartCut { .. } | Error::FileCut { .. } => {
-                ErrorKind::Corrupt
-            }
-            Error::DriveMissing { .. } | Error::Drive { .. } => ErrorKind::Drive,
-            Error::Io { .. } => ErrorKind::Io,
-            Error::Poisoned { .. } | Error::OutcomeUnknown { .. } => ErrorKind::Uncertain,
-            Error::BlockingCall { .. } => ErrorKind::BlockingCall,
-            Error::Closed => ErrorKind::Closed,
-            Error::Forked => ErrorKind::Forked,
-            Error::Memory { .. }
-            | Error::MemoryKept { .. }
-            | Error::Random { .. }
-            | Error::Thread { .. }
-            | Error::Engine { .. }
-            | Error::Topology { .. }
-            | Error::Pins { .. }
-            | Error::PinnedSet { .. } => ErrorKind::Resources,
-            Error::NodeThread { .. } | Error::Panicked | Error::Other { .. } => ErrorKind::Other,
-            #[cfg(feature = "internals")]
-            Error::Tool { .. } => ErrorKind::Other,
-        }
-    }
-
-    /// The kernel's error number behind this error, if there is one. An open that finds no array has a number, too:
-    /// ENOENT for a missing directory, ENODATA for a directory without an array, ENODEV for a missing drive.
-    pub fn errno(&self) -> Option<i32> {
-        match self {
-            Error::NoDirectory { .. } => Some(libc::ENOENT),
-            Error::NoArray { .. } => Some(libc::ENODATA),
-            Error::DriveMissing { .. } => Some(libc::ENODEV),
-            Error::Io { source, .. } => number(source),
-            Error::Other { source } => number(source),
-            Error::Memory { source, .. }
-            | Error::MemoryKept { source }
-            | Error::Random { source }
-            | Error::Thread { source, .. }
-            | Error::Engine { source, .. }
-            | Error::Topology { source } => source.raw_os_error(),
-            Error::OutcomeUnknown { source, .. } | Error::PinnedSet { source: Some(source), .. } => source.errno(),
-            _ => None,
-        }
     }
 }
 
@@ -523,34 +453,6 @@ impl Error {
     }
 }
 
-/// Wraps the error, for `downcast` or [`Error::from`], with its errno ([`Error::errno`]).
-impl From<Error> for io::Error {
-    fn from(error: Error) -> io::Error {
-        let kind = match &error {
-            Error::Io { source, .. } | Error::Other { source } => source.kind(),
-            Error::PartCut { .. } | Error::FileCut { .. } => io::ErrorKind::UnexpectedEof,
-            Error::Memory { .. } => io::ErrorKind::OutOfMemory,
-            error => match error.kind() {
-                ErrorKind::NotFound => io::ErrorKind::NotFound,
-                ErrorKind::AlreadyExists => io::ErrorKind::AlreadyExists,
-                ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
-                ErrorKind::Corrupt => io::ErrorKind::InvalidData,
-                ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
-                ErrorKind::InUse => io::ErrorKind::ResourceBusy,
-                _ => io::ErrorKind::Other,
-            },
-        };
-        io::Error::new(kind, error)
-    }
-}
-
-/// Unwraps an error of this crate from an [`io::Error`], or wraps another error as [`Error::Other`].
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Error {
-        error.downcast().unwrap_or_else(|source| Error::Other { source })
-    }
-}
-
 /// Whether an errno means that the process or the machine lacks descriptors or memory at this moment. That is no fault
 /// of a drive, and a later try may succeed.
 pub(crate) fn passes(errno: i32) -> bool {
@@ -583,19 +485,14 @@ mod tests {
         assert_eq!(Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::EINTR)).advice(), None);
     }
 
-    /// An error that is wrapped in an `io::Error` and unwrapped is unchanged, with its errno.
+    /// Tests and `main` print an error by its `Debug`: the text with the advice, and the parts in the long form.
     #[test]
-    fn errors_pass_through_io() {
-        let full = || Error::io("write", "/d/f", io::Error::from_raw_os_error(libc::ENOSPC));
-        let packed = io::Error::from(full());
-        assert_eq!(packed.kind(), io::ErrorKind::StorageFull);
-        let back = Error::from(packed);
-        assert_eq!(
-            (back.to_string(), back.errno(), back.kind()),
-            (full().to_string(), Some(libc::ENOSPC), ErrorKind::Io)
-        );
-        let other = Error::from(io::Error::from_raw_os_error(libc::EPIPE));
-        assert!(matches!(&other, Error::Other { .. }) && other.errno() == Some(libc::EPIPE), "{other:?}");
-        assert_eq!(io::Error::from(other).kind(), io::ErrorKind::BrokenPipe);
+    fn debug_is_the_text() {
+        let missing = Error::io("open", "/d/f", io::Error::from_raw_os_error(libc::ENOENT));
+        assert_eq!(format!("{missing:?}"), missing.to_string());
+        let long = format!("{missing:#?}");
+        for part in ["NotFound", "cannot open /d/f", "check the path", "2,", "Os {"] {
+            assert!(long.contains(part), "{part}: {long}");
+        }
     }
 }

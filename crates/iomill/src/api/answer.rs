@@ -17,11 +17,9 @@ use crate::sys::events::Span;
 ///
 /// The call has begun when the future exists, and continues if the future is dropped. Neither the call that makes the
 /// future nor a poll waits for a drive: threads of the array wait.
-#[derive(Debug)]
 #[must_use = "the call continues, but its result and its errors are lost"]
 pub struct Answer<T>(State<T>);
 
-#[derive(Debug)]
 enum State<T> {
     /// The result, until it is taken.
     Now(Option<Result<T>>),

@@ -33,7 +33,7 @@ use crate::sys::events;
 /// open for reading opens again by itself in the child, and so do its files. The child's cache has the parent's size
 /// divided by the number of CPUs. In the child `stat`, `list` and `open_file` work, and the other calls are errors.
 /// Pins from before the fork keep their bytes.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Array {
     /// Taken out when this is dropped.
     pub(super) inner: ManuallyDrop<Arc<ArrayInner>>,
@@ -64,12 +64,6 @@ pub(crate) struct ArrayInner {
     pub files: OpenFiles,
     /// The array that a forked child opens in place of this one.
     pub(super) again: Again<Array>,
-}
-
-impl std::fmt::Debug for ArrayInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ArrayInner").field("catalog", &self.catalog).finish_non_exhaustive()
-    }
 }
 
 impl Array {
@@ -458,7 +452,7 @@ impl ArrayInner {
     }
 
     /// The directories of the drives.
-    fn locations(&self) -> Vec<PathBuf> {
+    pub(super) fn locations(&self) -> Vec<PathBuf> {
         self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned()).collect()
     }
 

@@ -15,7 +15,6 @@ use crate::sys::process::Home;
 
 /// Page-aligned memory, registered with the engines of an array or a runtime if limits allow. Calls on files of that
 /// array or runtime take any slice of the buffer. Whole pages are fastest.
-#[derive(Debug)]
 pub struct Buffer {
     memory: PageBuf,
     home: Home,

@@ -43,7 +43,6 @@ const SMALL_MAX_BYTES: u64 = 64 << 10;
 ///
 /// If a draft is dropped without a name, its space is free once the last handle of its file is dropped. After a crash,
 /// the next opening of the array for writing frees the space of drafts.
-#[derive(Debug)]
 pub struct Draft {
     /// Dropped before the array.
     file: File,

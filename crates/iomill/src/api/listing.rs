@@ -39,7 +39,7 @@ const BATCH: usize = 256;
 /// An item is an error if the array is closed, if an earlier change of the catalog has failed on all its drives
 /// ([`Error::ReadOnly`](crate::Error::ReadOnly)), and in a forked child if the array is open for writing. An error ends
 /// the iteration. [`Listing::names`] collects all names.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a listing does nothing until it is read"]
 pub struct Listing {
     source: Source,
@@ -50,7 +50,16 @@ pub struct Listing {
     batch: vec::IntoIter<Found>,
 }
 
-#[derive(Clone, Debug)]
+impl std::fmt::Debug for Listing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Listing")
+            .field("prefix", &self.prefix)
+            .field("delimiter", &self.delimiter)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
 enum Source {
     Array(Array),
     Peek(Arc<Catalog>),

@@ -25,7 +25,7 @@
 //! - `info.rs`, `peek.rs`: the description of an array, with its lock and without. `check.rs`, `scrub.rs`: checks of
 //!   the catalog and of the data. `by_hand.rs`: the catalog as text.
 //! - `child.rs`: the handles that a forked child opens in place of its parent's.
-//! - `traits.rs`: checks by the compiler that public types are Send, Sync and Unpin.
+//! - `traits.rs`, `debug.rs`: checks by the compiler that public types are Send, Sync and Unpin; short `Debug` forms.
 //!
 //! # Three forms of one call
 //!
@@ -125,6 +125,7 @@ mod change;
 mod check;
 mod child;
 mod cursor;
+mod debug;
 mod draft;
 #[cfg(all(test, not(iomill_models)))]
 mod durable_tests;

@@ -13,7 +13,6 @@ use crate::error::Result;
 use crate::exec::pools::check_may_block;
 
 /// A snapshot of an array's catalog. It gives no access to data, and changes nothing.
-#[derive(Debug)]
 pub struct Peek {
     catalog: Arc<Catalog>,
     options: ArrayOptions,

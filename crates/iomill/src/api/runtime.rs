@@ -57,7 +57,7 @@ static FIRST: OnceLock<(Home, ArrayOptions)> = OnceLock::new();
 /// until its last clone and its last file are dropped. A forked child has a shared runtime of its own, with a cache of
 /// the parent's size divided by the number of CPUs. Files that the parent has open for reading are opened again in the
 /// child.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Runtime {
     /// Taken out when this is dropped.
     inner: ManuallyDrop<Arc<RuntimeInner>>,
@@ -192,9 +192,9 @@ pub(super) struct RuntimeInner {
     again: Again<Runtime>,
 }
 
-impl std::fmt::Debug for RuntimeInner {
+impl std::fmt::Debug for Runtime {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RuntimeInner").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("Runtime").field("is_shared", &self.inner.is_shared).finish_non_exhaustive()
     }
 }
 

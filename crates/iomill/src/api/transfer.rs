@@ -17,11 +17,9 @@ use crate::sys::process::Home;
 /// the buffer and a number of bytes. An error returns the buffer, too ([`Failed`]).
 ///
 /// The call has begun when the future exists, and continues if the future is dropped.
-#[derive(Debug)]
 #[must_use = "the call continues, but its errors are lost"]
 pub struct Transfer<B, T = B>(State<B, T>);
 
-#[derive(Debug)]
 enum State<B, T> {
     /// The result, until it is taken.
     Now(Option<T>),

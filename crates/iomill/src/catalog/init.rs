@@ -234,11 +234,10 @@ fn refuse_drives_in_use(fses: &[Arc<dyn DriveFs>]) -> Result<()> {
         if let Some(label) = label
             && !unfinished.contains(&label.array)
         {
-            return Err(Error::drive(
-                fs.location(),
-                format!("it is drive {} of array {} already", label.index, label.array),
-            )
-            .advise("open that array, or remove its directory `iomill` with all that the array holds"));
+            let why = format!("it is drive {} of array {} already", label.index, label.array);
+            let advice = "open that array. If it is not needed any more, remove the directory `iomill` here: that destroys \
+                          all files of the array";
+            return Err(Error::array_exists(fs.location(), why).advise(advice));
         }
         for dir in [LOG, PARTS, SHARED] {
             if dir == LOG && label.is_some() {

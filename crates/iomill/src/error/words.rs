@@ -2,6 +2,7 @@
 //! the kinds of errors (`error`).
 
 use std::borrow::Cow;
+use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
@@ -12,6 +13,7 @@ impl Error {
     pub fn advice(&self) -> Option<Cow<'_, str>> {
         let fixed = match self {
             Error::NoArray { advice, .. }
+            | Error::ArrayExists { advice, .. }
             | Error::DriveMissing { advice, .. }
             | Error::Drive { advice, .. }
             | Error::Corrupt { advice, .. }
@@ -77,6 +79,7 @@ impl Error {
             ),
             Error::NoDirectory { path } => write!(f, "drive {}: there is no such directory", path.display()),
             Error::NoArray { path, why, .. }
+            | Error::ArrayExists { path, why, .. }
             | Error::DriveMissing { path, why, .. }
             | Error::Drive { path, why, .. } => write!(f, "drive {}: {why}", path.display()),
             Error::Corrupt { path, why, .. } => write!(f, "{}: {why}", path.display()),
@@ -151,6 +154,22 @@ impl fmt::Display for Error {
             Some(advice) => write!(f, "; {advice}"),
             None => Ok(()),
         }
+    }
+}
+
+/// The text, as `Display` prints it. The long form `{:#?}` has the parts by their names. It prints no fields of variants:
+/// a derived form would be a second list of all variants, and the text has their values.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
+        f.debug_struct("Error")
+            .field("kind", &self.kind())
+            .field("errno", &self.errno())
+            .field("text", &format_args!("{self}"))
+            .field("source", &self.source())
+            .finish()
     }
 }
 

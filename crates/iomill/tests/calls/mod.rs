@@ -12,6 +12,7 @@ mod counters;
 pub mod disks;
 mod drafts;
 mod edges;
+mod errors;
 mod futures;
 mod gathers;
 mod listing;

@@ -324,6 +324,8 @@ fn what_is_no_plain_file_is_refused() {
         let error = PlainOptions::new().open(path).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(says) && text.contains(path.to_str().unwrap()), "{text}");
+        let is_missing = error.errno() == Some(libc::ENOENT);
+        assert_eq!(error.kind() == iomill::ErrorKind::NotFound, is_missing, "{text}");
         std::io::Error::from(error).kind()
     };
     use std::io::ErrorKind;

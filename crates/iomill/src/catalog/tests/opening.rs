@@ -20,6 +20,7 @@ fn drive_error(result: Result<Catalog>) -> (String, String) {
         Err(Error::NoDirectory { path }) => (path.display().to_string(), "there is no such directory".to_owned()),
         Err(
             Error::Drive { path, why, advice, .. }
+            | Error::ArrayExists { path, why, advice, .. }
             | Error::NoArray { path, why, advice, .. }
             | Error::DriveMissing { path, why, advice, .. },
         ) => (path.display().to_string(), format!("{why}; {advice}")),

@@ -73,8 +73,8 @@ fn an_array_on_real_directories() {
     let locked = Catalog::open(&machine(), &places[1..2], OpenMode::Reader).unwrap_err();
     assert!(matches!(locked, Error::Locked { holder: Some(_), .. }) && locked.to_string().contains("by this process"));
     drop(catalog);
-    let twice = Catalog::create(&machine(), &places, &[], None).unwrap_err().to_string();
-    assert!(twice.contains("already"), "{twice}");
+    let twice = Catalog::create(&machine(), &places, &[], None).unwrap_err();
+    assert!(matches!(twice, Error::ArrayExists { .. }) && twice.to_string().contains("already"), "{twice}");
     // The whole array moves, under another path and through a symbolic link.
     let moved = dir.path().join("moved");
     std::fs::create_dir(&moved).unwrap();

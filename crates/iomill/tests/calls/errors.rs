@@ -1,0 +1,47 @@
+//! What a program sees of an error: its kind, and the text of `{:?}`; and the `Debug` forms of handles.
+
+use iomill::{Array, ArrayOptions, Error, ErrorKind, FileOptions};
+
+use super::small::drives;
+
+/// A second array on the same drives is refused, and the first one stays.
+#[test]
+fn a_drive_of_an_array_is_refused_as_existing() {
+    let (_dir, drives) = drives(2);
+    Array::create(&drives).unwrap().close().unwrap();
+    let error = Array::create(&drives).unwrap_err();
+    assert!(matches!(error, Error::ArrayExists { .. }), "{error}");
+    assert_eq!((error.kind(), error.errno()), (ErrorKind::AlreadyExists, Some(libc::EEXIST)));
+    let text = error.to_string();
+    let (open, remove) = (text.find("open that array").unwrap(), text.find("remove the directory").unwrap());
+    assert!(open < remove && text[remove..].contains("destroys all files"), "{text}");
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::AlreadyExists);
+    Array::open(&drives[0]).unwrap().close().unwrap();
+}
+
+/// The error of a `main` and of `unwrap` is for people.
+#[test]
+fn debug_forms_are_short() {
+    let (_dir, drives) = drives(2);
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create(&drives).unwrap();
+    let missing = array.open_file("none").unwrap_err();
+    assert_eq!(format!("{missing:?}"), missing.to_string());
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
+    assert_eq!(format!("{file:?}"), "File { name: \"f\", .. }");
+    let id = array.info().unwrap().id;
+    assert_eq!(format!("{array:?}"), format!("Array {{ id: {id:?}, drives: {drives:?}, .. }}"));
+    let draft = array.draft(&FileOptions::new()).unwrap();
+    let forms = [
+        format!("{draft:?}"),
+        format!("{:?}", array.buffer(4096).unwrap()),
+        format!("{:?}", array.list("")),
+        format!("{:?}", file.cursor()),
+        format!("{:?}", array.open_file_async("f")),
+        format!("{:?}", file.read_at_async(vec![0; 10], 0)),
+        format!("{:?}", iomill::Runtime::shared().unwrap()),
+    ];
+    for form in forms {
+        let is_short = form.len() < 100 && !form.contains("ManuallyDrop") && !form.contains("Inner");
+        assert!(is_short, "{form}");
+    }
+}
