@@ -139,14 +139,15 @@ pub enum Error {
         offset: u64,
     },
 
-    /// Another process uses the array.
+    /// A process uses the array: mostly this one, where a handle of the array or of one of its files still lives. A
+    /// future that has not ended is such a handle, too.
     #[non_exhaustive]
     Locked {
-        /// The drive that the other process has locked.
+        /// The drive that the process has locked.
         path: PathBuf,
         /// The number of the process that has locked it, if the kernel shows it. It may be this process.
         holder: Option<u32>,
-        /// The refused operation, such as `it was to be opened for writing`.
+        /// The refused operation, such as `opened for writing`.
         wanted: &'static str,
     },
 

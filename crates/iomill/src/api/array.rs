@@ -165,7 +165,7 @@ impl Array {
             Ok(here) => here,
             Err(error) => return Answer::now(Err(error)),
         };
-        match here.inner.open_at_once(name) {
+        match here.open_at_once(name) {
             Ok(None) => {
                 let name = name.to_owned();
                 here.open_later(move |array| array.inner.open_file(&name))
@@ -173,6 +173,11 @@ impl Array {
             Ok(Some(file)) => Answer::now(Ok(file)),
             Err(error) => Answer::now(Err(error)),
         }
+    }
+
+    /// `open_file` where it takes no call of the system and waits for no other thread. `None` where it may.
+    pub(super) fn open_at_once(&self, name: &str) -> Result<Option<File>> {
+        self.inner.open_at_once(name)
     }
 
     /// Opens a file if its name has this version ([`FileStat`]), so that the result of an earlier [`Array::stat`] is
@@ -395,13 +400,17 @@ impl ArrayOptions {
     /// Opens the array of these drives, or makes a new one if none of them belongs to an array.
     ///
     /// A directory on the file system of `/` may be the mount point of a drive that is not mounted. So a new array is
-    /// made only if no directory is on that file system. Otherwise [`Error::NoArray`] names the directory;
-    /// [`ArrayOptions::create`] makes an array there all the same. It is an error if some of the drives belong to an
-    /// array and others do not.
+    /// made only if no directory is on that file system. Otherwise [`Error::NoArray`] names the directory. On a machine
+    /// with one disk [`ArrayOptions::on_root`] allows it. It is an error if some of the drives belong to an array and
+    /// others do not.
     ///
     /// ```no_run
     /// # fn main() -> iomill::Result<()> {
     /// let array = iomill::Array::open_or_create(["/mnt/ssd0", "/mnt/ssd1"])?;
+    ///
+    /// // On the only disk of a laptop, below the present directory.
+    /// std::fs::create_dir_all("drive")?;
+    /// let array = iomill::ArrayOptions::new().on_root(true).open_or_create(["drive"])?;
     /// # Ok(()) }
     /// ```
     pub fn open_or_create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
@@ -416,7 +425,7 @@ impl ArrayOptions {
     ) -> Result<Array> {
         check_may_block("open_or_create")?;
         let drives: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
-        match Catalog::are_new(&*self.platform, &drives)? {
+        match Catalog::are_new(&*self.platform, &drives, self.on_root)? {
             true => Array::create_with(self, drives, options),
             false => Array::open_with(self, drives),
         }

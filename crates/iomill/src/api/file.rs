@@ -278,14 +278,14 @@ impl File {
     /// all drives busy. A row past the end of the file is an error.
     pub fn read_many(&self, out: &mut [u8], offsets: &[u64], row_len: usize) -> Result<()> {
         check_sizes(offsets.len().checked_mul(row_len), out.len(), "out")?;
-        self.here()?.gather_ranges("read_many", offsets.iter().map(|&offset| (offset, row_len)), out)
+        self.here()?.gather_ranges(("read_many", "row"), offsets.iter().map(|&offset| (offset, row_len)), out)
     }
 
     /// Gathers ranges, (offset, length) in bytes each, one after the other into `out`. The length of `out` is the sum
     /// of their lengths. A range past the end of the file is an error.
     pub fn read_ranges(&self, out: &mut [u8], ranges: &[(u64, usize)]) -> Result<()> {
         check_sizes(sum_of_lengths(ranges), out.len(), "out")?;
-        self.here()?.gather_ranges("read_ranges", ranges.iter().copied(), out)
+        self.here()?.gather_ranges(("read_ranges", "range"), ranges.iter().copied(), out)
     }
 
     /// Scatters rows of one length: writes `bytes[i * row_len..][..row_len]` at `offsets[i]`. If rows overlap, a page
@@ -463,11 +463,11 @@ impl File {
 
     fn gather_ranges(
         &self,
-        call: &'static str,
+        (call, noun): (&'static str, &'static str),
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
         out: &mut [u8],
     ) -> Result<()> {
-        self.gather_into(call, || self.state.file.check_within(ranges.clone()), ranges.clone(), out)
+        self.gather_into(call, || self.state.file.check_within(noun, ranges.clone()), ranges.clone(), out)
     }
 
     /// Reads ranges, (offset, length) in bytes each, into `out`. The length of `out` is the sum of their lengths.

@@ -163,12 +163,12 @@ impl File {
     /// dropped, the read continues.
     pub fn read_many_async<B: IoBuffer>(&self, out: B, offsets: &[u64], row_len: usize) -> Transfer<B> {
         let needed = offsets.len().checked_mul(row_len);
-        self.begin_read(out, needed, offsets.iter().map(|&offset| (offset, row_len)))
+        self.begin_read("row", out, needed, offsets.iter().map(|&offset| (offset, row_len)))
     }
 
     /// [`File::read_ranges`] as a future, like [`File::read_many_async`].
     pub fn read_ranges_async<B: IoBuffer>(&self, out: B, ranges: &[(u64, usize)]) -> Transfer<B> {
-        self.begin_read(out, sum_of_lengths(ranges), ranges.iter().copied())
+        self.begin_read("range", out, sum_of_lengths(ranges), ranges.iter().copied())
     }
 
     /// [`File::read_ranges_async`] into new memory. Each range is an offset and a length in bytes. The future resolves
@@ -186,13 +186,14 @@ impl File {
 
     fn begin_read<B: IoBuffer>(
         &self,
+        noun: &str,
         mut out: B,
         needed: Option<usize>,
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
     ) -> Transfer<B> {
         let file = check_sizes(needed, out.memory().len(), "out").and_then(|()| self.here());
         match file {
-            Ok(file) => file.begin_gather(out, ranges.clone(), || file.state.file.check_within(ranges.clone())),
+            Ok(file) => file.begin_gather(out, ranges.clone(), || file.state.file.check_within(noun, ranges.clone())),
             Err(error) => Transfer::failed(error, out),
         }
     }

@@ -35,6 +35,7 @@ pub struct ArrayOptions {
     pub(super) platform: Arc<dyn Platform>,
     pub(super) read_only: bool,
     pub(super) sync_changes: bool,
+    pub(super) on_root: bool,
     pub(super) engine: Option<EngineKind>,
     /// The option as given; `depth_of` is the depth in force.
     pub(super) depth: Option<u32>,
@@ -57,6 +58,7 @@ impl ArrayOptions {
             platform: Arc::new(RealPlatform::default()),
             read_only: false,
             sync_changes: true,
+            on_root: false,
             engine: None,
             depth: None,
             profile: None,
@@ -82,6 +84,16 @@ impl ArrayOptions {
     /// file is free when the deletion is durable.
     pub fn sync_changes(mut self, sync_changes: bool) -> Self {
         self.sync_changes = sync_changes;
+        self
+    }
+
+    /// Whether [`open_or_create`](ArrayOptions::open_or_create) may make an array on the file system of `/`. By default
+    /// it may not. A mount point without its drive is an empty directory on that file system: a new array there would
+    /// look like the old one without its files, fill the disk of the system, and be hidden by the next mount. Switch
+    /// this on for directories that are not mount points, as on a machine with one disk. An array that exists is opened
+    /// anywhere, and [`create`](ArrayOptions::create) makes one anywhere.
+    pub fn on_root(mut self, on_root: bool) -> Self {
+        self.on_root = on_root;
         self
     }
 

@@ -78,7 +78,8 @@ impl Rows {
     fn refuse(self, position: usize, id: &dyn Display, name: &str, count: u64) -> Error {
         let Rows { len, base } = self;
         let what = format!("row {id} at position {position}");
-        Error::invalid(what, format!("{name:?} has {count} rows of {len} bytes from offset {base} on, from row 0"))
+        let rows = if count == 1 { "row" } else { "rows" };
+        Error::invalid(what, format!("{name:?} has {count} {rows} of {len} bytes from offset {base} on, the first is row 0"))
     }
 }
 
@@ -131,7 +132,7 @@ mod tests {
         let error = says(rows.check(&[0i64, -1], "f", 1 << 40));
         assert!(error.contains("row -1 at position 1"), "{error}");
         let error = says(rows.check(&[0u64, 1, u64::MAX], "f", 100 + 512 + 511));
-        assert!(error.contains("row 1 at position 1") && error.contains("\"f\" has 1 rows of 512 bytes"), "{error}");
+        assert!(error.contains("row 1 at position 1") && error.contains("\"f\" has 1 row of 512 bytes"), "{error}");
         assert_eq!(rows.places(&[3usize]).next(), Some((1636, 512)));
         assert!(rows.check(&[i32::MIN], "f", u64::MAX).is_err());
         assert!(rows.check(&[0i32], "f", 7).is_err(), "the file ends before the base");

@@ -423,7 +423,7 @@ fn remake_locks(platform: &dyn Platform, starts: &[PathBuf], report: &mut Report
     for drive in &drives {
         let fs = &drive.fs;
         if let Some(holder) = take_directory(platform, &**fs, Lock::Exclusive)? {
-            let (path, wanted) = (fs.location().to_owned(), "it was to be repaired");
+            let (path, wanted) = (fs.location().to_owned(), "repaired");
             return Err(Error::Locked { path, holder: holder.process(), wanted });
         }
         held.0.push(Arc::clone(fs));

@@ -103,8 +103,8 @@ fn has_array(platform: &dyn Platform, path: &Path) -> Result<bool> {
 
 /// Whether the drives are to become a new array: none of them has an array. Where one has, the array is to be opened,
 /// and a drive that is missing is missed then. An error if a directory may be the empty mount point of a drive that is
-/// not mounted.
-pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<bool> {
+/// not mounted, unless `on_root`.
+pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf], on_root: bool) -> Result<bool> {
     for path in drives {
         if has_array(platform, path)? {
             return Ok(false);
@@ -112,11 +112,12 @@ pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<boo
     }
     for path in drives {
         match platform.footing(path) {
+            Ok(Footing::Root) if on_root => {}
             Ok(Footing::Drive) => {}
             Ok(Footing::Root) => {
                 let why = "no array has a drive here, and the directory is on the file system of `/`, as the mount point of a drive \
                            that is not mounted";
-                let advice = "mount the drive; if this directory is its place, make the array with `Array::create`";
+                let advice = "mount the drive; if the array is to be on the disk of `/`, allow that by `ArrayOptions::on_root`";
                 return Err(Error::no_array(path, why).advise(advice));
             }
             Err(error) => return Err(Error::io("examine", path, error)),
@@ -160,13 +161,10 @@ impl Search<'_> {
     fn take_starts(&mut self) -> Result<Id> {
         let mut array: Option<(Id, PathBuf)> = None;
         for path in self.starts {
-            let fs = attach(self.platform, path, false)?;
+            let fs = attach(self.platform, path, false).map_err(|error| self.beside_drives(error))?;
             let (label, signed) = read_label(&fs, self.signature)?.ok_or_else(|| {
-                Error::no_array(
-                    path,
-                    "no array has a drive here (it has no label: its making may have been interrupted)",
-                )
-                .advise("make one")
+                let why = "no array has a drive here (it has no label: its making may have been interrupted)";
+                self.beside_drives(Error::no_array(path, why).advise("make one"))
             })?;
             let (id, first) = array.get_or_insert_with(|| (label.array, path.clone()));
             if *id != label.array {
@@ -180,6 +178,19 @@ impl Search<'_> {
         array.map(|(id, _)| id).ok_or_else(|| {
             Error::invalid("drives", "they name no array").advise("name at least one drive of the array")
         })
+    }
+
+    /// The error of a directory without an array. If another directory of the list has one, a drive is missing: no new
+    /// array is to be made.
+    fn beside_drives(&self, error: Error) -> Error {
+        let Error::NoArray { path, why, .. } = &error else { return error };
+        let drive_of = |other: &&PathBuf| match self.look_at(other) {
+            Ok(Some(found)) => Some(format!("{} is drive {} of array {}", other.display(), found.label.index, found.label.array)),
+            _ => None,
+        };
+        let Some(other) = self.starts.iter().find_map(|other| drive_of(&other)) else { return error };
+        Error::no_array(path, format!("{why}, while {other}"))
+            .advise("mount the drive that belongs here, or name only directories of drives of that array")
     }
 
     /// Takes in a drive, unless another directory has its id already.
@@ -376,7 +387,8 @@ fn missing(listed: &LabelDrive, at_hint: Result<Option<FoundDrive>>) -> Error {
             "drive {} (id {}) of the array is missing; it was last seen here{instead}",
             listed.index, listed.id
         ),
-        advice: "mount it, or name its new place".into(),
+        advice: "mount it, or name its new place: `ArrayOptions::open_at` takes the present directories of the drives"
+            .into(),
     }
 }
 

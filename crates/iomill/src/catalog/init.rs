@@ -30,9 +30,9 @@ const WEIGHT_DEFAULT: u32 = 10;
 
 impl Catalog {
     /// Whether these drives are to become a new array, because none of them has one. An error if one of them may be an
-    /// empty mount point.
-    pub fn are_new(platform: &dyn Platform, drives: &[PathBuf]) -> Result<bool> {
-        are_new(platform, drives)
+    /// empty mount point, unless `on_root`.
+    pub fn are_new(platform: &dyn Platform, drives: &[PathBuf], on_root: bool) -> Result<bool> {
+        are_new(platform, drives, on_root)
     }
 
     /// Makes an array of the given drives, with one weight for each, or none for equal drives. The directories must

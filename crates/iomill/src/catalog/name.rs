@@ -59,7 +59,11 @@ fn fault_of(name: &str) -> Option<String> {
         return Some("names do not end with `/`".to_owned());
     }
     let bad = name.split('/').find(|component| matches!(*component, "" | "." | ".."))?;
-    Some(format!("{bad:?} cannot stand between slashes in a name"))
+    Some(match bad {
+        _ if bad == name => format!("{bad:?} names no file"),
+        "" => "it has two slashes in a row".to_owned(),
+        _ => format!("a part between slashes is not {bad:?}"),
+    })
 }
 
 /// Why `key` is not a valid key.

@@ -206,8 +206,8 @@ impl Locks {
         lock: Lock,
     ) -> Result<Locks> {
         let (access, wanted) = match lock {
-            Lock::Shared => (Access::READ, "it was to be opened for reading"),
-            Lock::Exclusive => (Access::WRITE, "it was to be opened for writing"),
+            Lock::Shared => (Access::READ, "opened for reading"),
+            Lock::Exclusive => (Access::WRITE, "opened for writing"),
         };
         let mut locks = Locks::default();
         for fs in drives {

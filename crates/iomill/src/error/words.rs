@@ -30,6 +30,9 @@ impl Error {
             }
             Error::FileCut { .. } => "open it again",
             Error::NoDirectory { .. } => "check the path, or make the directory and mount the drive there",
+            Error::Locked { holder: Some(holder), .. } if *holder == std::process::id() => {
+                "a handle of it still lives: call `Array::close`, or drop the array, its files and its futures"
+            }
             Error::Locked { .. } => "close it there first",
             Error::NotFound { .. } => "list the files to see their names",
             Error::Exists { .. } => "remove it first or choose another name",
@@ -89,7 +92,7 @@ impl Error {
                 path.display()
             ),
             Error::Locked { path, holder, wanted } => {
-                write!(f, "the array at {} is in use by {} ({wanted})", path.display(), user(holder))
+                write!(f, "the array at {} is in use by {}, so it cannot be {wanted}", path.display(), user(holder))
             }
             Error::NotFound { name } => write!(f, "no file named {name:?} in the array"),
             Error::Exists { name } => write!(f, "a file named {name:?} exists already"),

@@ -295,11 +295,11 @@ impl FileState {
     }
 
     /// Checks that every range, (offset, length) in bytes each, lies within the file.
-    pub fn check_within(&self, ranges: impl Iterator<Item = (u64, usize)>) -> Result<()> {
+    pub fn check_within(&self, noun: &str, ranges: impl Iterator<Item = (u64, usize)>) -> Result<()> {
         let len = self.len();
         for (index, (offset, range_len)) in ranges.enumerate() {
             if offset.checked_add(range_len as u64).is_none_or(|end| end > len) {
-                let what = format!("record {index} at offset {offset} of {range_len} bytes");
+                let what = format!("{noun} {index} at offset {offset} of {range_len} bytes");
                 return Err(Error::invalid(what, format!("file {:?} ends at {len}", self.name())));
             }
         }

@@ -259,7 +259,7 @@ impl Prepare<Buffers> for Batch {
         let write_end = self.write_end(file)?;
         let ranges = self.writes().map(|(offset, len)| offset..offset + len);
         let Some(entered) = by.enter_for(self.is_write().then_some(write_end), ranges)? else { return Ok(None) };
-        file.file.check_within(reads(&self.requests))?;
+        file.file.check_within("read", reads(&self.requests))?;
         // At this point an error of making engines still reaches the caller.
         let cell = file.exec().cell_for(by.class)?;
         let (buffers, reads, writes) = memory_of(std::mem::take(&mut self.requests))?;
@@ -467,7 +467,8 @@ impl Unread {
 
     fn check_within(&self, file: &OpenFile) -> Result<()> {
         let spans = self.spans.iter().map(|span| (span.offset(), usize::from(span.len)));
-        file.file.check_within(self.io_ranges.iter().map(|io_range| (io_range.offset, io_range.len)).chain(spans))
+        let rest = self.io_ranges.iter().map(|io_range| (io_range.offset, io_range.len)).chain(spans);
+        file.file.check_within("range", rest)
     }
 }
 

@@ -98,9 +98,9 @@ fn an_array_is_opened_or_made_but_not_where_a_drive_may_be_missing() {
         if std::fs::metadata(dir.path()).unwrap().dev() == root {
             let Err(error) = made else { panic!("{place} is on the file system of `/`") };
             assert!(matches!(error, Error::NoArray { .. }) && error.errno() == Some(libc::ENODATA), "{error}");
-            assert!(error.to_string().contains("not mounted"), "{error}");
+            assert!(error.to_string().contains("not mounted") && error.to_string().contains("on_root"), "{error}");
             assert_eq!(std::fs::read_dir(&drives[0]).unwrap().count(), 0);
-            Array::create(&drives).unwrap().close().unwrap();
+            ArrayOptions::new().on_root(true).open_or_create(&drives).unwrap().close().unwrap();
         } else {
             made.unwrap().close().unwrap();
             let new = ["c", "d"].map(|name| dir.path().join(name));
@@ -124,11 +124,16 @@ fn an_array_is_opened_or_made_but_not_where_a_drive_may_be_missing() {
         std::fs::create_dir_all(dir.path().join("deep/er")).unwrap();
         std::fs::rename(&drives[1], dir.path().join("deep/er/away")).unwrap();
         std::fs::create_dir(&drives[1]).unwrap();
-        let Err(error) = Array::open_or_create(&drives) else { panic!("a drive is missing") };
-        assert!(matches!(&error, Error::NoArray { path, .. } if *path == drives[1]), "{error}");
+        for on_root in [false, true] {
+            let error = ArrayOptions::new().on_root(on_root).open_or_create(&drives).unwrap_err();
+            assert!(matches!(&error, Error::NoArray { path, .. } if *path == drives[1]), "{error}");
+            let says = format!("while {} is drive 0 of array", drives[0].display());
+            assert!(error.to_string().contains(&says) && !error.to_string().contains("make"), "{error}");
+        }
         let Err(error) = Array::open_or_create([&drives[0]]) else { panic!("a drive is missing") };
         let is_known = matches!(&error, Error::DriveMissing { index: 1, path, .. } if *path == drives[1]);
         assert!(is_known && error.errno() == Some(libc::ENODEV), "{error}");
+        assert!(error.to_string().contains("`ArrayOptions::open_at`"), "{error}");
         assert_eq!(std::fs::read_dir(&drives[1]).unwrap().count(), 0);
     }
 }

@@ -135,7 +135,7 @@ fn errors_give_the_buffer_back() {
     let buffer = vec![5; 10];
     let place = buffer.as_ptr();
     let buffer = failed(run(file.read_many_async(buffer, &[0, 0], 6)), "take 12 bytes");
-    let buffer = failed(run(file.read_many_async(buffer, &[0, 64 * PAGE as u64], 5)), "record 1");
+    let buffer = failed(run(file.read_many_async(buffer, &[0, 64 * PAGE as u64], 5)), "row 1 at offset");
     let buffer = failed(run(file.read_rows_async(buffer, &[-1i64], 10, 0)), "row -1");
     let buffer = failed(run(file.write_at_async(buffer, u64::MAX - 3)), "offset");
     let buffer = failed(run(file.write_many_async(buffer, &[0], 11)), "take 11 bytes");

@@ -31,13 +31,14 @@ fn check<I: RowId + TryFrom<usize, Error: std::fmt::Debug>>(file: &File, all: &[
     }
     let ids: Vec<I> = [0, count - 1, count].map(|number| number.try_into().unwrap()).into();
     let mut out = vec![0; 3 * row_len];
+    let rows = if count == 1 { "row" } else { "rows" };
     let refused = |error: Error| {
         let text = error.to_string();
         assert!(
             matches!(error, Error::Invalid { .. }) && text.contains(&format!("row {count} at position 2")),
             "{text}"
         );
-        assert!(text.contains(&format!("has {count} rows of {row_len} bytes")), "{text}");
+        assert!(text.contains(&format!("has {count} {rows} of {row_len} bytes")), "{text}");
     };
     refused(file.read_rows(&mut out, &ids, row_len, base as u64).unwrap_err());
     refused(block_on(file.read_rows_async(out, &ids, row_len, base as u64)).unwrap_err().into());
@@ -51,7 +52,7 @@ fn check_all(file: &File, all: &[u8]) {
     check::<u32>(file, all, 512, 0);
     check::<i32>(file, all, 512, 0);
     let error = file.read_rows(&mut [0; 1024], &[3i64, -1], 512, 0).unwrap_err().to_string();
-    assert!(error.contains("row -1 at position 1") && error.contains("from row 0"), "{error}");
+    assert!(error.contains("row -1 at position 1") && error.contains("the first is row 0"), "{error}");
     let error = file.read_rows(&mut [0; 512], &[i32::MIN], 512, 0).unwrap_err().to_string();
     assert!(error.contains("row -2147483648 at position 0"), "{error}");
     assert!(file.read_rows(&mut [0; 512], &[u64::MAX], 512, 0).is_err());
