@@ -108,7 +108,7 @@ fn in_waker<F: Future + Send + 'static>(rig: &Rig, begin: impl FnOnce() -> F, ca
 type Call = fn(&Array, &File) -> Result<()>;
 
 /// All calls that wait for drives or for other threads.
-const BLOCKING: [(&str, Call); 42] = [
+const BLOCKING: [(&str, Call); 43] = [
     ("read_at", |_, file| file.read_at(&mut [0; 10], 0).map(drop)),
     ("write_at", |_, file| file.write_at(&[1; 10], 0)),
     ("read_vectored_at", |_, file| file.read_vectored_at(&mut [], 0).map(drop)),
@@ -130,6 +130,7 @@ const BLOCKING: [(&str, Call); 42] = [
     ("close", |_, file| file.clone().close()),
     ("pin", |_, file| file.pin(0).map(drop)),
     ("read_with", |_, file| file.read_with(0, 10, |_| ())),
+    ("read", |array, _| array.read("x").map(drop)),
     ("create_file", |array, _| array.create_file("new", &FileOptions::new()).map(drop)),
     ("open_file", |array, _| array.open_file("x").map(drop)),
     ("open_or_create_file", |array, _| array.open_or_create_file("new", &FileOptions::new()).map(drop)),

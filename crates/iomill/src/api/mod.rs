@@ -9,7 +9,7 @@
 //! - `names.rs`: create, delete, rename, attributes: as calls and as futures.
 //! - `answer.rs`, `transfer.rs`: the future of a call, without and with a buffer of the caller. `change.rs`: changes of
 //!   the catalog in steps.
-//! - `draft.rs`: drafts, `put` and `copy`.
+//! - `draft.rs`, `whole.rs`: drafts, `put` and `copy`; `read` of a whole file.
 //! - `listing.rs`: files by prefix, one after the other.
 //! - `file.rs`, `holes.rs`: the blocking calls of a `File`; which ranges of a file hold data.
 //! - `plain.rs`, `runtime.rs`: opening plain files, and the cache, engines and queues that they share.
@@ -149,6 +149,7 @@ mod setup;
 mod traits;
 mod transfer;
 mod tuning;
+mod whole;
 
 pub use crate::cache::policy::PolicyKind;
 pub use crate::catalog::{When, check_name};

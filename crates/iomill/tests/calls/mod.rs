@@ -32,6 +32,7 @@ mod rows;
 mod runtimes;
 mod small;
 mod stress;
+mod whole;
 
 use std::path::Path;
 
