@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use futures_util::TryStreamExt;
-use iomill::Array;
+use iomill::ArrayOptions;
 use iomill_object_store::v0_14::IomillStore;
 // Within this repository two versions are side by side. In a program of its own the crate is `object_store`.
 use object_store_0_14::{ObjectStore, ObjectStoreExt, path::Path};
@@ -17,12 +17,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     if drives.is_empty() {
         return Err("give one directory per drive".into());
     }
-    // `Array::open_or_create` is for mounted drives: it refuses directories on the file system of `/`, which may be mount
-    // points of drives that are missing.
-    let array = match Array::open(&drives[0]) {
-        Err(iomill::Error::NoArray { .. }) => Array::create(&drives)?,
-        opened => opened?,
-    };
+    // By default no array is made on the file system of `/`, where the mount points of missing drives are. Here the
+    // directories may be anywhere. A program for mounted drives calls `Array::open_or_create`.
+    let array = ArrayOptions::new().on_root(true).open_or_create(&drives)?;
     let store = IomillStore::array(array.clone());
 
     for table in 0..3_u8 {

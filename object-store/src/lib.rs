@@ -8,9 +8,13 @@
 //! use iomill_object_store::v0_14::IomillStore;
 //! use object_store_0_14::{ObjectStore, ObjectStoreExt, path::Path};
 //!
-//! let array = iomill::Array::open_or_create(["/mnt/ssd0", "/mnt/ssd1"])?; let store = IomillStore::array(array); let
-//! path = Path::from("tables/points"); store.put(&path, vec![7; 100_000].into()).await?; // One gather: all drives at
-//! once, and only the requested bytes. let parts = store.get_ranges(&path, &[0..512, 40_000..40_512]).await?;
+//! // One existing directory on each drive. On a machine with one disk: `ArrayOptions::new().on_root(true)`.
+//! let array = iomill::Array::open_or_create(["/mnt/ssd0", "/mnt/ssd1"])?;
+//! let store = IomillStore::array(array);
+//! let path = Path::from("tables/points");
+//! store.put(&path, vec![7; 100_000].into()).await?;
+//! // One gather: all drives at once, and only the requested bytes.
+//! let parts = store.get_ranges(&path, &[0..512, 40_000..40_512]).await?;
 //! assert_eq!(parts[1].len(), 512);
 //!
 //! // A tree of ordinary files, in place and for reading.
