@@ -111,6 +111,11 @@
 //!
 //! `docs/durability.md` has the promise of each call.
 
+// Rustdoc shows the methods of a type in the order of these modules: the calls that most programs use come first.
+mod rows;
+
+mod file;
+
 mod advise;
 mod answer;
 mod array;
@@ -129,7 +134,6 @@ mod debug;
 mod draft;
 #[cfg(all(test, not(iomill_models)))]
 mod durable_tests;
-mod file;
 mod file_options;
 mod future;
 mod holes;
@@ -142,7 +146,6 @@ mod pin;
 mod plain;
 mod position;
 mod profile;
-mod rows;
 mod runtime;
 mod scrub;
 mod setup;
