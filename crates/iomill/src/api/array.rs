@@ -67,12 +67,14 @@ pub(crate) struct ArrayInner {
 }
 
 impl Array {
-    /// Makes directories into the drives of a new array: [`ArrayOptions::create`] with the defaults.
+    /// Makes existing directories into the drives of a new array: [`ArrayOptions::create`] with the defaults, and its
+    /// errors.
     pub fn create<P: AsRef<Path>>(drives: impl IntoIterator<Item = P>) -> Result<Array> {
         ArrayOptions::new().create(drives)
     }
 
-    /// Opens the array that a drive belongs to: [`ArrayOptions::open`] with the defaults.
+    /// Opens the array that a drive belongs to, by one of its directories: [`ArrayOptions::open`] with the defaults, and
+    /// its errors.
     pub fn open(drive: impl AsRef<Path>) -> Result<Array> {
         ArrayOptions::new().open(drive)
     }
@@ -383,7 +385,16 @@ impl Ready {
 }
 
 impl ArrayOptions {
-    /// Makes directories into the drives of a new array, and opens it.
+    /// Makes directories into the drives of a new array, and opens it for writing.
+    ///
+    /// The directories must exist, one on each drive; their order is the order of the drives. They need not be empty:
+    /// the array keeps all its files in a new subdirectory `iomill` of each, and touches nothing else there. After an
+    /// error they are no array, unless it is [`Error::OutcomeUnknown`].
+    ///
+    /// # Errors
+    /// [`Error::NoDirectory`] for a directory that is missing, [`Error::ArrayExists`] for one that has a drive of an
+    /// array, [`Error::Drive`] for one that is named twice or holds another directory `iomill`, [`Error::Invalid`] for
+    /// options that do not fit, and [`Error::Io`] for an answer of the kernel.
     pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
         self.create_with(drives, &CreateOptions::new())
     }
@@ -432,6 +443,16 @@ impl ArrayOptions {
     }
 
     /// Opens the array that a drive belongs to. The drive's label names the other drives.
+    ///
+    /// A drive that is not where the label says is searched beside the others: where it would be if all drives had
+    /// moved together, and in the neighbouring directories and mount points. So an array may be moved or renamed as a
+    /// whole. An opening for writing then notes the new places in the labels of all drives ([`Array::notices`]). A
+    /// drive that is not found is [`Error::DriveMissing`]; [`ArrayOptions::open_at`] takes the places of all drives.
+    ///
+    /// # Errors
+    /// [`Error::NoDirectory`], [`Error::NoArray`] and [`Error::DriveMissing`] for what is not found, [`Error::Locked`]
+    /// if a process has the array open and one of the two would write, [`Error::Drive`] and [`Error::Corrupt`] for a
+    /// drive that is not as the others say, [`Error::Invalid`] for options that do not fit.
     pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
         check_may_block("open")?;
         Array::open_with(self, vec![drive.as_ref().to_owned()])

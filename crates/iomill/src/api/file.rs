@@ -24,11 +24,14 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// An open file of an array, or an open plain file ([`PlainOptions`](super::PlainOptions)). Clones are handles of the
 /// same file. All calls may be mixed, from any number of threads.
 ///
-/// Arguments have one order in all calls, as in [`std::os::unix::fs::FileExt`]: memory, offsets, lengths, function.
-/// Offsets and lengths are in bytes.
+/// Arguments are in the order of [`std::os::unix::fs::FileExt`]: the memory first, then the places (offsets, ranges or
+/// numbers of rows), then a length, then a function. Calls on rows by numbers end with the offset of row 0. Offsets and
+/// lengths are in bytes.
 ///
-/// Reads past the end are short, writes past the end extend the file, holes read as zero. Any offset, length and memory
-/// works. Whole 4,096-byte pages at page offsets are fastest. If overlapping calls run at the same time, a page may
+/// Reads of one range are short at the end of the file: `read_at`, `read_vectored_at`, `read_at_then`, `read_with`,
+/// their futures, and cursors. Reads of many ranges, pins and `submit` return [`Error::Invalid`] for a range past the
+/// end. So does each call for a range past [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES). Writes past the end extend the
+/// file, and holes read as zero. Any offset, length and memory works. Whole 4,096-byte pages at page offsets are fastest. If overlapping calls run at the same time, a page may
 /// have the bytes of any of them. With a page cache it has the bytes of one call as a whole. Without a cache, and with
 /// the engine `mmap`, a read may return bytes of both.
 ///

@@ -171,8 +171,9 @@ impl File {
         self.begin_read("range", out, sum_of_lengths(ranges), ranges.iter().copied())
     }
 
-    /// [`File::read_ranges_async`] into new memory. Each range is an offset and a length in bytes. The future resolves
-    /// to the bytes of all ranges, one after the other. A range past the end of the file is an error.
+    /// [`File::read_ranges`] as a future that reads into new memory, where [`File::read_ranges_async`] reads into a
+    /// buffer of the caller. Each range is an offset and a length in bytes. The future resolves to the bytes of all
+    /// ranges, one after the other. A range past the end of the file is an error.
     pub fn gather_async(&self, ranges: &[(u64, usize)]) -> Answer<Vec<u8>> {
         let Some(len) = sum_of_lengths(ranges) else {
             let error = Error::invalid("the ranges of a gather", "together they are longer than the address space");

@@ -148,7 +148,8 @@ pub struct FileStat {
     pub key: u64,
     /// Its parts, in the order of `drives`, each with its least length in bytes for the file's length. With the hash
     /// layout parts have gaps, so their lengths add up to more than that of the file. The bytes of a small file are in
-    /// a part that it shares with other files.
+    /// a part that it shares with other files. A path need not exist: a file makes a part when it first needs it, and a
+    /// small file has no parts of its own.
     pub parts: Vec<(PathBuf, u64)>,
     /// The version of the name. No two files of an array have the same version, so a later file of this name has
     /// another one.

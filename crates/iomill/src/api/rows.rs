@@ -79,7 +79,10 @@ impl Rows {
         let Rows { len, base } = self;
         let what = format!("row {id} at position {position}");
         let rows = if count == 1 { "row" } else { "rows" };
-        Error::invalid(what, format!("{name:?} has {count} {rows} of {len} bytes from offset {base} on, the first is row 0"))
+        Error::invalid(
+            what,
+            format!("{name:?} has {count} {rows} of {len} bytes from offset {base} on, the first is row 0"),
+        )
     }
 }
 

@@ -52,7 +52,7 @@ impl Severity {
     }
 }
 
-/// A problem.
+/// A fault that [`Array::check`](crate::Array::check) has found: its place, how bad it is, and what to do.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Problem {

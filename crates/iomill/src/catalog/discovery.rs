@@ -117,7 +117,8 @@ pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf], on_root: bool
             Ok(Footing::Root) => {
                 let why = "no array has a drive here, and the directory is on the file system of `/`, as the mount point of a drive \
                            that is not mounted";
-                let advice = "mount the drive; if the array is to be on the disk of `/`, allow that by `ArrayOptions::on_root`";
+                let advice =
+                    "mount the drive; if the array is to be on the disk of `/`, allow that by `ArrayOptions::on_root`";
                 return Err(Error::no_array(path, why).advise(advice));
             }
             Err(error) => return Err(Error::io("examine", path, error)),
@@ -185,7 +186,9 @@ impl Search<'_> {
     fn beside_drives(&self, error: Error) -> Error {
         let Error::NoArray { path, why, .. } = &error else { return error };
         let drive_of = |other: &&PathBuf| match self.look_at(other) {
-            Ok(Some(found)) => Some(format!("{} is drive {} of array {}", other.display(), found.label.index, found.label.array)),
+            Ok(Some(found)) => {
+                Some(format!("{} is drive {} of array {}", other.display(), found.label.index, found.label.array))
+            }
             _ => None,
         };
         let Some(other) = self.starts.iter().find_map(|other| drive_of(&other)) else { return error };

@@ -62,7 +62,7 @@ fn fault_of(name: &str) -> Option<String> {
     Some(match bad {
         _ if bad == name => format!("{bad:?} names no file"),
         "" => "it has two slashes in a row".to_owned(),
-        _ => format!("a part between slashes is not {bad:?}"),
+        _ => format!("a part between slashes cannot be {bad:?}"),
     })
 }
 
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn messages_show_what_offends_and_stay_short() {
         let message = check_name("a/../b").unwrap_err().to_string();
-        assert!(message.contains(r#""a/../b""#) && message.contains(r#"".." cannot"#), "{message}");
+        assert!(message.contains(r#""a/../b""#) && message.contains(r#"cannot be "..""#), "{message}");
         assert!(check_name(&"ü/".repeat(2000)).unwrap_err().to_string().len() < 300);
         assert!(check_attribute_key("").is_err() && check_attribute_key("a\tb").is_err());
         assert!(check_attribute_key(&"k".repeat(101)).is_err() && check_attribute_key("k").is_ok());

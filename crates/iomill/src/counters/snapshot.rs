@@ -12,7 +12,8 @@ use super::latency::{BUCKETS, Latency};
 pub struct Counters {
     /// Memory for cached pages, in bytes; 0 without a cache. A gauge.
     pub cache_bytes: u64,
-    /// Pages found in the cache.
+    /// Pages found in the cache, counted once for each range that needs the page. So the rows of one page that a call
+    /// gathers are several hits, and all of them but the first may be hits of a page that this call has read.
     pub hits: u64,
     /// Pages that a call needed and the cache did not have.
     pub misses: u64,

@@ -248,7 +248,8 @@ pub trait EngineWake: Send + Sync {
     fn wake(&self);
 }
 
-/// The kinds of engines.
+/// The way by which I/O reaches the kernel. Each drive gets the best one that it supports, unless
+/// [`ArrayOptions::engine`](crate::ArrayOptions::engine) names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EngineKind {

@@ -3,8 +3,8 @@
 
 use std::io;
 
-use super::told::number;
 use super::Error;
+use super::told::number;
 
 /// What kind of error it is: [`Error::kind`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -100,3 +100,20 @@ fn others_see_an_open_array() {
     assert!(mine().is_none());
     assert_eq!(board.read().unwrap(), None);
 }
+
+/// A page counts once for each range that needs it, also within one call.
+#[test]
+fn a_page_is_a_hit_for_each_range() {
+    let directory = directory();
+    let array = ArrayOptions::new().cache_bytes(1 << 20).create([directory.path()]).unwrap();
+    array.put("f", &[7; 4 * PAGE], &iomill::PutOptions::new()).unwrap();
+    array.close().unwrap();
+    let array = ArrayOptions::new().cache_bytes(1 << 20).open(directory.path()).unwrap();
+    let file = array.open_file("f").unwrap();
+    for (misses, hits) in [(1, 9), (0, 10)] {
+        let before = array.counters();
+        file.read_rows(&mut [0; 10 * 8], &[0u32, 1, 2, 3, 4, 5, 6, 7, 8, 9], 8, 0).unwrap();
+        let counted = array.counters().since(&before);
+        assert_eq!((counted.misses, counted.hits), (misses, hits));
+    }
+}
