@@ -81,10 +81,11 @@
 //!
 //! # Examples
 //!
-//! The directory `crates/iomill/examples` of the repository has whole programs: `gather` (the first lines), `async_read`
-//! (many reads in flight from one thread), `serve` (a server on tokio), `train` (shuffled epochs), `vectors` (vector
-//! search), `kv` (a key-value store), `graph` (graph algorithms), `labels` (small unaligned writes), `many_files` (the
-//! cost of a catalog).
+//! The directory `crates/iomill/examples` of the repository has whole programs:
+//!
+//! - `gather`: the first lines; `async_read`: many reads in flight from one thread; `serve`: a server of rows on tokio;
+//! - `train`: shuffled epochs; `vectors`: vector search; `kv`: a key-value store; `graph`: graph algorithms;
+//! - `labels`: small unaligned writes; `many_files`: the cost of a catalog.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -392,9 +392,10 @@ impl ArrayOptions {
     /// error they are no array, unless it is [`Error::OutcomeUnknown`].
     ///
     /// # Errors
-    /// [`Error::NoDirectory`] for a directory that is missing, [`Error::ArrayExists`] for one that has a drive of an
-    /// array, [`Error::Drive`] for one that is named twice or holds another directory `iomill`, [`Error::Invalid`] for
-    /// options that do not fit, and [`Error::Io`] for an answer of the kernel.
+    /// - [`Error::NoDirectory`]: a directory is missing.
+    /// - [`Error::ArrayExists`]: a directory has a drive of an array.
+    /// - [`Error::Drive`]: a directory is named twice, or holds another directory `iomill`.
+    /// - [`Error::Invalid`]: options do not fit. [`Error::Io`]: the kernel refuses.
     pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
         self.create_with(drives, &CreateOptions::new())
     }
@@ -450,9 +451,11 @@ impl ArrayOptions {
     /// drive that is not found is [`Error::DriveMissing`]; [`ArrayOptions::open_at`] takes the places of all drives.
     ///
     /// # Errors
-    /// [`Error::NoDirectory`], [`Error::NoArray`] and [`Error::DriveMissing`] for what is not found, [`Error::Locked`]
-    /// if a process has the array open and one of the two would write, [`Error::Drive`] and [`Error::Corrupt`] for a
-    /// drive that is not as the others say, [`Error::Invalid`] for options that do not fit.
+    /// - [`Error::NoDirectory`], [`Error::NoArray`], [`Error::DriveMissing`]: the directory, the array or one of its
+    ///   drives is not found.
+    /// - [`Error::Locked`]: the array is open already, and one of the two openings is for writing.
+    /// - [`Error::Drive`], [`Error::Corrupt`]: a drive is not as the others say, or is damaged.
+    /// - [`Error::Invalid`]: options do not fit.
     pub fn open(self, drive: impl AsRef<Path>) -> Result<Array> {
         check_may_block("open")?;
         Array::open_with(self, vec![drive.as_ref().to_owned()])
