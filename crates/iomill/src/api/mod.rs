@@ -115,6 +115,7 @@
 mod rows;
 
 mod file;
+mod future;
 
 mod advise;
 mod answer;
@@ -135,7 +136,6 @@ mod draft;
 #[cfg(all(test, not(iomill_models)))]
 mod durable_tests;
 mod file_options;
-mod future;
 mod holes;
 mod info;
 mod listing;
