@@ -45,3 +45,19 @@ fn debug_forms_are_short() {
         assert!(is_short, "{form}");
     }
 }
+
+/// The handles that keep an array open are mostly those of the same process.
+#[test]
+fn a_lock_of_this_process_names_the_handles() {
+    let (_dir, drives) = drives(1);
+    let array = ArrayOptions::new().cache_bytes(0).create(&drives).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
+    drop(array);
+    let error = Array::open(&drives[0]).unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }) && error.kind() == ErrorKind::InUse, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("by this process, so it cannot be opened for writing"), "{text}");
+    assert!(text.contains("`Array::close`") && text.contains("its files"), "{text}");
+    file.close().unwrap();
+    Array::open(&drives[0]).unwrap().close().unwrap();
+}
