@@ -3,7 +3,7 @@
 
 use std::fmt::{Debug, Formatter, Result};
 
-use super::{Answer, Array, Buffer, Draft, File, Peek, Transfer};
+use super::{Answer, Array, Buffer, Draft, Peek, Transfer};
 
 impl Debug for Array {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
@@ -15,12 +15,6 @@ impl Debug for Array {
 impl Debug for Peek {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         f.debug_struct("Peek").field("id", &self.id()).finish_non_exhaustive()
-    }
-}
-
-impl Debug for File {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        f.debug_struct("File").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 

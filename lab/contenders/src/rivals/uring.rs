@@ -1,7 +1,7 @@
 //! io_uring by hand: the code that an expert writes for these reads, and nothing else.
 //!
 //! One ring per thread over all files. Files, buffers and the ring itself are registered. A second contender leaves the
-//! buffers unregistered, as a program does whose memory is not its own. One call submits a batch and
+//! buffers unregistered, as a program does that reads into memory of a caller. One call submits a batch and
 //! waits for completions. The loop has no allocation, no clock and no lock. Non-goals: merging, retries, fairness
 //! between drives.
 
