@@ -12,6 +12,7 @@ use crate::errors::{OrRaise, away, closed};
 use crate::file::NativeFile;
 use crate::handle::Handle;
 use crate::modes::{Opened, Slot, change, come_back};
+use crate::words::words;
 
 /// An array of drives. Calls hold its lock for reading, so a change of the mode waits for them.
 #[pyclass(frozen, module = "iomill._iomill", name = "Drives")]
@@ -376,7 +377,7 @@ impl NativeArray {
     }
 
     fn notices(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.with(py, |array| Ok(array.notices()))
+        self.with(py, |array| Ok(array.notices().iter().map(|notice| words(notice)).collect()))
     }
 
     fn metrics(&self, py: Python<'_>) -> PyResult<String> {

@@ -17,6 +17,7 @@ mod origins;
 mod rows;
 mod runtime;
 mod slices;
+mod words;
 
 use pyo3::prelude::*;
 

@@ -48,7 +48,7 @@ impl Away {
     fn open(&self, writable: bool, options: &ArrayOptions) -> iomill::Result<Opened> {
         let array = options.clone().read_only(!writable).open_at(&self.drives)?;
         if array.info()?.id != self.id {
-            return Err(Error::invalid("the array", "other drives were put in the place of its drives"));
+            return Err(Error::invalid("the set of drives", "other drives were put in the place of its drives"));
         }
         Ok(Opened { array, writable })
     }
@@ -186,6 +186,6 @@ fn wait_for_calls(moved: &[Moved<'_>]) -> PyResult<()> {
         thread::sleep(WAIT);
     }
     Err(busy(
-        "calls of this process on files of the array have run for 10 s; open it for writing after they have ended",
+        "calls of this process on files of the drives have run for 10 s; open them for writing after they have ended",
     ))
 }

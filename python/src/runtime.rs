@@ -5,6 +5,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::errors::OrRaise;
+use crate::words::words;
 
 /// The common parts of plain files.
 #[pyclass(frozen, module = "iomill._iomill", name = "Runtime")]
@@ -68,7 +69,7 @@ impl NativeRuntime {
     }
 
     fn notices(&self, py: Python<'_>) -> Vec<String> {
-        py.detach(|| self.0.notices())
+        py.detach(|| self.0.notices()).iter().map(|notice| words(notice)).collect()
     }
 
     fn metrics(&self, py: Python<'_>) -> String {

@@ -15,10 +15,10 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     bench = commands.add_parser("bench", help="rows gathered by iomill and by numpy.memmap, in turns, as a table")
     _bench.add_arguments(bench)
-    spread = commands.add_parser("put", help="spread a file over the drives of an array")
+    spread = commands.add_parser("put", help="spread a file over a set of drives")
     spread.add_argument("file", help="a file of numpy, or any other, which is copied byte for byte")
     spread.add_argument("dirs", nargs="+", help="a directory of each drive")
-    spread.add_argument("--name", help="its name in the array; by default that of the file")
+    spread.add_argument("--name", help="its name on the drives; by default that of the file")
     spread.add_argument(
         "--checksums", action="store_true", help="keep a checksum for each page, and compare it with what is read"
     )

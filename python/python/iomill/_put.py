@@ -208,7 +208,7 @@ def _pieces(path: str, start: int, total: int) -> Iterator[Piece]:
             source.seek(place)
             read = source.readinto(view[: min(data_end - place, len(view))])
             if not read:
-                raise OSError(f"{path} ended {end - place} bytes before its end: another program cut it")
+                raise OSError(errno.EIO, f"it ended {end - place} bytes before its end: another program cut it", path)
             yield place - start, view[:read]
             place += read
 

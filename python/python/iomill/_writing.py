@@ -60,7 +60,7 @@ class Written(io.RawIOBase):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise OSError(errno.EIO, f"an earlier write of {self._name} failed: {self._failure}") from self._failure
+            raise OSError(errno.EIO, f"an earlier write failed: {self._failure}", self._name) from self._failure
 
     def tell(self) -> int:
         return self._length

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use iomill_origin::{Cache, Options, Revalidate};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::errors::{exception, of_system, os_error};
 use crate::runtime::NativeRuntime;
+use crate::words::words;
 
 /// A cache on local drives. A forked child opens the drives again at its first call.
 #[pyclass(frozen, module = "iomill._iomill", name = "Cache")]
@@ -16,15 +18,29 @@ pub struct NativeCache(pub Cache);
 
 fn refused(error: iomill_origin::Error) -> PyErr {
     use iomill_origin::Error;
-    match &error {
-        Error::Invalid { .. } | Error::Foreign { .. } | Error::Small { .. } => PyValueError::new_err(error.to_string()),
-        Error::NoDirectory { .. } | Error::Unmounted { .. } => PyOSError::new_err((ENOENT, error.to_string())),
-        Error::Late { .. } => PyOSError::new_err((ETIMEDOUT, error.to_string())),
-        Error::Index { source, .. } | Error::Io { source, .. } => {
-            PyOSError::new_err((source.raw_os_error().unwrap_or(EIO), error.to_string()))
+    let (errno, path) = match &error {
+        Error::Invalid { .. } | Error::Foreign { .. } | Error::Small { .. } => {
+            return PyValueError::new_err(error.to_string());
         }
-        _ => PyOSError::new_err((EIO, error.to_string())),
-    }
+        Error::NoDirectory { path } | Error::Unmounted { path } => (ENOENT, path),
+        Error::Late { path, .. } => (ETIMEDOUT, path),
+        Error::Gone { path } | Error::Label { path, .. } => (EIO, path),
+        Error::Index { path, source, .. } | Error::Io { path, source, .. } => {
+            (source.raw_os_error().unwrap_or(EIO), path)
+        }
+        _ => {
+            return match error {
+                Error::Iomill(error) => exception(error),
+                error => os_error(EIO, error.to_string(), None),
+            };
+        }
+    };
+    let text = match &error {
+        Error::NoDirectory { .. } => "No such file or directory; mount the drive, or make the directory".to_owned(),
+        Error::Io { action, source, .. } => of_system(action, None, source),
+        error => error.to_string().replacen(&format!("{}: ", path.display()), "", 1),
+    };
+    os_error(errno, text, Some(path.into()))
 }
 
 const ENOENT: i32 = 2;
@@ -99,7 +115,7 @@ impl NativeCache {
     }
 
     fn notices(&self) -> Vec<String> {
-        self.0.notices()
+        self.0.notices().iter().map(|notice| words(notice)).collect()
     }
 
     /// The memory of the index, which all processes share.
