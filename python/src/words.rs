@@ -2,7 +2,7 @@
 //! because an array of Python is an ndarray. Advice names the calls of the package. Non-goals: the texts of this crate.
 
 /// Texts with another advice in Python, before any word is replaced.
-const ADVICE: [(&str, &str); 14] = [
+const ADVICE: [(&str, &str); 17] = [
     ("no array has a drive here", "it is no drive of a set"),
     ("or make an array", "or make a set of drives by `iomill.Drives.create`"),
     ("make the array with `Array::create`", "make the set by `iomill.Drives.create`"),
@@ -20,6 +20,10 @@ const ADVICE: [(&str, &str); 14] = [
         "export the catalog and make a new array",
         "export the catalog and make a new set of drives, by the command `iomill`",
     ),
+    // Of caches.
+    ("`Options::on_root(true)` (as `iomill-cache init` and `on_root=True` do)", "`on_root=True`"),
+    (" (or by `Options::anew(true)`)", ""),
+    ("`Options::index_dir`", "`index_dir`"),
 ];
 
 /// A text of the library for Python.

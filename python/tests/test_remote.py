@@ -137,8 +137,17 @@ def test_a_change_is_an_error_of_its_own_and_never_a_mixture(urls, server, cache
 
 def test_errors_are_those_of_python(server, cache, values):
     server.objects["/bucket/x.npy"] = saved(values)
-    with pytest.raises(FileNotFoundError, match="none.npy"):
+    with pytest.raises(
+        FileNotFoundError, match="no such object: Error performing .*404 Not Found: 'none.npy'$"
+    ) as caught:
         iomill.open("s3://bucket/none.npy", cache=cache)
+    assert caught.value.filename == "none.npy"
+    with pytest.raises(FileNotFoundError) as caught:
+        iomill.open("file:///none/x.npy", cache=cache)
+    assert str(caught.value) == "[Errno 2] No such file or directory: 'none/x.npy'"
+    with pytest.raises(FileNotFoundError, match="No such file or directory; mount the drive") as caught:
+        iomill.open("s3://bucket/x.npy", cache=["none"])
+    assert caught.value.filename == os.path.abspath("none")
     for status, kind in ((403, PermissionError), (401, PermissionError), (400, OSError)):
         server.acts[:] = [status] * 3
         with pytest.raises(kind):

@@ -445,7 +445,7 @@ class CachedStore:
             found = True
             yield from chunk
         if path and not found:
-            raise FileNotFoundError(2, f"no object {path!r} in {self.url}, and none below it")
+            raise FileNotFoundError(2, f"no such object in {self.url}, and none below it", path)
 
 
 def _same(said: T) -> T:

@@ -40,7 +40,7 @@ fn refused(error: iomill_origin::Error) -> PyErr {
         Error::Io { action, source, .. } => of_system(action, None, source),
         error => error.to_string().replacen(&format!("{}: ", path.display()), "", 1),
     };
-    os_error(errno, text, Some(path.into()))
+    os_error(errno, words(&text), Some(path.into()))
 }
 
 const ENOENT: i32 = 2;

@@ -1,12 +1,15 @@
 //! Results and errors of `object_store` as objects of Python. The messages are the store's, with their causes.
 
 use std::error::Error as StdError;
+use std::io;
 
 use object_store::path::Path;
 use object_store::{Attribute, Attributes, Error, ObjectMeta, PutResult};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+
+use crate::errors::{of_system, os_error};
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -17,18 +20,49 @@ const ESTALE: i32 = 116;
 
 /// The exception for an error of a store.
 pub fn exception(error: Error) -> PyErr {
-    let errno = match &error {
+    let (errno, fact) = match &error {
         Error::InvalidPath { .. } | Error::UnknownConfigurationKey { .. } => {
             return PyValueError::new_err(in_words(&error));
         }
-        Error::NotFound { .. } => ENOENT,
-        Error::AlreadyExists { .. } => EEXIST,
-        Error::Precondition { .. } | Error::NotModified { .. } => ESTALE,
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => EACCES,
-        Error::NotSupported { .. } | Error::NotImplemented { .. } => EOPNOTSUPP,
-        _ => EIO,
+        Error::NotFound { path, source } => (ENOENT, Some(("no such object", path, source))),
+        Error::AlreadyExists { path, source } => (EEXIST, Some(("the object exists", path, source))),
+        Error::PermissionDenied { path, source } => (EACCES, Some(("the store denies it", path, source))),
+        Error::Unauthenticated { path, source } => (EACCES, Some(("the store needs credentials", path, source))),
+        Error::Precondition { .. } | Error::NotModified { .. } => (ESTALE, None),
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => (EOPNOTSUPP, None),
+        _ => (EIO, None),
     };
-    PyOSError::new_err((errno, in_words(&error)))
+    match fact {
+        Some((fact, path, source)) => {
+            let text = match of_kernel(&**source) {
+                Some(cause) => of_system("open", None, cause),
+                None => format!("{fact}: {}", reason(&error, &**source)),
+            };
+            os_error(errno, text, Some(path.into()))
+        }
+        None => os_error(errno, in_words(&error), None),
+    }
+}
+
+/// The cause of an error in words, without the words of the error itself, which some clients repeat.
+fn reason(error: &Error, source: &(dyn StdError + 'static)) -> String {
+    let whole = error.to_string();
+    let own = whole.strip_suffix(&source.to_string()).unwrap_or_default();
+    let words = in_words(source);
+    // Nothing follows the last colon if the server sends no reason.
+    words.strip_prefix(own).unwrap_or(&words).trim_end_matches([':', ' ']).to_owned()
+}
+
+/// The kernel's error among the causes of an error.
+fn of_kernel<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a io::Error> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        match error.downcast_ref::<io::Error>() {
+            Some(found) if found.raw_os_error().is_some() => return Some(found),
+            _ => cause = error.source(),
+        }
+    }
+    None
 }
 
 /// The exception for a URL that names no store.
@@ -40,7 +74,7 @@ pub fn refused(error: iomill_origin::clients::Error) -> PyErr {
 }
 
 /// A message with all of its causes: a client of HTTP reports the failure first, and the reason last.
-fn in_words(error: &Error) -> String {
+fn in_words(error: &(dyn StdError + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(why) = cause {
