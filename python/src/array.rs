@@ -308,6 +308,11 @@ impl NativeArray {
         self.with(py, |array| array.list(prefix).names())
     }
 
+    /// The number of files.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |array| Ok(array.info()?.files))
+    }
+
     /// The files with a prefix: name, length, version, and the times of the creation and of the last change in
     /// nanoseconds. With a delimiter also the common prefixes: as names that end with it, with zeros.
     #[pyo3(signature = (prefix, delimiter=None))]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import _iomill
-from ._common import Path, path_of
+from ._common import Path, paths_of
 from ._drives import Drives
 from ._files import File
 from ._formats import Place, place_of_new
@@ -23,7 +23,7 @@ from ._rows import RowArray
 
 
 def create(
-    path: Path,
+    path: Path | Sequence[Path],
     name: str | None = None,
     *,
     shape: Sequence[int] | int,
@@ -34,7 +34,7 @@ def create(
 ) -> RowArray:
     """Makes a file of rows, all of them zero, and opens it for writing: numpy's ``open_memmap(mode="w+")``.
 
-    `path` is a file, or the directory of a drive; then `name` is the file on the drives. `format` is ``npy``, numpy's
+    `path` is a file, or the directory of a drive, or of several drives of one set; then `name` is the file on the drives. `format` is ``npy``, numpy's
     format, or ``raw``, without a header. The default is ``npy``, except for a plain file with a name that does not end
     with ``.npy``. The file takes space as it is written. Only a file on drives can have `checksums`. With them a page
     with wrong contents is an OSError, and is never returned.
@@ -51,7 +51,10 @@ def create(
     """
     if is_url(path):
         raise ValueError(f"{path!r} is an object of a store: make a local file, and put it there")
-    place, on_drives = path_of(path), os.path.isdir(path_of(path))
+    places = paths_of(path)
+    if not places or (len(places) > 1 and not all(map(os.path.isdir, places))):
+        raise ValueError(f"{places}: a new file has one path, and several paths are directories of drives")
+    place, on_drives = places[0], os.path.isdir(places[0])
     if on_drives and name is None:
         raise ValueError(f"{place!r} is a directory: if it is a drive, name a file on it")
     if not on_drives and name is not None:
@@ -68,7 +71,7 @@ def create(
     rows.offset = len(header)
     size = rows.offset + rows.shape[0] * rows.row_bytes
     if name is not None:
-        file = _on_drives(place, name, header, size, replace, checksums)
+        file = _on_drives(places, name, header, size, replace, checksums)
     else:
         file = _plain(place, header, size, replace)
     try:
@@ -85,9 +88,9 @@ def _header(rows: Place) -> bytes:
     return header_bytes(dtype, rows.shape)
 
 
-def _on_drives(place: str, name: str, header: bytes, size: int, replace: bool, checksums: bool) -> File:
+def _on_drives(places: list[str], name: str, header: bytes, size: int, replace: bool, checksums: bool) -> File:
     _iomill.check_name(name)
-    drives = Drives._shared(place, "r+")
+    drives = Drives._of(places, "r+")
     try:
         with drives.draft(checksums=checksums) as draft:
             draft.file.write_at(header, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import pathlib
 import sys
 import threading
@@ -18,7 +19,7 @@ from ._common import Closing, Path, is_writing, path_of, paths_of, tell
 from ._drafts import Draft
 from ._files import File
 from ._formats import rows_of_file
-from ._openings import Opening, lingering, lock, used
+from ._openings import Opening, is_drive, lingering, lock, used
 from ._rows import RowArray
 from ._runtime import Telling, sharers
 from ._writer import RowWriter
@@ -109,16 +110,85 @@ class Drives(Closing, Telling):
         return shared
 
     @classmethod
-    def create(cls, drives: Path | Sequence[Path], *, cache_bytes: int | None = None) -> Drives:
-        """Makes a new set of drives of directories, and opens it for writing. OSError if one does not exist."""
+    def _of(cls, places: Sequence[str], mode: str, cache_bytes: int | None = None) -> Drives:
+        """A use of the set of drives in these directories. One of them is enough. ValueError if one is no drive of the
+        set."""
+        if len(places) == 1:
+            return cls._shared(places[0], mode, cache_bytes)
+        known = next((place for place in places if is_drive(place)), places[0])
+        shared = cls._shared(known, mode, cache_bytes)
+        try:
+            shared._check_drives(known, places)
+        except BaseException:
+            shared.close()
+            raise
+        return shared
+
+    def _check_drives(self, known: str, places: Sequence[str]) -> list[str]:
+        """Whether these are drives of this set. The result is its other drives."""
+        drives = {os.fspath(drive): os.stat(drive) for drive in self.directories}
+        others = set(drives)
+        for place in places:
+            found = os.stat(place)
+            same = [drive for drive, stat in drives.items() if os.path.samestat(stat, found)]
+            if not same:
+                raise ValueError(
+                    f"{place} is no drive of the set of {known}: name drives of one set, or directories that are no drives"
+                )
+            others.difference_update(same)
+        return sorted(others)
+
+    @classmethod
+    def create(cls, drives: Path | Sequence[Path], *, exist_ok: bool = False, cache_bytes: int | None = None) -> Drives:
+        """Makes a new set of drives of directories, and opens it for writing.
+
+        The directories must exist, and may have other contents: the drive is a new directory ``iomill`` in each. With
+        `exist_ok` a set that has exactly these drives is opened, as `os.makedirs` accepts a directory that exists. The
+        directory of a drive that is not mounted is empty, so if none is mounted, a new set is made there.
+
+        FileNotFoundError if a directory does not exist, OSError if one is a drive already, and `exist_ok` does not
+        accept it. With `exist_ok` ValueError if the directories are drives of several sets, or not all drives of one.
+
+        >>> import iomill, os
+        >>> os.mkdir("shelf0"), os.mkdir("shelf1")
+        (None, None)
+        >>> for run in range(2):
+        ...     with iomill.Drives.create(["shelf0", "shelf1"], exist_ok=True) as drives:
+        ...         drives.put(f"run{run}", b"...")
+        ...         print(drives.list())
+        ['run0']
+        ['run0', 'run1']
+        """
+        places = paths_of(drives)
         made = cls.__new__(cls)
         made._begin(True)
-        with lock():
-            opening = Opening(_iomill.create_drives(paths_of(drives), cache_bytes, sharers()))
-            opening.use(True)
+        try:
+            with lock():
+                opening = Opening(_iomill.create_drives(places, cache_bytes, sharers()))
+                opening.use(True)
+        except OSError:
+            # Only now, because another process may have made the set meanwhile.
+            if not exist_ok or not all(map(is_drive, places)):
+                raise
+            return cls._existing(places, cache_bytes)
         made._opening = opening
         tell(made.notices())
         return made
+
+    @classmethod
+    def _existing(cls, places: list[str], cache_bytes: int | None) -> Drives:
+        """The set of exactly these drives, open for writing."""
+        found = cls(places[0], "r+", cache_bytes=cache_bytes)
+        try:
+            if others := found._check_drives(places[0], places):
+                raise ValueError(
+                    f"the set of {places[0]} has other drives, too: {', '.join(others)}; name all of them, or open it "
+                    "by `iomill.Drives`"
+                )
+        except BaseException:
+            found.close()
+            raise
+        return found
 
     @property
     def _native(self) -> _iomill.Drives:
@@ -185,7 +255,7 @@ class Drives(Closing, Telling):
         self,
         name: str,
         dtype: DTypeLike,
-        shape: Sequence[int] = (),
+        shape: Sequence[int] | int = (),
         *,
         replace: bool = False,
         layout: str | None = None,
@@ -194,7 +264,7 @@ class Drives(Closing, Telling):
     ) -> RowWriter:
         """Writes rows batch by batch to a file in numpy's format. The file appears when the writer is closed.
 
-        `shape` is the shape of a row. FileExistsError at the end if the name exists, unless `replace`. The other
+        `shape` is the shape of a row, or its length. FileExistsError at the end if the name exists, unless `replace`. The other
         options are those of `create_file`.
 
         >>> import iomill, numpy, os
@@ -249,6 +319,14 @@ class Drives(Closing, Telling):
     def list(self, prefix: str = "") -> list[str]:
         """The names that begin with `prefix`, sorted."""
         return self._native.list(prefix)
+
+    def __len__(self) -> int:
+        """The number of files."""
+        return len(self._native)
+
+    # It is true, also without files: it is not a sequence.
+    def __bool__(self) -> bool:
+        return True
 
     def __contains__(self, name: str) -> bool:
         try:

@@ -216,7 +216,7 @@ def _raw(
 ) -> Place:
     dtype, element = named
     _fixed(name, dtype)
-    dtype, lengths = _of_values(dtype, (-1,) if shape is None else _lengths(shape))
+    dtype, lengths = _of_values(dtype, (-1,) if shape is None else lengths_of(shape))
     if offset < 0 or offset > len(file):
         raise ValueError(f"{name}: offset {offset} is not within its {len(file)} bytes")
     if any(length < 0 for length in lengths[1:]):
@@ -243,7 +243,7 @@ def _raw(
 def place_of_new(name: str, dtype: DTypeLike, shape: Sequence[int] | int) -> Place:
     """The place of the rows in a new file without a header. ValueError if no array has this dtype and shape."""
     named, element = named_dtype(dtype)
-    values, lengths = _of_values(_fixed(name, named), _with_rows(name, _lengths(shape)))
+    values, lengths = _of_values(_fixed(name, named), _with_rows(name, lengths_of(shape)))
     try:
         check_shape(values, lengths)
     except ValueError as error:
@@ -251,7 +251,8 @@ def place_of_new(name: str, dtype: DTypeLike, shape: Sequence[int] | int) -> Pla
     return Place(values, lengths, 0, element)
 
 
-def _lengths(shape: Any) -> tuple[int, ...]:
+def lengths_of(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple. An integer is a shape of one axis."""
     if isinstance(shape, (str, bytes)) or not hasattr(shape, "__iter__") or getattr(shape, "ndim", 1) == 0:
         return (_length(shape, "shape"),)
     return tuple(_length(length, "shape") for length in shape)

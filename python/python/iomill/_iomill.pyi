@@ -78,6 +78,7 @@ class Rows:
 @final
 class Drives:
     mode: str | None
+    def __len__(self) -> int: ...
     def open(self, name: str, writable: bool) -> File: ...
     def create(
         self, name: str, layout: str | None = None, block_bytes: int | None = None, checksums: bool = False

@@ -43,7 +43,8 @@ def open(
     """Opens rows in a file, or in an object of a store.
 
     `path` is a file, or a list of files of one format, which are read one after the other. It may also be the directory
-    of a drive; then `name` is the file on the drives. For a file of safetensors `name` is the tensor.
+    of a drive, or of several drives of one set; then `name` is the file on the drives. For a file of safetensors `name`
+    is the tensor.
 
     A file of numpy (``.npy``) has its dtype and shape in its header. So does a file of safetensors, which its suffix
     identifies. Any other file needs `dtype`; its rows begin at `offset` bytes and have the shape ``shape[1:]``. Without
@@ -118,12 +119,12 @@ def _open(
     them."""
     paths = paths_of(path)
     how: How = {"dtype": dtype, "shape": shape, "offset": offset}
-    if len(paths) == 1 and os.path.isdir(paths[0]):
+    if paths and os.path.isdir(paths[0]):
         if name is None:
             raise ValueError(f"{paths[0]!r} is a directory: if it is a drive, name a file on it")
         if runtime is not None:
             raise ValueError("drives have a cache of their own, and no runtime")
-        drives = Drives._shared(paths[0], mode, cache_bytes)
+        drives = Drives._of(paths, mode, cache_bytes)
         used = drives.cache_bytes
         with _closed_on_error(drives._open_alone(name)) as file:
             rows = rows_of_file(file, [name], **how)

@@ -118,21 +118,9 @@ def _drives_on(places: list[str]) -> Drives:
         # A missing directory is an error: if it were made here, it would be on the root disk whenever a drive is not
         # mounted or its name is misspelt.
         os.stat(place)
-    known = [place for place in places if is_drive(place)]
-    if not known:
+    if not any(map(is_drive, places)):
         return Drives.create(places)
-    drives = Drives(known[0], "r+")
-    try:
-        of_set = [os.stat(drive) for drive in drives.directories]
-        for place in places:
-            if not any(os.path.samestat(os.stat(place), drive) for drive in of_set):
-                raise ValueError(
-                    f"{place} is no drive of the set of {known[0]}: name drives of one set, or directories that are no drives"
-                )
-    except BaseException:
-        drives.close()
-        raise
-    return drives
+    return Drives._of(places, "r+")
 
 
 def _of_set(src: NDArray[Any]) -> tuple[bytes, int, Iterator[Piece]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from . import _iomill
 from ._drafts import Draft
 from ._elements import ELEMENTS, bits_of, is_of_element
-from ._formats import named_dtype
+from ._formats import lengths_of, named_dtype
 from ._npy import check_shape, header_bytes
 
 
@@ -22,7 +21,7 @@ class RowWriter:
     ``with``."""
 
     def __init__(
-        self, draft: Callable[[], Draft], name: str, dtype: DTypeLike, shape: Sequence[int], *, replace: bool
+        self, draft: Callable[[], Draft], name: str, dtype: DTypeLike, shape: Sequence[int] | int, *, replace: bool
     ) -> None:
         _iomill.check_name(name)
         self._name = name
@@ -30,7 +29,7 @@ class RowWriter:
         # If numpy does not have the type, the header does not have its name.
         self._stored = self._dtype if element is None else np.dtype(f"V{self._dtype.itemsize}")
         self._element = element or (self._dtype.name if self._dtype.name in ELEMENTS else None)
-        self._shape = tuple(operator.index(length) for length in shape)
+        self._shape = lengths_of(shape)
         self._replace = replace
         self._count = 0
         if self._dtype.hasobject or self._dtype.itemsize == 0 or self._dtype.subdtype is not None:
