@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import operator
 import os
 import warnings
 
@@ -149,6 +150,24 @@ def test_comparisons_are_refused(rows, conversions):
     assert {rows: 1}[rows] == 1 and rows in [rows]
 
 
+def test_operators_are_refused_with_advice(rows, conversions):
+    other = np.zeros((20, 3))
+    for operate in (
+        lambda: rows + 1,
+        lambda: 1 - rows,
+        lambda: other * rows,
+        lambda: rows @ other.T,
+        lambda: rows**2,
+        lambda: -rows,
+        lambda: abs(rows),
+        lambda: divmod(rows, 2),
+        lambda: operator.iadd(rows, 1),
+    ):
+        with pytest.raises(TypeError, match=r"an operator would read all 240 bytes .* pass the needed rows, or x\[:\]"):
+            operate()
+    assert not conversions
+
+
 def test_what_reads_all_rows_says_so(rows, monkeypatch):
     assert np.array_equal(np.asarray(rows), VALUES) and np.array_equal(np.array(rows, "f8"), VALUES)
     with pytest.raises(TypeError, match="this function of numpy would read all 240 bytes"):
@@ -173,3 +192,11 @@ def test_an_iteration_reads_blocks(rows, monkeypatch):
     monkeypatch.setattr(iomill.RowArray, "_slice", lambda self, key: read.append(key) or take(self, key))
     assert sum(row.sum() for row in rows) == VALUES.sum()
     assert len(read) == 4 and os.path.exists("x.npy")
+
+
+def test_a_representation_has_the_whole_name_on_drives(drives):
+    iomill.put(VALUES, drives, "train/features")
+    assert repr(iomill.open(drives[0], "train/features")) == "<iomill.RowArray 'train/features': shape (20, 3), int32>"
+    os.mkdir("place")
+    np.save("place/x.npy", VALUES)
+    assert repr(iomill.open("place/x.npy")) == "<iomill.RowArray 'x.npy': shape (20, 3), int32>"

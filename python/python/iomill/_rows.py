@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -17,11 +18,11 @@ from ._common import Closing
 from ._elements import ELEMENTS, bits_of, is_of_element
 from ._files import File
 from ._futures import Done, Gather, begun
+from ._keys import integers, item_of
 from ._openings import settle
 
 if TYPE_CHECKING:
-    # Names rows by the first axis, as in numpy.
-    Key = ArrayLike | slice | EllipsisType
+    from ._keys import Clip, Ids, Item, Key
 
 _Out = TypeVar("_Out")
 
@@ -168,16 +169,19 @@ class RowArray(Closing):
         return self._shape[0]
 
     def __repr__(self) -> str:
-        name = self._file.name.rsplit("/", 1)[-1]
+        name = self._file.name
+        if os.path.isabs(name):
+            # A plain file. Other names are short, and have no directories to leave out.
+            name = os.path.basename(name)
         return f"<iomill.RowArray {name!r}: shape {self._shape}, {self.dtype}>"
 
     @overload
-    def take(self, ids: ArrayLike, out: None = None, *, axis: int | None = 0, mode: str = "raise") -> NDArray[Any]: ...
+    def take(self, ids: ArrayLike, out: None = None, *, axis: int | None = 0, mode: Clip = "raise") -> NDArray[Any]: ...
     @overload
-    def take(self, ids: ArrayLike, out: _Out, *, axis: int | None = 0, mode: str = "raise") -> _Out: ...
+    def take(self, ids: ArrayLike, out: _Out, *, axis: int | None = 0, mode: Clip = "raise") -> _Out: ...
 
     def take(
-        self, ids: ArrayLike, out: _Out | None = None, *, axis: int | None = 0, mode: str = "raise"
+        self, ids: ArrayLike, out: _Out | None = None, *, axis: int | None = 0, mode: Clip = "raise"
     ) -> NDArray[Any] | _Out:
         """The rows `ids`, in their order: an ndarray of shape ``ids.shape + x.shape[1:]``.
 
@@ -200,7 +204,7 @@ class RowArray(Closing):
         """
         if axis != 0:
             self._check_axis(axis)
-        numbers = _integers(ids)
+        numbers = integers(ids)
         if mode != "raise":
             numbers = self._in_bounds(numbers, mode)
         shape = numbers.shape + self._row_shape
@@ -231,7 +235,7 @@ class RowArray(Closing):
                 f"take along axis {axis}: rows are along axis 0; take rows first, and then along the other axes in memory"
             )
 
-    def _in_bounds(self, numbers: NDArray[Any], mode: str) -> NDArray[Any]:
+    def _in_bounds(self, numbers: NDArray[Any], mode: Clip) -> NDArray[Any]:
         if mode not in ("wrap", "clip"):
             raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got {mode!r})")
         if len(self) == 0:
@@ -294,7 +298,7 @@ class RowArray(Closing):
         >>> int(asyncio.run(sums()))
         24
         """
-        numbers = _integers(ids)
+        numbers = integers(ids)
         shape = numbers.shape + self._row_shape
 
         def finish(read: np.ndarray) -> np.ndarray:
@@ -312,7 +316,7 @@ class RowArray(Closing):
         """Begins to read rows into the cache, and returns at once. Until it ends, it also uses memory of the rows'
         size."""
         if self.nbytes > 0:
-            self._rows.prefetch(_integers(ids))
+            self._rows.prefetch(integers(ids))
 
     def write(self, ids: Key, rows: ArrayLike) -> None:
         """Writes rows. `ids` names them: an integer, a slice, a mask or an array of integers.
@@ -426,6 +430,18 @@ class RowArray(Closing):
         raise self._too_much("a comparison")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compare
+
+    if not TYPE_CHECKING:
+        # A type checker refuses operators, because it does not find these.
+        def _operate(self, *others: object) -> NoReturn:
+            raise self._too_much("an operator")
+
+        __add__ = __sub__ = __mul__ = __matmul__ = __truediv__ = __floordiv__ = __mod__ = __divmod__ = _operate
+        __radd__ = __rsub__ = __rmul__ = __rmatmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rdivmod__ = _operate
+        __pow__ = __lshift__ = __rshift__ = __and__ = __or__ = __xor__ = _operate
+        __rpow__ = __rlshift__ = __rrshift__ = __rand__ = __ror__ = __rxor__ = _operate
+        __neg__ = __pos__ = __abs__ = __invert__ = _operate
+
     # It equals only itself, as a plain object does.
     __hash__ = object.__hash__
 
@@ -441,6 +457,14 @@ class RowArray(Closing):
         step = max(1, _BLOCK_BYTES // row_bytes)
         for start in range(0, len(self), step):
             yield from self._slice(slice(start, start + step))
+
+    # A value or an ndarray. A tuple is also a sequence, and a scalar of numpy is convertible, so this comes first.
+    @overload
+    def __getitem__(self, key: int | np.integer[Any] | tuple[Item, ...]) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice | EllipsisType | Ids | None) -> NDArray[Any]: ...
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
 
     def __getitem__(self, key: Any) -> Any:
         kind = type(key)
@@ -473,7 +497,7 @@ class RowArray(Closing):
 
     def _index(self, key: Any) -> Any:
         """Any key. Its item of the first axis names the rows to read. The rest of the key then indexes these rows."""
-        items = [_item(item) for item in (key if isinstance(key, tuple) else (key,))]
+        items = [item_of(item) for item in (key if isinstance(key, tuple) else (key,))]
         place = self._first_axis(key, items)
         if place is None:
             return self._slice(_WHOLE)[tuple(items)]
@@ -536,7 +560,7 @@ class RowArray(Closing):
 
     def _numbers(self, key: Any) -> NDArray[Any]:
         """The numbers of the rows that a key of the first axis names."""
-        item = _item(key)
+        item = item_of(key)
         if item is Ellipsis:
             item = _WHOLE
         if isinstance(item, slice):
@@ -550,7 +574,7 @@ class RowArray(Closing):
         raise self._refusal(key)
 
 
-def _numpy_take(a: RowArray, indices: ArrayLike, axis: int | None = None, out: Any = None, mode: str = "raise") -> Any:
+def _numpy_take(a: RowArray, indices: ArrayLike, axis: int | None = None, out: Any = None, mode: Clip = "raise") -> Any:
     """`numpy.take`."""
     return a.take(indices, out, axis=axis, mode=mode)
 
@@ -570,34 +594,3 @@ Recipe = tuple[Callable[..., RowArray], tuple[Any, ...]]
 
 # The attributes that are missing until rows are open.
 _PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_recipe"}
-
-
-def _item(item: Any) -> Any:
-    """One item of a key: None, Ellipsis, a bool, an int, a slice or an ndarray. Other items are returned unchanged, and
-    refused later."""
-    if item is None or isinstance(item, (EllipsisType, slice, bool, int)):
-        return item
-    if isinstance(item, np.bool_):
-        return bool(item)
-    if not isinstance(item, (np.ndarray, np.generic, str)):
-        try:
-            return operator.index(item)
-        except TypeError:
-            array = np.asarray(item)
-            # An empty list names no rows, and its type does not matter.
-            item = array.astype(np.intp) if array.size == 0 and not hasattr(item, "dtype") else array
-    if isinstance(item, (np.ndarray, np.generic)) and item.ndim == 0 and item.dtype.kind in "iub":
-        return item.item()
-    return item
-
-
-def _integers(ids: ArrayLike) -> NDArray[Any]:
-    """Row numbers in the form of the native half: in C order, and in the machine's byte order."""
-    numbers = ids if type(ids) is np.ndarray else np.asarray(ids)
-    if numbers.dtype.kind not in "iu":
-        if numbers.size > 0 or isinstance(ids, np.ndarray):
-            raise IndexError("arrays used as indices must be of integer (or boolean) type")
-        return numbers.astype(np.intp)
-    if not numbers.flags.c_contiguous or not numbers.dtype.isnative:
-        return numbers.astype(numbers.dtype.newbyteorder("="), order="C")
-    return numbers

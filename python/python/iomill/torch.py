@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from . import _iomill
-from ._rows import RowArray, _integers
+from ._keys import integers
+from ._rows import RowArray
 
 # The cache's unit, in bytes.
 _PAGE_BYTES = 4096
@@ -144,13 +145,13 @@ class RowLoader:
             return now, None
         self._soon = self._rng.permutation(rows)
         natives = [array._of_system for array in self.arrays]
-        return now, _iomill.far_pages(natives, _integers(now), _integers(self._soon), cache_bytes)
+        return now, _iomill.far_pages(natives, integers(now), integers(self._soon), cache_bytes)
 
     def _gather(self, ids: Any, far: list[bytes] | None) -> Any:
         numbers = np.asarray(ids)
         taken = tuple(self._take(rows, numbers) for rows in self.arrays)
         for rows, pages in zip(self.arrays, far or ()):
-            rows._of_system.let_go(_integers(numbers), pages)
+            rows._of_system.let_go(integers(numbers), pages)
         return taken[0] if len(taken) == 1 else taken
 
     def _take(self, rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
