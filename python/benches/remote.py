@@ -1,6 +1,7 @@
 """Rows of a remote file by caches on a local drive: `python benches/remote.py [--mib N] [--only NAME,...]`.
 
-A server on this machine answers each GET after `--latency-ms`, and counts GETs and bytes. Each contender has an empty
+A server on this machine answers each GET after `--latency-ms`, at `--mib-per-second` for each connection, as stores do,
+and counts GETs and bytes. Each contender has an empty
 directory, and reads the same gathers of 1,000 random rows, first cold and then once more:
 
 - `few`: 10 gathers, a small part of the file;
@@ -32,12 +33,15 @@ import iomill
 
 GATHER = 1000
 
+SENT_BYTES = 1 << 20
+
 
 class Origin:
     """One object by HTTP, after a latency, with a count of GETs and of bytes."""
 
-    def __init__(self, path, latency):
+    def __init__(self, path, latency, bytes_per_second):
         self.content, self.latency = np.memmap(path, np.uint8, "r"), latency
+        self.bytes_per_second = bytes_per_second
         self.gets = self.bytes = 0
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"origin": self})
@@ -60,6 +64,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+    def handle(self):
+        # A client may close its connection without a word.
+        with contextlib.suppress(ConnectionResetError):
+            super().handle()
 
     def do_HEAD(self):
         if self.path == "/":
@@ -103,7 +112,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.wfile.write(self.origin.content[first:end])
+                for at in range(first, end, SENT_BYTES):
+                    part = self.origin.content[at : min(at + SENT_BYTES, end)]
+                    time.sleep(len(part) / self.origin.bytes_per_second)
+                    self.wfile.write(part)
 
 
 class Of:
@@ -216,6 +228,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=128, help="length of the file")
     parser.add_argument("--latency-ms", type=float, default=10)
+    parser.add_argument("--mib-per-second", type=float, default=100)
     parser.add_argument("--row-bytes", type=int, default=512)
     parser.add_argument("--loads", default="few,all")
     parser.add_argument("--only", default=",".join(CONTENDERS))
@@ -226,7 +239,7 @@ def main():
         rows = np.random.default_rng(1).integers(0, 256, (count, chosen.row_bytes), np.uint8)
         np.save(here / "rows.npy", rows)
         start = (here / "rows.npy").stat().st_size - rows.nbytes
-        origin = Origin(here / "rows.npy", chosen.latency_ms / 1000)
+        origin = Origin(here / "rows.npy", chosen.latency_ms / 1000, chosen.mib_per_second * (1 << 20))
         for load in chosen.loads.split(","):
             gathers = orders(load, count)
             print(f"{load}: {sum(map(len, gathers))} rows of {chosen.row_bytes} bytes of {count}")

@@ -57,7 +57,7 @@ def test_a_file_that_was_cut(tmp_path):
         raised(x.take, [99_999]),
         OSError,
         errno.EIO,
-        r"ended at offset \d+, .*: another program cut it; open it again",
+        r"lacks \d+ bytes from offset \d+ on, .*: another program cut it; open it again",
         path,
     )
 

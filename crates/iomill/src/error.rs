@@ -42,9 +42,9 @@ pub enum Error {
     PartCut {
         /// The part.
         path: PathBuf,
-        /// The offset at which the read ended, in bytes.
+        /// The offset of the first missing byte.
         offset: u64,
-        /// The number of missing bytes.
+        /// The number of bytes of the read that are missing from there on.
         missing: u64,
     },
 
@@ -53,9 +53,9 @@ pub enum Error {
     FileCut {
         /// The file.
         path: PathBuf,
-        /// The offset at which the read ended, in bytes.
+        /// The offset of the first missing byte.
         offset: u64,
-        /// The number of missing bytes.
+        /// The number of bytes of the read that are missing from there on.
         missing: u64,
     },
 

@@ -53,7 +53,7 @@ use crate::sys::clock::Clock;
 use crate::sys::copy::copy_bytes;
 use crate::sys::fs::{Alignment, Handle};
 use pace::Pace;
-use slot::{Hold, Phase, Slot, Verdict, bounced_len, rest_of};
+use slot::{Hold, Phase, Slot, Verdict, bounced_len, bounced_offset, rest_of};
 use waiting::Waiting;
 
 /// At least one of this many turns serves a background piece, as long as the background has a slot left.
@@ -400,13 +400,8 @@ impl Queue {
         self.bounce.at(index).0
     }
 
-    /// The offset in the part at which the bounced pages begin.
-    fn bounced_offset(piece: &Piece) -> u64 {
-        piece.offset & !(PAGE_BYTES as u64 - 1)
-    }
-
     fn copy_in(&mut self, index: u32, piece: &Piece) {
-        let within = (piece.offset - Self::bounced_offset(piece)) as usize;
+        let within = (piece.offset - bounced_offset(piece)) as usize;
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         // SAFETY: the piece's memory is readable for `len` bytes (contract of `push`). A slot without a request in
         // flight uses its bounce buffer alone. The range fits the buffer by the assertion.
@@ -414,7 +409,7 @@ impl Queue {
     }
 
     fn copy_out(&mut self, index: u32, piece: &Piece) {
-        let within = (piece.offset - Self::bounced_offset(piece)) as usize;
+        let within = (piece.offset - bounced_offset(piece)) as usize;
         assert!(within + piece.len as usize <= BOUNCE_BYTES, "a piece that must bounce fits its buffer");
         // SAFETY: as in `copy_in`, with the piece's memory writable because it is a read.
         unsafe { copy_bytes(self.bounce(index).add(within), whole(piece), piece.len as usize) };
@@ -444,7 +439,7 @@ impl Queue {
             }
             _ => {
                 let (place, region) = self.bounce.at(index);
-                (Self::bounced_offset(piece), from(place, region))
+                (bounced_offset(piece), from(place, region))
             }
         };
         let op = if slot.phase == Phase::ModifyRead { Op::Read } else { piece.op };
@@ -516,13 +511,8 @@ impl Queue {
             Hold::Nothing => {}
         }
         self.tally(&piece, fault.is_none());
-        let failure =
-            |fault| Failure { op: piece.op, key: piece.file.key, offset: piece.offset + u64::from(slot.moved), fault };
-        ends.push(Done {
-            token: piece.token,
-            tag: piece.tag,
-            result: fault.map_or(Ok(()), |fault| Err(failure(fault))),
-        });
+        let result = fault.map_or(Ok(()), |fault| Err(slot.failure(fault)));
+        ends.push(Done { token: piece.token, tag: piece.tag, result });
     }
 
     /// Counts the end of a piece.

@@ -71,13 +71,13 @@ impl Error {
             }
             Error::PartCut { path, offset, missing } => write!(
                 f,
-                "{} ended at offset {offset}, {missing} bytes before its known end: the drive failed or the file was cut",
+                "{} lacks {missing} bytes from offset {offset} on, which were there before: the drive failed or the file \
+                 was cut",
                 path.display()
             ),
             Error::FileCut { path, offset, missing } => write!(
                 f,
-                "{} ended at offset {offset}, {missing} bytes before the end that it had when it was opened: another \
-                 program cut it",
+                "{} lacks {missing} bytes from offset {offset} on, which it had when it was opened: another program cut it",
                 path.display()
             ),
             Error::NoDirectory { path } => write!(f, "drive {}: there is no such directory", path.display()),

@@ -283,6 +283,31 @@ fn a_file_that_was_cut_is_found_out() {
     }
 }
 
+/// The error names the missing bytes of the read, also where the drive demands whole pages around them.
+#[test]
+fn the_error_of_a_cut_file_names_the_missing_bytes() {
+    for dir in places() {
+        for engine in [None, Some(EngineKind::Mmap), Some(EngineKind::Posix)] {
+            let path = make(&dir, "file", &random(40 * PAGE + 100, 9));
+            let options = RuntimeOptions::new().cache_bytes(0);
+            let options = engine.map_or(options.clone(), |engine| options.engine(engine));
+            let file = open(&options.start().unwrap(), &path);
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(20 * PAGE as u64 + 7).unwrap();
+            let page = PAGE as u64;
+            for (at, len, expected) in [
+                (25 * page + 100, 10, (25 * page + 100, 10)),
+                (20 * page, 100, (20 * page + 7, 93)),
+                (19 * page, 3 * PAGE, (20 * page + 7, 2 * page - 7)),
+            ] {
+                match file.read_at(&mut vec![0; len], at).unwrap_err() {
+                    Error::FileCut { offset, missing, .. } => assert_eq!((offset, missing), expected, "{engine:?}"),
+                    error => panic!("{engine:?}: {error}"),
+                }
+            }
+        }
+    }
+}
+
 /// Programs cut, lengthen and change a file under readers. Every read ends, with bytes or an error.
 #[test]
 fn readers_survive_a_file_that_comes_and_goes() {

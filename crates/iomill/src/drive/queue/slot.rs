@@ -3,7 +3,7 @@
 //! Goals: every result checked, short transfers continued, temporary errors tried again. Non-goals: the owner of the
 //! I/O.
 
-use super::super::{Fault, PAGE_BYTES, Piece};
+use super::super::{Failure, Fault, PAGE_BYTES, Piece};
 use crate::engine::{Memory, Op, Segment};
 use crate::sys::errno::{self, classify};
 use crate::sys::fs::Alignment;
@@ -65,11 +65,15 @@ pub(super) unsafe fn rest_of(list: *const Segment, count: u16, moved: usize, pla
     Memory::Scatter { list: places, count: left }
 }
 
+/// The offset in the part at which the bounced pages of a piece begin.
+pub(super) fn bounced_offset(piece: &Piece) -> u64 {
+    piece.offset & !(PAGE_BYTES as u64 - 1)
+}
+
 /// Length of the whole pages that a piece touches.
 pub(super) fn bounced_len(piece: &Piece) -> u32 {
-    let page = PAGE_BYTES as u64;
-    let end = (piece.offset + u64::from(piece.len)).next_multiple_of(page);
-    (end - (piece.offset & !(page - 1))) as u32
+    let end = (piece.offset + u64::from(piece.len)).next_multiple_of(PAGE_BYTES as u64);
+    (end - bounced_offset(piece)) as u32
 }
 
 pub(super) enum Verdict {
@@ -79,6 +83,21 @@ pub(super) enum Verdict {
 }
 
 impl Slot {
+    /// The failure of the slot's piece: its place is within the piece, also if whole pages around it were transferred.
+    #[cold]
+    pub fn failure(&self, fault: Fault) -> Failure {
+        let piece = &self.piece;
+        let begin = if self.phase == Phase::Direct { piece.offset } else { bounced_offset(piece) };
+        let (offset, fault) = match fault {
+            Fault::Cut(missing) => {
+                let offset = (begin + u64::from(self.want) - missing).max(piece.offset);
+                (offset, Fault::Cut(piece.offset + u64::from(piece.len) - offset))
+            }
+            other => ((begin + u64::from(self.moved)).max(piece.offset), other),
+        };
+        Failure { op: piece.op, key: piece.file.key, offset, fault }
+    }
+
     /// Takes in the kernel's result.
     pub fn advance(&mut self, result: i32, align: Alignment) -> Verdict {
         if result < 0 {
