@@ -3,11 +3,11 @@
 
 use std::fmt::{Debug, Formatter, Result};
 
-use super::{Answer, Array, Buffer, Draft, Peek, Transfer};
+use super::{Answer, Array, Buffer, Draft, File, Peek, Transfer};
 
 impl Debug for Array {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let (id, drives) = (self.inner.catalog.id().to_string(), self.inner.locations());
+        let (id, drives) = (self.inner.catalog.id().to_string(), self.inner.locations().len());
         f.debug_struct("Array").field("id", &id).field("drives", &drives).finish_non_exhaustive()
     }
 }
@@ -15,6 +15,12 @@ impl Debug for Array {
 impl Debug for Peek {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         f.debug_struct("Peek").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+impl Debug for File {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.debug_struct("File").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 

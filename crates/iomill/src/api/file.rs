@@ -74,12 +74,6 @@ struct SharedHandle {
     _held: Arc<()>,
 }
 
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("File").field("name", &self.name()).finish_non_exhaustive()
-    }
-}
-
 impl File {
     pub(super) fn new(state: OpenRef, read_ahead_bytes: u64, origin: Option<Box<dyn Origin>>) -> File {
         let (ahead, again) = (ReadAhead::new(read_ahead_bytes), Again::empty());

@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 use super::bounce::Bounce;
 use super::locks::BlockLocks;
-use super::{BOUNCE_BYTES, Batching, Class, Done, Failure, Fault, PAGE_BYTES, PIECE_BYTES, Piece};
+use super::{BOUNCE_BYTES, Batching, Class, Done, Fault, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::counters::Probe;
 use crate::engine::{Completion, Engine, FileRef, IoRequest, MAX_SEGMENTS, Memory, Op, Segment};
 use crate::sys::clock::Clock;

@@ -10,6 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use super::*;
+use crate::drive::Failure;
 use crate::engine::{EngineKind, EngineWake, NO_REGION};
 use crate::sys::memory::PageBuf;
 
