@@ -32,7 +32,9 @@ mod counters;
 mod drive;
 mod error;
 mod evict;
+// Only the swarm, which needs a store, uses all of them.
 #[cfg(test)]
+#[cfg_attr(not(feature = "v0_14"), allow(dead_code))]
 mod faults;
 mod fetch;
 mod fill;

@@ -60,6 +60,7 @@ fn parts(error: &Error) -> (String, Option<OsString>) {
         Error::Io { action, path, offset, source, .. } => (of_system(action, *offset, source), path.as_os_str()),
         Error::NoDirectory { path, .. } => (MISSING.to_owned(), path.as_os_str()),
         Error::NoArray { path, why, .. }
+        | Error::ArrayExists { path, why, .. }
         | Error::DriveMissing { path, why, .. }
         | Error::Drive { path, why, .. }
         | Error::Corrupt { path, why, .. } => (why.clone(), path.as_os_str()),

@@ -2,17 +2,21 @@
 //! because an array of Python is an ndarray. Advice names the calls of the package. Non-goals: the texts of this crate.
 
 /// Texts with another advice in Python, before any word is replaced.
-const ADVICE: [(&str, &str); 17] = [
+const ADVICE: [(&str, &str); 18] = [
     ("no array has a drive here", "it is no drive of a set"),
     ("or make an array", "or make a set of drives by `iomill.Drives.create`"),
     ("make the array with `Array::create`", "make the set by `iomill.Drives.create`"),
     ("interrupted); make one", "interrupted); make a set of drives by `iomill.Drives.create`"),
     ("make it again with the same drives", "make it again by `iomill.Drives.create` with the same drives"),
-    ("open that array, or", "open that set by `iomill.Drives`, or"),
+    ("open that array.", "open that set by `iomill.Drives`."),
+    (
+        "call `Array::close`, or drop the array, its files and its futures",
+        "call `close` of the set of drives and of its files",
+    ),
     ("for reading; open it for writing", "for reading; open it with mode=\"r+\""),
     ("open the array, and the file in it by its name", "open it by `iomill.open(drive, name)`"),
     ("list the files to see their names", "list the files to see their names (`iomill.Drives.list`)"),
-    ("mount it, or name its new place", "mount it there"),
+    ("mount it, or open the array by the present directories of all its drives", "mount it there"),
     ("check and repair the array", "run the command `iomill check --repair`"),
     ("check the array", "run the command `iomill check`"),
     ("repair the array", "run the command `iomill check --repair`"),

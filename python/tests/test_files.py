@@ -153,7 +153,7 @@ def test_places_that_are_no_drives_are_no_failures_of_drives(drives):
         (lambda: iomill.Drives("file"), errno.EINVAL),
         (lambda: iomill.Drives.create("file"), errno.EINVAL),
         (lambda: iomill.Drives.create([drives[2], drives[2]]), errno.EINVAL),
-        (lambda: iomill.Drives.create([drives[2], "a/b/moved"]), errno.EINVAL),
+        (lambda: iomill.Drives.create([drives[2], "a/b/moved"]), errno.EEXIST),
     ]:
         with pytest.raises(OSError) as raised:
             call()

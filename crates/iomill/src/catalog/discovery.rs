@@ -390,8 +390,7 @@ fn missing(listed: &LabelDrive, at_hint: Result<Option<FoundDrive>>) -> Error {
             "drive {} (id {}) of the array is missing; it was last seen here{instead}",
             listed.index, listed.id
         ),
-        advice: "mount it, or name its new place: `ArrayOptions::open_at` takes the present directories of the drives"
-            .into(),
+        advice: "mount it, or open the array by the present directories of all its drives".into(),
     }
 }
 
