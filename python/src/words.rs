@@ -2,11 +2,12 @@
 //! because an array of Python is an ndarray. Advice names the calls of the package. Non-goals: the texts of this crate.
 
 /// Texts with another advice in Python, before any word is replaced.
-const ADVICE: [(&str, &str); 18] = [
+const ADVICE: [(&str, &str); 19] = [
     ("no array has a drive here", "it is no drive of a set"),
     ("or make an array", "or make a set of drives by `iomill.Drives.create`"),
-    ("make the array with `Array::create`", "make the set by `iomill.Drives.create`"),
     ("interrupted); make one", "interrupted); make a set of drives by `iomill.Drives.create`"),
+    ("make it with `RuntimeOptions::cache_bytes`", "make it with `cache_bytes`"),
+    ("; see `Options::by_time`", "; `Cache(..., by_time=True)` identifies it by size and time"),
     ("make it again with the same drives", "make it again by `iomill.Drives.create` with the same drives"),
     ("open that array.", "open that set by `iomill.Drives`."),
     (
@@ -30,8 +31,14 @@ const ADVICE: [(&str, &str); 18] = [
     ("`Options::index_dir`", "`index_dir`"),
 ];
 
-/// A text of the library for Python.
+/// A text of the library for Python. Quoted names stay as they are.
 pub fn words(text: &str) -> String {
+    let parts = text.split('"').enumerate();
+    let said: Vec<String> = parts.map(|(n, part)| if n % 2 == 0 { unquoted(part) } else { part.to_owned() }).collect();
+    said.join("\"")
+}
+
+fn unquoted(text: &str) -> String {
     let advised = ADVICE.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
     let mut said = String::with_capacity(advised.len());
     let mut rest = &*advised;
@@ -41,8 +48,10 @@ pub fn words(text: &str) -> String {
         match before.strip_suffix("an ") {
             _ if !is_apart(before.chars().next_back(), after) => said.extend([before, word]),
             Some(before) if is_apart(before.chars().next_back(), " ") => said.extend([before, "a set of drives"]),
-            // Its id follows.
-            _ if after.strip_prefix(' ').is_some_and(begins_with_id) => said.extend([before, "set"]),
+            // Its id, or what it has, follows.
+            _ if after.strip_prefix(' ').is_some_and(begins_with_id) || after.starts_with("'s ") => {
+                said.extend([before, "set"]);
+            }
             _ => said.extend([before, if word == "arrays" { "sets of drives" } else { "set of drives" }]),
         }
         rest = after;

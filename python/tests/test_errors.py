@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pathlib
 import re
 
 import numpy as np
@@ -107,3 +108,20 @@ def test_other_words(drives):
         assert error.filename == "the array"
     with pytest.raises(ValueError, match=re.escape('"an array/"')):
         iomill.Drives(drives[0], "r+").put("an array/", b"")
+
+
+def test_the_advice_is_that_of_the_library():
+    """Each phrase that has other words in Python is one of the library's, and no call of Rust is left."""
+    root = pathlib.Path(__file__).parents[2]
+    words = root / "python/src/words.rs"
+    if not words.exists():
+        pytest.skip("only a clone has the sources of the library")
+    sources = [*root.glob("crates/iomill/src/**/*.rs"), *root.glob("origin/src/**/*.rs")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(source.read_text() for source in sources))
+    table = re.search(r"= \[(.*?)\n\];", words.read_text(), re.DOTALL)[1]
+    pairs = re.findall(r'\(\s*"((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)",?\s*\)', table)
+    assert len(pairs) > 10
+    for phrase, instead in pairs:
+        # A phrase may end one text and begin the next.
+        assert all(part in joined for part in re.split(r"(?<=\)); |; (?=open )", phrase)), phrase
+        assert not re.search(r"\b(Array|ArrayOptions|RuntimeOptions|Options)::", instead), instead

@@ -124,13 +124,13 @@ fn section(experiment: &Experiment, steps: &[Step], records: &[Record], quiet: Q
     }
 }
 
-/// The machines that ran the steps with results.
+/// The machines that ran the steps with results, in that order.
 fn machines(records: &[Record]) -> Vec<String> {
     let measured = records.iter().filter(|record| record.left_out.is_none());
-    let mut machines: Vec<String> = measured.map(|record| record.machine.clone()).collect();
+    let mut machines: Vec<(u64, &String)> = measured.map(|record| (record.at, &record.machine)).collect();
     machines.sort_unstable();
-    machines.dedup();
-    machines
+    machines.dedup_by_key(|machine| machine.1);
+    machines.into_iter().map(|machine| machine.1.clone()).collect()
 }
 
 fn here() -> String {

@@ -34,8 +34,8 @@ def create(
 ) -> RowArray:
     """Makes a file of rows, all of them zero, and opens it for writing: numpy's ``open_memmap(mode="w+")``.
 
-    `path` is a file, or the directory of a drive, or of several drives of one set; then `name` is the file on the drives. `format` is ``npy``, numpy's
-    format, or ``raw``, without a header. The default is ``npy``, except for a plain file with a name that does not end
+    `path` is a file, or the directory of a drive, or of several drives of one set; then `name` is the file on the
+    drives. `format` is ``npy``, numpy's format, or ``raw``, without a header. The default is ``npy``, except for a plain file with a name that does not end
     with ``.npy``. The file takes space as it is written. Only a file on drives can have `checksums`. With them a page
     with wrong contents is an OSError, and is never returned.
 

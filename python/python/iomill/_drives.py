@@ -168,8 +168,14 @@ class Drives(Closing, Telling):
                 opening.use(True)
         except OSError:
             # Only now, because another process may have made the set meanwhile.
-            if not exist_ok or not all(map(is_drive, places)):
+            there = [place for place in places if is_drive(place)]
+            if not exist_ok or not there:
                 raise
+            for other in set(places).difference(there):
+                if not os.path.isdir(other):
+                    raise
+                why = f"it is no drive, while {there[0]} is one: mount the drive, or name other directories"
+                raise OSError(errno.ENODATA, why, other) from None
             return cls._existing(places, cache_bytes)
         made._opening = opening
         tell(made.notices())
@@ -264,8 +270,8 @@ class Drives(Closing, Telling):
     ) -> RowWriter:
         """Writes rows batch by batch to a file in numpy's format. The file appears when the writer is closed.
 
-        `shape` is the shape of a row, or its length. FileExistsError at the end if the name exists, unless `replace`. The other
-        options are those of `create_file`.
+        `shape` is the shape of a row, or its length. FileExistsError at the end if the name exists, unless `replace`.
+        The other options are those of `create_file`.
 
         >>> import iomill, numpy, os
         >>> os.mkdir("batches")

@@ -38,6 +38,9 @@ fn refused(error: iomill_origin::Error) -> PyErr {
     let text = match &error {
         Error::NoDirectory { .. } => "No such file or directory; mount the drive, or make the directory".to_owned(),
         Error::Io { action, source, .. } => of_system(action, None, source),
+        Error::Index { len_bytes, source, .. } => {
+            format!("no memory for the index of {len_bytes} bytes: {}", of_system("open", None, source))
+        }
         error => error.to_string().replacen(&format!("{}: ", path.display()), "", 1),
     };
     os_error(errno, words(&text), Some(path.into()))

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{of_system, os_error};
+use crate::words::words;
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -75,16 +76,16 @@ pub fn refused(error: iomill_origin::clients::Error) -> PyErr {
 
 /// A message with all of its causes: a client of HTTP reports the failure first, and the reason last.
 fn in_words(error: &(dyn StdError + 'static)) -> String {
-    let mut words = error.to_string();
+    let mut said = error.to_string();
     let mut cause = error.source();
     while let Some(why) = cause {
         let more = why.to_string();
-        if !words.contains(&more) {
-            words.extend([": ", &more]);
+        if !said.contains(&more) {
+            said.extend([": ", &more]);
         }
         cause = why.source();
     }
-    words
+    words(&said)
 }
 
 /// The metadata of an object from a listing or a head. The path is below `prefix`.

@@ -393,7 +393,7 @@ impl ArrayOptions {
     ///
     /// # Errors
     /// - [`Error::NoDirectory`]: a directory is missing.
-    /// - [`Error::ArrayExists`]: a directory has a drive of an array.
+    /// - [`Error::ArrayExists`]: a directory has a drive of an array; [`Error::Locked`] if that array is open.
     /// - [`Error::Drive`]: a directory is named twice, or holds another directory `iomill`.
     /// - [`Error::Invalid`]: options do not fit. [`Error::Io`]: the kernel refuses.
     pub fn create<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<Array> {
@@ -437,10 +437,14 @@ impl ArrayOptions {
     ) -> Result<Array> {
         check_may_block("open_or_create")?;
         let drives: Vec<PathBuf> = drives.into_iter().map(|p| p.as_ref().to_owned()).collect();
-        match Catalog::are_new(&*self.platform, &drives, self.on_root)? {
-            true => Array::create_with(self, drives, options),
-            false => Array::open_with(self, drives),
+        if Catalog::are_new(&*self.platform, &drives, self.on_root)? {
+            match Array::create_with(self.clone(), drives.clone(), options) {
+                // Another process has made it meanwhile.
+                Err(Error::ArrayExists { .. }) => {}
+                made => return made,
+            }
         }
+        Array::open_with(self, drives)
     }
 
     /// Opens the array that a drive belongs to. The drive's label names the other drives.
@@ -485,7 +489,7 @@ impl ArrayInner {
     }
 
     /// The directories of the drives.
-    pub(super) fn locations(&self) -> Vec<PathBuf> {
+    fn locations(&self) -> Vec<PathBuf> {
         self.catalog.drives().iter().map(|drive| drive.fs.location().to_owned()).collect()
     }
 

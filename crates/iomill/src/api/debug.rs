@@ -7,7 +7,7 @@ use super::{Answer, Array, Buffer, Draft, File, Peek, Transfer};
 
 impl Debug for Array {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let (id, drives) = (self.inner.catalog.id().to_string(), self.inner.locations().len());
+        let (id, drives) = (self.inner.catalog.id().to_string(), self.inner.catalog.drives().len());
         f.debug_struct("Array").field("id", &id).field("drives", &drives).finish_non_exhaustive()
     }
 }

@@ -31,9 +31,11 @@ const CHUNK_BYTES: u64 = CHUNK_PAGES * PAGE_BYTES as u64;
 /// Reads of one range are short at the end of the file: `read_at`, `read_vectored_at`, `read_at_then`, `read_with`,
 /// their futures, and cursors. Reads of many ranges, pins and `submit` return [`Error::Invalid`] for a range past the
 /// end. So does each call for a range past [`MAX_FILE_BYTES`](crate::MAX_FILE_BYTES). Writes past the end extend the
-/// file, and holes read as zero. Any offset, length and memory works. Whole 4,096-byte pages at page offsets are fastest. If overlapping calls run at the same time, a page may
-/// have the bytes of any of them. With a page cache it has the bytes of one call as a whole. Without a cache, and with
-/// the engine `mmap`, a read may return bytes of both.
+/// file, and holes read as zero.
+///
+/// Any offset, length and memory works. Whole 4,096-byte pages at page offsets are fastest. If overlapping calls run at
+/// the same time, a page may have the bytes of any of them. With a page cache it has the bytes of one call as a whole.
+/// Without a cache, and with the engine `mmap`, a read may return bytes of both.
 ///
 /// Later reads of this process see a write that has ended. It is durable after the next [`File::sync`]. Before that
 /// sync, a crash or a kill may lose any part of it.

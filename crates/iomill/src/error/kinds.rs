@@ -62,7 +62,11 @@ impl Error {
                 ErrorKind::Corrupt
             }
             Error::DriveMissing { .. } | Error::Drive { .. } => ErrorKind::Drive,
-            Error::Io { source, .. } => of_number(source).unwrap_or(ErrorKind::Io),
+            // The file that was to be opened is not there. If another call finds none, a part of the array is missing.
+            Error::Io { action, source, .. } => match of_number(source) {
+                Some(ErrorKind::NotFound) if *action != "open" => ErrorKind::Io,
+                kind => kind.unwrap_or(ErrorKind::Io),
+            },
             Error::Other { source } => of_number(source).unwrap_or(ErrorKind::Other),
             Error::Poisoned { .. } | Error::OutcomeUnknown { .. } => ErrorKind::Uncertain,
             Error::BlockingCall { .. } => ErrorKind::BlockingCall,

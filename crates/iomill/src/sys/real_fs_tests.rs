@@ -184,7 +184,9 @@ fn locks_exclude_and_are_given_back() {
         // The close of the last descriptor releases the lock, too. The child of another test has a copy until it starts
         // its program.
         fs.close(one);
+        let patience = std::time::Instant::now();
         while !fs.lock(other, Lock::Shared).unwrap() {
+            assert!(patience.elapsed().as_secs() < 600, "the lock stays");
             std::thread::yield_now();
         }
         fs.close(other);

@@ -291,9 +291,18 @@ fn the_error_of_a_cut_file_names_the_missing_bytes() {
             let path = make(&dir, "file", &random(40 * PAGE + 100, 9));
             let options = RuntimeOptions::new().cache_bytes(0);
             let options = engine.map_or(options.clone(), |engine| options.engine(engine));
-            let file = open(&options.start().unwrap(), &path);
+            let runtime = options.start().unwrap();
+            let file = PlainOptions::new().runtime(&runtime).write(true).open(&path).unwrap();
             std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(20 * PAGE as u64 + 7).unwrap();
             let page = PAGE as u64;
+            // A drive that takes whole pages lacks the rest of the page.
+            match file.write_at(&[1; 3], 20 * page) {
+                Ok(()) => {}
+                Err(Error::FileCut { offset, missing, .. }) => {
+                    assert_eq!((offset, missing), (20 * page + 7, page - 7), "{engine:?}");
+                }
+                Err(error) => panic!("{engine:?}: {error}"),
+            }
             for (at, len, expected) in [
                 (25 * page + 100, 10, (25 * page + 100, 10)),
                 (20 * page, 100, (20 * page + 7, 93)),

@@ -83,7 +83,9 @@ fn a_missing_drive_is_named() {
         let (path, why) = drive_error(open(&world, mode));
         assert_eq!(path, "/d2");
         assert!(
-            why.contains("drive 2") && why.contains(&id.to_string()) && why.contains("present directories of all its drives"),
+            why.contains("drive 2")
+                && why.contains(&id.to_string())
+                && why.contains("present directories of all its drives"),
             "{why}"
         );
     }

@@ -83,17 +83,20 @@ pub(super) enum Verdict {
 }
 
 impl Slot {
-    /// The failure of the slot's piece: its place is within the piece, also if whole pages around it were transferred.
+    /// The failure of the slot's piece. Its place is within the piece, also if whole pages around it were transferred. A
+    /// write that first reads its pages needs them whole: there the missing bytes may be behind the piece.
     #[cold]
     pub fn failure(&self, fault: Fault) -> Failure {
         let piece = &self.piece;
+        let end = piece.offset + u64::from(piece.len);
         let begin = if self.phase == Phase::Direct { piece.offset } else { bounced_offset(piece) };
         let (offset, fault) = match fault {
             Fault::Cut(missing) => {
-                let offset = (begin + u64::from(self.want) - missing).max(piece.offset);
-                (offset, Fault::Cut(piece.offset + u64::from(piece.len) - offset))
+                let stopped = begin + u64::from(self.want) - missing;
+                let offset = stopped.max(piece.offset);
+                if offset < end { (offset, Fault::Cut(end - offset)) } else { (stopped, Fault::Cut(missing)) }
             }
-            other => ((begin + u64::from(self.moved)).max(piece.offset), other),
+            other => ((begin + u64::from(self.moved)).clamp(piece.offset, end), other),
         };
         Failure { op: piece.op, key: piece.file.key, offset, fault }
     }
