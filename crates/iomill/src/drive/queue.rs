@@ -483,6 +483,7 @@ impl Queue {
     fn finish(&mut self, index: u32, fault: Option<Fault>, ends: &mut Vec<Done>) {
         let slot = self.slots[index as usize];
         let piece = slot.piece;
+        let result = fault.map_or(Ok(()), |fault| Err(self.slots[index as usize].failure(fault)));
         self.slots[index as usize].phase = Phase::Free;
         self.free.push(index);
         if slot.phase != Phase::Direct {
@@ -511,7 +512,6 @@ impl Queue {
             Hold::Nothing => {}
         }
         self.tally(&piece, fault.is_none());
-        let result = fault.map_or(Ok(()), |fault| Err(slot.failure(fault)));
         ends.push(Done { token: piece.token, tag: piece.tag, result });
     }
 
