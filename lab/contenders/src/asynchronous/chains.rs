@@ -107,7 +107,7 @@ impl Lane {
     }
 
     /// Ends all lanes.
-    fn fail(self: Box<Self>, error: Error) {
+    fn fail(&self, error: Error) {
         self.shared.stop();
         self.ended.push(Ended::Failed(error));
     }
