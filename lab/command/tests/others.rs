@@ -31,8 +31,10 @@ fn contenders(more: &[&str]) -> Vec<String> {
 #[test]
 fn rivals_take_part_beside_those_of_iomill() {
     let named = |way: &str| [1, 64, 512].map(|in_flight| format!("iomill-{way}-{in_flight}"));
-    let flying: Vec<String> =
-        ["future", "callback", "tokio-current", "tokio-driven", "tokio-multi"].into_iter().flat_map(named).collect();
+    let flying: Vec<String> = ["future", "callback", "chain", "tokio-current", "tokio-driven", "tokio-multi"]
+        .into_iter()
+        .flat_map(named)
+        .collect();
     let ours = ["iomill-read_at", "iomill-pin", "iomill-read_many"];
     let ours: Vec<&str> = ours.into_iter().chain(flying.iter().map(String::as_str)).collect();
     let all = [&ours[..], &["mmap", "mmap-small-pages", "pread", "quick_cache", "moka", "foyer", "tokio-fs"]].concat();

@@ -111,11 +111,15 @@ pub(super) enum Memory {
 
 impl Memory {
     pub(super) fn new(load: &Load<'_>, is_registered: bool) -> Result<Memory> {
-        if is_registered {
-            return load.array.buffer(load.op_bytes).map(Memory::Registered);
-        }
-        let memory = PageBuf::new(load.op_bytes);
-        memory.map(Memory::Plain).map_err(|e| Error::Tool { what: "memory for a lane".into(), why: e.to_string() })
+        let failed = |e: std::io::Error| Error::Tool { what: "memory for a lane".into(), why: e.to_string() };
+        let mut memory = match is_registered {
+            true => Memory::Registered(load.array.buffer(load.op_bytes)?),
+            false => Memory::Plain(PageBuf::new(load.op_bytes).map_err(failed)?),
+        };
+        // The pages come before the clock starts, also for less than a page.
+        memory.as_mut_slice().fill(1);
+        pattern::fill_to_write(memory.as_mut_slice());
+        Ok(memory)
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -159,7 +163,6 @@ async fn lane(shared: Arc<Shared>, ops: Ops, memory: Memory, index: usize) -> Re
 async fn one_by_one(shared: &Shared, ops: Ops, mut bytes: Memory, index: usize) -> Result<u64> {
     let mut timer = Started::new(index);
     let mut done = 0;
-    pattern::fill_to_write(bytes.as_mut_slice());
     for op in ops {
         let started = timer.start();
         if op.write {
