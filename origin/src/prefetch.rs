@@ -32,7 +32,9 @@ pub async fn prefetch(source: &Source<'_>, range: Range<u64>) -> Result<Prefetch
     let (cache, object) = (source.cache, source.object);
     let id = object.id.ok_or_else(|| {
         let path = &object.path;
-        Fault::other(format!("{path:?} has no etag and no version, so it is not cached; see `Options::by_time`"))
+        Fault::other(format!(
+            "{path:?} has no etag and no version, so it is not cached; size and time can identify it (`by_time`)"
+        ))
     })?;
     let granule_bytes = cache.granule_bytes;
     let range = range.start.min(object.meta.size)..range.end.min(object.meta.size);

@@ -2,12 +2,11 @@
 //! because an array of Python is an ndarray. Advice names the calls of the package. Non-goals: the texts of this crate.
 
 /// Texts with another advice in Python, before any word is replaced.
-const ADVICE: [(&str, &str); 19] = [
+const ADVICE: [(&str, &str); 18] = [
     ("no array has a drive here", "it is no drive of a set"),
     ("or make an array", "or make a set of drives by `iomill.Drives.create`"),
     ("interrupted); make one", "interrupted); make a set of drives by `iomill.Drives.create`"),
     ("make it with `RuntimeOptions::cache_bytes`", "make it with `cache_bytes`"),
-    ("; see `Options::by_time`", "; `Cache(..., by_time=True)` identifies it by size and time"),
     ("make it again with the same drives", "make it again by `iomill.Drives.create` with the same drives"),
     ("open that array.", "open that set by `iomill.Drives`."),
     (

@@ -20,7 +20,6 @@ use crate::contender::{
 };
 use crate::threads::{self, Count};
 pub(crate) use lane::Load;
-use lane::Memory;
 pub use lane::{Flights, Lane, Op, Ops};
 pub use way::{Driver, Way};
 
@@ -90,8 +89,7 @@ impl Flyer {
             set_up(thread)?;
             let own = thread * self.in_flight..(thread + 1) * self.in_flight;
             let ops = own.map(|lane| ops(lane, lanes)).collect::<Result<Vec<Ops>>>()?;
-            let memory = ops.iter().map(|_| Memory::new(load, self.is_registered)).collect::<Result<_>>()?;
-            let flights = Flights::new(load, ops, memory, slice.verify, Arc::clone(&stop))?;
+            let flights = Flights::new(load, ops, self.is_registered, slice.verify, Arc::clone(&stop))?;
             let shared = flights.shared();
             // The first call may start threads and rings. This read starts them before the clock starts.
             executor::block_on_all(vec![load.file.read_async(0, load.op_bytes)])

@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::{of_system, os_error};
-use crate::words::words;
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -85,7 +84,7 @@ fn in_words(error: &(dyn StdError + 'static)) -> String {
         }
         cause = why.source();
     }
-    words(&said)
+    said
 }
 
 /// The metadata of an object from a listing or a head. The path is below `prefix`.

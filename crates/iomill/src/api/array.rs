@@ -167,7 +167,7 @@ impl Array {
             Ok(here) => here,
             Err(error) => return Answer::now(Err(error)),
         };
-        match here.open_at_once(name) {
+        match here.inner.open_at_once(name) {
             Ok(None) => {
                 let name = name.to_owned();
                 here.open_later(move |array| array.inner.open_file(&name))
@@ -175,11 +175,6 @@ impl Array {
             Ok(Some(file)) => Answer::now(Ok(file)),
             Err(error) => Answer::now(Err(error)),
         }
-    }
-
-    /// `open_file` where it takes no call of the system and waits for no other thread. `None` where it may.
-    pub(super) fn open_at_once(&self, name: &str) -> Result<Option<File>> {
-        self.inner.open_at_once(name)
     }
 
     /// Opens a file if its name has this version ([`FileStat`]), so that the result of an earlier [`Array::stat`] is
@@ -500,7 +495,7 @@ impl ArrayInner {
     }
 
     /// The same where it takes no call of the system and waits for no other thread. `None` where it may.
-    fn open_at_once(self: &Arc<Self>, name: &str) -> Result<Option<File>> {
+    pub(super) fn open_at_once(self: &Arc<Self>, name: &str) -> Result<Option<File>> {
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(self) as _;
         let file = self.files.open_at_once(&self.catalog, self.pager.as_ref(), name, &owner)?;
         Ok(file.map(|file| self.handle(file)))

@@ -47,7 +47,7 @@ impl Array {
     /// [`File::read_async`](super::File::read_async) of the whole file. Otherwise the file is opened and read on a
     /// thread of the array.
     pub fn read_async(&self, name: &str) -> Answer<Vec<u8>> {
-        let (here, opened) = match self.here().and_then(|here| Ok((here, here.open_at_once(name)?))) {
+        let (here, opened) = match self.here().and_then(|here| Ok((here, here.inner.open_at_once(name)?))) {
             Ok(begun) => begun,
             Err(error) => return Answer::now(Err(error)),
         };

@@ -68,7 +68,7 @@ impl Flights {
     pub(super) fn new(
         load: &Load<'_>,
         ops: Vec<Ops>,
-        memory: Vec<Memory>,
+        is_registered: bool,
         verify: bool,
         stop: Arc<AtomicBool>,
     ) -> Result<Flights> {
@@ -81,7 +81,8 @@ impl Flights {
             stop,
             latency_ns: Mutex::new(latencies()?),
         };
-        Ok(Flights { lanes: ops.into_iter().zip(memory).collect(), shared: Arc::new(shared) })
+        let lane = |ops| Ok((ops, Memory::new(load, is_registered)?));
+        Ok(Flights { lanes: ops.into_iter().map(lane).collect::<Result<_>>()?, shared: Arc::new(shared) })
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
@@ -110,7 +111,7 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    pub(super) fn new(load: &Load<'_>, is_registered: bool) -> Result<Memory> {
+    fn new(load: &Load<'_>, is_registered: bool) -> Result<Memory> {
         let failed = |e: std::io::Error| Error::Tool { what: "memory for a lane".into(), why: e.to_string() };
         let mut memory = match is_registered {
             true => Memory::Registered(load.array.buffer(load.op_bytes)?),
