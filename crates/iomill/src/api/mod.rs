@@ -162,7 +162,7 @@ pub use crate::exec::tokio::drive_by_tokio;
 pub use crate::file::MAX_FILE_BYTES;
 pub use crate::layout::Layout;
 #[cfg(feature = "internals")]
-pub use crate::pager::nodes::Remote;
+pub use crate::pager::spread::Remote;
 pub use crate::pager::{Failed, IoBuffer, IoBytes};
 
 pub use crate::sys::fs::Ground;

@@ -2,7 +2,7 @@
 //! ([`ArrayOptions::depth`](super::ArrayOptions::depth)) and profiles (`profile`).
 
 use crate::drive::Batching;
-use crate::pager::nodes::Remote;
+use crate::pager::spread::Remote;
 use crate::sys::topology::Topology;
 
 /// Options of the service of an array's drives: threads, queues and NUMA nodes. The defaults suit most machines.

@@ -1,5 +1,5 @@
 //! Reading pages into the cache before a call needs them: read-ahead of a handle ([`ReadAhead`]), and ranges of the
-//! advice `WillNeed` ([`Wanted`]).
+//! advice `WillNeed` (`wanted`).
 //!
 //! Goals: a sequential reader finds its pages in the cache; random reads have no measurable extra cost. Non-goals:
 //! guessing strides, and reading backwards.
@@ -15,12 +15,12 @@
 //!    is skipped. Advice is queued again while the quota is used up, and the end of a quota resumes it.
 //! 3. A read-ahead is a spawned operation: it owns itself, and holds the file inside its gate until it has ended.
 
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::open::{EnteredFile, OpenFile, OpenRef};
 use super::span::{Span, Want};
+use super::wanted::Then;
 use super::{Paged, Pager};
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::Result;
@@ -48,9 +48,6 @@ const ON_ITS_WAY_SHARE: u64 = 8;
 
 /// A range with the advice `WillNeed` brings in at most 1/`NEEDED_SHARE` of the cache.
 const NEEDED_SHARE: u64 = 2;
-
-/// The most ranges of advice that wait to begin.
-const WANTED_MAX: usize = 4096;
 
 /// Streams of a handle.
 const STREAMS: usize = 8;
@@ -284,9 +281,6 @@ enum Start {
     NotNow,
 }
 
-/// A function that runs at the end of a read-ahead, on any thread. It only hands work to a pool.
-type Then = Box<dyn FnOnce() + Send>;
-
 /// Runs `Then` when it is dropped, also by a panic.
 struct AtEnd(Option<Then>);
 
@@ -337,67 +331,6 @@ impl OpenFile {
         if pages.start < end && paged.pager.wanted.push(Arc::downgrade(self), pages.start..end) {
             go_on_later(&self.exec().resumes, &paged.pager)();
         }
-    }
-}
-
-/// Ranges of the advice `WillNeed`.
-#[derive(Debug, Default)]
-pub struct Wanted {
-    state: Mutex<WantedState>,
-}
-
-#[derive(Default)]
-struct WantedState {
-    ranges: VecDeque<(Weak<OpenFile>, Range<u64>)>,
-    /// Whether a thread or an operation is reading them, one wave after the other.
-    running: bool,
-    /// Resumes the ranges when a quota ends.
-    resume: Option<Then>,
-}
-
-impl std::fmt::Debug for WantedState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Queue of {}", self.ranges.len())
-    }
-}
-
-impl Wanted {
-    /// Adds a range, unless there are too many. Returns whether the caller must start to read the ranges.
-    fn push(&self, file: Weak<OpenFile>, pages: Range<u64>) -> bool {
-        let mut queue = lock(&self.state);
-        if queue.ranges.len() < WANTED_MAX {
-            queue.ranges.push_back((file, pages));
-        }
-        !std::mem::replace(&mut queue.running, true)
-    }
-
-    /// The next wave of up to `most` pages. `None` if no range is left.
-    fn next(&self, most: u64) -> Option<(Weak<OpenFile>, Range<u64>)> {
-        let mut queue = lock(&self.state);
-        let Some((file, pages)) = queue.ranges.front_mut() else {
-            queue.running = false;
-            return None;
-        };
-        let wave = (file.clone(), pages.start..pages.end.min(pages.start + most));
-        pages.start = wave.1.end;
-        if pages.is_empty() {
-            queue.ranges.pop_front();
-        }
-        Some(wave)
-    }
-
-    /// Queues a wave again. `resume` continues with it when a quota ends.
-    fn put_back(&self, file: Weak<OpenFile>, pages: Range<u64>, resume: Then) {
-        let mut queue = lock(&self.state);
-        match queue.ranges.front_mut() {
-            Some((theirs, rest)) if theirs.ptr_eq(&file) && rest.start == pages.end => rest.start = pages.start,
-            _ => queue.ranges.push_front((file, pages)),
-        }
-        queue.resume = Some(resume);
-    }
-
-    fn take_resume(&self) -> Option<Then> {
-        lock(&self.state).resume.take()
     }
 }
 

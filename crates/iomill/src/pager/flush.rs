@@ -10,7 +10,9 @@
 //! failed background flush is repeated only when a call syncs the file, or writes more to the pages' sets.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 
 use super::open::OpenFile;
 use super::wave::Over;
@@ -21,7 +23,7 @@ use crate::counters::Counter;
 use crate::drive::{Class, Failure, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
-use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure};
+use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure, pools};
 use crate::file::Entered;
 use crate::file::summed::doubted;
 use crate::file::sums::{Doubt, Holding, Sums, Writing};
@@ -493,5 +495,44 @@ impl Pager {
         keys.sort_unstable();
         keys.dedup();
         keys
+    }
+}
+
+impl Pager {
+    /// Leaves the sets of pages to the background thread. Returns `false` if none could be started; a notice says why.
+    pub(super) fn flush_later(self: &Arc<Self>, exec: &Exec, keys: impl Iterator<Item = Key>) -> bool {
+        self.flusher.push(|| self.start_flusher(exec), keys)
+    }
+
+    /// Starts the thread. Without it writing calls flush by themselves.
+    fn start_flusher(self: &Arc<Self>, exec: &Exec) -> Option<JoinHandle<()>> {
+        let pager = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
+            // Closing a file here would delay the flushes of all other files.
+            pools::leave_closing_to_others();
+            loop {
+                // Held during a round, and while the thread sleeps in `next`. `stop` ends that sleep before the pager
+                // is dropped.
+                let Some(pager) = pager.upgrade() else { return };
+                let Some(pages) = pager.flusher.next() else { return };
+                // A panic of one round must not end the thread. The panic message has been printed.
+                let _ = catch_unwind(AssertUnwindSafe(|| pager.flush_sets_behind(&pages)));
+            }
+        });
+        if let Err(error) = &thread {
+            exec.notice(format!("no thread to flush in the background: {error}"));
+        }
+        thread.ok()
+    }
+
+    /// One round: the sets of these pages.
+    fn flush_sets_behind(&self, pages: &[Key]) {
+        let keys = self.dirty_beside(pages.iter().copied());
+        for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
+            let Some(file) = self.file(keys[0].file()) else { continue };
+            let io = file.exec().blocking();
+            // Pages that fail stay dirty, and the file's handles report it (`writeback_errors`).
+            let _kept = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Background));
+        }
     }
 }

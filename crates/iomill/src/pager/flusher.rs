@@ -1,14 +1,9 @@
-//! The [`Flusher`]: the thread that flushes in the background. Non-goals: the flush itself (`flush`).
+//! The [`Flusher`]: the thread that flushes in the background, and its queue of sets. Non-goals: its rounds (`flush`).
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::Pager;
 use crate::cache::key::Key;
-use crate::drive::Class;
-use crate::exec::{Exec, pools};
 use crate::sys::retry::Retry;
 use crate::sys::sync::{self, Condvar, Mutex, lock};
 
@@ -37,7 +32,7 @@ struct FlusherState {
 
 impl Flusher {
     /// Leaves the sets of pages to the thread. Returns `false` if none can be started now.
-    fn push(&self, start: impl FnOnce() -> Option<JoinHandle<()>>, keys: impl Iterator<Item = Key>) -> bool {
+    pub fn push(&self, start: impl FnOnce() -> Option<JoinHandle<()>>, keys: impl Iterator<Item = Key>) -> bool {
         let mut state = lock(&self.state);
         if state.stop {
             return true;
@@ -64,7 +59,7 @@ impl Flusher {
     }
 
     /// A page of each set to be flushed next. `None` at the end.
-    fn next(&self) -> Option<Vec<Key>> {
+    pub fn next(&self) -> Option<Vec<Key>> {
         let mut state = lock(&self.state);
         state.running = false;
         loop {
@@ -94,45 +89,6 @@ impl Flusher {
         {
             // The thread catches the panics of its rounds, so it has not panicked.
             let _ = thread.join();
-        }
-    }
-}
-
-impl Pager {
-    /// Leaves the sets of pages to the background thread. Returns `false` if none could be started; a notice says why.
-    pub(super) fn flush_later(self: &Arc<Self>, exec: &Exec, keys: impl Iterator<Item = Key>) -> bool {
-        self.flusher.push(|| self.start_flusher(exec), keys)
-    }
-
-    /// Starts the thread. Without it writing calls flush by themselves.
-    fn start_flusher(self: &Arc<Self>, exec: &Exec) -> Option<JoinHandle<()>> {
-        let pager = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name("iomill-flush".into()).spawn(move || {
-            // Closing a file here would delay the flushes of all other files.
-            pools::leave_closing_to_others();
-            loop {
-                // Held during a round, and while the thread sleeps in `next`. `stop` ends that sleep before the pager
-                // is dropped.
-                let Some(pager) = pager.upgrade() else { return };
-                let Some(pages) = pager.flusher.next() else { return };
-                // A panic of one round must not end the thread. The panic message has been printed.
-                let _ = catch_unwind(AssertUnwindSafe(|| pager.flush_sets_behind(&pages)));
-            }
-        });
-        if let Err(error) = &thread {
-            exec.notice(format!("no thread to flush in the background: {error}"));
-        }
-        thread.ok()
-    }
-
-    /// One round: the sets of these pages.
-    fn flush_sets_behind(&self, pages: &[Key]) {
-        let keys = self.dirty_beside(pages.iter().copied());
-        for keys in keys.chunk_by(|a, b| a.file() == b.file()) {
-            let Some(file) = self.file(keys[0].file()) else { continue };
-            let io = file.exec().blocking();
-            // Pages that fail stay dirty, and the file's handles report it (`writeback_errors`).
-            let _kept = Exec::run_to_end(file.flush_if_open(&io, keys, Class::Background));
         }
     }
 }

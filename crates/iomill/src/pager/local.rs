@@ -20,7 +20,7 @@ use crate::counters::{Counter, Tally};
 use crate::error::{Error, Result};
 use crate::exec::pools;
 use crate::sys::barrier;
-use crate::sys::process::Home;
+use crate::sys::process::{self, Home};
 use crate::sys::sync::{AtomicU32, Ordering};
 
 thread_local! {
@@ -32,24 +32,21 @@ thread_local! {
 }
 
 /// The value of `LAST` without a local. No pager has this instance, and no file compares with it: closed files compare
-/// with `CLOSED`.
+/// with `NO_READERS`.
 const NO_LOCAL: NonNull<u64> = {
     static NO_INSTANCE: u64 = u64::MAX;
     // SAFETY: no static has the address 0.
     unsafe { NonNull::new_unchecked((&raw const NO_INSTANCE).cast_mut()) }
 };
 
-/// An instance that no local has.
-pub(super) const CLOSED: u64 = NO_READERS;
-
 /// Called when this thread begins a callback: until its end the thread finds its locals by `LOCALS`.
-pub fn forget_last() {
+fn forget_last() {
     // In an ending thread `LAST` may be destroyed.
     let _forgot = LAST.try_with(|last| last.set(NO_LOCAL));
 }
 
 /// Rule 4 of the fork (`exec`): in a child the only thread finds no local by `LAST`.
-pub(super) extern "C" fn forget_in_child() {
+extern "C" fn forget_in_child() {
     forget_last();
 }
 
@@ -159,7 +156,7 @@ impl Pager {
     #[inline(always)]
     pub fn last_local(&self) -> Option<&Local> {
         // Relaxed: the value only says whether the array is open, and a call may see it late.
-        // SAFETY: the instance is this pager's, or `CLOSED`, which no local has. The pager is borrowed for as long.
+        // SAFETY: the instance is this pager's, or `NO_READERS`, which no local has. The pager is borrowed for as long.
         unsafe { Pager::last_local_if(self.open.load(Ordering::Relaxed)) }
     }
 
@@ -184,8 +181,8 @@ impl Pager {
 
     /// From now on no thread finds a local by `LAST`.
     pub fn end_short_way(&self) {
-        self.open.store(CLOSED, Ordering::Relaxed);
-        self.memory.readers.store(CLOSED, Ordering::Relaxed);
+        self.open.store(NO_READERS, Ordering::Relaxed);
+        self.memory.readers.store(NO_READERS, Ordering::Relaxed);
     }
 
     /// Calls `f` with the calling thread's local.
@@ -221,6 +218,12 @@ impl Pager {
     }
 
     fn new_local(self: &Arc<Self>) -> Local {
+        static ONCE: std::sync::Once = std::sync::Once::new();
+        // Before any local is in `LAST`.
+        ONCE.call_once(|| {
+            process::call_in_children(forget_in_child);
+            pools::before_users_code(forget_last);
+        });
         let tally = self.board.tally();
         Local {
             instance: self.instance,

@@ -15,8 +15,8 @@
 //! - `io_buffer.rs`: memory that an operation owns until its end, and the outcomes that return it.
 //! - `batch.rs`: batches for futures and callbacks.
 //! - `direct.rs`: asynchronous reads that consist of their pieces alone, and asynchronous writes to cached pages.
-//! - `ahead.rs`: read-ahead and advice.
-//! - `nodes.rs`, `node_request.rs`, `node_threads.rs`: NUMA nodes.
+//! - `ahead.rs`, `wanted.rs`: read-ahead and advice.
+//! - `spread.rs`, `nodes.rs`, `node_request.rs`, `node_threads.rs`: NUMA nodes.
 //! - `numbers.rs`: the numbers of files in the cache, also of closed files.
 //!
 //! # One call
@@ -139,15 +139,17 @@ mod io_buffer;
 pub mod local;
 mod node_request;
 mod node_threads;
-pub mod nodes;
+mod nodes;
 mod numbers;
 mod open;
 mod open_files;
 mod pipeline;
 mod read;
 mod span;
+pub mod spread;
 mod table;
 mod todo;
+mod wanted;
 mod wave;
 
 use std::collections::BTreeMap;
@@ -156,22 +158,22 @@ use std::sync::{Arc, Weak};
 
 use crate::cache::key::Key;
 use crate::cache::policy::PolicyKind;
-use crate::cache::{Cache, CacheConfig, CacheMemory, CacheResize, HintBase, Progress};
+use crate::cache::{Cache, CacheConfig, CacheMemory, CacheResize, HintBase, NO_READERS, Progress};
 use crate::catalog::Id;
 use crate::counters::Board;
 use crate::drive::regions::Regions;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
+use crate::exec::Exec;
 use crate::exec::roles::NodeRoles;
-use crate::exec::{Exec, pools};
 use crate::file::sums::Sums;
 use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
 use crate::sys::memory::PageBuf;
-use crate::sys::process;
 use crate::sys::sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write};
 use flusher::Flusher;
-use nodes::{Remote, Spread};
 use numbers::{Drawn, Numbers};
+use spread::{Remote, Spread};
+use wanted::Wanted;
 
 pub use direct::DirectReading;
 pub use in_place::{PinnedPage, PinnedRange};
@@ -230,7 +232,7 @@ pub struct Pager {
     spread: Option<Spread>,
     /// Tells the pagers of this process apart in the threads' tables.
     instance: u64,
-    /// `instance` while the array is open, then `local::CLOSED`.
+    /// `instance` while the array is open, then `NO_READERS`.
     open: AtomicU64,
     /// The open files, by their number in the cache.
     files: RwLock<BTreeMap<u32, Weak<OpenFile>>>,
@@ -243,7 +245,7 @@ pub struct Pager {
     /// Pages in flight that no call has asked for yet.
     ahead: AtomicU64,
     /// Ranges that advice asks for.
-    wanted: ahead::Wanted,
+    wanted: Wanted<OpenFile>,
     /// Memory for the copies that are flushed, to be used again: large ones and small ones.
     copies: [Mutex<Vec<PageBuf>>; 2],
     regions: Arc<Regions>,
@@ -292,7 +294,6 @@ impl Pager {
         board: &Arc<Board>,
         notices: &mut Vec<String>,
     ) -> Result<Option<Arc<Pager>>> {
-        static ONCE: std::sync::Once = std::sync::Once::new();
         let nodes = roles.cache.len();
         let Some(mut sizes) = sizes(options, nodes)? else { return Ok(None) };
         let mut caches = loop {
@@ -321,7 +322,7 @@ impl Pager {
         let spread = (roles.nodes.len() > 1).then(|| Spread::new(roles, caches, options.remote, threads));
         let reads_all = spread.as_ref().is_none_or(Spread::reads_all);
         let memory = Arc::clone(first.memory());
-        memory.readers.store(if reads_all { instance } else { local::CLOSED }, Ordering::Relaxed);
+        memory.readers.store(if reads_all { instance } else { NO_READERS }, Ordering::Relaxed);
         let pager = Pager {
             memory,
             first,
@@ -329,7 +330,7 @@ impl Pager {
             board: Arc::clone(board),
             taken: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
-            wanted: ahead::Wanted::default(),
+            wanted: Wanted::default(),
             copies: Default::default(),
             regions: Arc::clone(regions),
             chunk_bytes,
@@ -340,10 +341,6 @@ impl Pager {
             flusher: Flusher::default(),
         };
         pager.bind(roles, notices);
-        ONCE.call_once(|| {
-            process::call_in_children(local::forget_in_child);
-            pools::before_users_code(local::forget_last);
-        });
         Ok(Some(Arc::new(pager)))
     }
 
@@ -389,7 +386,7 @@ impl Pager {
         }
         // All resizes begin before the first continues. So of two calls at a time the same one comes first on all
         // nodes.
-        let shares = nodes::shares(bytes, ways, self.caches().count());
+        let shares = spread::shares(bytes, ways, self.caches().count());
         let mut resizes: Vec<_> =
             self.caches().zip(shares).map(|(cache, bytes)| (cache, cache.begin_resize(bytes))).collect();
         let resized = resizes.iter_mut().try_for_each(|(cache, resize)| self.resize_one(exec, cache, resize));
@@ -517,7 +514,7 @@ fn check_least(ways: usize, nodes: usize, bytes: u64) -> Result<()> {
 
 /// The caches of `nodes` nodes, which share the bytes.
 fn caches(options: &PagerOptions, bytes: u64, max_bytes: u64, nodes: usize) -> Result<Vec<Cache>> {
-    let share = |bytes| nodes::shares(bytes, options.set_pages, nodes);
+    let share = |bytes| spread::shares(bytes, options.set_pages, nodes);
     let PagerOptions { set_pages, policy, hash_mask, .. } = *options;
     let each = share(bytes).into_iter().zip(share(max_bytes));
     let configs: Vec<_> =

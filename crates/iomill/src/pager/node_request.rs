@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use super::Paged;
 use super::fill::Fills;
+use super::node_threads::{NodeWork, PendingWork};
 use super::open::OpenRef;
 use super::span::{Span, Want};
 use super::wave::Sorted;
@@ -111,32 +112,30 @@ impl NodeRequest {
         NodeRequest { want, class, spans, file: Some(file), replies: Arc::clone(replies) }
     }
 
-    /// How many spans it has.
-    pub fn weight(&self) -> usize {
-        self.spans.len()
-    }
-
-    /// The executor of its I/O; `None` after the end.
-    pub fn exec(&self) -> Option<&Arc<Exec>> {
-        self.file.as_ref().map(|file| file.exec())
-    }
-
-    /// Ends it without a result, and returns its spans.
-    pub fn take_back(mut self) -> Vec<Span> {
-        let spans = std::mem::take(&mut self.spans);
-        self.end(Sorted::default(), Ok(()));
-        spans
-    }
-
     fn end(&mut self, left: Sorted, result: Result<()>) {
         if let Some(file) = self.file.take() {
             drop(file);
             self.replies.end(left, result);
         }
     }
+}
 
-    /// Does the part that needs no drive, and begins the rest. `None` if nothing is left.
-    pub fn begin(mut self) -> Option<PendingRequest> {
+impl NodeWork for NodeRequest {
+    fn weight(&self) -> usize {
+        self.spans.len()
+    }
+
+    fn exec(&self) -> Option<&Arc<Exec>> {
+        self.file.as_ref().map(|file| file.exec())
+    }
+
+    fn take_back(mut self: Box<Self>) -> Vec<Span> {
+        let spans = std::mem::take(&mut self.spans);
+        self.end(Sorted::default(), Ok(()));
+        spans
+    }
+
+    fn begin(mut self: Box<Self>) -> Option<Box<dyn PendingWork>> {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
         let mut fills = Fills::new(self.want, Arc::clone(&paged));
@@ -151,8 +150,8 @@ impl NodeRequest {
         if let Some(file) = &self.file {
             fills.plan(&file.file);
         }
-        let (runs, tail) = (fills.runs(), Mutex::new(Tail { request: self, left, failure: None }));
-        Some(PendingRequest { fills, runs_left: AtomicUsize::new(runs), tail })
+        let (runs, tail) = (fills.runs(), Mutex::new(Tail { request: *self, left, failure: None }));
+        Some(Box::new(PendingRequest { fills, runs_left: AtomicUsize::new(runs), tail }))
     }
 }
 
@@ -165,7 +164,7 @@ impl Drop for NodeRequest {
 
 /// A request with pages to fill.
 #[derive(Debug)]
-pub struct PendingRequest {
+struct PendingRequest {
     /// Declared before the request: if a panic leaves some fills, they end before the request does.
     fills: Fills<Arc<Paged>>,
     runs_left: AtomicUsize,
@@ -179,22 +178,18 @@ struct Tail {
     failure: Option<Failure>,
 }
 
-impl PendingRequest {
-    /// The pieces that fill its pages, each with its drive. Each of them ends by [`PendingRequest::run_done`], or all
-    /// by [`PendingRequest::fail`]. Their lists of scattered memory are in `self`.
-    pub fn pieces(&self) -> Vec<(u16, Piece)> {
+impl PendingWork for PendingRequest {
+    fn pieces(&self) -> Vec<(u16, Piece)> {
         let tail = lock(&self.tail);
         let Some(file) = &tail.request.file else { return Vec::new() };
         self.fills.pieces(&file.file, tail.request.class).collect()
     }
 
-    /// How many pages it fills.
-    pub fn pages(&self) -> usize {
+    fn pages(&self) -> usize {
         self.fills.len()
     }
 
-    /// Notes the end of a piece, by its tag. Returns whether it was the last one, which ends the request.
-    pub fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
+    fn run_done(&self, tag: u32, outcome: Outcome) -> bool {
         let mut many = Vec::new();
         let outcome = self.fills.end_run(tag, outcome, &mut many);
         if outcome.is_err() || !many.is_empty() {
@@ -205,6 +200,13 @@ impl PendingRequest {
         self.count_down()
     }
 
+    fn fail(&self, error: &Error) {
+        self.fills.abandon();
+        self.end(Some(Error::NodeThread { why: error.to_string() }));
+    }
+}
+
+impl PendingRequest {
     fn count_down(&self) -> bool {
         // AcqRel: pairs with this in other threads, so that the last one sees the fills that the others have ended.
         let last = self.runs_left.fetch_sub(1, Ordering::AcqRel) == 1;
@@ -212,12 +214,6 @@ impl PendingRequest {
             self.end(None);
         }
         last
-    }
-
-    /// Ends it with an error, before any of its pieces has begun.
-    pub fn fail(&self, error: &Error) {
-        self.fills.abandon();
-        self.end(Some(Error::NodeThread { why: error.to_string() }));
     }
 
     fn end(&self, error: Option<Error>) {

@@ -1,5 +1,5 @@
-//! The threads of the nodes that cache ([`NodeThreads`]): each takes the requests of its inbox and does them at the
-//! same time.
+//! The threads of the nodes that cache ([`NodeThreads`]): each takes the requests of its inbox ([`NodeWork`]) and does
+//! them at the same time.
 //!
 //! Goals: one wake for all requests that arrive while a thread sleeps or works; all their pages in flight at the same
 //! time. Non-goals: the work of a request (`node_request`, with rules that hold here, too), and background work.
@@ -12,10 +12,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 
-use super::node_request::{NodeRequest, PendingRequest};
+use super::span::Span;
+use crate::cache::Outcome;
 use crate::drive::inbox::Inbox;
 use crate::drive::regions::Regions;
 use crate::drive::{Done, Piece};
+use crate::error::Error;
 use crate::exec::Exec;
 use crate::exec::contexts;
 use crate::exec::roles::NodeRoles;
@@ -56,6 +58,37 @@ pub fn turn() -> usize {
     })
 }
 
+/// A request, as its thread sees it (`node_request`, with rules that hold here, too). Dropping it ends it.
+pub trait NodeWork: Send + Sync + std::fmt::Debug {
+    /// The number of its spans.
+    fn weight(&self) -> usize;
+
+    /// The executor of its I/O; `None` after the end.
+    fn exec(&self) -> Option<&Arc<Exec>>;
+
+    /// Ends it without a result, and returns its spans.
+    fn take_back(self: Box<Self>) -> Vec<Span>;
+
+    /// Does the part that needs no drive, and begins the rest. `None` if nothing is left.
+    fn begin(self: Box<Self>) -> Option<Box<dyn PendingWork>>;
+}
+
+/// A request that waits for drives. Each of its pieces ends by [`PendingWork::run_done`], or all by
+/// [`PendingWork::fail`].
+pub trait PendingWork {
+    /// The pieces that fill its pages, each with its drive. Their lists of scattered memory are in `self`.
+    fn pieces(&self) -> Vec<(u16, Piece)>;
+
+    /// The number of pages that it fills.
+    fn pages(&self) -> usize;
+
+    /// Notes the end of a piece, by its tag. Returns whether it was the last one, which ends the request.
+    fn run_done(&self, tag: u32, outcome: Outcome) -> bool;
+
+    /// Ends it with an error, before any of its pieces has begun.
+    fn fail(&self, error: &Error);
+}
+
 /// The threads of all nodes that cache, started when first needed.
 #[derive(Debug)]
 pub struct NodeThreads {
@@ -68,7 +101,7 @@ pub struct NodeThreads {
 
 #[derive(Debug)]
 struct Worker {
-    inbox: Arc<Inbox<NodeRequest>>,
+    inbox: Arc<Inbox<Box<dyn NodeWork>>>,
     thread: Thread,
     join: Mutex<Option<JoinHandle<()>>>,
 }
@@ -94,9 +127,9 @@ impl NodeThreads {
     pub fn send(
         &self,
         cache: usize,
-        request: NodeRequest,
+        request: Box<dyn NodeWork>,
         notice: &dyn Fn(String),
-    ) -> std::result::Result<(), NodeRequest> {
+    ) -> std::result::Result<(), Box<dyn NodeWork>> {
         let node_threads = &self.threads(notice)[cache];
         if node_threads.is_empty() {
             return Err(request);
@@ -154,7 +187,7 @@ fn node_threads(id: usize, cpus: &[usize], notice: &dyn Fn(String)) -> Vec<Worke
 }
 
 /// Closes the inbox when the thread ends, also by a panic. Ends the requests that no thread will work on.
-struct Closing<'a>(&'a Inbox<NodeRequest>);
+struct Closing<'a>(&'a Inbox<Box<dyn NodeWork>>);
 
 impl Drop for Closing<'_> {
     fn drop(&mut self) {
@@ -164,7 +197,7 @@ impl Drop for Closing<'_> {
     }
 }
 
-fn work(inbox: &Inbox<NodeRequest>) {
+fn work(inbox: &Inbox<Box<dyn NodeWork>>) {
     let _closing = Closing(inbox);
     let mut ring: Option<NodeRing> = None;
     let mut requests = Vec::new();
@@ -204,7 +237,7 @@ impl NodeRing {
 #[derive(Default)]
 struct NodeWave {
     /// By number, the high bits of tags. `None` for those that have ended.
-    begun: Vec<Option<PendingRequest>>,
+    begun: Vec<Option<Box<dyn PendingWork>>>,
     /// Pieces that the engines have not taken yet.
     pieces: VecDeque<(u16, Piece)>,
     /// Pages that are being filled.
@@ -213,9 +246,10 @@ struct NodeWave {
 
 impl NodeWave {
     /// Works on the requests, and on those that come meanwhile, until all have ended.
-    fn run(self, inbox: &Inbox<NodeRequest>, ring: &NodeRing, requests: &mut Vec<NodeRequest>) {
+    fn run(self, inbox: &Inbox<Box<dyn NodeWork>>, ring: &NodeRing, requests: &mut Vec<Box<dyn NodeWork>>) {
         // If it fails, all these requests end with the error.
-        let made = requests.first().and_then(NodeRequest::exec).map_or(Ok(()), |exec| exec.ready_context(&ring.cell));
+        let made =
+            requests.first().and_then(|request| request.exec()).map_or(Ok(()), |exec| exec.ready_context(&ring.cell));
         let wave = RefCell::new(self);
         let source = std::iter::from_fn(|| {
             let mut wave = wave.borrow_mut();
@@ -240,7 +274,7 @@ impl NodeWave {
         }
     }
 
-    fn begin(&mut self, request: NodeRequest) {
+    fn begin(&mut self, request: Box<dyn NodeWork>) {
         let Some(begun) = request.begin() else { return };
         let number = self.begun.len() as u32;
         let pieces = begun.pieces().into_iter();

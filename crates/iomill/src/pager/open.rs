@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::Paged;
 use super::table::Entry;
+use crate::cache::NO_READERS;
 use crate::catalog::{Catalog, Draft};
 use crate::drive::{PAGE_BYTES, shares};
 use crate::error::{Error, Result};
@@ -88,7 +89,7 @@ impl OpenFile {
     ) -> OpenFile {
         let readers = match &paged {
             Some(paged) => Arc::clone(&paged.memory.readers),
-            None => Arc::new(AtomicU64::new(super::local::CLOSED)),
+            None => Arc::new(AtomicU64::new(NO_READERS)),
         };
         OpenFile {
             paged,
