@@ -7,6 +7,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use object_store_0_14::{
     ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult,
 };
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Semaphore;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -37,6 +39,17 @@ struct Zeroes {
     latency: Duration,
     /// One of 50 answers takes this time, by chance.
     tail: Option<Duration>,
+    /// The time of a body, for each MiB, as of one connection to a store.
+    per_mib: Duration,
+    /// The most answers at a time, as a store and a network have. Further GETs wait.
+    at_once: Semaphore,
+}
+
+impl Zeroes {
+    fn new(len: u64, latency: Duration) -> Zeroes {
+        let at_once = Semaphore::new(Semaphore::MAX_PERMITS);
+        Zeroes { len, latency, tail: None, per_mib: Duration::ZERO, at_once }
+    }
 }
 
 impl fmt::Display for Zeroes {
@@ -52,6 +65,7 @@ fn unsupported() -> object_store_0_14::Error {
 #[async_trait]
 impl ObjectStore for Zeroes {
     async fn get_opts(&self, path: &Path, options: GetOptions) -> object_store_0_14::Result<GetResult> {
+        let _permit = self.at_once.acquire().await.map_err(|_| unsupported())?;
         let slow = self.tail.filter(|_| fastrand::u32(..50) == 0);
         tokio::time::sleep(slow.unwrap_or(self.latency)).await;
         let e_tag = Some("\"1\"".into());
@@ -65,6 +79,7 @@ impl ObjectStore for Zeroes {
         let range = options.range.map_or(Ok(0..self.len), |range| range.as_range(self.len));
         let range = range.map_err(|_| unsupported())?;
         let len = if options.head { 0 } else { range.end - range.start };
+        tokio::time::sleep(self.per_mib.mul_f64(len as f64 / (1 << 20) as f64)).await;
         let body = stream::iter([Ok(Bytes::from(vec![0; len as usize]))]).boxed();
         let (attributes, extensions) = Default::default();
         Ok(GetResult { payload: GetResultPayload::Stream(body), meta, range, attributes, extensions })
@@ -126,7 +141,9 @@ async fn main() -> Result<()> {
     }
     if wanted("epochs") {
         for (share, admit) in [(100, 1.0), (50, 1.0), (25, 1.0), (50, 0.05), (25, 0.05)] {
-            epochs(dir.path(), share, admit).await?;
+            for row in [512, 3 << 10] {
+                epochs(dir.path(), share, admit, row).await?;
+            }
         }
     }
     Ok(())
@@ -153,7 +170,7 @@ fn opened_at(dir: &FsPath, name: &str, bytes: u64, memory: u64, admit: f64, cost
 }
 
 fn over(cache: &Cache, len: u64, latency: Duration) -> Arc<dyn ObjectStore> {
-    cache.over(Arc::new(Zeroes { len, latency, tail: None }) as Arc<dyn ObjectStore>, "zeroes://")
+    cache.over(Arc::new(Zeroes::new(len, latency)) as Arc<dyn ObjectStore>, "zeroes://")
 }
 
 fn pages(rng: &mut fastrand::Rng, len: u64) -> Vec<Range<u64>> {
@@ -171,6 +188,19 @@ fn median(mut of: Vec<f64>) -> f64 {
     of[of.len() / 2]
 }
 
+/// A plain file of the same length, with a page cache of the same size.
+fn plain(path: &FsPath, len: u64, memory: u64) -> Result<iomill::File> {
+    let mut file = std::fs::File::create(path)?;
+    let block = vec![1; 8 << 20];
+    for _ in (0..len).step_by(block.len()) {
+        file.write_all(&block)?;
+    }
+    file.sync_all()?;
+    let runtime: Runtime =
+        RuntimeOptions::new().cache_bytes(memory).cache(CacheOptions::new().read_ahead_bytes(0)).start()?;
+    Ok(PlainOptions::new().runtime(&runtime).open(path)?)
+}
+
 /// The same gathers of 1,000 pages from the cache and from a plain file, in turn.
 async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) -> Result<()> {
     let cache = opened(dir, &name.replace(' ', "-"), len * 5 / 4, memory, 1.0)?;
@@ -181,16 +211,7 @@ async fn hits(dir: &FsPath, name: &str, len: u64, memory: u64, rounds: usize) ->
         cache.flush();
     }
     let file_path = dir.join("plain");
-    std::fs::File::create(&file_path)?;
-    let block = vec![1; 8 << 20];
-    for at in (0..len).step_by(8 << 20) {
-        use std::os::unix::fs::FileExt;
-        std::fs::OpenOptions::new().write(true).open(&file_path)?.write_all_at(&block, at)?;
-    }
-    std::fs::File::open(&file_path)?.sync_all()?;
-    let runtime: Runtime =
-        RuntimeOptions::new().cache_bytes(memory).cache(CacheOptions::new().read_ahead_bytes(0)).start()?;
-    let file = PlainOptions::new().runtime(&runtime).open(&file_path)?;
+    let file = plain(&file_path, len, memory)?;
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut rates, mut cpus, mut per_second, mut cpu_us) = (vec![], vec![], vec![], vec![]);
     if memory > len {
@@ -353,7 +374,7 @@ async fn restart(dir: &FsPath, granules: u64) -> Result<()> {
 async fn misses(dir: &FsPath) -> Result<()> {
     let (len, latency) = (1 << 30, Duration::from_millis(20));
     let cache = opened(dir, "misses", 256 << 20, 64 << 20, 1.0)?;
-    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency, tail: None });
+    let (store, bare) = (over(&cache, len, latency), Zeroes::new(len, latency));
     let known = Path::from("known");
     store.get_range(&known, 0..1).await?;
     let (mut first, mut next) = (vec![], vec![]);
@@ -388,7 +409,7 @@ async fn tail(dir: &FsPath) -> Result<()> {
         let mut cost = Cost::default().latency(latency);
         cost.hedge_after = hedge_after;
         let cache = opened_at(dir, &format!("tail {hedge_after:?}"), 256 << 20, 64 << 20, 1.0, cost)?;
-        let store = cache.over(Arc::new(Zeroes { len, latency, tail }) as Arc<dyn ObjectStore>, "zeroes://");
+        let store = cache.over(Arc::new(Zeroes { tail, ..Zeroes::new(len, latency) }) as Arc<dyn ObjectStore>, "zeroes://");
         let path = Path::from("object");
         store.get_range(&path, 0..1).await?;
         let one = |n: usize| {
@@ -413,25 +434,46 @@ async fn tail(dir: &FsPath) -> Result<()> {
     Ok(())
 }
 
-/// Two epochs over all rows of an object in random order, with a cache for a share of its granules.
-async fn epochs(dir: &FsPath, share: u64, admit: f64) -> Result<()> {
-    const ROW: u64 = 512;
-    let (len, latency) = (128 << 20, Duration::from_millis(5));
+/// The most answers of the origin at a time in `epochs`.
+const AT_ONCE: usize = 64;
+
+/// Three epochs over all rows of an object in random order, with a cache for a share of its granules. The other ends
+/// of the scale are GETs of single rows, `AT_ONCE` at a time, and gathers of a plain file.
+async fn epochs(dir: &FsPath, share: u64, admit: f64, row: u64) -> Result<()> {
+    let (len, latency, memory) = (128 << 20, Duration::from_millis(5), 4 << 20);
     let room = (len * share / 100) * 21 / 20;
-    let cache = opened(dir, &format!("epochs {share} {admit}"), room, 4 << 20, admit)?;
-    let (store, bare) = (over(&cache, len, latency), Zeroes { len, latency, tail: None });
+    let name = format!("epochs {share} {admit} {row}");
+    let cache = opened(dir, &name, room, memory, admit)?;
+    // About 100 MB/s for each connection.
+    let (per_mib, at_once) = (Duration::from_millis(10), || Semaphore::new(AT_ONCE));
+    let zeroes = || Zeroes { per_mib, at_once: at_once(), ..Zeroes::new(len, latency) };
+    let bare = zeroes();
+    let store = cache.over(Arc::new(zeroes()) as Arc<dyn ObjectStore>, "zeroes://");
     let path = Path::from("rows");
-    let mut rows: Vec<u64> = (0..len / ROW).collect();
+    let mut rows: Vec<u64> = (0..len / row).collect();
     let mut rng = fastrand::Rng::with_seed(3);
-    let ranges = |rows: &[u64]| -> Vec<_> { rows.iter().map(|row| row * ROW..(row + 1) * ROW).collect() };
+    let ranges = |rows: &[u64]| -> Vec<_> { rows.iter().map(|index| index * row..(index + 1) * row).collect() };
     rng.shuffle(&mut rows);
     let begun = Instant::now();
-    for batch in rows.chunks(RANGES).take(3) {
+    for batch in rows.chunks(RANGES).take(5) {
         futures_util::future::try_join_all(ranges(batch).into_iter().map(|range| bare.get_range(&path, range))).await?;
     }
+    let bare_s = begun.elapsed().as_secs_f64() / (5 * RANGES) as f64;
+    let file_path = dir.join(&name).with_extension("plain");
+    let file = plain(&file_path, len, memory)?;
+    let begun = Instant::now();
+    for batch in rows.chunks(RANGES) {
+        let places: Vec<(u64, usize)> = batch.iter().map(|index| (index * row, row as usize)).collect();
+        file.gather_async(&places).await?;
+    }
+    let plain_s = begun.elapsed().as_secs_f64() / rows.len() as f64;
+    drop(file);
+    std::fs::remove_file(&file_path)?;
     println!(
-        "epochs of random rows, {share}% of the data fits, admission {admit}; bare GETs, all at once: {:.0} rows/s",
-        3000.0 / begun.elapsed().as_secs_f64()
+        "epochs of random rows of {row} bytes, {share}% of the data fits, admission {admit}; a GET for each row, \
+         {AT_ONCE} at a time: {:.0} rows/s; a plain file: {:.0} rows/s",
+        1.0 / bare_s,
+        1.0 / plain_s
     );
     for epoch in 1..=3 {
         rng.shuffle(&mut rows);
@@ -439,12 +481,13 @@ async fn epochs(dir: &FsPath, share: u64, admit: f64) -> Result<()> {
         for batch in rows.chunks(RANGES) {
             store.get_ranges(&path, &ranges(batch)).await?;
         }
-        let seconds = begun.elapsed().as_secs_f64();
+        let (n, seconds) = (rows.len() as f64, begun.elapsed().as_secs_f64());
         cache.flush();
-        let (n, done) = (rows.len() as f64, cache.counters().since(&before));
+        let done = cache.counters().since(&before);
         println!(
-            "  epoch {epoch}: {:>7.0} rows/s, {:.3} of the rows are hits, {:.4} GETs and {:>5.0} bytes fetched a row, {:.2} bytes written for each byte cached, {} dropped",
+            "  epoch {epoch}: {:>7.0} rows/s, {:.3} of the difference in time, {:.3} of the rows are hits, {:.4} GETs and {:>5.0} bytes fetched a row, {:.2} bytes written for each byte cached, {} dropped",
             n / seconds,
+            (bare_s - seconds / n) / (bare_s - plain_s),
             done.hits as f64 / n,
             done.gets as f64 / n,
             done.bytes_fetched as f64 / n,

@@ -67,6 +67,11 @@ impl Flyer {
         self.name
     }
 
+    /// The number of operations that a thread has in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
     /// A note for the reader of the figures.
     pub(crate) fn note(&self) -> String {
         let memory = if self.is_registered { "registered" } else { "plain" };

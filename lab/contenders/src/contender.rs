@@ -222,6 +222,12 @@ pub trait Contender<T = Workload> {
     /// this workload, or not in a comparable way.
     fn prepare(&mut self, workload: &T) -> Result<Option<String>>;
 
+    /// The memory of the operations that a measuring thread has in flight, in bytes, for the prepared workload. Those
+    /// that need too much are left out: the kernel would kill the whole measurement.
+    fn bytes_in_flight(&self) -> u64 {
+        0
+    }
+
     /// Runs one slice of the prepared workload, after [`crate::target::Target::drop_cached`] unless the contender is
     /// warm. An error is a failed or wrong I/O, and ends the measurement.
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample>;

@@ -104,6 +104,11 @@ impl Contender for Iomill {
         Ok((self.name == IOMILL_NULL && workload.writes()).then(|| "the null engine does not write".to_owned()))
     }
 
+    fn bytes_in_flight(&self) -> u64 {
+        // A batch is bounded.
+        self.flyer.as_ref().map_or(0, |flyer| flyer.in_flight() as u64 * u64::from(self.workload.block_bytes))
+    }
+
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         self.threads = slice.threads;
         // Pages that other contenders left in the page cache would slow direct I/O down.

@@ -8,9 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use iomill::{Error, Result};
+use iomill_cli::human;
 use serde::Serialize;
 
 use crate::contender::{Cache, Contender, Sample, Slice};
+use crate::machine::available_memory_bytes;
 use crate::state::{self, Whose};
 use crate::task::{Finds, Task};
 use crate::workload::Workload;
@@ -139,6 +141,19 @@ pub fn run_each<T: Task>(
     Ok(measured)
 }
 
+/// Why operations in flight need too much memory: more than half of what is available.
+fn why_too_large(bytes: u64) -> Result<Option<String>> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let available = available_memory_bytes()?;
+    let why = || {
+        let [needed, there] = [bytes, available].map(human::size);
+        format!("its operations in flight need {needed} of memory, and {there} are available")
+    };
+    Ok((bytes > available / 2).then(why))
+}
+
 /// Measures one plan. Calls `progress` before each slice and at the end. Setting `cancel` ends it soon.
 pub fn run<T: Task>(
     contenders: &mut [Box<dyn Contender<T> + '_>],
@@ -152,7 +167,10 @@ pub fn run<T: Task>(
     for contender in contenders.iter_mut() {
         match contender.prepare(&plan.workload)? {
             Some(why) => measured.left_out.push((contender.name(), contender.cache(), why)),
-            None => taking_part.push(contender),
+            None => match why_too_large(contender.bytes_in_flight().saturating_mul(plan.threads as u64))? {
+                Some(why) => measured.left_out.push((contender.name(), contender.cache(), why)),
+                None => taking_part.push(contender),
+            },
         }
     }
     let total = taking_part.len() * (plan.rounds + 1);
@@ -275,6 +293,7 @@ mod tests {
         name: &'static str,
         spoils: bool,
         left_out: bool,
+        bytes_in_flight: u64,
         log: &'a Log,
         cancel_at: Option<usize>,
         dies_at: Option<usize>,
@@ -289,6 +308,9 @@ mod tests {
         }
         fn prepare(&mut self, _: &Workload) -> Result<Option<String>> {
             Ok(self.left_out.then(|| "cannot".to_owned()))
+        }
+        fn bytes_in_flight(&self) -> u64 {
+            self.bytes_in_flight
         }
         fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
             self.log.borrow_mut().push((self.name, slice.verify));
@@ -314,11 +336,28 @@ mod tests {
     }
 
     fn fakes<'a>(log: &'a Log, cancel_at: Option<usize>) -> Vec<Box<dyn Contender + 'a>> {
-        let fake = |name, spoils, left_out| Box::new(Fake { name, spoils, left_out, log, cancel_at, dies_at: None });
+        let fake = |name, spoils, left_out| {
+            Box::new(Fake { name, spoils, left_out, bytes_in_flight: 4096, log, cancel_at, dies_at: None })
+        };
         vec![fake("spoiler", true, false), fake("a", false, false), fake("out", false, true), fake("b", false, false)]
             .into_iter()
             .map(|fake| fake as Box<dyn Contender>)
             .collect()
+    }
+
+    #[test]
+    fn a_contender_that_needs_more_memory_than_there_is_is_left_out() {
+        let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
+        let fake = |name, bytes_in_flight| {
+            let (spoils, left_out, cancel_at, dies_at) = (false, false, None, None);
+            Box::new(Fake { name, spoils, left_out, bytes_in_flight, log: &log, cancel_at, dies_at }) as Box<dyn Contender>
+        };
+        let plan = Plan { threads: 16, ..plan() };
+        // 16 threads with 1 TiB each.
+        let measured = run(&mut [fake("a", 4096), fake("huge", 1 << 40)], &plan, &mut |_| (), &never).unwrap();
+        let [("huge", _, why)] = &measured.left_out[..] else { panic!("{:?}", measured.left_out) };
+        assert!(why.starts_with("its operations in flight need 16 TiB of memory, and "), "{why}");
+        assert!(log.borrow().iter().all(|(name, _)| *name == "a"));
     }
 
     #[test]
@@ -353,7 +392,7 @@ mod tests {
     fn a_contender_that_fails_is_left_out_and_the_others_go_on() {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let one = |name, dies_at| -> Box<dyn Contender + '_> {
-            Box::new(Fake { name, spoils: false, left_out: false, log: &log, cancel_at: None, dies_at })
+            Box::new(Fake { name, spoils: false, left_out: false, bytes_in_flight: 0, log: &log, cancel_at: None, dies_at })
         };
         // It dies in the first timed round, after its own check.
         let measured =
@@ -370,7 +409,7 @@ mod tests {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let run_two = |dies_at| {
             log.borrow_mut().clear();
-            let fake = Fake { name: "a", spoils: false, left_out: false, log: &log, cancel_at: None, dies_at };
+            let fake = Fake { name: "a", spoils: false, left_out: false, bytes_in_flight: 0, log: &log, cancel_at: None, dies_at };
             run_each(&mut [Box::new(fake) as Box<dyn Contender>], [plan(), plan(), plan()], &mut |_| (), &never)
         };
         // Each plan takes a check and three rounds.

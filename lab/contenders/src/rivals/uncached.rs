@@ -80,6 +80,10 @@ impl Contender for OnRuntime {
         if self.kind == Kind::TokioFs { self.target.why_not_cold() } else { self.target.why_not_direct() }
     }
 
+    fn bytes_in_flight(&self) -> u64 {
+        self.in_flight as u64 * u64::from(self.workload.block_bytes)
+    }
+
     fn run(&mut self, slice: &Slice<'_>) -> Result<Sample> {
         self.target.drop_cached()?;
         let (this, stop) = (&*self, Arc::new(AtomicBool::new(false)));
