@@ -1,21 +1,22 @@
 """Rows of a remote file by caches on a local drive: `python benches/remote.py [--mib N] [--only NAME,...]`.
 
 A server on this machine answers each GET after `--latency-ms`, at `--mib-per-second` for each connection, as stores do,
-and counts GETs and bytes. Each contender has an empty
-directory, and reads the same gathers of 1,000 random rows, first cold and then once more:
+and counts GETs and bytes. Each contender has an empty directory, and reads the same gathers of 1,000 random rows, first
+cold and then once more:
 
 - `few`: 10 gathers, a small part of the file;
 - `all`: each row once, in an order of its own.
 
 The columns are GETs a row, bytes fetched a row, and rows a second: cold, the opening included, and then warm, with an
-empty page cache. Contenders: `iomill`; fsspec's
-`blockcache` with blocks of 64 KiB and of 5 MiB (its default), and `filecache`; and `rclone mount` with
-`--vfs-cache-mode full`. A contender whose program or package is missing is left out, with the reason.
+empty page cache. Contenders: `iomill`; fsspec's `blockcache` with blocks of 64 KiB and of 5 MiB (its default), and
+`filecache`; `rclone mount` with `--vfs-cache-mode full`; and zarr's `CacheStore`, which keeps ranges in memory. A
+contender whose program or package is missing is left out, with the reason.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import http.server
 import os
@@ -36,6 +37,11 @@ GATHER = 1000
 SENT_BYTES = 1 << 20
 
 
+class Server(http.server.ThreadingHTTPServer):
+    # With the usual 5 a burst of connections waits for seconds.
+    request_queue_size = 1024
+
+
 class Origin:
     """One object by HTTP, after a latency, with a count of GETs and of bytes."""
 
@@ -45,7 +51,7 @@ class Origin:
         self.gets = self.bytes = 0
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"origin": self})
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.server = Server(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
         self.host = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
@@ -148,6 +154,32 @@ def by_fsspec(protocol, place, url, row_bytes, start, **options):
     return Of(files.open(url, **options), row_bytes, start)
 
 
+class ByZarr:
+    """Ranges by zarr's `CacheStore`, all of a gather at once."""
+
+    def __init__(self, place, origin, room, row_bytes, start):
+        from zarr.experimental.cache_store import CacheStore
+        from zarr.storage import FsspecStore, LocalStore
+
+        files = FsspecStore.from_url(origin.host, read_only=True)
+        self.store = CacheStore(files, cache_store=LocalStore(place), max_size=room)
+        self.row_bytes, self.start = row_bytes, start
+
+    async def ranges(self, ids):
+        from zarr.abc.store import RangeByteRequest
+        from zarr.core.buffer import default_buffer_prototype
+
+        memory = default_buffer_prototype()
+        places = [self.start + row * self.row_bytes for row in ids.tolist()]
+        asked = [RangeByteRequest(at, at + self.row_bytes) for at in places]
+        return await asyncio.gather(*[self.store.get("rows.npy", memory, one) for one in asked])
+
+    def gather(self, ids):
+        from zarr.core.sync import sync
+
+        return np.frombuffer(b"".join(part.to_bytes() for part in sync(self.ranges(ids))), np.uint8)
+
+
 @contextlib.contextmanager
 def by_rclone(place, origin, row_bytes, start):
     at, cached = place / "mount", place / "cache"
@@ -190,12 +222,15 @@ def opened(name, place, origin, room, row_bytes, start):
         kind, _, block = name.partition("-")
         options = {"block_size": {"64k": 64 << 10, "5m": 5 << 20}[block]} if block else {}
         try:
-            yield by_fsspec(kind, place, url, row_bytes, start, **options)
+            if name == "zarr":
+                yield ByZarr(place, origin, room, row_bytes, start)
+            else:
+                yield by_fsspec(kind, place, url, row_bytes, start, **options)
         except ImportError as missing:
             raise Missing(str(missing)) from None
 
 
-CONTENDERS = ["iomill", "blockcache-64k", "blockcache-5m", "filecache", "rclone"]
+CONTENDERS = ["iomill", "blockcache-64k", "blockcache-5m", "filecache", "rclone", "zarr"]
 
 
 def orders(load, rows):

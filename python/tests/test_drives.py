@@ -42,6 +42,8 @@ def test_only_exactly_these_drives_are_accepted(drives, tmp_path):
         iomill.Drives.create(drives, exist_ok=True)
     with pytest.raises(ValueError):
         iomill.Drives.create([], exist_ok=True)
+    with pytest.raises(ValueError, match="ssd2 is named twice"):
+        iomill.Drives.create([drives[2], drives[2]], exist_ok=True)
     # All of these errors left nothing open.
     with iomill.Drives(drives[0], "r+"), iomill.Drives(drives[2], "r+"):
         pass

@@ -184,6 +184,10 @@ class Drives(Closing, Telling):
     @classmethod
     def _existing(cls, places: list[str], cache_bytes: int | None) -> Drives:
         """The set of exactly these drives, open for writing."""
+        named = [os.path.realpath(place) for place in places]
+        for index, place in enumerate(places):
+            if named[index] in named[:index]:
+                raise ValueError(f"{place} is named twice: name each drive once")
         found = cls(places[0], "r+", cache_bytes=cache_bytes)
         try:
             if others := found._check_drives(places[0], places):
