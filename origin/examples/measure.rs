@@ -409,7 +409,8 @@ async fn tail(dir: &FsPath) -> Result<()> {
         let mut cost = Cost::default().latency(latency);
         cost.hedge_after = hedge_after;
         let cache = opened_at(dir, &format!("tail {hedge_after:?}"), 256 << 20, 64 << 20, 1.0, cost)?;
-        let store = cache.over(Arc::new(Zeroes { tail, ..Zeroes::new(len, latency) }) as Arc<dyn ObjectStore>, "zeroes://");
+        let store =
+            cache.over(Arc::new(Zeroes { tail, ..Zeroes::new(len, latency) }) as Arc<dyn ObjectStore>, "zeroes://");
         let path = Path::from("object");
         store.get_range(&path, 0..1).await?;
         let one = |n: usize| {

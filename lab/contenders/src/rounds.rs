@@ -350,7 +350,8 @@ mod tests {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let fake = |name, bytes_in_flight| {
             let (spoils, left_out, cancel_at, dies_at) = (false, false, None, None);
-            Box::new(Fake { name, spoils, left_out, bytes_in_flight, log: &log, cancel_at, dies_at }) as Box<dyn Contender>
+            Box::new(Fake { name, spoils, left_out, bytes_in_flight, log: &log, cancel_at, dies_at })
+                as Box<dyn Contender>
         };
         let plan = Plan { threads: 16, ..plan() };
         // 16 threads with 1 TiB each.
@@ -392,7 +393,15 @@ mod tests {
     fn a_contender_that_fails_is_left_out_and_the_others_go_on() {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let one = |name, dies_at| -> Box<dyn Contender + '_> {
-            Box::new(Fake { name, spoils: false, left_out: false, bytes_in_flight: 0, log: &log, cancel_at: None, dies_at })
+            Box::new(Fake {
+                name,
+                spoils: false,
+                left_out: false,
+                bytes_in_flight: 0,
+                log: &log,
+                cancel_at: None,
+                dies_at,
+            })
         };
         // It dies in the first timed round, after its own check.
         let measured =
@@ -409,7 +418,15 @@ mod tests {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let run_two = |dies_at| {
             log.borrow_mut().clear();
-            let fake = Fake { name: "a", spoils: false, left_out: false, bytes_in_flight: 0, log: &log, cancel_at: None, dies_at };
+            let fake = Fake {
+                name: "a",
+                spoils: false,
+                left_out: false,
+                bytes_in_flight: 0,
+                log: &log,
+                cancel_at: None,
+                dies_at,
+            };
             run_each(&mut [Box::new(fake) as Box<dyn Contender>], [plan(), plan(), plan()], &mut |_| (), &never)
         };
         // Each plan takes a check and three rounds.

@@ -8,6 +8,7 @@ use datafusion::execution::object_store::ObjectStoreUrl;
 use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use iomill::Array;
 use iomill_object_store::v0_13::IomillStore;
+use iomill_origin::{Cache, Options, Revalidate};
 use judge_turns::drives;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
@@ -91,6 +92,24 @@ async fn a_tree_of_parquet_is_read_in_place() {
     let dir = TempDir::new().unwrap();
     write(&session(LocalFileSystem::new_with_prefix(dir.path()).unwrap())).await;
     check(&session(IomillStore::plain(dir.path()).unwrap())).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_of_a_store_gives_its_answers_and_asks_once() {
+    let dir = TempDir::new().unwrap();
+    let [origin, drive] = ["origin", "drive"].map(|name| dir.path().join(name));
+    [&origin, &drive].map(|path| std::fs::create_dir(path).unwrap());
+    let files = || LocalFileSystem::new_with_prefix(&origin).unwrap();
+    write(&session(files())).await;
+    let options = Options::new().bytes(64 << 20).on_root(true).index_dir(dir.path());
+    let cache = Cache::open([&drive], options.revalidate("", Revalidate::Never)).unwrap();
+    let store = cache.over(Arc::new(files()) as Arc<dyn ObjectStore>, "file://origin");
+    check(&session(Arc::clone(&store))).await;
+    cache.flush();
+    let before = cache.counters();
+    check(&session(store)).await;
+    let done = cache.counters().since(&before);
+    assert!(done.gets == 0 && done.hits > 0, "{done:?}");
 }
 
 #[tokio::test]
