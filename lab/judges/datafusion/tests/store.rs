@@ -98,7 +98,9 @@ async fn a_tree_of_parquet_is_read_in_place() {
 async fn a_cache_of_a_store_gives_its_answers_and_asks_once() {
     let dir = TempDir::new().unwrap();
     let [origin, drive] = ["origin", "drive"].map(|name| dir.path().join(name));
-    [&origin, &drive].map(|path| std::fs::create_dir(path).unwrap());
+    for path in [&origin, &drive] {
+        std::fs::create_dir(path).unwrap();
+    }
     let files = || LocalFileSystem::new_with_prefix(&origin).unwrap();
     write(&session(files())).await;
     let options = Options::new().bytes(64 << 20).on_root(true).index_dir(dir.path());
