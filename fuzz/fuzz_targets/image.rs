@@ -1,8 +1,8 @@
-//! Drives come from elsewhere: the whole of an array, changed anywhere, is opened, listed, read and checked. Nothing panics, hangs or takes memory
-//! without bound, and what a file has given out once it gives out again.
+//! Drives come from elsewhere: the whole of an array, changed anywhere, is opened, listed, read and checked. Nothing
+//! panics, hangs or takes memory without bound, and what a file has given out once it gives out again.
 //!
-//! The input is a list of changes to the files of a good array: which drive, which file, what to do, where, and bytes. A change may end with the
-//! checksum that makes it believed.
+//! The input is a list of changes to the files of a good array: which drive, or all of them, which file, what to do,
+//! where, and bytes. A change may end with the checksum that makes it believed.
 
 #![no_main]
 
@@ -67,34 +67,54 @@ fn image() -> &'static [Vec<Part>] {
     })
 }
 
-/// One change, and what is left of the input.
+/// One change of a file.
+struct Change<'a> {
+    file: usize,
+    what: u8,
+    len: usize,
+    at: usize,
+    bytes: &'a [u8],
+}
+
+/// Makes one change. Returns what is left of the input.
 fn change<'a>(input: &'a [u8], drives: &mut [Vec<Part>]) -> Option<&'a [u8]> {
     let (head, rest) = input.split_first_chunk::<8>()?;
     let [which, file, what, len, at @ ..] = *head;
-    let parts = &mut drives[usize::from(which) % DRIVES];
-    let index = usize::from(file) % parts.len();
-    let bytes = rest.get(..usize::from(len)).unwrap_or(rest);
-    let at = u32::from_le_bytes(at) as usize;
-    let part = &mut parts[index];
-    match what % 8 {
-        0 => drop(parts.remove(index)),
-        1 => part.len = at as u64,
-        2 => {
-            let (other, to) = (usize::from(len) % parts.len(), index);
-            let path = parts[other].path.clone();
-            parts[other].path = std::mem::replace(&mut parts[to].path, path);
-        }
-        _ => {
-            let at = at % (part.bytes.len() + BLOCK_BYTES);
-            part.bytes.resize(part.bytes.len().max(at + bytes.len()), 0);
-            part.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-            part.len = part.len.max(part.bytes.len() as u64);
-            if what % 2 == 1 {
-                believe(part, at);
+    let len = usize::from(len);
+    let bytes = rest.get(..len).unwrap_or(rest);
+    let change = Change { file: usize::from(file), what: what % 8, len, at: u32::from_le_bytes(at) as usize, bytes };
+    // A change of one copy of the log is voted down, so some changes are those of all drives.
+    match usize::from(which) % (DRIVES + 1) {
+        DRIVES => drives.iter_mut().for_each(|parts| change.make(parts)),
+        drive => change.make(&mut drives[drive]),
+    }
+    rest.get(bytes.len()..)
+}
+
+impl Change<'_> {
+    fn make(&self, parts: &mut Vec<Part>) {
+        let index = self.file % parts.len();
+        match self.what {
+            0 => drop(parts.remove(index)),
+            1 => parts[index].len = self.at as u64,
+            2 => {
+                let other = self.len % parts.len();
+                let path = parts[other].path.clone();
+                parts[other].path = std::mem::replace(&mut parts[index].path, path);
+            }
+            what => {
+                let part = &mut parts[index];
+                let at = self.at % (part.bytes.len() + BLOCK_BYTES);
+                let end = at + self.bytes.len();
+                part.bytes.resize(part.bytes.len().max(end), 0);
+                part.bytes[at..end].copy_from_slice(self.bytes);
+                part.len = part.len.max(part.bytes.len() as u64);
+                if what % 2 == 1 {
+                    believe(part, at);
+                }
             }
         }
     }
-    rest.get(bytes.len()..)
 }
 
 /// Gives what was changed the checksum that makes it believed.

@@ -1,8 +1,11 @@
 """Headers beside the libraries that define them: a header that they refuse is a ValueError with the name of the
 file."""
 
+import io
 import json
 import os
+import random
+import re
 import struct
 import tracemalloc
 
@@ -18,12 +21,17 @@ DATA = np.arange(64, dtype="u1").tobytes()
 
 
 def outcome_of(path, *name):
-    """The rows, or None if they are refused. Any other error than a ValueError with the name fails the test."""
+    """The rows, or None if they are refused. Any other error than a ValueError with the name fails the test. While
+    memory is traced, so does memory beyond a bound by the length of the file."""
+    tracemalloc.reset_peak()
+    before = tracemalloc.get_traced_memory()[0]
     try:
         return iomill.open(path, *name)
     except ValueError as error:
         assert os.path.basename(path) in str(error), error
         return None
+    finally:
+        assert tracemalloc.get_traced_memory()[1] - before < 100 * os.path.getsize(path) + (2 << 20)
 
 
 def npy(header, data=DATA, version=(1, 0), count=None):
@@ -33,6 +41,15 @@ def npy(header, data=DATA, version=(1, 0), count=None):
     if form == "<H":
         length = min(length, 0xFFFF)
     return b"\x93NUMPY" + bytes(version) + struct.pack(form, length) + encoded + data
+
+
+def is_fortran(content):
+    """Whether numpy reads an array as one in Fortran order."""
+    version = content[len(np.lib.format.MAGIC_PREFIX)]
+    # Versions 2 and 3 differ in the encoding, which plays no part here.
+    as_known = content[:6] + bytes([min(version, 2)]) + content[7:]
+    read = np.lib.format.read_array_header_1_0 if version == 1 else np.lib.format.read_array_header_2_0
+    return read(io.BytesIO(as_known[8:]))[1]
 
 
 def beside_numpy(content):
@@ -47,8 +64,7 @@ def beside_numpy(content):
         assert ours is None
         return
     # Arrays that numpy has, and that cannot be rows.
-    is_fortran = expected.ndim > 1 and b"'fortran_order': True" in content
-    if expected.ndim == 0 or expected.dtype.itemsize == 0 or is_fortran:
+    if expected.ndim == 0 or expected.dtype.itemsize == 0 or (expected.ndim > 1 and is_fortran(content)):
         assert ours is None
         return
     assert (ours.shape, ours.dtype) == (expected.shape, expected.dtype)
@@ -357,3 +373,153 @@ def test_lengths_of_safetensors_headers():
         file.truncate(2**41)
     with pytest.raises(ValueError, match="safetensors reads up to 100000000"):
         iomill.open("x.safetensors", "a")
+
+
+def saved(values):
+    file = io.BytesIO()
+    np.lib.format.write_array(file, values)
+    return file.getvalue()
+
+
+# Headers as numpy writes them, of all versions, and the header of Python 2.
+GOOD_NPY = [
+    saved(np.arange(12, dtype="<i4").reshape(4, 3)),
+    saved(np.arange(5, dtype=">f8")),
+    saved(np.asfortranarray(np.arange(6, dtype="<u2").reshape(2, 3))),
+    saved(np.zeros(3, dtype=[("a", "<i2"), ("b", ">f4", (2,)), ("c", [("d", "S3")])])),
+    saved(np.zeros(2, dtype=[("日", "<i4")])),
+    saved(np.array(["ab", "c"])),
+    saved(np.array(7)),
+    npy("{'descr': '<i4', 'fortran_order': False, 'shape': (4, 2)}\n", version=(2, 0)),
+    npy("{'descr': '|u1', 'fortran_order': False, 'shape': (8L, 4L)}\n"),
+]
+PARTS_OF_NPY = [
+    b"'descr'", b"'fortran_order'", b"'shape'", b"'|O'", b"'O'", b"'<i4'", b"'<M8[s]'", b"'V0'", b"'i4,O'", b"'(2,)i4'",
+    b"[('a', '<i2')]", b"('<i4', (2,))", b"None", b"True", b"False", b"()", b"(3,)", b"(-1,)", b"{}", b"{'shape': ",
+    b"L", b"\\", b"\\N{DIGIT ONE}", b"\\ud800", b"f'", b"b'", b"1if 1else 2", b"lambda:0", b"...",
+]  # fmt: skip
+
+SAFE = {
+    "a": {"dtype": "I8", "shape": [2, 3], "data_offsets": [0, 6]},
+    "é": {"dtype": "F32", "shape": [2, 2], "data_offsets": [6, 22]},
+    "c": {"dtype": "BF16", "shape": [4], "data_offsets": [22, 30]},
+}
+GOOD_SAFETENSORS = [
+    tensors(json.dumps(SAFE, ensure_ascii=False), bytes(range(30))),
+    tensors(json.dumps({"__metadata__": {"format": "pt"}} | SAFE), bytes(range(30))),
+    tensors(json.dumps({"a": SAFE["a"], "e": {"dtype": "F64", "shape": [0], "data_offsets": [6, 6]}}), bytes(6)),
+    tensors(json.dumps({"a": {"dtype": "U8", "shape": [], "data_offsets": [0, 1]}}) + "  ", b"1"),
+]
+PARTS_OF_SAFETENSORS = [
+    b'"dtype"', b'"shape"', b'"data_offsets"', b'"__metadata__"', b'"F4"', b'"F6_E2M3"', b'"C64"', b'"I8"', b"null", b"true", b"[]",
+    b"[0,6]", b"[6,0]", b"[-6,0]", b'{"a":', b"{}", b"NaN", b"1e999", b"-0", b"0.5", b'"\\ud800"', b'"\\u0061"', b"\xef\xbb\xbf",
+]  # fmt: skip
+NUMBERS_OF_ANY = [
+    0, 1, -1, 2, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**40, 10**400,
+]  # fmt: skip
+
+
+def mutated(rng, goods, parts):
+    """A good file with some changes: of bits, of pieces, of numbers, of its length and of that of its header."""
+    content = bytearray(rng.choice(goods))
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 8])):
+        # Most changes are within the header. The bytes of the rows do not matter.
+        start = rng.randrange(len(content) + 1)
+        end = min(len(content), start + rng.choice([0, 0, 1, 2, 5, 20]))
+        digits = [at for at, byte in enumerate(content[8:], 8) if chr(byte).isdigit()]
+        match rng.randrange(10):
+            case 0 | 1 if start < len(content):
+                content[start] ^= 1 << rng.randrange(8)
+            case 2:
+                content[start:end] = rng.randbytes(rng.randrange(4))
+            case 3 | 4:
+                content[start:end] = rng.choice(parts)
+            case 5 if digits:
+                at = rng.choice(digits)
+                content[at : at + rng.choice([1, 1, 2])] = str(rng.choice(NUMBERS_OF_ANY)).encode()
+            case 6 if pairs := list(re.finditer(rb"(\d{1,9}), ?(\d{1,9})\]", content)):
+                # Moves two offsets, so that a tensor overlaps another one, or leaves a hole.
+                pair, by = rng.choice(pairs), rng.choice([-6, -1, 1, 2, 6])
+                content[slice(*pair.span())] = b"%d,%d]" % (int(pair[1]) + by, int(pair[2]) + by)
+            case 7:
+                other = rng.choice(goods)
+                at = rng.randrange(len(other))
+                content[start:end] = other[at : at + rng.randrange(60)]
+            case 8 if rng.randrange(4) == 0:
+                opening = rng.choice([b"(", b"[", b"{", b'{"a":', b"-", b"+1", b"'"])
+                content[start:end] = opening * rng.choice([30, 150, 3000])
+            case 8 | 9 if rng.randrange(4) == 0:
+                del content[start:]
+            case _:
+                content[start:start] = content[start:end] * rng.randrange(3)
+    return bytes(content)
+
+
+def with_length(rng, content, form):
+    """The same with the right length of the header, mostly, so that the change is read."""
+    at, size = (0, 8) if form == "<Q" else (8, struct.calcsize(form))
+    if len(content) < at + size or rng.randrange(5) == 0:
+        return content
+    if rng.randrange(8) == 0:
+        length = rng.choice(NUMBERS_OF_ANY[3:-3]) % 256**size
+    elif form == "<Q":
+        length = max(content.rfind(b"}") + 1 - 8, 0)
+    else:
+        length = max(content.rfind(b"}") + 1, content.find(b"\n") + 1, at + size) - at - size
+    return content[:at] + struct.pack(form, length % 256**size) + content[at + size :]
+
+
+def cases(count):
+    """Numbers of cases, by which each can be repeated: `IOMILL_SEED` names one, `IOMILL_ROUNDS` asks for more."""
+    if "IOMILL_SEED" in os.environ:
+        return [int(os.environ["IOMILL_SEED"])]
+    if "IOMILL_ROUNDS" in os.environ:
+        first = random.SystemRandom().randrange(2**40)
+        return range(first, first + count * int(os.environ["IOMILL_ROUNDS"]))
+    return range(count)
+
+
+def each(goods, parts, form, judge):
+    """Judges changed files. In some cases memory is traced, which takes time, and `outcome_of` checks its bound."""
+    for seed in cases(1000):
+        rng = random.Random(seed)
+        content = mutated(rng, goods, parts)
+        content = with_length(rng, content, form(content))
+        if seed % 10 == 0:
+            tracemalloc.start()
+        try:
+            judge(content)
+        except BaseException as error:
+            error.add_note(f"again: IOMILL_SEED={seed}; the file is {content!r}")
+            raise
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_changed_npy_headers():
+    """`IOMILL_ROUNDS=20` tries twenty times as many, from new seeds."""
+    each(GOOD_NPY, PARTS_OF_NPY, lambda content: "<H" if content[6:7] == b"\1" else "<I", beside_numpy)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_changed_safetensors_headers():
+    def judge(content):
+        beside_safetensors(content, is_twice=has_twice(content))
+
+    each(GOOD_SAFETENSORS, PARTS_OF_SAFETENSORS, lambda content: "<Q", judge)
+
+
+def has_twice(content):
+    """Whether a header names a tensor twice."""
+    names = []
+
+    def note(pairs):
+        # The whole header comes last.
+        names[:] = [name for name, _ in pairs]
+
+    try:
+        json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")], object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        return False
+    return len(set(names)) < len(names)

@@ -63,14 +63,19 @@ impl File {
         offset: u64,
         callback: impl FnOnce(std::result::Result<(B, usize), Failed<B>>) + Send + 'static,
     ) -> std::result::Result<(), Failed<B>> {
-        let checked = self.here().and_then(|file| file.check_callbacks().map(|()| file));
+        let mut buf = buf;
+        let len = buf.memory().len() as u64;
+        let checked = self.here().and_then(|file| {
+            file.check_callbacks()?;
+            file.state.file.range_end(offset, len)?;
+            Ok(file)
+        });
         let file = match checked {
             Ok(file) => file,
             Err(error) => return Err(Failed::new(error, Some(buf))),
         };
         file.wait_for_room();
-        let mut buf = buf;
-        let within = file.len().saturating_sub(offset).min(buf.memory().len() as u64) as usize;
+        let within = file.len().saturating_sub(offset).min(len) as usize;
         let (buf, callback) = match file.begin_one((offset, within), buf, (callback, within), call_with_len) {
             Ok(()) => return Ok(()),
             Err((buf, (callback, _))) => (buf, callback),

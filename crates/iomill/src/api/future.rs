@@ -110,6 +110,9 @@ impl File {
             Ok(file) => file,
             Err(forked) => return Err(Failed::new(forked, Some(buf))),
         };
+        if let Err(error) = file.state.file.range_end(offset, len as u64) {
+            return Err(Failed::new(error, Some(buf)));
+        }
         let is_direct = len > 0 && (file.state.paged.is_none() || len <= PAGE_BYTES - offset as usize % PAGE_BYTES);
         let begun = if is_direct { file.begin_direct(buf, offset, len) } else { Err(buf) };
         let buf = match begun {
@@ -179,7 +182,9 @@ impl File {
             let error = Error::invalid("the ranges of a gather", "together they are longer than the address space");
             return Answer::now(Err(error.advise("ask for fewer at a time")));
         };
-        match Unfilled::new(len) {
+        // Before there is memory for ranges that the file does not have.
+        let within = self.here().and_then(|file| file.state.file.check_within("range", ranges.iter().copied()));
+        match within.and_then(|()| Unfilled::new(len)) {
             Ok(memory) => Answer::of_read(self.read_ranges_async(memory, ranges).into_begun(len)),
             Err(error) => Answer::now(Err(error)),
         }

@@ -1,0 +1,55 @@
+//! Calls at the end of the longest file that there can be.
+
+use std::sync::{Arc, Mutex};
+
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, MAX_FILE_BYTES};
+use iomill_sim::{DriveModel, World};
+
+use super::harness::block_on;
+
+/// Reads by a callback.
+fn read_then(array: &Array, file: &File, len: usize, offset: u64) -> Result<usize, Error> {
+    let read = Arc::new(Mutex::new(None));
+    let there = Arc::clone(&read);
+    file.read_at_then(vec![1; len], offset, move |outcome| *there.lock().unwrap() = Some(outcome))?;
+    loop {
+        if let Some(outcome) = read.lock().unwrap().take() {
+            return Ok(outcome?.1);
+        }
+        array.step();
+    }
+}
+
+/// A range past the end of all files is an error for each form of a read, also where the file has some of its bytes, and
+/// whether these are cached or not.
+#[test]
+fn no_read_goes_past_the_end_of_all_files() {
+    for cache_bytes in [0, 1 << 20] {
+        let world = World::new(1).with_drives(2, DriveModel::default());
+        let options = ArrayOptions::new().platform(world.platform()).cache_bytes(cache_bytes);
+        let array = options.create(world.paths()).unwrap();
+        let file = array.create_file("file", &FileOptions::new()).unwrap();
+        file.set_len(MAX_FILE_BYTES).unwrap();
+        for offset in [MAX_FILE_BYTES - 5, MAX_FILE_BYTES - 5000] {
+            let inside = (MAX_FILE_BYTES - offset) as usize;
+            for _ in 0..2 {
+                let outside = inside + 1;
+                let read_at = file.read_at(&mut vec![1; outside], offset);
+                let read_async = block_on(&array, file.read_async(offset, outside)).map(|bytes| bytes.len());
+                let read_at_async = block_on(&array, file.read_at_async(vec![1; outside], offset));
+                let results = [
+                    read_at,
+                    read_async,
+                    read_at_async.map(|read| read.1).map_err(Error::from),
+                    read_then(&array, &file, outside, offset),
+                ];
+                for (form, result) in results.into_iter().enumerate() {
+                    assert!(matches!(result, Err(Error::Invalid { .. })), "form {form} at {offset}: {result:?}");
+                }
+                // From now on the pages are cached, if there is a cache.
+                assert_eq!(file.read_at(&mut vec![1; inside], offset).unwrap(), inside);
+                assert_eq!(read_then(&array, &file, inside, offset).unwrap(), inside);
+            }
+        }
+    }
+}
