@@ -19,7 +19,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use iomill::{
-    Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, Request, Result, Runtime, Tuning, When,
+    Advice, Array, ArrayOptions, Error, File, FileOptions, PlainOptions, PutOptions, Remote, Request, Result, Runtime,
+    Topology, Tuning, When,
 };
 use tempfile::TempDir;
 
@@ -38,16 +39,16 @@ struct Rig {
 
 /// An array of `drives` drives with a cache of `cache_pages` pages.
 fn rig(drives: usize, drive_threads: bool, cache_pages: u64) -> Rig {
+    rig_of(drives, Tuning::new().drive_threads(drive_threads), cache_pages)
+}
+
+fn rig_of(drives: usize, tuning: Tuning, cache_pages: u64) -> Rig {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let drives: Vec<PathBuf> = (0..drives).map(|drive| dir.path().join(drive.to_string())).collect();
     drives.iter().for_each(|drive| std::fs::create_dir(drive).unwrap());
     let platform = Arc::new(Held::default());
     let hooks = Arc::clone(&platform.hooks);
-    let options = ArrayOptions::new()
-        .tuning(Tuning::new().drive_threads(drive_threads))
-        .depth(8)
-        .cache_bytes(cache_pages * PAGE)
-        .platform(platform);
+    let options = ArrayOptions::new().tuning(tuning).depth(8).cache_bytes(cache_pages * PAGE).platform(platform);
     let array = options.create(&drives).unwrap();
     Rig { _dir: dir, drives, hooks, array }
 }

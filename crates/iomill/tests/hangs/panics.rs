@@ -222,3 +222,77 @@ fn a_close_that_panics_at_one_file_finishes_the_others() {
     let flushed = names.map(|name| array.open_file(name).unwrap().len());
     assert_eq!(flushed.iter().filter(|len| **len == 10).count(), 1, "{flushed:?}");
 }
+
+/// Files are put at the same time, and the engine panics while it writes their contents together. Each is then written
+/// by itself.
+///
+/// Seen to fail all of them when the panic ended the turn.
+#[test]
+fn a_panic_in_the_pages_of_a_turn_fails_no_put() {
+    let rig = rig(2, false, 0);
+    let put = |name: &str| rig.array.put_async(name, name.repeat(30), &PutOptions::new());
+    rig.hooks.writes.shut();
+    let first = put("first");
+    rig.hooks.writes.wait_for(1);
+    // These are one turn.
+    let names: Vec<String> = (0..10).map(|number| format!("file {number}")).collect();
+    let others: Vec<_> = names.iter().map(|name| put(name)).collect();
+    // The first turn waits once, the next one panics.
+    rig.hooks.panics.store(2, Ordering::SeqCst);
+    rig.hooks.writes.open();
+    ends("the puts", move || {
+        block_on(first).unwrap();
+        others.into_iter().for_each(|put| drop(block_on(put).unwrap()));
+    });
+    assert_eq!(rig.hooks.panics.load(Ordering::SeqCst), 0, "the engine did not panic");
+    names.iter().for_each(|name| assert_eq!(rig.array.read(name).unwrap(), name.repeat(30).as_bytes()));
+    ends("closing", move || rig.array.close().unwrap());
+}
+
+/// The engine of a node's thread panics while the thread has requests of several calls. The calls do without it.
+///
+/// Seen to fail the calls when a dropped request ended with an error.
+#[test]
+fn a_panic_in_the_thread_of_a_node_fails_no_call() {
+    const PAGES: u64 = 256;
+    for writes in [false, true] {
+        let tuning = Tuning::new().topology(Topology::Emulate(2)).remote(Remote::Message);
+        let rig = rig_of(2, tuning, 4 * PAGES);
+        let files = ["x", "y"].map(|name| rig.file(name, PAGES));
+        *rig.hooks.panics_in.lock().unwrap() = Some("iomill-node");
+        rig.hooks.reads.shut();
+        let calls = files.clone().map(|file| {
+            thread::spawn(move || {
+                let offsets: Vec<u64> = (0..PAGES).map(|page| page * PAGE + 7).collect();
+                let mut rows = vec![0xFF; 10 * PAGES as usize];
+                match writes {
+                    true => file.write_many(&rows, &offsets, 10)?,
+                    false => file.read_many(&mut rows, &offsets, 10)?,
+                }
+                Ok::<_, Error>(rows)
+            })
+        });
+        rig.hooks.reads.wait_for(2);
+        rig.hooks.panics.store(1, Ordering::SeqCst);
+        rig.hooks.reads.open();
+        for call in calls {
+            let rows = ends("the call", move || call.join().unwrap()).unwrap();
+            let right = |page: usize| if writes { 0xFF } else { page as u8 };
+            assert!(rows.chunks(10).enumerate().all(|(page, row)| row == [right(page); 10]), "writes {writes}");
+        }
+        assert_eq!(rig.hooks.panics.load(Ordering::SeqCst), 0, "the engine did not panic");
+        for file in files {
+            let mut all = vec![0; (PAGES * PAGE) as usize];
+            file.read_at(&mut all, 0).unwrap();
+            for (page, bytes) in all.chunks(PAGE as usize).enumerate() {
+                let mut right = [page as u8; PAGE as usize];
+                if writes {
+                    right[7..17].fill(0xFF);
+                }
+                assert_eq!(bytes, right, "page {page}");
+            }
+            file.close().unwrap();
+        }
+        ends("closing", move || rig.array.close().unwrap());
+    }
+}
