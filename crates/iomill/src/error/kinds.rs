@@ -62,11 +62,9 @@ impl Error {
                 ErrorKind::Corrupt
             }
             Error::DriveMissing { .. } | Error::Drive { .. } => ErrorKind::Drive,
-            // The file that was to be opened is not there. If another call finds none, a part of the array is missing.
-            Error::Io { action, source, .. } => match of_number(source) {
-                Some(ErrorKind::NotFound) if *action != "open" => ErrorKind::Io,
-                kind => kind.unwrap_or(ErrorKind::Io),
-            },
+            // A file or directory that the caller has named. Of one inside an array it is `Error::Corrupt`
+            // (`Error::in_array`).
+            Error::Io { source, .. } => of_number(source).unwrap_or(ErrorKind::Io),
             Error::Other { source } => of_number(source).unwrap_or(ErrorKind::Other),
             Error::Poisoned { .. } | Error::OutcomeUnknown { .. } => ErrorKind::Uncertain,
             Error::BlockingCall { .. } => ErrorKind::BlockingCall,
