@@ -221,7 +221,8 @@ pub enum Error {
         source: Box<Error>,
     },
 
-    /// A call that blocks was made inside a callback or a waker, where only calls that return at once are allowed.
+    /// A call that blocks was made inside a callback, a waker, or a subscriber of events of `tracing`, where only calls
+    /// that return at once are allowed.
     #[non_exhaustive]
     BlockingCall {
         /// The call.

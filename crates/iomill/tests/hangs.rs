@@ -5,6 +5,7 @@
 
 pub mod held;
 mod panics;
+mod subscribers;
 
 use std::future::Future;
 use std::io::{Read, Seek, SeekFrom, Write};

@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Io,
     /// The contents of the drives are unknown: open the file or the array again.
     Uncertain,
-    /// A call that blocks was made inside a callback or a waker.
+    /// A call that blocks was made inside a callback, a waker, or a subscriber of events.
     BlockingCall,
     /// The array was closed.
     Closed,

@@ -9,6 +9,7 @@ use super::Pager;
 use crate::cache::key::Key;
 use crate::drive::Class;
 use crate::exec::{Exec, pools};
+use crate::sys::events;
 use crate::sys::retry::Retry;
 use crate::sys::sync::{self, Condvar, Mutex, lock};
 
@@ -100,8 +101,9 @@ impl Flusher {
 
 impl Pager {
     /// Leaves the sets of pages to the background thread. Returns `false` if none could be started; a notice says why.
+    /// The subscriber of that notice cannot start one either.
     pub(super) fn flush_later(self: &Arc<Self>, exec: &Exec, keys: impl Iterator<Item = Key>) -> bool {
-        self.flusher.push(|| self.start_flusher(exec), keys)
+        !events::is_telling() && self.flusher.push(|| self.start_flusher(exec), keys)
     }
 
     /// Starts the thread. Without it writing calls flush by themselves.
