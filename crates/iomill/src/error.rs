@@ -221,7 +221,8 @@ pub enum Error {
         source: Box<Error>,
     },
 
-    /// A call that blocks was made inside a callback or a waker, where only calls that return at once are allowed.
+    /// A call that blocks was made inside a callback, a waker, or a subscriber of events of `tracing`, where only calls
+    /// that return at once are allowed.
     #[non_exhaustive]
     BlockingCall {
         /// The call.
@@ -341,6 +342,18 @@ impl Error {
     /// An [`Error::Io`] without an offset.
     pub fn io(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Error {
         Error::Io { action, path: path.into(), offset: None, source }
+    }
+
+    /// The error of a call of the kernel on a file or directory inside an array. If it is not there, the array is damaged:
+    /// its kind is not that of a missing file, which a program may answer by making the file.
+    pub(crate) fn in_array(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Error {
+        if source.kind() == io::ErrorKind::NotFound {
+            return Error::corrupt(
+                path,
+                format!("it is missing, or its directory is (while iomill tried to {action} it)"),
+            );
+        }
+        Error::io(action, path, source)
     }
 
     /// An [`Error::Invalid`] without advice.

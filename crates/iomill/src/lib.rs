@@ -79,6 +79,10 @@
 //! | `tracing` | spans of long calls, and events for notices, openings and failed write-back |
 //! | `internals` | the modules inside the library, for its own tools and tests. They change without notice, and no version promises anything about them |
 //!
+//! A subscriber of `tracing` runs inside the library, where other threads may wait for it. Blocking calls of iomill
+//! return [`Error::BlockingCall`] there. Futures and batches begin on another thread: a subscriber may begin them, but
+//! must not wait for them.
+//!
 //! # Examples
 //!
 //! The directory `crates/iomill/examples` of the repository has whole programs:

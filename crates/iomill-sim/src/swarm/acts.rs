@@ -418,12 +418,15 @@ impl Life<'_> {
         Ok(said)
     }
 
-    /// Requests of a batch, on disjoint ranges.
+    /// Requests of a batch, in disjoint sectors. Those of every other batch begin inside a sector.
     fn requests(&mut self, id: u32, step: &Step) -> Option<(Vec<Part>, Vec<Request>)> {
         let range = self.range(id, step);
         let (piece, mut parts, mut requests) = (512 * (1 + step.first as usize % 40), Vec::new(), Vec::new());
+        // Of bits that nothing else draws.
+        let skipped = if (step.second >> 20) & 1 == 0 { 0 } else { (step.second >> 21) as usize % 512 };
         for (index, from) in (0..).zip((range.start.next_multiple_of(512)..range.end).step_by(piece).take(20)) {
-            let one = from..(from + piece).min(range.end);
+            let end = (from + piece).min(range.end);
+            let one = (from + skipped).min(end - 1)..end;
             let writes = (step.second >> (index % 20)) & 1 == 0;
             if !self.is_free(id, &one, writes) {
                 break;

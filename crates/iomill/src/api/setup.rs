@@ -185,7 +185,7 @@ pub fn services(
     for drive in drives {
         let at = || drive.fs.location().join("iomill").join(probed);
         let probe =
-            DriveFile::open(&drive.fs, probed, Access::READ.direct()).map_err(|e| Error::io("open", at(), e))?;
+            DriveFile::open(&drive.fs, probed, Access::READ.direct()).map_err(|e| Error::in_array("open", at(), e))?;
         let align = drive.fs.alignment(probe.handle()).map_err(|e| Error::io("examine", at(), e))?;
         let name = drive.fs.location().display().to_string();
         let place = Place { fs: &*drive.fs, probe: probe.handle(), align, name: &name };

@@ -130,7 +130,7 @@ pub(super) fn are_new(platform: &dyn Platform, drives: &[PathBuf], on_root: bool
 /// Reads a drive's label; `None` if it has none.
 pub(super) fn read_label(fs: &Arc<dyn DriveFs>, signature: Signature) -> Result<Option<(Label, bool)>> {
     let path = full_path(&**fs, LABEL);
-    let read = read_whole(fs, LABEL, LABEL_MAX_BYTES).map_err(|error| Error::io("read", &path, error))?;
+    let read = read_whole(fs, LABEL, LABEL_MAX_BYTES).map_err(|error| Error::in_array("read", &path, error))?;
     let Some(bytes) = read else { return Ok(None) };
     match parse_label_as(&bytes, signature) {
         Ok(label) => Ok(Some(label)),
@@ -355,7 +355,7 @@ impl Search<'_> {
 }
 
 fn is_same(one: &Arc<dyn DriveFs>, other: &Arc<dyn DriveFs>) -> Result<bool> {
-    let identity = |fs: &Arc<dyn DriveFs>| fs.identity().map_err(|error| Error::io("stat", fs.location(), error));
+    let identity = |fs: &Arc<dyn DriveFs>| fs.identity().map_err(|error| Error::in_array("stat", fs.location(), error));
     Ok(identity(one)? == identity(other)?)
 }
 

@@ -66,9 +66,9 @@ pub(super) fn full_path(fs: &dyn DriveFs, path: &str) -> PathBuf {
     fs.location().join(DIRECTORY).join(path)
 }
 
-/// Turns an `io::Error` into one that names the file.
+/// Turns an `io::Error` into one that names the file ([`Error::in_array`]).
 pub(super) fn failed<'a>(action: &'static str, fs: &'a dyn DriveFs, path: &'a str) -> impl Fn(io::Error) -> Error + 'a {
-    move |source| Error::io(action, full_path(fs, path), source)
+    move |source| Error::in_array(action, full_path(fs, path), source)
 }
 
 /// `Ok(None)` if nothing has that name.

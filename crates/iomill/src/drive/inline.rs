@@ -8,7 +8,7 @@ use std::io;
 
 use super::lane::{BLOCKED_PAUSE, Engines, Lane, Places, lanes};
 use super::regions::Regions;
-use super::service::{Service, give_up_after};
+use super::service::{Service, forget, give_up_after};
 use super::{Done, Piece};
 
 /// The most parked pieces, as a multiple of the slots' number. Random requests are uneven over the drives. With few
@@ -60,7 +60,7 @@ impl InlineContext {
     /// Forgets a file that is being closed.
     pub fn forget(&mut self, key: u64) {
         for lane in &mut self.lanes {
-            lane.engine.forget(key);
+            forget(&mut *lane.engine, key);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Batching;
 use crate::counters::Meter;
-use crate::engine::EngineKind;
+use crate::engine::{Engine, EngineKind};
 use crate::sys::fs::Alignment;
 
 /// How one drive is served.
@@ -56,6 +56,13 @@ pub fn with_rings_or_without<T>(
         }
     }
     Err(error)
+}
+
+/// Has an engine forget a file that is being closed. This happens before the next use of the engine, on behalf of
+/// operations that have no part in the file. So a panic of the engine ends here: at worst it keeps the closed file.
+pub(super) fn forget(engine: &mut dyn Engine, key: u64) {
+    // The panic message has been printed.
+    let _ = catch_unwind(AssertUnwindSafe(|| engine.forget(key)));
 }
 
 /// Ends I/O in a drop, perhaps in a panic: a second one would end the process, so a panic of the engine counts as a

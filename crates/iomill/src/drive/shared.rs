@@ -8,13 +8,14 @@
 
 use std::io;
 use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Piece;
 use super::lane::{BLOCKED_PAUSE, Engines, Lane, Places, lanes};
 use super::regions::Regions;
-use super::service::{Service, give_up_after};
+use super::service::{Service, forget, give_up_after};
 use super::shares::{Ended, Owner, Shares, begin_serving};
 use crate::engine::EngineKind;
 
@@ -67,7 +68,7 @@ impl SharedContext {
 
     /// Forgets a file that is being closed.
     pub fn forget(&mut self, key: u64) {
-        self.lanes.iter_mut().for_each(|lane| lane.engine.forget(key));
+        self.lanes.iter_mut().for_each(|lane| forget(&mut *lane.engine, key));
     }
 
     /// Takes the pieces of a share, and returns their number. The next turn starts them. `span` contains the memory of
@@ -118,15 +119,21 @@ impl SharedContext {
         for lane in &mut self.lanes {
             let mut min = min;
             for _ in 0..ROUNDS {
-                lane.unplug();
-                lane.dispatch();
-                if lane.in_flight() == 0 {
-                    break;
-                }
                 let shares = &mut self.shares;
-                match lane.wait(min, timeout, &mut |done| ends.extend(shares.end_piece(&done))) {
-                    Ok(()) => self.failures = 0,
-                    Err(error) => {
+                let round = || {
+                    lane.unplug();
+                    lane.dispatch();
+                    let mut done = |done| ends.extend(shares.end_piece(&done));
+                    (lane.in_flight() > 0).then(|| lane.wait(min, timeout, &mut done))
+                };
+                let waited = catch_unwind(AssertUnwindSafe(round)).unwrap_or_else(|panic| {
+                    give_up_after(&mut self.failures, &io::Error::other("it panics"));
+                    resume_unwind(panic)
+                });
+                match waited {
+                    None => break,
+                    Some(Ok(())) => self.failures = 0,
+                    Some(Err(error)) => {
                         give_up_after(&mut self.failures, &error);
                         // A failed engine makes no descriptor readable.
                         left.blocked += 1;

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use super::inbox::Inbox;
 use super::regions::{Known, Regions};
-use super::service::{Service, end_in_drop, give_up_after, with_rings_or_without};
+use super::service::{Service, end_in_drop, forget, give_up_after, with_rings_or_without};
 use crate::engine::platform::Platform;
 use crate::engine::{Completion, Deadline, Engine, EngineConfig, EngineKind, EngineWake, IoRequest};
 use crate::error::{Error, Result};
@@ -270,7 +270,7 @@ impl Server {
     fn accept(&mut self) {
         for message in self.messages.drain(..) {
             match message {
-                Message::Forget(key) => self.engine.forget(key),
+                Message::Forget(key) => forget(&mut *self.engine, key),
                 Message::Batch(outbox, requests) => {
                     self.backlog.extend(requests.into_iter().map(|request| (Arc::clone(&outbox), request)));
                 }

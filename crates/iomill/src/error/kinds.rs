@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Io,
     /// The contents of the drives are unknown: open the file or the array again.
     Uncertain,
-    /// A call that blocks was made inside a callback or a waker.
+    /// A call that blocks was made inside a callback, a waker, or a subscriber of events.
     BlockingCall,
     /// The array was closed.
     Closed,
@@ -62,11 +62,9 @@ impl Error {
                 ErrorKind::Corrupt
             }
             Error::DriveMissing { .. } | Error::Drive { .. } => ErrorKind::Drive,
-            // The file that was to be opened is not there. If another call finds none, a part of the array is missing.
-            Error::Io { action, source, .. } => match of_number(source) {
-                Some(ErrorKind::NotFound) if *action != "open" => ErrorKind::Io,
-                kind => kind.unwrap_or(ErrorKind::Io),
-            },
+            // A file or directory that the caller has named. Of one inside an array it is `Error::Corrupt`
+            // (`Error::in_array`).
+            Error::Io { source, .. } => of_number(source).unwrap_or(ErrorKind::Io),
             Error::Other { source } => of_number(source).unwrap_or(ErrorKind::Other),
             Error::Poisoned { .. } | Error::OutcomeUnknown { .. } => ErrorKind::Uncertain,
             Error::BlockingCall { .. } => ErrorKind::BlockingCall,

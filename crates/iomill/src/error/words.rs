@@ -110,7 +110,7 @@ impl Error {
             }
             Error::OutcomeUnknown { what, source } => write!(f, "the outcome of {what} is not known: {source}"),
             Error::BlockingCall { call } => {
-                write!(f, "`{call}` blocks, so callbacks and wakers cannot call it")
+                write!(f, "`{call}` blocks, so callbacks, wakers and subscribers of events cannot call it")
             }
             other => other.write_fact_of_process(f),
         }

@@ -258,9 +258,10 @@ impl SharedCell {
         }
     }
 
-    /// `turn` for operations of others (rule 8 of `shared`).
-    pub fn help(self: &Arc<Self>) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.turn()));
+    /// `turn` for operations of others (rule 8 of `shared`). After a panic another turn finds the ended requests.
+    pub fn help(self: &Arc<Self>) -> Left {
+        let panicked = Left { has_more: true, ..Left::default() };
+        catch_unwind(AssertUnwindSafe(|| self.turn())).unwrap_or(panicked)
     }
 
     /// `try_turn` for operations of others (rule 8 of `shared`).

@@ -9,7 +9,8 @@ use super::shared::{EVERYWHERE, help_everywhere};
 use crate::drive::Class;
 use crate::drive::service::{Service, with_rings_or_without};
 use crate::drive::shared::SharedContext;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::sys::events;
 use crate::sys::sync::{lock, write};
 
 /// The most shares that wait for the host of callbacks. If more operations with callbacks begin, their threads do the
@@ -19,6 +20,10 @@ const POSTED_MAX: u32 = 512;
 impl Exec {
     /// Whether the calling thread has enough operations in flight that a caller which may wait should do so.
     pub fn is_full_here(&self) -> bool {
+        !events::is_telling() && self.has_most_here()
+    }
+
+    fn has_most_here(&self) -> bool {
         own::made(self.instance).is_some_and(|cell| cell.is_full()) || self.callbacks.is_host_full()
     }
 
@@ -28,8 +33,12 @@ impl Exec {
     }
 
     /// The cell in which an asynchronous operation is to begin: the calling thread's, or for the background one that
-    /// all threads share. If the system refuses the thread a context at the moment, another thread's cell is used.
+    /// all threads share. If the system refuses the thread a context at the moment, another thread's cell is used. An
+    /// error in a subscriber of events (rule 4 of `pools`).
     pub fn cell_for(&self, class: Class) -> Result<Arc<SharedCell>> {
+        if events::is_telling() {
+            return Err(Error::BlockingCall { call: "what a subscriber begins" });
+        }
         if class == Class::Background {
             return self.background_cell();
         }
@@ -44,7 +53,7 @@ impl Exec {
     /// begin the operation in its own cell: it takes the turns of that one itself, or the host of callbacks has too
     /// much to do.
     pub fn cell_to_post_to(&self, class: Class) -> Option<Arc<SharedCell>> {
-        if class == Class::Background || own::is_driven_here() || !self.has_threads() {
+        if class == Class::Background || own::is_driven_here() || !self.has_threads() || events::is_telling() {
             return None;
         }
         let drives = self.services.count();

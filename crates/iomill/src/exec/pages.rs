@@ -39,14 +39,10 @@ impl Exec {
         self.changes.push(move |jobs| exec.write_pages_of(jobs), job);
     }
 
-    /// Writes the pages of all jobs in one batch.
-    fn write_pages_of(&self, jobs: &mut Jobs) {
+    /// Writes the pages of all jobs in one batch. Returns whether they are written: after a failure each job writes by
+    /// itself, and so gets an error of its own.
+    fn write_pages_of(&self, jobs: &Jobs) -> bool {
         let writes: Vec<PageWrite<'_>> = jobs.iter().filter_map(|job| job.pages()).collect();
-        if writes.is_empty() {
-            return;
-        }
-        // After a failure each job writes by itself, and so gets an error of its own.
-        let are_written = matches!(self.write_pages(Class::Foreground, &writes), Ok(None));
-        jobs.iter_mut().for_each(|job| job.end_pages(are_written));
+        writes.is_empty() || matches!(self.write_pages(Class::Foreground, &writes), Ok(None))
     }
 }

@@ -23,7 +23,9 @@
 //! 2. A callback may begin asynchronous operations. It waits for room in the drives' queues and for closed gates.
 //! 3. A waker may begin them, too. It never waits, because its thread may be a drive's. A full queue takes its pieces
 //!    all the same (`Inbox::push`). An operation that finds a gate closed begins on a callback thread.
-//! 4. The last holder of a file or of the array closes it. If its thread must not wait, a thread of `closes` does so
+//! 4. A subscriber of events must not wait, as a waker must not, and begins operations on a callback thread: the event
+//!    may come under locks that the beginning needs (`sys::events`).
+//! 5. The last holder of a file or of the array closes it. If its thread must not wait, a thread of `closes` does so
 //!    (`may_close`).
 
 use std::cell::Cell;
@@ -40,6 +42,7 @@ use super::cell::{SharedCell, own};
 use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::sys::cpu;
+use crate::sys::events;
 use crate::sys::parker::{Parked, Parker};
 use crate::sys::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 use crate::sys::thread::Raised;
@@ -100,18 +103,18 @@ pub fn check_may_block(call: &'static str) -> Result<()> {
     if may_block() { Ok(()) } else { Err(Error::BlockingCall { call }) }
 }
 
-/// Whether the calling thread may block: it runs no callback and no waker, and serves no drive.
+/// Whether the calling thread may block: it runs no callback, no waker and no subscriber, and serves no drive.
 #[inline]
 pub fn may_block() -> bool {
-    INSIDE.with(Cell::get) == UserCode::Nothing && !shares::is_serving()
+    INSIDE.with(Cell::get) == UserCode::Nothing && !shares::is_serving() && !events::is_telling()
 }
 
-/// Whether an operation that begins here may wait for room and for gates (rules 2 and 3).
+/// Whether an operation that begins here may wait for room and for gates (rules 2 to 4).
 pub fn may_wait() -> bool {
-    INSIDE.with(Cell::get) < UserCode::Waker && !shares::is_serving()
+    INSIDE.with(Cell::get) < UserCode::Waker && !shares::is_serving() && !events::is_telling()
 }
 
-/// Whether a file may be closed here (rule 4).
+/// Whether a file may be closed here (rule 5).
 pub fn may_close() -> bool {
     may_block() && !IS_POOL.with(Cell::get)
 }

@@ -24,7 +24,9 @@
 //!    no poll ever advances it, or if its thread waits elsewhere for its end.
 //! 8. A panic of an engine ends the turn. It goes on in the thread only if the turn was for the thread's own operations:
 //!    a poll, or a push. A thread that helps others, or leaves an operation to others, may be unwinding, and a second
-//!    panic would end the process. The message has been printed, and the next turn reports the requests that have ended.
+//!    panic would end the process. `block_on` takes the turns of all its thread's cells, of any array: a panic there
+//!    would end a future that has no part in it. The message has been printed, and the next turn reports the requests
+//!    that have ended. An engine that only panics is given up like one that only fails.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};

@@ -4,7 +4,8 @@
 //! Rules:
 //! 1. One thread at a time takes jobs. Jobs that come meanwhile are in the next turn.
 //! 2. A step of a job begins when the step before it has ended for all jobs of the turn.
-//! 3. A panic of a job ends only that job. Its values are dropped, which breaks its promise.
+//! 3. A panic of a job ends only that job. Its values are dropped, which breaks its promise. A panic of an engine in the
+//!    write of the shared pages ends no job: each then writes its bytes itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub trait Job: Send {
         None
     }
 
-    /// Learns whether the turn has written the pages. If not, the job writes its bytes itself.
+    /// Learns whether the turn has written the pages of all jobs that have some. If not, the job writes its bytes itself.
     fn end_pages(&mut self, are_written: bool) {
         let _has_none = are_written;
     }
@@ -66,8 +67,8 @@ impl Turns {
         self.pool.get_ready()
     }
 
-    /// Adds a job. `write_pages` writes the pages of jobs.
-    pub fn push(self: &Arc<Self>, write_pages: impl Fn(&mut Jobs) + Send + 'static, job: Box<dyn Job>) {
+    /// Adds a job. `write_pages` writes the pages of jobs, and returns whether it has.
+    pub fn push(self: &Arc<Self>, write_pages: impl Fn(&Jobs) -> bool + Send + 'static, job: Box<dyn Job>) {
         if self.add(job) {
             let turns = Arc::clone(self);
             self.pool.run(Box::new(move || turns.serve(&write_pages)));
@@ -81,8 +82,8 @@ impl Turns {
         !std::mem::replace(&mut state.is_running, true)
     }
 
-    /// Takes turns until no job is left. `write_pages` writes the pages of jobs.
-    fn serve(&self, write_pages: &dyn Fn(&mut Jobs)) {
+    /// Takes turns until no job is left. `write_pages` is as for `push`.
+    fn serve(&self, write_pages: &dyn Fn(&Jobs) -> bool) {
         loop {
             let jobs = {
                 let mut state = lock(&self.state);
@@ -110,14 +111,15 @@ impl Turns {
     }
 }
 
-fn take_turn(jobs: Vec<Box<dyn Job>>, write_pages: &dyn Fn(&mut Jobs)) {
+fn take_turn(mut jobs: Vec<Box<dyn Job>>, write_pages: &dyn Fn(&Jobs) -> bool) {
     // Rule 3. The panic message has been printed.
-    let survives =
-        |job: &mut Box<dyn Job>, step: fn(&mut dyn Job)| catch_unwind(AssertUnwindSafe(|| step(&mut **job))).is_ok();
-    let mut jobs = jobs;
-    jobs.retain_mut(|job| survives(job, |job| job.write()));
-    write_pages(&mut jobs);
-    jobs.retain_mut(|job| survives(job, |job| job.queue()));
+    let survives = |job: &mut Box<dyn Job>, step: &dyn Fn(&mut dyn Job)| {
+        catch_unwind(AssertUnwindSafe(|| step(&mut **job))).is_ok()
+    };
+    jobs.retain_mut(|job| survives(job, &|job| job.write()));
+    let are_written = catch_unwind(AssertUnwindSafe(|| write_pages(&jobs))).unwrap_or(false);
+    jobs.retain_mut(|job| survives(job, &|job| job.end_pages(are_written)));
+    jobs.retain_mut(|job| survives(job, &|job| job.queue()));
     for job in jobs {
         let _ = catch_unwind(AssertUnwindSafe(|| job.end()));
     }
@@ -157,7 +159,7 @@ mod tests {
 
     /// As `Turns::push`, with jobs that have no pages.
     fn push(turns: &Arc<Turns>, job: Box<dyn Job>) {
-        turns.push(|_| (), job);
+        turns.push(|_| true, job);
     }
 
     #[test]
@@ -227,7 +229,7 @@ mod models {
             let (turns, seen) = (LoomArc::new(Turns::new(true)), LoomArc::new(Seen::default()));
             let add = |turns: &Turns, seen: &LoomArc<Seen>| {
                 if turns.add(Box::new(Counted(LoomArc::clone(seen)))) {
-                    turns.serve(&|_| ());
+                    turns.serve(&|_| true);
                 }
             };
             let (theirs, counts) = (LoomArc::clone(&turns), LoomArc::clone(&seen));

@@ -5,6 +5,7 @@ use super::gate::Closed;
 use crate::drive::shares;
 use crate::error::{Error, Result};
 use crate::exec::pools;
+use crate::sys::events;
 use crate::sys::sync::{Ordering, lock};
 
 /// A guard inside a file's gate.
@@ -21,19 +22,24 @@ impl<'a> Entered<'a> {
         Ok(entered)
     }
 
-    /// Enters, unless the gate or the array is closed.
+    /// Enters, unless the gate or the array is closed, or the caller is a subscriber of events (rule 4 of
+    /// `exec::pools`).
     pub fn try_enter(file: &'a FileState) -> Option<Entered<'a>> {
+        if events::is_telling() {
+            return None;
+        }
         let entered = file.gate.try_enter().then(|| Entered(file))?;
         file.exec.is_open().then_some(entered)
     }
 
-    /// Enters, unless the array is closed. `None` if the gate is closed and the caller must not wait until it opens.
+    /// Enters, unless the array is closed. `None` if the gate is closed and the caller must not wait until it opens, and
+    /// always in a subscriber of events (rule 4 of `exec::pools`).
     pub fn enter_if_open(file: &'a FileState) -> Result<Option<Entered<'a>>> {
         file.exec.check_home()?;
         if pools::may_wait() {
             return Entered::enter(file).map(Some);
         }
-        if !file.gate.try_enter() {
+        if events::is_telling() || !file.gate.try_enter() {
             return Ok(None);
         }
         let entered = Entered(file);

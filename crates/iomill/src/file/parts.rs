@@ -216,7 +216,7 @@ impl ArrayParts {
             let Some(drive) = self.catalog.drives().get(usize::from(drive)) else { continue };
             match DriveFile::open(&drive.fs, &path, Access::READ) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(Error::io("look for", drive.fs.root().join(&path), error)),
+                Err(error) => return Err(Error::in_array("look for", drive.fs.root().join(&path), error)),
                 Ok(found) => {
                     let why = format!(
                         "a part with the number of {:?} is there, and this file has none yet: the catalog was once newer, or the part is \
@@ -271,15 +271,15 @@ impl ArrayParts {
         if !holds_bytes {
             self.new_names.note(since);
         }
-        let mut open = opened.map_err(|e| Error::io("open", whole_path(), e))?;
-        let own = place.fs.alignment(open.handle()).map_err(|e| Error::io("examine", whole_path(), e))?;
+        let mut open = opened.map_err(|e| Error::in_array("open", whole_path(), e))?;
+        let own = place.fs.alignment(open.handle()).map_err(|e| Error::in_array("examine", whole_path(), e))?;
         if own != align {
             // A file may differ from others of its drive (encrypted, journalled, inline). The queue aligns pieces by
             // its drive, and buffered I/O takes them all.
             let buffered = Access { direct: false, ..access };
-            open = DriveFile::open(&place.fs, path, buffered).map_err(|e| Error::io("open", whole_path(), e))?;
+            open = DriveFile::open(&place.fs, path, buffered).map_err(|e| Error::in_array("open", whole_path(), e))?;
         }
-        let reserved = place.fs.len(open.handle()).map_err(|e| Error::io("measure", whole_path(), e))?;
+        let reserved = place.fs.len(open.handle()).map_err(|e| Error::in_array("measure", whole_path(), e))?;
         let file = FileRef { handle: open.handle(), key: exec.next_key() };
         let (reserved, mark) = (AtomicU64::new(reserved), Mark::new(holds_bytes, place.fs.fsync_failures()));
         Ok(Part { open: Some(Arc::new(open)), file, drive, align, reserved, mark })

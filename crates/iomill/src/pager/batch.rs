@@ -215,7 +215,7 @@ impl Requester {
                     return prepared.start().iter().for_each(SharedCell::leave);
                 }
                 // No callback thread could take the job, so it ran in the waker.
-                Ok(None) => Error::BlockingCall { call: "what a waker begins" },
+                Ok(None) => Error::BlockingCall { call: "what a waker or a subscriber begins" },
                 Err(error) => error,
             };
             done.tell(Err(Failed::new(error, work.give_back())));
@@ -223,7 +223,7 @@ impl Requester {
     }
 
     /// Enters the file, and allocates space for writes of ranges that end at `write_end`. `None` if that needs a wait
-    /// that is forbidden in a waker.
+    /// that is forbidden in a waker, and always in a subscriber of events (rules 3 and 4 of `exec::pools`).
     fn enter_for(
         &self,
         write_end: Option<u64>,

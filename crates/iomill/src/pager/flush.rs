@@ -500,8 +500,9 @@ impl Pager {
 
 impl Pager {
     /// Leaves the sets of pages to the background thread. Returns `false` if none could be started; a notice says why.
+    /// The subscriber of that notice cannot start one either.
     pub(super) fn flush_later(self: &Arc<Self>, exec: &Exec, keys: impl Iterator<Item = Key>) -> bool {
-        self.flusher.push(|| self.start_flusher(exec), keys)
+        !events::is_telling() && self.flusher.push(|| self.start_flusher(exec), keys)
     }
 
     /// Starts the thread. Without it writing calls flush by themselves.

@@ -14,8 +14,10 @@
 //!    caller -> node's thread -> drive, or caller -> page -> the thread that fills it -> drive.
 //! 3. A caller returns only after all its requests have ended, also by an error or a panic: the nodes' threads write to
 //!    its memory.
-//! 4. A request ends once: when all its I/O has ended, or when it is dropped because no thread will work on it. It
-//!    releases its file and its array before the caller continues, because the caller may close them.
+//! 4. A request ends once: when all its I/O has ended, or when it is dropped because no thread will work on it, or
+//!    because the thread has panicked. A dropped one returns all its spans undone: the thread has requests of several
+//!    calls, and the panic belongs to none of them. It releases its file and its array before the caller continues, because the caller
+//!    may close them.
 
 use std::sync::Arc;
 
@@ -99,6 +101,7 @@ impl Drop for Awaited {
 pub struct NodeRequest {
     want: Want,
     class: Class,
+    /// All of them, until the end: a drop returns them.
     spans: Vec<Span>,
     /// `None` after the end (rule 4).
     file: Option<OpenRef>,
@@ -139,9 +142,8 @@ impl NodeWork for NodeRequest {
         let file = self.file.clone()?;
         let paged = file.paged.clone()?;
         let mut fills = Fills::new(self.want, Arc::clone(&paged));
-        let spans = std::mem::take(&mut self.spans);
         // SAFETY: the caller keeps the spans' memory until the request has ended (rule 3), and `fills` end before that.
-        let left = unsafe { paged.begin_wave(&spans, &mut fills) };
+        let left = unsafe { paged.begin_wave(&self.spans, &mut fills) };
         drop(file);
         if fills.is_empty() {
             self.end(left, Ok(()));
@@ -157,8 +159,8 @@ impl NodeWork for NodeRequest {
 
 impl Drop for NodeRequest {
     fn drop(&mut self) {
-        let why = "it has ended, and later calls do without it".to_owned();
-        self.end(Sorted::default(), Err(Error::NodeThread { why }));
+        let busy = std::mem::take(&mut self.spans);
+        self.end(Sorted { busy, ..Sorted::default() }, Ok(()));
     }
 }
 

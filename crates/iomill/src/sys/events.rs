@@ -1,8 +1,31 @@
 //! Events and spans for the feature `tracing`, with the target `iomill`. Without the feature these functions do
 //! nothing. Non-goals: single reads and writes, which [`Counters`](crate::Counters) count.
+//!
+//! A subscriber runs where the event happens: under locks of the array, and perhaps before pages that others wait for.
+//! So a blocking call there is refused ([`is_telling`]), and a future or callback begins on another thread.
 
+#[cfg(feature = "tracing")]
+use std::cell::Cell;
 use std::fmt::Display;
 use std::path::PathBuf;
+
+#[cfg(feature = "tracing")]
+use super::thread::Raised;
+
+#[cfg(feature = "tracing")]
+thread_local! {
+    static TELLING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling thread is telling a subscriber of an event. Then it must not wait, and must not begin I/O: it may
+/// have the locks for that.
+#[inline]
+pub fn is_telling() -> bool {
+    #[cfg(feature = "tracing")]
+    return TELLING.with(Cell::get);
+    #[cfg(not(feature = "tracing"))]
+    false
+}
 
 /// The span of one call. It lasts until it is dropped. The steps of a future enter it on different threads.
 #[derive(Debug)]
@@ -83,6 +106,7 @@ span!(/// The bytes of a file become durable.
 /// caller's. The message of the panic has been printed.
 #[cfg(feature = "tracing")]
 fn emit(event: impl FnOnce()) {
+    let _telling = Raised::new(&TELLING);
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(event));
 }
 

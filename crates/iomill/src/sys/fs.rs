@@ -243,7 +243,7 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
 /// Makes those changes of a directory's entries durable that began at this moment or later (`""` is `<drive>/iomill`
 /// itself). An error also if another fsync of the drive has failed since (rule 4 of `fsyncs`).
 pub fn sync_dir(fs: &dyn DriveFs, dir: &str, since: Since) -> Result<()> {
-    fs.sync_dir(dir).map_err(|error| Error::io("sync", fs.root().join(dir), error))?;
+    fs.sync_dir(dir).map_err(|error| Error::in_array("sync", fs.root().join(dir), error))?;
     check_fsyncs(fs, since)
 }
 

@@ -19,6 +19,22 @@ fn a_drive_of_an_array_is_refused_as_existing() {
     Array::open(&drives[0]).unwrap().close().unwrap();
 }
 
+/// A directory inside an array that is not there is damage. A program that makes what is `NotFound` must not see it so.
+///
+/// Seen to be `NotFound` when the kind was that of the kernel's answer.
+#[test]
+fn a_directory_that_an_array_has_lost_is_damage() {
+    let (_dir, drives) = drives(1);
+    let array = ArrayOptions::new().cache_bytes(0).create(&drives).unwrap();
+    let file = array.create_file("f", &FileOptions::new()).unwrap();
+    std::fs::remove_dir_all(drives[0].join("iomill/parts")).unwrap();
+    let error = file.write_at(&[1; 1 << 20], 0).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.kind() == ErrorKind::Corrupt, "{error}");
+    assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::InvalidData);
+    let missing = iomill::open_plain(drives[0].join("none")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+}
+
 /// The error of a `main` and of `unwrap` is for people.
 #[test]
 fn debug_forms_are_short() {

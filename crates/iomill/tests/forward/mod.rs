@@ -26,13 +26,17 @@ macro_rules! forward {
     };
 }
 
-/// The functions of `Engine` that are forwarded to `self.$engine`.
+/// The functions of `Engine` that are forwarded to `self.$engine`. `$forgets` is called before `forget`.
 macro_rules! forward_engine {
     ($engine:tt) => {
+        forward_engine!($engine, |_: &Self| ());
+    };
+    ($engine:tt, $forgets:expr) => {
         fn kind(&self) -> iomill::EngineKind {
             self.$engine.kind()
         }
         fn forget(&mut self, key: u64) {
+            $forgets(self);
             self.$engine.forget(key);
         }
         unsafe fn register(&mut self, start: *mut u8, len: usize) -> Option<u16> {

@@ -69,8 +69,23 @@ pub struct Hooks {
     pub panics: AtomicU32,
     /// Whether a wait that is to panic waits for a completion first, so that the next one panics.
     pub panics_at_once: AtomicBool,
-    /// Whether the wait after the next panic panics, too.
+    /// Whether the wait after the next panic panics, too. Until the first one waits report one completion at most, so
+    /// that another one follows.
     pub panics_twice: AtomicBool,
+    /// Only waits in threads with names that begin so panic. `None`: in all threads.
+    pub panics_in: Mutex<Option<&'static str>>,
+    /// Whether I/O that has ended is reported as failed.
+    pub fails: AtomicBool,
+    /// The number of calls of `forget` that panic.
+    pub panics_in_forget: AtomicU32,
+}
+
+impl Hooks {
+    /// Whether a wait of the calling thread may panic.
+    fn panics_here(&self) -> bool {
+        let here = std::thread::current();
+        self.panics_in.lock().unwrap().is_none_or(|name| here.name().is_some_and(|here| here.starts_with(name)))
+    }
 }
 
 /// Counts down. Returns whether the count is now 0.
@@ -92,7 +107,7 @@ impl Platform for Held {
     fn engine(&self, kind: EngineKind, config: &EngineConfig) -> io::Result<Box<dyn Engine>> {
         let inner = self.machine.engine(kind, config)?;
         let hooks = Arc::clone(&self.hooks);
-        Ok(Box::new(HeldEngine { inner, hooks, is_shared: config.shared, held: Vec::new() }))
+        Ok(Box::new(HeldEngine { inner, hooks, is_shared: config.shared, held: Vec::new(), late: Vec::new() }))
     }
 }
 
@@ -103,6 +118,8 @@ struct HeldEngine {
     /// later `wait`.
     is_shared: bool,
     held: Vec<(Op, Vec<IoRequest>)>,
+    /// Completions for the next wait.
+    late: Vec<Completion>,
 }
 
 impl HeldEngine {
@@ -113,10 +130,16 @@ impl HeldEngine {
             Op::Sync => None,
         }
     }
+
+    fn forgets(&self) {
+        let panics = &self.hooks.panics_in_forget;
+        let counted = panics.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1));
+        assert!(counted.is_err(), "an injected panic of an engine in `forget`");
+    }
 }
 
 impl Engine for HeldEngine {
-    forward_engine!(inner);
+    forward_engine!(inner, HeldEngine::forgets);
     unsafe fn push(&mut self, requests: &[IoRequest]) {
         for op in [Op::Read, Op::Write] {
             if !requests.iter().any(|request| request.op == op) {
@@ -147,8 +170,17 @@ impl Engine for HeldEngine {
         let ends = self.held.is_empty();
         let is_next = ends && panics.load(Ordering::SeqCst) > 0 && self.hooks.panics_at_once.load(Ordering::SeqCst);
         let (min, timeout) = if is_next { (1, None) } else { (min, timeout) };
-        self.inner.wait(min, timeout, done)?;
-        if !done.is_empty() && is_last(panics) {
+        if self.late.is_empty() {
+            self.inner.wait(min, timeout, done)?;
+        }
+        done.append(&mut self.late);
+        if self.hooks.panics_twice.load(Ordering::SeqCst) && done.len() > 1 {
+            self.late = done.split_off(1);
+        }
+        if self.hooks.fails.load(Ordering::SeqCst) {
+            done.iter_mut().for_each(|end| end.result = -libc::EIO);
+        }
+        if !done.is_empty() && self.hooks.panics_here() && is_last(panics) {
             panics.store(self.hooks.panics_twice.swap(false, Ordering::SeqCst).into(), Ordering::SeqCst);
             panic!("an injected panic of an engine");
         }

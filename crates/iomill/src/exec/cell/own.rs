@@ -178,7 +178,8 @@ pub fn turn_until_woken(parked: &Parked) {
         let unfinished = unfinished();
         let mut has_more = false;
         for cell in &unfinished {
-            has_more |= cell.turn().has_more;
+            // The future that the thread runs may have nothing to do with the cell's array.
+            has_more |= cell.help().has_more;
         }
         if parked.is_woken() {
             return;

@@ -130,7 +130,7 @@ impl PartSums {
         }
         let file = match opened {
             Err(_) if is_missing && !is_writer => None,
-            opened => Some(opened.map_err(|error| Error::io("open", whole_path(), error))?),
+            opened => Some(opened.map_err(|error| Error::in_array("open", whole_path(), error))?),
         };
         let mut sums = PartSums {
             identity,
