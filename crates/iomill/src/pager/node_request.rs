@@ -16,8 +16,8 @@
 //!    its memory.
 //! 4. A request ends once: when all its I/O has ended, or when it is dropped because no thread will work on it, or
 //!    because the thread has panicked. A dropped one returns all its spans undone: the thread has requests of several
-//!    calls, and the panic belongs to none of them. It releases its file and its array before the caller continues, because the caller
-//!    may close them.
+//!    calls, and the panic belongs to none of them. It releases its file and its array before the caller continues,
+//!    because the caller may close them.
 
 use std::sync::Arc;
 
