@@ -32,6 +32,9 @@ pub const AUTO: &str = "iomill-auto";
 /// The first half of the nodes has the cache, the second half owns the drives.
 pub const APART: &str = "iomill-apart";
 
+/// The same number of emulated nodes on a machine with several nodes. Memory is not bound to them.
+pub const EMULATED: &str = "iomill-emulated";
+
 /// For hits the cache is this many times as large as the data. For misses the data is this many times as large as the
 /// cache.
 const CACHE_OVER_SIZE: u64 = 4;
@@ -125,13 +128,17 @@ pub fn run(
 fn contenders(arena: &Arena, settings: &Settings) -> Result<Vec<Box<dyn Contender<Reads>>>> {
     let (caching, owning) = settings.nodes.split_at(settings.nodes.len() / 2);
     let options = || settings.options.clone().with_tuning(|tuning| tuning.topology(settings.topology));
-    let ways = [
+    let mut ways = vec![
         (ONE_NODE, options().with_tuning(|tuning| tuning.topology(Topology::One))),
         (DIRECT, options().with_tuning(|tuning| tuning.remote(Remote::Direct))),
         (MESSAGE, options().with_tuning(|tuning| tuning.remote(Remote::Message))),
         (AUTO, options()),
         (APART, options().with_tuning(|tuning| tuning.cache_nodes(caching).io_nodes(owning))),
     ];
+    if settings.topology == Topology::Machine {
+        let emulated = Topology::Emulate(settings.nodes.len());
+        ways.push((EMULATED, options().with_tuning(|tuning| tuning.topology(emulated))));
+    }
     let way = |(name, options)| Ok(Box::new(Way(Accesses::named(name, arena, &options)?)) as Box<dyn Contender<Reads>>);
     ways.into_iter().map(way).collect()
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::quiet::Quiet;
-use crate::rig::Rig;
+use crate::rig::{Drives, Rig};
 
 /// The size of an evaluation.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ pub struct Settings {
     pub report: PathBuf,
     /// A directory on the disk that rivals use, and that iomill uses if no drives are given.
     pub place: PathBuf,
-    /// A directory on each of several drives. Without them, experiments about several drives make drives in memory.
-    pub drives: Vec<PathBuf>,
+    /// The drives of experiments about several drives.
+    pub drives: Drives,
     /// Recorded accesses.
     pub traces: Vec<PathBuf>,
     /// Names of experiments; empty for all.
@@ -57,6 +57,8 @@ pub struct Scale {
     pub traces: Vec<PathBuf>,
     /// Drives that an experiment may use at most.
     pub drives: usize,
+    /// Whether the user named them.
+    pub are_named: bool,
 }
 
 impl Scale {

@@ -187,9 +187,13 @@ pub static ALL: [Experiment; 18] = [
         steps: |scale| {
             let size = scale.of("512MiB", "64MiB");
             let batches = scale.of("1,16,256", "1,256");
-            let line =
-                ["nodes", "--dir", "{place}", "--size", size, "--batch", batches, "--threads", scale.of("1,4", "2")];
-            vec![turns(scale, Rig::Place, "nodes", (180, 30), &line)]
+            // A disk has one node. Named drives have a node each, on a machine with several.
+            let (rig, at) = match scale.are_named {
+                true => (Rig::Drives(scale.drives.min(4)), ["-a", "{drive}"]),
+                false => (Rig::Place, ["--dir", "{place}"]),
+            };
+            let sizes = ["--size", size, "--batch", batches, "--threads", scale.of("1,4", "2")];
+            vec![turns(scale, rig, "nodes", (180, 30), &[&["nodes"][..], &at, &sizes].concat())]
         },
         points: |steps, documents| {
             measured(steps, documents, |_, row| {

@@ -24,6 +24,7 @@ use iomill::{Error, Result};
 pub use experiment::{Experiment, Point, Section, Settings, Verdict};
 use experiment::{Scale, Step};
 pub use experiments::ALL;
+pub use rig::Drives;
 
 /// Runs the experiments, and writes `report.html`, `report.json` and `report.csv` into the report's directory. Calls
 /// `tell` for each step, with its name, the elapsed seconds, and the estimate of all seconds. Returns the result of
@@ -33,7 +34,8 @@ pub fn run(settings: &Settings, cancel: &AtomicBool, tell: &mut dyn FnMut(&str, 
     let scale = Scale {
         is_quick: settings.is_quick,
         traces: settings.traces.clone(),
-        drives: if settings.drives.is_empty() { 8 } else { settings.drives.len() },
+        drives: settings.drives.named().unwrap_or(8),
+        are_named: settings.drives.named().is_some(),
     };
     let all: Vec<(&Experiment, Vec<Step>)> =
         chosen.into_iter().map(|experiment| (experiment, (experiment.steps)(&scale))).collect();

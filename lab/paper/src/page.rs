@@ -52,8 +52,9 @@ fn html(settings: &Settings, sections: &[Section], machine: &Machine) -> Result<
     );
     page.push_str("<p>Figures are medians of interleaved rounds; thin lines show the least and the most. ");
     page.push_str(
-        "On a machine with SSDs of its own: <code>iomill-lab paper --drives /mnt/ssd0,/mnt/ssd1,&hellip;</code></p>",
+        "On a machine with SSDs of its own: <code>iomill-lab paper --drives /mnt/ssd0,/mnt/ssd1,&hellip;</code>. With empty ones, for RAID 0 too: ",
     );
+    page.push_str("<code>iomill-lab paper --devices /dev/nvme0n1,/dev/nvme1n1,&hellip;</code></p>");
     page.push_str("<table><tr><th>experiment<th>of<th>holds here<th style=text-align:left>why");
     for section in sections {
         let (class, word) = word(&section.verdict);

@@ -1,12 +1,15 @@
 //! The rigs of steps: a disk, arrays on several drives, and file systems over several drives.
 //!
-//! Drives that the user names are used unchanged: the measured files are made in their directories, and removed at the
-//! end. Without such drives they are made in memory (zram), each with XFS, or one file system over all. That needs
-//! root, and a kernel with zram.
+//! Directories that the user names are used unchanged: the measured files are made in them, and removed at the end.
+//! Otherwise the drives are block devices, each with XFS, or with one file system over all: devices that the user names,
+//! or devices in memory (zram). That needs root.
 //!
-//! Non-goals: block devices of the machine, which are never used.
+//! A named device is used only if it is empty: its first MiB has zeros. At the end it is made empty again.
+//!
+//! Non-goals: block devices that the user does not name.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -28,6 +31,34 @@ pub enum Rig {
     /// The same with XFS over RAID 0 of md.
     Md(usize),
 }
+
+/// The drives of experiments about several drives.
+#[derive(Clone, Debug, Default)]
+pub enum Drives {
+    /// Made in memory.
+    #[default]
+    Memory,
+    /// A directory on each.
+    Directories(Vec<PathBuf>),
+    /// Empty block devices, which get file systems.
+    Devices(Vec<PathBuf>),
+}
+
+impl Drives {
+    /// The number of drives that the user names, if any.
+    pub fn named(&self) -> Option<usize> {
+        match self {
+            Drives::Memory => None,
+            Drives::Directories(paths) | Drives::Devices(paths) => Some(paths.len()),
+        }
+    }
+}
+
+/// Bytes at the beginning of an empty device that have no signature of a file system, RAID or table of partitions.
+const HEAD_BYTES: usize = 1 << 20;
+
+/// With this flag the kernel refuses to open a device that is mounted or part of another one.
+const O_EXCL: i32 = 0o200;
 
 /// MiB of a drive in memory. Only written pages use memory.
 const DRIVE_MIB: u64 = 2048;
@@ -51,12 +82,15 @@ pub struct Up {
     mounted: Vec<PathBuf>,
     /// Devices of md, by their paths.
     joined: Vec<String>,
+    /// Devices in memory.
     devices: Vec<u32>,
+    /// Devices that the user named, and that were empty.
+    taken: Vec<PathBuf>,
 }
 
 impl Up {
     /// Makes a rig. The error names the missing parts of this machine.
-    pub fn start(rig: Rig, place: &Path, drives: &[PathBuf]) -> Result<Up> {
+    pub fn start(rig: Rig, place: &Path, drives: &Drives) -> Result<Up> {
         let mut up = Up {
             drive: None,
             file: None,
@@ -65,35 +99,37 @@ impl Up {
             mounted: Vec::new(),
             joined: Vec::new(),
             devices: Vec::new(),
+            taken: Vec::new(),
         };
-        match rig {
-            Rig::Place => {}
-            Rig::File(mib) => up.file = Some(up.write_file(mib)?),
-            Rig::Drives(count) if !drives.is_empty() => {
-                let named = drives.get(..count).ok_or_else(|| lacking("drives", "name more with --drives"))?;
-                let directories = named.iter().map(|drive| up.make(drive)).collect::<Result<Vec<_>>>()?;
+        match (rig, drives) {
+            (Rig::Place, _) => {}
+            (Rig::File(mib), _) => up.file = Some(up.write_file(mib)?),
+            (Rig::Drives(count), Drives::Directories(named)) => {
+                let directories =
+                    first(named, count)?.iter().map(|drive| up.make(drive)).collect::<Result<Vec<_>>>()?;
                 up.drive = Some(array(&directories)?);
             }
-            Rig::Drives(count) => {
-                let devices = (0..count).map(|_| up.add_device()).collect::<Result<Vec<_>>>()?;
+            (Rig::Drives(count), _) => {
+                let devices = up.devices(count, drives)?;
                 let mounts = devices
                     .iter()
                     .map(|device| up.mount("xfs", std::slice::from_ref(device)))
                     .collect::<Result<Vec<_>>>()?;
                 up.drive = Some(array(&mounts)?);
             }
-            Rig::Btrfs(_) | Rig::Md(_) if !drives.is_empty() => {
-                return Err(lacking("RAID 0 over named drives", "their file systems would be lost"));
+            (Rig::Btrfs(_) | Rig::Md(_), Drives::Directories(_)) => {
+                let why = "their file systems would be lost; name empty devices with --devices";
+                return Err(lacking("RAID 0 over named directories", why));
             }
-            Rig::Btrfs(count) | Rig::Md(count) => {
-                let devices = (0..count).map(|_| up.add_device()).collect::<Result<Vec<_>>>()?;
-                let mount = match rig {
-                    Rig::Btrfs(_) => up.mount("btrfs", &devices)?,
-                    _ => {
-                        let joined = up.join(&devices)?;
-                        up.mount("xfs", &[joined])?
-                    }
-                };
+            (Rig::Btrfs(count), _) => {
+                let devices = up.devices(count, drives)?;
+                let mount = up.mount("btrfs", &devices)?;
+                up.drive = Some(array(&[mount])?);
+            }
+            (Rig::Md(count), _) => {
+                let devices = up.devices(count, drives)?;
+                let joined = up.join(&devices)?;
+                let mount = up.mount("xfs", &[joined])?;
                 up.drive = Some(array(&[mount])?);
             }
         }
@@ -135,6 +171,18 @@ impl Up {
         }
         file.sync_all().map_err(failed)?;
         Ok(path)
+    }
+
+    /// Empty devices: the first of those that the user names, or new ones in memory.
+    fn devices(&mut self, count: usize, drives: &Drives) -> Result<Vec<String>> {
+        let Drives::Devices(named) = drives else {
+            return (0..count).map(|_| self.add_device()).collect();
+        };
+        let named = first(named, count)?;
+        // All are examined before the first one is changed.
+        named.iter().try_for_each(|device| examine(device))?;
+        self.taken = named.to_vec();
+        Ok(named.iter().map(|device| device.display().to_string()).collect())
     }
 
     /// A device in memory with a bound on its rate.
@@ -188,7 +236,8 @@ impl Up {
         Ok(at)
     }
 
-    /// Bounds the rates of the devices for a process and its children. Without the controller they have no bound.
+    /// Bounds the rates of the devices in memory for a process and its children. Without the controller they have no
+    /// bound.
     pub fn bound(&self, process: u32) -> Option<String> {
         if self.devices.is_empty() {
             return None;
@@ -225,7 +274,8 @@ pub fn beyond_bound(drives: usize, documents: &[Value]) -> Option<String> {
 }
 
 impl Drop for Up {
-    /// Errors are ignored: remaining files are in memory, or below a directory with the name of its maker.
+    /// Errors are ignored: remaining files are in memory, or below a directory with the name of its maker, or on a
+    /// device that the next run refuses.
     fn drop(&mut self) {
         for at in &self.mounted {
             // A ring that has just been closed may hold its files for a moment.
@@ -242,11 +292,46 @@ impl Drop for Up {
         for number in &self.devices {
             let _ = fs::write("/sys/class/zram-control/hot_remove", number.to_string());
         }
+        for device in &self.taken {
+            let _ = open_alone(device, true).and_then(|file| file.write_all_at(&vec![0; HEAD_BYTES], 0));
+        }
         for path in &self.made {
             let _ = fs::remove_dir_all(path);
         }
         let _ = fs::remove_dir(Path::new("/sys/fs/cgroup/blkio").join(format!("iomill-paper-{}", std::process::id())));
     }
+}
+
+fn first(named: &[PathBuf], count: usize) -> Result<&[PathBuf]> {
+    named.get(..count).ok_or_else(|| lacking("drives", "name more with --drives or --devices"))
+}
+
+/// Opens a device that nothing else uses.
+fn open_alone(device: &Path, is_writing: bool) -> std::io::Result<File> {
+    OpenOptions::new().read(true).write(is_writing).custom_flags(O_EXCL).open(device)
+}
+
+/// Refuses a device that is in use, or that may have data.
+fn examine(device: &Path) -> Result<()> {
+    let failed = |error| Error::io("examine", device, error);
+    if !fs::metadata(device).map_err(failed)?.file_type().is_block_device() {
+        return Err(lacking(&device.display().to_string(), "it is no block device; name directories with --drives"));
+    }
+    let file = open_alone(device, false).map_err(failed)?;
+    match is_empty(&file).map_err(failed)? {
+        true => Ok(()),
+        false => {
+            let why =
+                "it is not empty: its first MiB has other bytes than zeros. If they may be lost, write zeros there";
+            Err(lacking(&device.display().to_string(), why))
+        }
+    }
+}
+
+fn is_empty(file: &File) -> std::io::Result<bool> {
+    let mut head = vec![1; HEAD_BYTES];
+    file.read_exact_at(&mut head, 0)?;
+    Ok(head.iter().all(|byte| *byte == 0))
 }
 
 /// Makes an array, and returns one of its drives.
@@ -272,6 +357,26 @@ fn lacking(what: &str, why: &str) -> Error {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn only_an_empty_device_is_taken() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("device");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(2 * HEAD_BYTES as u64).unwrap();
+        assert!(is_empty(&file).unwrap());
+        file.write_all_at(&[1], HEAD_BYTES as u64 - 1).unwrap();
+        assert!(!is_empty(&file).unwrap());
+        file.set_len(10).unwrap();
+        assert!(is_empty(&file).is_err());
+        for rig in [Rig::Drives(1), Rig::Btrfs(1), Rig::Md(1)] {
+            let error = Up::start(rig, dir.path(), &Drives::Devices(vec![path.clone()])).err().unwrap().to_string();
+            assert!(error.contains("it is no block device"), "{error}");
+            let error = Up::start(rig, dir.path(), &Drives::Devices(Vec::new())).err().unwrap().to_string();
+            assert!(error.contains("--devices"), "{error}");
+        }
+        assert_eq!(fs::metadata(&path).unwrap().len(), 10);
+    }
 
     #[test]
     fn a_bound_that_did_not_hold_is_told() {

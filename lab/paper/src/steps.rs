@@ -133,8 +133,12 @@ fn machines(records: &[Record]) -> Vec<String> {
     machines.into_iter().map(|machine| machine.1.clone()).collect()
 }
 
+/// This machine. QEMU without help of the processor (TCG) names its own model of one.
 fn here() -> String {
-    Machine::look(&[]).host()
+    let machine = Machine::look(&[]);
+    let emulated = machine.cpu_model.starts_with("QEMU TCG");
+    let note = if emulated { ", emulated by software: only ratios within a step mean something" } else { "" };
+    machine.host() + note
 }
 
 fn write(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -199,6 +203,7 @@ fn measure(settings: &Settings, step: &Step, up: &Up, cancel: &AtomicBool) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rig::Drives;
     use iomill_contenders::held::Helper;
 
     #[test]
@@ -212,14 +217,14 @@ mod tests {
         let settings = Settings {
             report,
             place: place.path().to_owned(),
-            drives: Vec::new(),
+            drives: Drives::Memory,
             traces: Vec::new(),
             only: Vec::new(),
             is_quick: true,
             helper,
         };
         let step = Step { name: "sleep".to_owned(), rig: Rig::Place, arguments: Vec::new(), seconds: 1 };
-        let up = Up::start(Rig::Place, place.path(), &[]).unwrap();
+        let up = Up::start(Rig::Place, place.path(), &Drives::Memory).unwrap();
         let began = std::time::Instant::now();
         let record = measure(&settings, &step, &up, &AtomicBool::new(true)).unwrap();
         assert_eq!(record.left_out.as_deref(), Some("it was interrupted"));

@@ -18,10 +18,14 @@ pub struct BenchPaper {
     /// These experiments only
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// A directory on each drive, with commas between them. Without it drives in memory are made, which takes root and
-    /// zram
+    /// A directory on each drive, with commas between them. Without it and without --devices drives in memory are made,
+    /// which takes root and zram
     #[arg(long, value_name = "DIR,DIR,...", value_delimiter = ',', value_hint = ValueHint::DirPath)]
     pub drives: Vec<PathBuf>,
+    /// Empty block devices, with commas between them: they get a file system each, and then one over all as RAID 0.
+    /// Takes root. The first MiB of each must be zeros; other devices are refused
+    #[arg(long, value_name = "DEV,DEV,...", value_delimiter = ',', conflicts_with = "drives", value_hint = ValueHint::FilePath)]
+    pub devices: Vec<PathBuf>,
     /// A recorded trace for the experiments on policies; may be given several times
     #[arg(long = "trace", value_name = "TRACE")]
     pub traces: Vec<PathBuf>,

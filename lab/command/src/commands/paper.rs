@@ -9,7 +9,7 @@ use iomill_cli::interrupt::Interrupt;
 use iomill_cli::progress::Progress;
 use iomill_cli::table::Table;
 use iomill_cli::terminal;
-use iomill_paper::{Section, Settings};
+use iomill_paper::{Drives, Section, Settings};
 use serde_json::json;
 
 use super::cached;
@@ -25,7 +25,11 @@ pub fn run(context: &Context<'_>, arguments: &BenchPaper) -> Result<Answer> {
     let settings = Settings {
         report: arguments.report.clone(),
         place: std::path::absolute(place).map_err(Failure::local("find", place))?,
-        drives: arguments.drives.clone(),
+        drives: match (&arguments.drives[..], &arguments.devices[..]) {
+            ([], []) => Drives::Memory,
+            (directories, []) => Drives::Directories(directories.to_vec()),
+            (_, devices) => Drives::Devices(devices.to_vec()),
+        },
         traces: arguments.traces.clone(),
         only: arguments.only.clone(),
         is_quick: arguments.quick,
