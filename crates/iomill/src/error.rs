@@ -344,18 +344,6 @@ impl Error {
         Error::Io { action, path: path.into(), offset: None, source }
     }
 
-    /// The error of a call of the kernel on a file or directory inside an array. If it is not there, the array is damaged:
-    /// its kind is not that of a missing file, which a program may answer by making the file.
-    pub(crate) fn in_array(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Error {
-        if source.kind() == io::ErrorKind::NotFound {
-            return Error::corrupt(
-                path,
-                format!("it is missing, or its directory is (while iomill tried to {action} it)"),
-            );
-        }
-        Error::io(action, path, source)
-    }
-
     /// An [`Error::Invalid`] without advice.
     pub fn invalid(what: impl Into<String>, why: impl Into<String>) -> Error {
         Error::Invalid { what: what.into(), why: why.into(), advice: "".into() }

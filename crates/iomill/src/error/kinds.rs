@@ -2,6 +2,7 @@
 //! [`io::Error`]. Non-goals: the texts (`words`).
 
 use std::io;
+use std::path::PathBuf;
 
 use super::Error;
 use super::told::number;
@@ -49,6 +50,15 @@ pub enum ErrorKind {
 }
 
 impl Error {
+    /// The error of a call of the kernel on a file or directory inside an array. If it is missing, the array is damaged:
+    /// the kind is not that of a missing file, which a program may answer by making the file.
+    pub(crate) fn in_array(action: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Error {
+        if source.kind() != io::ErrorKind::NotFound {
+            return Error::io(action, path, source);
+        }
+        Error::corrupt(path, format!("iomill cannot {action} it, because it or its directory is missing"))
+    }
+
     /// What kind of error it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
