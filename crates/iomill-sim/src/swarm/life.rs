@@ -325,7 +325,11 @@ impl<'a> Life<'a> {
             named.version = Some(found.version);
             let contents = self.contents.get_mut(&named.id).expect("a name has contents");
             contents.fill(&mut found.bytes, &found.unread);
-            if killed && !is_closed { contents.found_after_kill(&found.bytes) } else { contents.found(&found.bytes) }
+            match (killed, is_closed) {
+                (false, _) => contents.found(&found.bytes),
+                (true, true) => contents.found_after_close(&found.bytes),
+                (true, false) => contents.found_after_kill(&found.bytes),
+            }
         }
         self.outcomes = vec![self.names.clone()];
         let names = &self.names;

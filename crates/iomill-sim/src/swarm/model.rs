@@ -93,6 +93,17 @@ impl Contents {
         self.sectors = bytes.chunks(SECTOR).map(|chunk| Sector::of(padded(chunk))).collect();
     }
 
+    /// An array was closed without an error, and these bytes were found: they are durable, but for what an earlier sync
+    /// has lost (rule 5).
+    pub fn found_after_close(&mut self, bytes: &[u8]) {
+        let lost: Vec<Vec<Bytes>> = self.sectors.iter_mut().map(|sector| std::mem::take(&mut sector.old)).collect();
+        self.found(bytes);
+        for (sector, lost) in self.sectors.iter_mut().zip(lost) {
+            lost.iter().for_each(|old| add(&mut sector.crash, Arc::clone(old)));
+            (sector.is_torn_by_crash, sector.old) = (sector.crash.len() > 1, lost);
+        }
+    }
+
     /// A process has died and the machine has not: these bytes were found, and a crash may still leave others.
     pub fn found_after_kill(&mut self, bytes: &[u8]) {
         self.need(bytes.len());
@@ -438,6 +449,27 @@ mod tests {
         assert_eq!(contents.read(0, &[2; 10]), Ok(()));
         assert!(contents.read(0, &[1; 512]).is_err(), "it changed after it was read");
         assert_eq!(contents.read(512, &[1; 88]), Ok(()), "the next sector is a matter of its own");
+    }
+
+    #[test]
+    fn what_a_failed_sync_has_lost_stays_possible_after_a_clean_close() {
+        let mut contents = file(1024);
+        let began = contents.begin(0, &[2; 512]);
+        contents.end(&began);
+        contents.may_be_lost();
+        let (new, old) = ([[2; 512], [1; 512]].concat(), vec![1; 1024]);
+        contents.found_after_kill(&new);
+        contents.synced();
+        contents.found_after_close(&new);
+        assert!(contents.may_leave(&new, false).is_ok() && contents.may_leave(&old, false).is_ok());
+        assert!(contents.clone().read(0, &old).is_err(), "until a crash the drive gives the new bytes");
+        // Until the sector is written again and synced.
+        let again = contents.begin(0, &[3; 512]);
+        contents.end(&again);
+        contents.synced();
+        let newest = [[3; 512], [1; 512]].concat();
+        contents.found_after_close(&newest);
+        assert!(contents.may_leave(&newest, false).is_ok() && contents.may_leave(&old, false).is_err());
     }
 
     #[test]
