@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +20,7 @@ use iomill_origin::{Cache, Options, Revalidate};
 use judge_turns::drop_cached;
 use object_store::aws::AmazonS3Builder;
 use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 /// Compares DataFusion over a bucket, over its cache, and over local files.
@@ -27,7 +29,7 @@ struct Command {
     /// An empty directory for the local files and the cache.
     #[arg(long)]
     dir: PathBuf,
-    /// The bucket. The program writes the objects `rows/` there.
+    /// The bucket. The program writes some objects below a prefix of its own there, and deletes them at its end.
     #[arg(long)]
     bucket: String,
     /// Rows of the table, in millions. A million takes about 7 MiB.
@@ -55,33 +57,36 @@ fn session(store: &Arc<dyn ObjectStore>) -> Result<SessionContext> {
     Ok(session)
 }
 
-/// Asks one question in a new session. Returns the seconds, with the reading of the schema, and the answer.
-async fn ask(store: &Arc<dyn ObjectStore>, question: &str) -> Result<(f64, String)> {
+/// Asks one question about the table at `prefix` in a new session. Returns the seconds, with the reading of the schema,
+/// and the answer.
+async fn ask(store: &Arc<dyn ObjectStore>, prefix: &str, question: &str) -> Result<(f64, String)> {
     let session = session(store)?;
     let begun = Instant::now();
-    session.register_parquet("rows", "store://rows/rows/", ParquetReadOptions::default()).await?;
+    session.register_parquet("rows", format!("store://rows/{prefix}/"), ParquetReadOptions::default()).await?;
     let batches = session.sql(question).await?.collect().await?;
     Ok((begun.elapsed().as_secs_f64(), pretty_format_batches(&batches)?.to_string()))
 }
 
 impl Command {
-    /// Writes the table to local files, and copies them to the bucket.
-    async fn prepare(&self, local: &Path, bucket: &Arc<dyn ObjectStore>) -> Result<()> {
+    /// Writes the table to local files, and copies them to the bucket. Returns their paths there.
+    async fn prepare(&self, local: &Path, bucket: &Arc<dyn ObjectStore>, prefix: &str) -> Result<Vec<ObjectPath>> {
         fs::create_dir_all(local).with_context(|| format!("cannot make {}", local.display()))?;
         let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(local)?);
         let columns = "value AS id, value * 7919 % 1000 AS kind, value * 104729 % 1000003 AS cents,
             CAST(value * 15485863 % 1000000007 AS DOUBLE) AS weight";
         let copy = format!(
-            "COPY (SELECT {columns} FROM generate_series(1, {}000000)) TO 'store://rows/rows/' STORED AS PARQUET",
+            "COPY (SELECT {columns} FROM generate_series(1, {}000000)) TO 'store://rows/{prefix}/' STORED AS PARQUET",
             self.rows_millions
         );
         session(&store)?.sql(&copy).await?.collect().await?;
-        for entry in fs::read_dir(local.join("rows"))? {
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(local.join(prefix))? {
             let entry = entry?;
-            let path = format!("rows/{}", entry.file_name().to_string_lossy()).into();
+            let path = ObjectPath::from(format!("{prefix}/{}", entry.file_name().to_string_lossy()));
             bucket.put(&path, fs::read(entry.path())?.into()).await.context("cannot write to the bucket")?;
+            paths.push(path);
         }
-        Ok(())
+        Ok(paths)
     }
 
     fn cache(&self) -> Result<(PathBuf, Cache)> {
@@ -94,7 +99,7 @@ impl Command {
     }
 
     /// One round: each question by each contender, the local disk's bytes out of the page cache.
-    async fn round(&self, local: &Path, bucket: &Arc<dyn ObjectStore>, seen: &mut Seen) -> Result<()> {
+    async fn round(&self, local: &Path, bucket: &Arc<dyn ObjectStore>, prefix: &str, seen: &mut Seen) -> Result<()> {
         let files: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new_with_prefix(local)?);
         for (name, question) in QUESTIONS {
             let (drive, cache) = self.cache()?;
@@ -109,7 +114,7 @@ impl Command {
                     "bucket" => bucket,
                     _ => &cached,
                 };
-                let (seconds, answer) = ask(store, question).await?;
+                let (seconds, answer) = ask(store, prefix, question).await?;
                 seen.entry((name, contender)).or_default().push(seconds);
                 answers.push(answer);
                 let gets = cache.counters().since(&before).gets;
@@ -136,11 +141,20 @@ async fn main() -> Result<()> {
     let bucket = AmazonS3Builder::from_env().with_bucket_name(&command.bucket).build()?;
     let (local, bucket) = (command.dir.join("local"), Arc::new(bucket) as Arc<dyn ObjectStore>);
     eprintln!("writes {} million rows", command.rows_millions);
-    command.prepare(&local, &bucket).await?;
+    let prefix = format!("judge-{:016x}", RandomState::new().build_hasher().finish());
+    let paths = command.prepare(&local, &bucket, &prefix).await?;
     let mut seen = Seen::new();
+    let mut ended = Ok(());
     for _ in 0..command.rounds {
-        command.round(&local, &bucket, &mut seen).await?;
+        ended = command.round(&local, &bucket, &prefix, &mut seen).await;
+        if ended.is_err() {
+            break;
+        }
     }
+    for path in &paths {
+        bucket.delete(path).await.with_context(|| format!("cannot delete {path} of the bucket"))?;
+    }
+    ended?;
     for (name, _) in QUESTIONS {
         let of = |contender| seen[&(name, contender)].as_slice();
         let ratios: Vec<f64> = of("cache-second").iter().zip(of("local")).map(|(a, b)| a / b).collect();
