@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import contextlib
 import http.server
+import mmap
 import os
 import pathlib
 import re
@@ -136,6 +137,13 @@ class Of:
             self.file.seek(self.start + row * self.row_bytes)
             out[place] = np.frombuffer(self.file.read(self.row_bytes), np.uint8)
         return out
+
+    def unmap(self):
+        """Ends the mapping of pages by fsspec's blockcache: the kernel keeps mapped pages in memory."""
+        mapping = getattr(getattr(self.file, "cache", None), "cache", None)
+        if isinstance(mapping, mmap.mmap):
+            mapping.flush()
+            mapping.madvise(mmap.MADV_DONTNEED)
 
 
 class Iomill:
@@ -287,6 +295,8 @@ def main():
                 try:
                     with opened(name, place, origin, rows.nbytes * 5 // 4, chosen.row_bytes, start) as reader:
                         cold = measure(reader, origin, gathers, rows, begun)
+                        if isinstance(reader, Of):
+                            reader.unmap()
                         forget_pages()
                         print(f"{name:16}{cold}   {measure(reader, origin, gathers, rows)}", flush=True)
                 except Missing as missing:

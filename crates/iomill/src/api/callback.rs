@@ -16,6 +16,9 @@ impl File {
     /// or written, or with the first error of the batch. If the batch cannot begin, this returns the error and drops
     /// the callback.
     ///
+    /// A read of a batch gets new memory, which has no alignment for direct I/O. So long reads cost less by
+    /// [`File::read_at_then`] with a buffer of [`Array::buffer`](crate::Array::buffer).
+    ///
     /// Inside the callback, blocking calls return [`Error::BlockingCall`](crate::Error::BlockingCall), and `submit` is
     /// allowed. The same is true inside wakers, which may run on any thread that does I/O.
     pub fn submit(
