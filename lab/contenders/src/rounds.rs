@@ -299,6 +299,12 @@ mod tests {
         dies_at: Option<usize>,
     }
 
+    impl<'a> Fake<'a> {
+        fn new(name: &'static str, log: &'a Log) -> Fake<'a> {
+            Fake { name, spoils: false, left_out: false, bytes_in_flight: 0, log, cancel_at: None, dies_at: None }
+        }
+    }
+
     impl Contender for Fake<'_> {
         fn name(&self) -> &'static str {
             self.name
@@ -337,7 +343,7 @@ mod tests {
 
     fn fakes<'a>(log: &'a Log, cancel_at: Option<usize>) -> Vec<Box<dyn Contender + 'a>> {
         let fake = |name, spoils, left_out| {
-            Box::new(Fake { name, spoils, left_out, bytes_in_flight: 4096, log, cancel_at, dies_at: None })
+            Box::new(Fake { spoils, left_out, bytes_in_flight: 4096, cancel_at, ..Fake::new(name, log) })
         };
         vec![fake("spoiler", true, false), fake("a", false, false), fake("out", false, true), fake("b", false, false)]
             .into_iter()
@@ -348,10 +354,8 @@ mod tests {
     #[test]
     fn a_contender_that_needs_more_memory_than_there_is_is_left_out() {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
-        let fake = |name, bytes_in_flight| {
-            let (spoils, left_out, cancel_at, dies_at) = (false, false, None, None);
-            Box::new(Fake { name, spoils, left_out, bytes_in_flight, log: &log, cancel_at, dies_at })
-                as Box<dyn Contender>
+        let fake = |name, bytes_in_flight| -> Box<dyn Contender + '_> {
+            Box::new(Fake { bytes_in_flight, ..Fake::new(name, &log) })
         };
         let plan = Plan { threads: 16, ..plan() };
         // 16 threads with 1 TiB each.
@@ -392,17 +396,7 @@ mod tests {
     #[test]
     fn a_contender_that_fails_is_left_out_and_the_others_go_on() {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
-        let one = |name, dies_at| -> Box<dyn Contender + '_> {
-            Box::new(Fake {
-                name,
-                spoils: false,
-                left_out: false,
-                bytes_in_flight: 0,
-                log: &log,
-                cancel_at: None,
-                dies_at,
-            })
-        };
+        let one = |name, dies_at| -> Box<dyn Contender + '_> { Box::new(Fake { dies_at, ..Fake::new(name, &log) }) };
         // It dies in the first timed round, after its own check.
         let measured =
             run(&mut [one("a", None), one("b", Some(4)), one("c", None)], &plan(), &mut |_| (), &never).unwrap();
@@ -418,15 +412,7 @@ mod tests {
         let (log, never) = (RefCell::new(Vec::new()), AtomicBool::new(false));
         let run_two = |dies_at| {
             log.borrow_mut().clear();
-            let fake = Fake {
-                name: "a",
-                spoils: false,
-                left_out: false,
-                bytes_in_flight: 0,
-                log: &log,
-                cancel_at: None,
-                dies_at,
-            };
+            let fake = Fake { dies_at, ..Fake::new("a", &log) };
             run_each(&mut [Box::new(fake) as Box<dyn Contender>], [plan(), plan(), plan()], &mut |_| (), &never)
         };
         // Each plan takes a check and three rounds.

@@ -11,6 +11,7 @@ const WANTED_MAX: usize = 4096;
 
 /// A function that runs at the end of a read-ahead, on any thread. It only hands work to a pool.
 pub type Then = Box<dyn FnOnce() + Send>;
+
 /// Ranges of the advice `WillNeed`.
 #[derive(Debug)]
 pub struct Wanted<F> {
