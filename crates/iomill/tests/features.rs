@@ -15,6 +15,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_core::span::Current;
 
 use crate::executor::block_on;
+use crate::on_event::OnEvent;
 
 fn array() -> (tempfile::TempDir, Array, File) {
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -156,27 +157,11 @@ fn what_happens_to_an_array_is_traced() {
 /// Seen to fail the open.
 #[test]
 fn a_subscriber_that_panics_fails_no_call() {
-    struct Panics;
-    impl Subscriber for Panics {
-        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            metadata.target() == "iomill"
-        }
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-        fn event(&self, _: &Event<'_>) {
-            panic!("a test's own");
-        }
-        fn enter(&self, _: &Id) {}
-        fn exit(&self, _: &Id) {}
-    }
     alone!();
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let options = || ArrayOptions::new().cache_bytes(1 << 20).engine(EngineKind::Posix);
     options().create([root.path()]).unwrap().close().unwrap();
-    tracing::subscriber::with_default(Panics, || {
+    tracing::subscriber::with_default(OnEvent(|_: &Event<'_>| panic!("a test's own")), || {
         let array = options().with_tuning(|tuning| tuning.poll(true)).open(root.path()).unwrap();
         assert!(!array.notices().is_empty());
         array.close().unwrap();

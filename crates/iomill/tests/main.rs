@@ -31,6 +31,7 @@ mod kill;
 mod many;
 mod no_ring;
 mod nodes;
+mod on_event;
 mod policies;
 mod polls;
 mod resize;

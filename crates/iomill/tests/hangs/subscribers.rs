@@ -3,11 +3,11 @@
 use std::fmt;
 
 use iomill::ErrorKind;
+use tracing::Event;
 use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 use super::*;
+use crate::on_event::OnEvent;
 
 /// The most events in which the subscriber uses the file.
 const USES: usize = 20;
@@ -18,9 +18,6 @@ type Used = (Vec<Option<ErrorKind>>, Vec<Pin<Box<dyn Future<Output = ()> + Send>
 /// The file, the receiver of what was done, and the number of events in which the file is to be used. `None` at the end.
 type Use = Option<(File, Sender<Used>, usize)>;
 
-/// Uses the file in each event of a failed write-back.
-struct Uses(Arc<Mutex<Use>>);
-
 struct IsWriteBack(bool);
 
 impl Visit for IsWriteBack {
@@ -29,50 +26,37 @@ impl Visit for IsWriteBack {
     }
 }
 
-impl Uses {
-    fn use_file(file: &File) -> Used {
-        let kind = |result: Result<()>| result.err().map(|error| error.kind());
-        let blocked = vec![
-            kind(file.write_at(&[1; 10], 61 * PAGE)),
-            kind(file.read_at(&mut [0; 10], 60 * PAGE).map(drop)),
-            kind(file.sync()),
-            kind(iomill::block_on(async {})),
-        ];
-        let (read, write) = (file.read_async(59 * PAGE, 10), file.write_at_async(vec![1; 10], 58 * PAGE));
-        let end = file.write_at_async(vec![1; 10], 70 * PAGE);
-        let begun: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
-            Box::pin(async { drop(read.await) }),
-            Box::pin(async { drop(write.await) }),
-            Box::pin(async { drop(end.await) }),
-        ];
-        (blocked, begun)
-    }
+fn use_file(file: &File) -> Used {
+    let kind = |result: Result<()>| result.err().map(|error| error.kind());
+    let blocked = vec![
+        kind(file.write_at(&[1; 10], 61 * PAGE)),
+        kind(file.read_at(&mut [0; 10], 60 * PAGE).map(drop)),
+        kind(file.sync()),
+        kind(iomill::block_on(async {})),
+    ];
+    let (read, write) = (file.read_async(59 * PAGE, 10), file.write_at_async(vec![1; 10], 58 * PAGE));
+    let end = file.write_at_async(vec![1; 10], 70 * PAGE);
+    let begun: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = vec![
+        Box::pin(async { drop(read.await) }),
+        Box::pin(async { drop(write.await) }),
+        Box::pin(async { drop(end.await) }),
+    ];
+    (blocked, begun)
 }
 
-impl Subscriber for Uses {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "iomill"
+/// Uses the file if it is an event of a failed write-back.
+fn use_in(event: &Event<'_>, uses: &Mutex<Use>) {
+    let mut is_write_back = IsWriteBack(false);
+    event.record(&mut is_write_back);
+    let mut used = uses.lock().unwrap();
+    let Some((file, tell, left)) = &mut *used else { return };
+    if is_write_back.0 && *left > 0 {
+        *left -= 1;
+        let (file, tell) = (file.clone(), tell.clone());
+        drop(used);
+        // The test may have ended.
+        let _ = tell.send(use_file(&file));
     }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        let mut is_write_back = IsWriteBack(false);
-        event.record(&mut is_write_back);
-        let mut used = self.0.lock().unwrap();
-        let Some((file, tell, left)) = &mut *used else { return };
-        if is_write_back.0 && *left > 0 {
-            *left -= 1;
-            let (file, tell) = (file.clone(), tell.clone());
-            drop(used);
-            // The test may have ended.
-            let _ = tell.send(Uses::use_file(&file));
-        }
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
 }
 
 /// Runs `fail` on a file while its write-back fails, with a subscriber that uses the file in each event. What would
@@ -81,7 +65,8 @@ fn used_while(cache_pages: u64, fail: impl FnOnce(&File) + Send + 'static) {
     let rig = rig(1, false, cache_pages);
     let (file, (tell, told)) = (rig.file("x", 64), channel());
     let uses = Arc::new(Mutex::new(Some((file.clone(), tell, USES))));
-    tracing::subscriber::set_global_default(Uses(Arc::clone(&uses))).unwrap();
+    let theirs = Arc::clone(&uses);
+    tracing::subscriber::set_global_default(OnEvent(move |event: &Event<'_>| use_in(event, &theirs))).unwrap();
     rig.hooks.fails.store(true, Ordering::SeqCst);
     let failing = file.clone();
     ends("the call with the write-back", move || fail(&failing));
