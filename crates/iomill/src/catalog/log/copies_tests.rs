@@ -237,6 +237,35 @@ fn rot_in_one_copy_is_mended_from_another() {
     }
 }
 
+/// A crash between the group that names the next segment and the first group there leaves a segment without groups.
+#[test]
+fn a_rotten_header_of_a_segment_without_groups_is_mended() {
+    let mut ends = 0;
+    for at in 1.. {
+        let mut log = prepared(2);
+        log.world.arm(|at| Fault::Crash { at }, at);
+        append_some(&mut log);
+        let struck = log.world.disarm();
+        log.world.crash(Loss::Power);
+        if !struck {
+            break;
+        }
+        let (end, numbers) = log.read().unwrap();
+        if end.position.offset != BLOCK_BYTES || log.labels.voters != [0, 1] {
+            continue;
+        }
+        for rotten in [0, 1] {
+            let mut log = TestLog { world: log.world.fork(), labels: log.labels.clone(), drives: 2 };
+            flip(&log, rotten, &segment_path(end.position.segment), 20);
+            assert_eq!(log.open().unwrap().2, numbers);
+            assert_eq!(log.labels.voters, [0, 1], "{:?}", log.labels.notices);
+            log.assert_equal_copies(&format!("operation {at}, drive {rotten}"));
+        }
+        ends += 1;
+    }
+    assert!(ends > 0, "no crash struck between the two groups");
+}
+
 /// In the only copy a bad group is rot if a later group names it as durable, and else a tail.
 #[test]
 fn rot_in_the_only_copy_is_an_error_and_a_tail_is_not() {

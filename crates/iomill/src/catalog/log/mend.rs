@@ -4,6 +4,7 @@
 //! any point leaves the other copies unchanged, and a new file replaces the old one when it is whole (C54). Non-goals:
 //! the choice of the ruling copy (`merged`).
 
+use std::mem;
 use std::sync::Arc;
 
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
@@ -24,16 +25,18 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
     if !is_certain || !end.is_closed || !merged.has_all(end, voter)? {
         fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
         sync_dir(&**fs, "", since)?;
-        let mut mender = Mender { fs, target: None, found: None };
+        let mut mender = Mender { fs, target: None, visited: Vec::new(), found: None };
         if merged.read(&mut mender)? != *end {
             // A new file would lack groups (C54).
             let why = "the log could not be read a second time as it was read before";
             return Err(Error::corrupt(fs.root().join(LOG), why).advise("try again, then check the array"));
         }
         mender.end_target()?;
-        // No group of the log may be in its first segment, if a checkpoint begins at its end.
-        let there = LogFiles::list(&**fs)?.segments;
-        for number in (end.first_segment..=end.position.segment).filter(|number| !there.contains(number)) {
+        // A segment without groups was not visited: the first one, if the checkpoint begins at its end, or the last one,
+        // if the group before it names it and no group has followed. The others must not be looked at again: if their
+        // header were unreadable now, a file without groups would replace them.
+        let visited = mem::take(&mut mender.visited);
+        for number in (end.first_segment..=end.position.segment).filter(|number| !visited.contains(number)) {
             if let Some(header) = merged.segment_header(number)? {
                 mender.begin_target(&header)?;
                 mender.end_target()?;
@@ -89,6 +92,8 @@ pub fn remove_others(fs: &dyn DriveFs, end: &LogEnd) -> Result<()> {
 struct Mender<'a> {
     fs: &'a Arc<dyn DriveFs>,
     target: Option<Target>,
+    /// Numbers of the segments that have visited groups.
+    visited: Vec<u64>,
     /// The first difference.
     found: Option<String>,
 }
@@ -148,6 +153,9 @@ impl Mender<'_> {
         if self.target.as_ref().is_none_or(|target| target.header != *visit.header) {
             self.end_target()?;
             self.begin_target(visit.header)?;
+            if let FileKind::Segment { .. } = visit.header.kind {
+                self.visited.push(visit.header.number);
+            }
         }
         let Some(target) = &mut self.target else { return Ok(()) };
         match &mut target.kind {
@@ -173,6 +181,7 @@ impl Mender<'_> {
 impl Replay for Mender<'_> {
     fn reset(&mut self) {
         self.target = None;
+        self.visited.clear();
     }
 
     fn take(&mut self, visit: &Visit<'_>) -> Result<(), Stop> {
