@@ -71,7 +71,7 @@ mod models {
     /// A task that waits for the end is woken, or sees the end, and then what was done before it. Loom reports a lost
     /// wake.
     ///
-    /// Seen to fail when `wait` did not look for the end again under the lock.
+    /// Seen to fail when `wait` did not look for the end again under the lock, and when the store in `come` was Relaxed.
     #[test]
     fn loom_end_is_seen() {
         model(|| {
