@@ -218,6 +218,7 @@ pub mod tokio;
 #[cfg(feature = "tokio")]
 mod tokio_task;
 pub mod turns;
+pub mod users_code;
 
 pub use crate::drive::regions::Within;
 pub use end::End;
