@@ -237,6 +237,35 @@ fn calls_that_block_are_refused_in_callbacks_and_wakers() {
     }
 }
 
+/// A poll may call the waker of its own task, while the operation is inside the file (rule 3 of callbacks).
+#[test]
+fn a_waker_that_a_poll_calls_does_not_block() {
+    let rig = rig(1, false, 0);
+    let file = rig.file("x", 64);
+    let polling = Arc::new(AtomicBool::new(false));
+    let (tell, told) = channel();
+    let mut in_polls = 0;
+    for page in 0..64 {
+        let mut read = Box::pin(file.read_async(page * PAGE, 10));
+        let here = thread::current().id();
+        let (file, polls, tell) = (file.clone(), Arc::clone(&polling), tell.clone());
+        let call = move || {
+            let in_poll = thread::current().id() == here && polls.load(Ordering::SeqCst);
+            tell.send((in_poll, file.set_len(64 * PAGE))).unwrap();
+        };
+        let waker = Waker::from(Arc::new(OnWake(Mutex::new(Some(Box::new(call))))));
+        polling.store(true, Ordering::SeqCst);
+        let polled = read.as_mut().poll(&mut Context::from_waker(&waker));
+        polling.store(false, Ordering::SeqCst);
+        if polled.is_pending() {
+            let (in_poll, refused) = told.recv_timeout(PATIENCE).expect("the waker does not end");
+            assert!(matches!(refused, Err(Error::BlockingCall { call: "set_len", .. })), "{refused:?}");
+            in_polls += u32::from(in_poll);
+        }
+    }
+    assert!(in_polls > 0, "no poll has called its waker");
+}
+
 /// A task that its waker polls at once, as an executor without threads may do.
 struct Polled {
     future: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,

@@ -11,7 +11,7 @@ impl ArrayOptions {
     ///
     /// An error if the array cannot be read, as for [`ArrayOptions::peek`].
     pub fn export_catalog<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>) -> Result<String> {
-        crate::exec::pools::check_may_block("export_catalog")?;
+        crate::exec::users_code::check_may_block("export_catalog")?;
         catalog::by_hand::export(&self.platform, &starts(drives))
     }
 
@@ -21,7 +21,7 @@ impl ArrayOptions {
     /// [`Error::Invalid`](crate::Error::Invalid) if the text is malformed, or is the catalog of another array; then
     /// nothing has changed. An error if a process has the array open.
     pub fn import_catalog<P: AsRef<Path>>(self, drives: impl IntoIterator<Item = P>, text: &str) -> Result<usize> {
-        crate::exec::pools::check_may_block("import_catalog")?;
+        crate::exec::users_code::check_may_block("import_catalog")?;
         catalog::by_hand::import(&self.platform, &starts(drives), text)
     }
 }

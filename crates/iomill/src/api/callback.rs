@@ -5,7 +5,7 @@ use super::answer::Unfilled;
 use super::file::File;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::exec::pools;
+use crate::exec::users_code;
 use crate::pager::batch::{Batch, BatchReceiver, Buffers, Callback};
 use crate::pager::{Failed, IoBuffer, OpenFile, Returned};
 
@@ -155,7 +155,7 @@ impl File {
 
     /// Waits while the calling thread has so much in flight that a caller which may wait should wait.
     fn wait_for_room(&self) {
-        while pools::may_wait() && self.is_full_here() {
+        while users_code::may_wait() && self.is_full_here() {
             self.state.exec().pause_for_io();
         }
     }

@@ -7,7 +7,7 @@ use super::array::Array;
 use super::options::ArrayOptions;
 use crate::catalog;
 use crate::error::Result;
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 use crate::layout::Map;
 use crate::sys::events;
 

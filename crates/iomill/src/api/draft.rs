@@ -14,7 +14,7 @@ use super::setup;
 use crate::catalog::{self, Queued, Record, When};
 use crate::error::{Error, Result};
 use crate::exec::PageWrite;
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 use crate::file::backing::FirstPlace;
 use crate::pager::OpenRef;
 use crate::sys::events::{self, Span};

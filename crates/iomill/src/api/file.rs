@@ -9,7 +9,7 @@ use super::child::{Again, of_process};
 use super::position::Position;
 use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
-use crate::exec::{Exec, Within, pools};
+use crate::exec::{Exec, Within, users_code};
 use crate::file::split::{IoRange, io_ranges};
 use crate::file::transfer::WriteTurn;
 use crate::file::vectored::VectoredWrite;
@@ -205,7 +205,7 @@ impl File {
     /// `read_at` for all ranges but those within one cached page.
     #[inline(never)]
     fn read_any(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        pools::check_may_block("read_at")?;
+        users_code::check_may_block("read_at")?;
         let file = self.here()?;
         if !std::ptr::eq(file, self) {
             return file.read_at(buf, offset);
@@ -232,7 +232,7 @@ impl File {
     /// Reads into several buffers, one after the other, from an offset in bytes. Returns the number of bytes read. A
     /// page that is in the ranges of several buffers is read once for each.
     pub fn read_vectored_at(&self, bufs: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        pools::check_may_block("read_vectored_at")?;
+        users_code::check_may_block("read_vectored_at")?;
         self.here()?.read_vectored_here(bufs, offset)
     }
 
@@ -262,7 +262,7 @@ impl File {
 
     /// Writes several buffers, one after the other, from an offset in bytes.
     pub fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> Result<()> {
-        pools::check_may_block("write_vectored_at")?;
+        users_code::check_may_block("write_vectored_at")?;
         let total = bufs.iter().map(|buf| buf.len() as u64).sum();
         let end = self.state.file.range_end(offset, total)?;
         // A write without bytes does not extend the file.
@@ -302,7 +302,7 @@ impl File {
 
     /// Sets the length in bytes, durably. Bytes past a smaller length are lost. Bytes that a larger one adds are zero.
     pub fn set_len(&self, len: u64) -> Result<()> {
-        pools::check_may_block("set_len")?;
+        users_code::check_may_block("set_len")?;
         self.state.exec().check_open()?;
         self.state.set_len(len)
     }
@@ -311,7 +311,7 @@ impl File {
     /// the file system less. The space is freed when the file is closed or cut, and when a write past the end fails. On
     /// a plain file this is an error ([`Error::Invalid`]).
     pub fn preallocate(&self, len: u64) -> Result<()> {
-        pools::check_may_block("preallocate")?;
+        users_code::check_may_block("preallocate")?;
         self.state.file.range_end(len, 0)?;
         self.state.preallocate(len)
     }
@@ -330,7 +330,7 @@ impl File {
     /// could not be written stay in the cache, and the next sync tries again. After a failed fdatasync the contents of
     /// the drives are unknown, so the file takes no more writes until it is opened again.
     pub fn sync(&self) -> Result<()> {
-        pools::check_may_block("sync")?;
+        users_code::check_may_block("sync")?;
         let file = self.here()?;
         sync_traced(&file.state, &file.reported)
     }
@@ -338,7 +338,7 @@ impl File {
     /// Syncs and closes this handle. Returns the errors of [`File::sync`]. After the last handle is closed, the space
     /// of a nameless file is free, and the file system of a plain file can be unmounted.
     pub fn close(self) -> Result<()> {
-        pools::check_may_block("close")?;
+        users_code::check_may_block("close")?;
         let synced = self.sync();
         let File { state, handle, .. } = self;
         drop(handle);
@@ -479,7 +479,7 @@ impl File {
         ranges: impl Iterator<Item = (u64, usize)>,
         out: &mut [u8],
     ) -> Result<()> {
-        pools::check_may_block(call)?;
+        users_code::check_may_block(call)?;
         let start = out.as_mut_ptr();
         if let Some(paged) = &self.state.paged {
             self.state.exec().check_open()?;
@@ -516,7 +516,7 @@ impl File {
         ranges: impl Iterator<Item = (u64, usize)> + Clone,
         bytes: &[u8],
     ) -> Result<()> {
-        pools::check_may_block(call)?;
+        users_code::check_may_block(call)?;
         let written = ranges.clone().filter(|&(_, len)| len > 0);
         let mut end = 0;
         for (offset, len) in written.clone() {

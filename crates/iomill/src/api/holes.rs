@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::file::File;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::exec::pools;
+use crate::exec::users_code;
 use crate::file::Entered;
 use crate::file::backing::Part;
 
@@ -62,7 +62,7 @@ impl File {
     /// The call first writes dirty pages to the drives. Ranges are made of whole blocks. If the file system of a drive
     /// reports no holes, all of its bytes are data. Writes at the same time may be seen or not.
     pub fn next_data(&self, offset: u64, most: u64) -> Result<Option<Range<u64>>> {
-        pools::check_may_block("next_data")?;
+        users_code::check_may_block("next_data")?;
         let here = self.here()?;
         here.state.write_back(&here.reported)?;
         let file = &here.state.file;

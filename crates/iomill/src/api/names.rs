@@ -11,7 +11,7 @@ use super::file_options::FileOptions;
 use super::setup;
 use crate::catalog::{Queued, When};
 use crate::error::{Error, Result};
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 
 /// Futures of these calls that wait at the same time share fsyncs. See [`Answer`].
 impl Array {

@@ -10,7 +10,7 @@ use super::options::ArrayOptions;
 use super::setup;
 use crate::catalog::{Catalog, OpenMode};
 use crate::error::Result;
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 
 /// A snapshot of an array's catalog. It gives no access to data, and changes nothing.
 pub struct Peek {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::file::File;
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::exec::pools;
+use crate::exec::users_code;
 use crate::pager::Paged;
 use crate::pager::ahead::CHUNK_PAGES;
 
@@ -37,7 +37,7 @@ impl File {
     /// `pin` for a page that the first lookup could not pin.
     #[inline(never)]
     fn pin_any(&self, page: u64) -> Result<PinnedPage<'_>> {
-        pools::check_may_block("pin")?;
+        users_code::check_may_block("pin")?;
         let file = self.here()?;
         if !std::ptr::eq(file, self) {
             return file.pin(page);
@@ -77,7 +77,7 @@ impl File {
     /// may be as long as an eighth of the cache, or 16 pages if that is more. At the end of the file it is shorter. The
     /// task may read, write and pin.
     pub fn read_with<R>(&self, offset: u64, len: usize, task: impl FnOnce(&PinnedRange<'_>) -> R) -> Result<R> {
-        pools::check_may_block("read_with")?;
+        users_code::check_may_block("read_with")?;
         let file = self.here()?;
         let paged = file.paged("read_with")?;
         file.state.file.range_end(offset, len as u64)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Result;
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 use crate::sys::process::PerProcess;
 use crate::sys::sync::{Mutex, lock, try_lock};
 

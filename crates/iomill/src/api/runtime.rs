@@ -23,7 +23,7 @@ use crate::engine::EngineKind;
 #[cfg(feature = "internals")]
 use crate::engine::platform::Platform;
 use crate::error::{Error, Result};
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 use crate::exec::{self, Exec};
 use crate::file::plain::{DriveHold, DriveUsers, PlainFile};
 use crate::file::sums::SumsMemory;

@@ -10,7 +10,7 @@ use super::file::File;
 use super::listing::{Listed, Listing};
 use crate::drive::PAGE_BYTES;
 use crate::error::{Error, Result};
-use crate::exec::{Within, pools};
+use crate::exec::{Within, users_code};
 use crate::file::Entered;
 use crate::file::split::io_ranges;
 
@@ -108,7 +108,7 @@ impl Scrub {
     }
 
     fn step(&mut self) -> Result<Option<Scrubbed>> {
-        pools::check_may_block("scrub")?;
+        users_code::check_may_block("scrub")?;
         let (file, offset) = match self.file.take() {
             Some(at) => at,
             None => match self.open_next()? {

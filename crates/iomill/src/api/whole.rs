@@ -7,7 +7,7 @@ use super::answer::Answer;
 use super::array::Array;
 use crate::drive::shares::begin_serving;
 use crate::error::{Error, Result};
-use crate::exec::pools::check_may_block;
+use crate::exec::users_code::check_may_block;
 use crate::pager::batch::zeroed;
 use crate::sys::limits::memory_limit_bytes;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::cell::own;
-use super::pools;
 use super::refusal::engine_failed;
+use super::users_code;
 use crate::error::Result;
 use crate::sys::parker::Parked;
 
@@ -32,7 +32,7 @@ impl Drop for LeaveToOthers {
 /// [`Error::Engine`](crate::Error::Engine) if the system gives no event descriptor. The future is then dropped without
 /// a poll.
 pub fn block_on<F: Future>(future: F) -> Result<F::Output> {
-    pools::check_may_block("block_on")?;
+    users_code::check_may_block("block_on")?;
     let parked = Parked::new().map_err(engine_failed)?;
     let waker = Waker::from(Arc::clone(parked.parker()));
     let mut context = Context::from_waker(&waker);

@@ -12,6 +12,7 @@ use std::task::Context;
 
 use super::forget::ToForget;
 use super::telling::Collecting;
+use super::users_code;
 use crate::drive::Piece;
 use crate::drive::regions::{Regions, Within};
 use crate::drive::shared::{Left, SharedContext};
@@ -448,7 +449,7 @@ impl SharedCell {
             return Next::Wake;
         }
         if is_first && self.is_unsent() && self.alone.load(Ordering::Relaxed).is_multiple_of(TRY_EVERY) {
-            context.waker().wake_by_ref();
+            users_code::wake_polled(context.waker());
             return Next::Poll;
         }
         self.turn();

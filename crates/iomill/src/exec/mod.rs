@@ -19,6 +19,7 @@
 //! - `block_on.rs`: a future on the calling thread, which sleeps in its own contexts.
 //! - `task.rs`, `promise.rs`, `end.rs`: operations that no thread waits for; their results, and their ends without one.
 //! - `pools.rs`, `queued.rs`, `turns.rs`: threads for jobs; calls that have not begun; jobs that share fsyncs.
+//! - `users_code.rs`: what callbacks, wakers and subscribers may do.
 //! - `roles.rs`: which NUMA nodes cache and which own drives.
 //!
 //! # One form of an operation
@@ -218,6 +219,7 @@ pub mod tokio;
 #[cfg(feature = "tokio")]
 mod tokio_task;
 pub mod turns;
+pub mod users_code;
 
 pub use crate::drive::regions::Within;
 pub use end::End;

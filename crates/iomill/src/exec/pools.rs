@@ -39,10 +39,9 @@ use iomill_platform::machine;
 use iomill_platform::tree::Tree;
 
 use super::cell::{SharedCell, own};
-use crate::drive::shares;
+use super::users_code::{UserCode, may_block, within};
 use crate::error::{Error, Result};
 use crate::sys::cpu;
-use crate::sys::events;
 use crate::sys::parker::{Parked, Parker};
 use crate::sys::sync::{AtomicBool, Condvar, Mutex, Ordering, lock, wait};
 use crate::sys::thread::Raised;
@@ -55,18 +54,7 @@ const WAITERS: usize = 16;
 /// at a time.
 const OPENERS: usize = 8;
 
-/// The user's code that the calling thread runs. The later a variant, the less it may wait for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum UserCode {
-    Nothing,
-    /// A user's callback (rule 2).
-    Callback,
-    /// A user's waker (rule 3).
-    Waker,
-}
-
 thread_local! {
-    static INSIDE: Cell<UserCode> = const { Cell::new(UserCode::Nothing) };
     /// Whether other threads wait for the thread's jobs, so that it must not close a file.
     static IS_POOL: Cell<bool> = const { Cell::new(false) };
     /// Whether the thread polls an operation for `resumes`.
@@ -97,23 +85,6 @@ impl Job {
     }
 }
 
-/// Refuses a blocking call in a callback or a waker (rule 1). The call could wait for I/O that ends only after this
-/// callback, and an error is better than a deadlock (rule 7 of the cache).
-pub fn check_may_block(call: &'static str) -> Result<()> {
-    if may_block() { Ok(()) } else { Err(Error::BlockingCall { call }) }
-}
-
-/// Whether the calling thread may block: it runs no callback, no waker and no subscriber, and serves no drive.
-#[inline]
-pub fn may_block() -> bool {
-    INSIDE.with(Cell::get) == UserCode::Nothing && !shares::is_serving() && !events::is_telling()
-}
-
-/// Whether an operation that begins here may wait for room and for gates (rules 2 to 4).
-pub fn may_wait() -> bool {
-    INSIDE.with(Cell::get) < UserCode::Waker && !shares::is_serving() && !events::is_telling()
-}
-
 /// Whether a file may be closed here (rule 5).
 pub fn may_close() -> bool {
     may_block() && !IS_POOL.with(Cell::get)
@@ -124,33 +95,9 @@ pub fn may_resume_blocking() -> bool {
     RESUMES.with(Cell::get) && may_block()
 }
 
-/// Registers `forget`, which runs before each call of a user's code. Only the first registration counts.
-pub fn before_users_code(forget: fn()) {
-    let _kept_if_first = BEFORE.set(forget);
-}
-
-static BEFORE: OnceLock<fn()> = OnceLock::new();
-
 /// From now on the pool `closes` closes a file when the calling thread drops the last hold on it.
 pub fn leave_closing_to_others() {
     IS_POOL.with(|is_pool| is_pool.set(true));
-}
-
-/// Wakes a user's task. The waker may run a user's code. A panic of that code ends here.
-pub fn wake(waker: Waker) {
-    // The panic message has been printed.
-    let _ = catch_unwind(AssertUnwindSafe(|| within(UserCode::Waker, || waker.wake())));
-}
-
-/// Calls a user's code. Of nested calls the stricter limit holds.
-fn within<R>(what: UserCode, code: impl FnOnce() -> R) -> R {
-    let before = INSIDE.with(Cell::get);
-    let _reset = Reset(before);
-    INSIDE.with(|inside| inside.set(before.max(what)));
-    if let Some(forget) = BEFORE.get() {
-        forget();
-    }
-    code()
 }
 
 /// Threads for jobs of one kind.
@@ -477,15 +424,6 @@ impl Pool {
                 let _ = thread.join();
             }
         }
-    }
-}
-
-/// Its drop, also in a panic, resets `INSIDE` to the value from before the callback.
-struct Reset(UserCode);
-
-impl Drop for Reset {
-    fn drop(&mut self) {
-        INSIDE.with(|inside| inside.set(self.0));
     }
 }
 

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::pools;
+use super::users_code;
 use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, lock};
 
@@ -60,7 +60,7 @@ impl<T> Promise<T> {
             }
         };
         if let Some(waker) = waker {
-            pools::wake(waker);
+            users_code::wake(waker);
         }
     }
 }

@@ -4,7 +4,7 @@ use super::FileState;
 use super::gate::Closed;
 use crate::drive::shares;
 use crate::error::{Error, Result};
-use crate::exec::pools;
+use crate::exec::users_code;
 use crate::sys::events;
 use crate::sys::sync::{Ordering, lock};
 
@@ -36,7 +36,7 @@ impl<'a> Entered<'a> {
     /// always in a subscriber of events (rule 4 of `exec::pools`).
     pub fn enter_if_open(file: &'a FileState) -> Result<Option<Entered<'a>>> {
         file.exec.check_home()?;
-        if pools::may_wait() {
+        if users_code::may_wait() {
             return Entered::enter(file).map(Some);
         }
         if events::is_telling() || !file.gate.try_enter() {
@@ -87,7 +87,7 @@ impl FileState {
     /// `begin_resize` for a write that clears the bytes of failed writes. It waits for drives, so it is forbidden on a
     /// drive thread. Without threads it is also forbidden in a callback, which would wait for its own caller.
     pub fn begin_sweep(&self) -> Result<Resize<'_>> {
-        if shares::is_serving() || !(self.exec.has_threads() || pools::may_block()) {
+        if shares::is_serving() || !(self.exec.has_threads() || users_code::may_block()) {
             return Err(Error::BlockingCall { call: "a write that has to clear or move bytes of the file" });
         }
         self.begin_resize()

@@ -13,7 +13,8 @@ use super::span::{Span, spans};
 use crate::drive::Class;
 use crate::error::{Error, Result};
 use crate::exec::cell::SharedCell;
-use crate::exec::pools::{self, Pool};
+use crate::exec::pools::Pool;
+use crate::exec::users_code;
 use crate::exec::{Promise, Within, task};
 use crate::file::Entered;
 use crate::file::split::IoRange;
@@ -231,7 +232,7 @@ impl Requester {
     ) -> Result<Option<Entered<'_>>> {
         let file = &self.file.file;
         let Some(end) = write_end else { return Entered::enter_if_open(file) };
-        if pools::may_wait() {
+        if users_code::may_wait() {
             return self.file.enter_to_write(end, ranges).map(Some);
         }
         let Some(entered) = Entered::enter_if_open(file)? else { return Ok(None) };

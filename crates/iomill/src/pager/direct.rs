@@ -28,7 +28,8 @@ use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::cell::{Next, SharedCell};
-use crate::exec::pools::{self, HasCallback, Pool};
+use crate::exec::pools::{HasCallback, Pool};
+use crate::exec::users_code;
 use crate::exec::{End, Within};
 use crate::file::Entered;
 use crate::file::split::{IoRange, Splitter};
@@ -323,7 +324,7 @@ impl<B: Send + 'static, C: Send + 'static> DirectRead<B, C> {
             return pool.call_back(self);
         }
         if let Some(waker) = self.end.come() {
-            pools::wake(waker);
+            users_code::wake(waker);
         }
     }
 }

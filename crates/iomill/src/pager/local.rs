@@ -18,7 +18,7 @@ use crate::cache::key::{Key, KeyHash};
 use crate::cache::{Cache, CacheMemory, Came, Held, NO_READERS, PinBlock};
 use crate::counters::{Counter, Tally};
 use crate::error::{Error, Result};
-use crate::exec::pools;
+use crate::exec::users_code;
 use crate::sys::barrier;
 use crate::sys::process::{self, Home};
 use crate::sys::sync::{AtomicU32, Ordering};
@@ -210,7 +210,7 @@ impl Pager {
             locals.push(Rc::clone(&local));
             local
         });
-        if pools::may_block() {
+        if users_code::may_block() {
             // If `LAST` is destroyed, the next call finds the local by `LOCALS`.
             let _noted = LAST.try_with(|last| last.set(NonNull::from(&*local).cast()));
         }
@@ -222,7 +222,7 @@ impl Pager {
         // Before any local is in `LAST`.
         ONCE.call_once(|| {
             process::call_in_children(forget_in_child);
-            pools::before_users_code(forget_last);
+            users_code::before_users_code(forget_last);
         });
         let tally = self.board.tally();
         Local {

@@ -1,6 +1,7 @@
 //! Futures that own a buffer: the allowed kinds of memory, and its return with the outcome.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -167,6 +168,57 @@ fn what_is_dropped_goes_on_and_what_has_ended_has_no_buffer() {
     assert!(matches!(Pin::new(&mut hit).poll(&mut context), Poll::Ready(Ok((_, 10)))));
     let Poll::Ready(Err(failed)) = Pin::new(&mut hit).poll(&mut context) else { panic!("it has ended") };
     assert!(failed.into_parts().1.is_none());
+}
+
+/// A buffer with a drop that panics.
+struct Panics(Vec<u8>);
+
+// SAFETY: as for the vector.
+unsafe impl iomill::IoBytes for Panics {
+    fn bytes(&self) -> *const [u8] {
+        self.0.bytes()
+    }
+}
+
+// SAFETY: as for the vector.
+unsafe impl iomill::IoBuffer for Panics {
+    fn memory(&mut self) -> *mut [u8] {
+        self.0.memory()
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("a test's own");
+    }
+}
+
+/// Operations whose futures were dropped drop their buffers on any thread, beside the ends of others.
+#[test]
+fn a_buffer_with_a_drop_that_panics_harms_no_other_operation() {
+    let (_root, array, file) = site();
+    let mut context = Context::from_waker(Waker::noop());
+    for round in 0..20 {
+        let at = |page: u64| (page * 3 + round % 5) * PAGE as u64;
+        let reads: Vec<_> = (0..8).map(|page| file.read_async(at(page), 5000)).collect();
+        let mut bad = file.read_at_async(Panics(vec![0; 5000]), at(9));
+        let mut gather = file.read_many_async(Panics(vec![0; 5000]), &[at(10)], 5000);
+        let mut write = file.write_at_async(Panics(vec![1; 5000]), at(11));
+        // The first poll may return the buffer, which panics here.
+        let quietly = |code: &mut dyn FnMut()| drop(catch_unwind(AssertUnwindSafe(code)));
+        quietly(&mut || drop(Pin::new(&mut bad).poll(&mut context)));
+        quietly(&mut || drop(Pin::new(&mut gather).poll(&mut context)));
+        quietly(&mut || drop(Pin::new(&mut write).poll(&mut context)));
+        let mut futures = (Some(bad), Some(gather), Some(write));
+        quietly(&mut || drop(futures.0.take()));
+        quietly(&mut || drop(futures.1.take()));
+        quietly(&mut || drop(futures.2.take()));
+        for read in reads {
+            assert_eq!(run(read).unwrap().len(), 5000);
+        }
+    }
+    drop(file);
+    array.close().unwrap();
 }
 
 /// A gather into new memory refuses ranges past the end, before it asks for memory for them.
