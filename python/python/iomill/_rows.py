@@ -242,11 +242,22 @@ class RowArray(Closing):
             if numbers.size > 0:
                 raise IndexError("cannot do a non-empty take from an empty axes.")
             return numbers
+        if numbers.dtype.itemsize < 8:
+            # The number of rows may be out of the range of a shorter type.
+            numbers = numbers.astype(np.intp)
         if mode == "wrap":
             bounded: NDArray[Any] = np.remainder(numbers, len(self))
         else:
             bounded = np.clip(numbers, 0, len(self) - 1)
         return bounded.astype(np.intp)
+
+    def _from_start(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Row numbers that do not count from the end. IndexError if a row does not exist."""
+        outside = (numbers < -len(self)) | (numbers >= len(self))
+        if outside.any():
+            raise IndexError(f"index {numbers[outside][0]} is out of bounds for axis 0 with size {len(self)}")
+        numbers = numbers.astype(np.intp)
+        return np.where(numbers < 0, numbers + len(self), numbers)
 
     def _memory_of(self, out: Any) -> NDArray[Any]:
         """An ndarray over the memory of `out`."""
@@ -343,7 +354,7 @@ class RowArray(Closing):
         if values.size == 0:
             return
         # Two writes of one row in a call have no order in the library, so only the last one is passed.
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        numbers = self._from_start(numbers)
         last_first, place = np.unique(numbers[::-1], return_index=True)
         if last_first.size < numbers.size:
             numbers, values = last_first, values[::-1][place]
@@ -488,8 +499,7 @@ class RowArray(Closing):
     def _slice(self, key: slice) -> NDArray[Any]:
         rows = range(len(self))[key]
         if rows.step not in (1, -1) or len(rows) == 0:
-            # The step of a single row may be out of the range of numpy's integers.
-            return self.take(rows.start + np.arange(len(rows)) * (rows.step if len(rows) > 1 else 1))
+            return self.take(_array_of(rows))
         result = np.empty((len(rows), *self._row_shape), self._dtype)
         self._rows.read_range(min(rows[0], rows[-1]), len(rows), result)
         result = self._as_cast(result)
@@ -564,7 +574,7 @@ class RowArray(Closing):
         if item is Ellipsis:
             item = _WHOLE
         if isinstance(item, slice):
-            return np.arange(len(self))[item]
+            return _array_of(range(len(self))[item])
         if isinstance(item, int) and not isinstance(item, bool):
             return np.array(item)
         if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
@@ -572,6 +582,11 @@ class RowArray(Closing):
         if isinstance(item, np.ndarray) and item.dtype.kind == "b" and item.shape == self._shape[:1]:
             return item.nonzero()[0]
         raise self._refusal(key)
+
+
+def _array_of(numbers: range) -> NDArray[Any]:
+    # The step of a single number may be out of the range of numpy's integers.
+    return numbers.start + np.arange(len(numbers)) * (numbers.step if len(numbers) > 1 else 1)
 
 
 def _numpy_take(a: RowArray, indices: ArrayLike, axis: int | None = None, out: Any = None, mode: Clip = "raise") -> Any:
