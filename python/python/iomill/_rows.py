@@ -66,7 +66,7 @@ class RowArray(Closing):
     """
 
     __slots__ = (
-        "__weakref__", "_casts", "_dtype", "_element", "_file", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start",
+        "__weakref__", "_casts", "_dtype", "_element", "_file", "_first", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start",
     )  # fmt: skip
 
     # Otherwise `ndarray + x` would read all rows.
@@ -78,6 +78,7 @@ class RowArray(Closing):
         processes would wait for its answer for ever."""
         rows = cls.__new__(cls)
         rows._recipe = recipe
+        rows._first = {}
         return rows
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +86,9 @@ class RowArray(Closing):
         if name not in _PARTS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         open_now, arguments = object.__getattribute__(self, "_recipe")
-        opened = open_now(*arguments, now=True)
+        # Several threads may open the rows at once. All use the first opening: the others are closed when they are
+        # dropped. A lock here might be held at a fork.
+        opened = object.__getattribute__(self, "_first").setdefault("rows", open_now(*arguments, now=True))
         for part in _PARTS:
             object.__setattr__(self, part, getattr(opened, part))
         return getattr(self, name)
@@ -608,4 +611,4 @@ Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 Recipe = tuple[Callable[..., RowArray], tuple[Any, ...]]
 
 # The attributes that are missing until rows are open.
-_PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_recipe"}
+_PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_first", "_recipe"}
