@@ -340,6 +340,32 @@ def test_pickles(drives):
         pickle.dumps(iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0)))
 
 
+def test_names_of_dask_are_of_one_content(drives):
+    tokenize = pytest.importorskip("dask.base").tokenize
+    np.save("x.npy", np.arange(10))
+    with iomill.Drives.create(drives, exist_ok=True) as made:
+        made.put("x", open("x.npy", "rb").read())
+
+    def opened():
+        return [iomill.open("x.npy"), iomill.open(drives[0], "x"), iomill.open(["x.npy"], dtype="u1", offset=3)]
+
+    old = opened()
+    names = [tokenize(rows) for rows in old]
+    assert names == [tokenize(rows) for rows in opened()] and len(set(names)) == 3
+    assert names == [tokenize(pickle.loads(pickle.dumps(rows))) for rows in old]
+    assert tokenize(old[0].astype("f4")) == tokenize(opened()[0].astype("f4")) != names[0]
+    np.save("y.npy", np.arange(10) + 1)
+    os.replace("y.npy", "x.npy")
+    with iomill.Drives(drives[0], "r+") as made:
+        made.put("x", open("x.npy", "rb").read())
+    # Results of both contents may be in one graph.
+    assert set(names).isdisjoint(tokenize(rows) for rows in opened())
+    assert names == [tokenize(rows) for rows in old]
+    del old
+    with iomill.open("x.npy", mode="r+") as rows:
+        assert tokenize(rows) != tokenize(rows)
+
+
 def test_paths_of_all_kinds(drives):
     class Bytes:
         def __fspath__(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from types import EllipsisType
@@ -66,8 +67,11 @@ class RowArray(Closing):
     """
 
     __slots__ = (
-        "__weakref__", "_casts", "_dtype", "_element", "_file", "_first", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start",
+        "__weakref__", "_casts", "_dtype", "_element", "_file", "_first", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start", "_version",
     )  # fmt: skip
+
+    # The first opening of rows from a pickle, under one key.
+    _first: dict[str, RowArray]
 
     # Otherwise `ndarray + x` would read all rows.
     __array_ufunc__ = None
@@ -119,6 +123,8 @@ class RowArray(Closing):
         self._row_shape = shape[1:]
         self._recipe = recipe
         self._start = parts[0][1]
+        # What changes with the contents of the file, if the opening knows it.
+        self._version: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -390,6 +396,13 @@ class RowArray(Closing):
         if self._recipe is None:
             raise TypeError("only rows that `iomill.open` opened for reading, without a `runtime`, can be pickled")
         return self._recipe
+
+    def __dask_tokenize__(self) -> object:
+        """For the names of Dask's results: rows of a file that was replaced or changed have another name. If that is
+        not known, each call returns another value."""
+        if self._recipe is None or self._version is None:
+            return uuid.uuid4().hex
+        return self._recipe, self._version
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """All rows, for ``numpy.asarray(x)``."""
