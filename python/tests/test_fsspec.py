@@ -487,3 +487,17 @@ def test_text_and_lines(files):
         assert file.readlines() == ["öne\n", "two\n"]
     with io.BytesIO(files.cat("t")) as raw:
         assert raw.read().decode("latin-1") == "öne\ntwo\n"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "UTF16", "utf-32", "utf-16-le"])
+def test_a_text_has_one_byte_order_mark(files, encoding, compression):
+    for mode in ("w", "a"):
+        with files.open("words", mode, encoding=encoding, compression=compression) as file:
+            file.write("one\n")
+        with open("words", mode, encoding=encoding) as local:
+            local.write("one\n")
+        with files.open("words", "rb", compression=compression) as file, open("words", "rb") as local:
+            assert file.read() == local.read()
+    with files.open("words", "r", encoding=encoding, compression=compression) as file:
+        assert file.read() == "one\none\n"

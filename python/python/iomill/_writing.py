@@ -7,6 +7,7 @@ failed, if an exception ended its ``with``, and if it was dropped. Non-goals: na
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dis
 import errno
@@ -176,6 +177,8 @@ class Buffered(_Ends, io.BufferedWriter):
 
     def __init__(self, raw: Written) -> None:
         io.BufferedWriter.__init__(self, raw)
+        # Whether nothing precedes what is written.
+        self.is_at_start = raw.tell() == 0
         self._begin()
 
     def _finish(self) -> None:
@@ -210,6 +213,7 @@ class Compressed(_Ends, io.BufferedIOBase):
     def __init__(self, stream: Any, file: Buffered) -> None:
         self._stream = stream
         self._file = file
+        self.is_at_start = file.is_at_start
         self._begin()
 
     def writable(self) -> bool:
@@ -247,6 +251,13 @@ class Text(_Ends, io.TextIOWrapper):
 
     def __init__(self, file: Any, **how: Any) -> None:
         io.TextIOWrapper.__init__(self, file, **how)
+        # The file cannot seek, so Python does not know whether it begins here: it writes the byte order mark of UTF-8
+        # always, and the others never.
+        name = codecs.lookup(self.encoding).name
+        if name == "utf-8-sig" and not file.is_at_start:
+            self.reconfigure(encoding="utf-8")
+        elif name in ("utf-16", "utf-32") and file.is_at_start:
+            file.write("".encode(name))
         self._begin()
 
     def _finish(self) -> None:
