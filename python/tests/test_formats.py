@@ -1,5 +1,6 @@
 """Files of numpy and safetensors, raw files, lists of them, and files in arrays."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -553,6 +554,19 @@ def test_rows_batch_by_batch(drives):
             array.row_writer("z", wide)
         with pytest.raises(ValueError, match="numpy reads up to 10000"):
             iomill.put(np.zeros(3, wide), drives, "z")
+
+
+def test_threads_append_whole_batches(drives):
+    with iomill.Drives.create(drives) as made, made.row_writer("x", "i8", (4,)) as writer:
+
+        def append(number):
+            for _ in range(50):
+                writer.append(np.full((100, 4), number))
+
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            list(threads.map(append, range(4)))
+    batches = iomill.open(drives[0], "x")[:].reshape(200, 400)
+    assert (batches == batches[:, :1]).all() and np.bincount(batches[:, 0]).tolist() == [50] * 4
 
 
 def test_a_dtype_of_arrays_has_more_axes():
