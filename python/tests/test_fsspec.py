@@ -501,3 +501,38 @@ def test_a_text_has_one_byte_order_mark(files, encoding, compression):
             assert file.read() == local.read()
     with files.open("words", "r", encoding=encoding, compression=compression) as file:
         assert file.read() == "one\none\n"
+
+
+def test_an_exception_may_have_the_id_of_an_earlier_one(files):
+    class Wrapper:
+        """It closes its file, and does not pass the exception on."""
+
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self.file
+
+        def __exit__(self, *_):
+            self.file.close()
+
+    def opened(name):
+        try:
+            raise KeyError
+        except KeyError:
+            return files.open(name, "wb")
+
+    for number in range(20):
+        file = opened(f"half{number}")
+        with pytest.raises(KeyError), Wrapper(file):
+            file.write(b"half")
+            raise KeyError
+    assert files.find("") == []
+    with pytest.raises(KeyError):
+        try:
+            raise KeyError
+        except KeyError:
+            with Wrapper(files.open("whole", "wb")) as file:
+                file.write(b"whole")
+            raise
+    assert files.cat("whole") == b"whole"

@@ -104,15 +104,22 @@ class Written(io.RawIOBase):
             self.discard()
 
 
+# The attribute of an exception with the marks of the files that were opened during its handling.
+_MARKS = "_iomill_marks"
+
+
 class _Ends:
     """The two ends of a file over a `Written`: `_finish` publishes, and `_give_up` discards and raises nothing."""
 
     closed: bool
 
     def _begin(self) -> None:
-        # An earlier exception does not concern this file. Its id is kept, and not the exception, which would keep the
-        # file alive.
-        self._before = id(sys.exc_info()[1])
+        # An earlier exception does not concern this file. It has a mark of the file, because a reference to it would
+        # keep the file alive, and a later exception may have its id.
+        self._mark = object()
+        earlier = sys.exc_info()[1]
+        if earlier is not None:
+            vars(earlier).setdefault(_MARKS, set()).add(self._mark)
 
     def _finish(self) -> None:
         raise NotImplementedError
@@ -145,7 +152,7 @@ class _Ends:
 
     def __del__(self) -> None:
         # A dropped file is not complete.
-        if hasattr(self, "_before") and not self.closed:
+        if hasattr(self, "_mark") and not self.closed:
             self._give_up()
 
     def _is_ended_by_exception(self) -> bool:
@@ -156,7 +163,7 @@ class _Ends:
         the exception.
         """
         failure = sys.exc_info()[1]
-        if failure is None or id(failure) == self._before:
+        if failure is None or self._mark in vars(failure).get(_MARKS, ()):
             return False
         frame = sys._getframe(2)
         while frame is not None:
