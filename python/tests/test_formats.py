@@ -341,6 +341,22 @@ def test_pickles(drives):
         pickle.dumps(iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0)))
 
 
+def test_rows_from_a_pickle_are_those_that_were_pickled(drives):
+    np.save("x.npy", np.arange(40, dtype="f4").reshape(10, 4))
+    iomill.put("x.npy", drives, "x")
+    there = [iomill.open("x.npy"), iomill.open(drives[0], "x"), iomill.open("x.npy").astype("f8")]
+    pickled = [pickle.dumps(pickle.loads(pickle.dumps(rows))) for rows in there]
+    assert [pickle.loads(rows)[3, 1] for rows in pickled] == [13, 13, 13]
+    np.save("y.npy", np.arange(6.0))
+    os.replace("y.npy", "x.npy")
+    with iomill.Drives(drives[0], "r+") as made:
+        made.put("x", open("x.npy", "rb").read())
+    for rows in pickled:
+        with pytest.raises(OSError, match=r"pickled as \(10, 4\) of float.*\(6,\) of float64 now") as caught:
+            len(pickle.loads(rows))
+        assert caught.value.errno == 116
+
+
 def test_names_of_dask_are_of_one_content(drives):
     tokenize = pytest.importorskip("dask.base").tokenize
     np.save("x.npy", np.arange(10))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import sys
@@ -391,18 +392,23 @@ class RowArray(Closing):
         self._file.close()
 
     def __reduce__(self) -> tuple[Callable[..., RowArray], tuple[Any, ...]]:
-        """The other process opens the file by its path. So a `RowArray` can be sent to a worker of any kind."""
+        """The other process opens the file by its path, at its first use of the rows. So a `RowArray` can be sent to a
+        worker of any kind. OSError (ESTALE) there, if the file has other rows by then: another shape or dtype."""
         settle()
         if self._recipe is None:
             raise TypeError("only rows that `iomill.open` opened for reading, without a `runtime`, can be pickled")
-        return self._recipe
+        if self._recipe[0] is _same_again:
+            # It came from a pickle, and is perhaps not open.
+            return self._recipe
+        return _same_again, (self._recipe, self._shape, self._dtype)
 
     def __dask_tokenize__(self) -> object:
         """For the names of Dask's results: rows of a file that was replaced or changed have another name. If that is
         not known, each call returns another value."""
         if self._recipe is None or self._version is None:
             return uuid.uuid4().hex
-        return self._recipe, self._version
+        recipe = self._recipe[1][0] if self._recipe[0] is _same_again else self._recipe
+        return recipe, self._version
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """All rows, for ``numpy.asarray(x)``."""
@@ -616,6 +622,24 @@ def _cast_again(recipe: Recipe, dtype: np.dtype[Any], *, now: bool = False) -> R
         return RowArray._later((_cast_again, (recipe, dtype)))
     open_now, arguments = recipe
     return open_now(*arguments, now=True).astype(dtype)
+
+
+def _same_again(recipe: Recipe, shape: tuple[int, ...], dtype: np.dtype[Any], *, now: bool = False) -> RowArray:
+    """Opens rows from a pickle, at their first use. The file must have rows of the same shape and dtype."""
+    if not now:
+        return RowArray._later((_same_again, (recipe, shape, dtype)))
+    open_now, arguments = recipe
+    rows = open_now(*arguments, now=True)
+    if rows._shape != shape or rows._dtype != dtype:
+        name = rows._file.name
+        found = f"{rows._shape} of {rows._dtype}"
+        rows.close()
+        raise OSError(
+            errno.ESTALE,
+            f"the rows were pickled as {shape} of {dtype}, and the file has {found} now: open it again where they were pickled",
+            name,
+        )
+    return rows
 
 
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
