@@ -16,7 +16,8 @@ const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 const ENOENT: i32 = 2;
 const EROFS: i32 = 30;
-const ESTALE: i32 = 116;
+/// What was opened is not there any more, or is not what it was.
+pub const ESTALE: i32 = 116;
 
 /// Python's text for ENOENT.
 const MISSING: &str = "No such file or directory";

@@ -19,6 +19,22 @@ import pytest
 import iomill
 
 
+def test_offsets_and_sizes_are_not_negative():
+    pathlib.Path("x.bin").write_bytes(bytes(10))
+    with iomill.File("x.bin", "r+") as file:
+        calls = [
+            lambda: file.read_at(-1, 3),
+            lambda: file.read_at(1, -3),
+            lambda: file.readinto_at(bytearray(3), -1),
+            lambda: file.write_at(b"", -1),
+            lambda: file.truncate(-1),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match=r"x\.bin: the (offset|size) -[13] is negative"):
+                call()
+        assert file.read_at(2, 100) == bytes(8)
+
+
 def test_a_file_object():
     pathlib.Path("x.bin").write_bytes(bytes(range(200)))
     with iomill.File(pathlib.Path("x.bin")) as file:

@@ -1,5 +1,6 @@
 """Files of numpy and safetensors, raw files, lists of them, and files in arrays."""
 
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -340,6 +341,48 @@ def test_pickles(drives):
         pickle.dumps(iomill.open("x.npy", runtime=iomill.Runtime(cache_bytes=0)))
 
 
+def test_rows_from_a_pickle_are_those_that_were_pickled(drives):
+    np.save("x.npy", np.arange(40, dtype="f4").reshape(10, 4))
+    iomill.put("x.npy", drives, "x")
+    there = [iomill.open("x.npy"), iomill.open(drives[0], "x"), iomill.open("x.npy").astype("f8")]
+    pickled = [pickle.dumps(pickle.loads(pickle.dumps(rows))) for rows in there]
+    assert [pickle.loads(rows)[3, 1] for rows in pickled] == [13, 13, 13]
+    np.save("y.npy", np.arange(6.0))
+    os.replace("y.npy", "x.npy")
+    with iomill.Drives(drives[0], "r+") as made:
+        made.put("x", open("x.npy", "rb").read())
+    for rows in pickled:
+        with pytest.raises(OSError, match=r"pickled as \(10, 4\) of float.*\(6,\) of float64 now") as caught:
+            len(pickle.loads(rows))
+        assert caught.value.errno == 116
+
+
+def test_names_of_dask_are_of_one_content(drives):
+    tokenize = pytest.importorskip("dask.base").tokenize
+    np.save("x.npy", np.arange(10))
+    with iomill.Drives.create(drives, exist_ok=True) as made:
+        made.put("x", open("x.npy", "rb").read())
+
+    def opened():
+        return [iomill.open("x.npy"), iomill.open(drives[0], "x"), iomill.open(["x.npy"], dtype="u1", offset=3)]
+
+    old = opened()
+    names = [tokenize(rows) for rows in old]
+    assert names == [tokenize(rows) for rows in opened()] and len(set(names)) == 3
+    assert names == [tokenize(pickle.loads(pickle.dumps(rows))) for rows in old]
+    assert tokenize(old[0].astype("f4")) == tokenize(opened()[0].astype("f4")) != names[0]
+    np.save("y.npy", np.arange(10) + 1)
+    os.replace("y.npy", "x.npy")
+    with iomill.Drives(drives[0], "r+") as made:
+        made.put("x", open("x.npy", "rb").read())
+    # Results of both contents may be in one graph.
+    assert set(names).isdisjoint(tokenize(rows) for rows in opened())
+    assert names == [tokenize(rows) for rows in old]
+    del old
+    with iomill.open("x.npy", mode="r+") as rows:
+        assert tokenize(rows) != tokenize(rows)
+
+
 def test_paths_of_all_kinds(drives):
     class Bytes:
         def __fspath__(self):
@@ -527,6 +570,19 @@ def test_rows_batch_by_batch(drives):
             array.row_writer("z", wide)
         with pytest.raises(ValueError, match="numpy reads up to 10000"):
             iomill.put(np.zeros(3, wide), drives, "z")
+
+
+def test_threads_append_whole_batches(drives):
+    with iomill.Drives.create(drives) as made, made.row_writer("x", "i8", (4,)) as writer:
+
+        def append(number):
+            for _ in range(50):
+                writer.append(np.full((100, 4), number))
+
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            list(threads.map(append, range(4)))
+    batches = iomill.open(drives[0], "x")[:].reshape(200, 400)
+    assert (batches == batches[:, :1]).all() and np.bincount(batches[:, 0]).tolist() == [50] * 4
 
 
 def test_a_dtype_of_arrays_has_more_axes():

@@ -487,3 +487,52 @@ def test_text_and_lines(files):
         assert file.readlines() == ["öne\n", "two\n"]
     with io.BytesIO(files.cat("t")) as raw:
         assert raw.read().decode("latin-1") == "öne\ntwo\n"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "UTF16", "utf-32", "utf-16-le"])
+def test_a_text_has_one_byte_order_mark(files, encoding, compression):
+    for mode in ("w", "a"):
+        with files.open("words", mode, encoding=encoding, compression=compression) as file:
+            file.write("one\n")
+        with open("words", mode, encoding=encoding) as local:
+            local.write("one\n")
+        with files.open("words", "rb", compression=compression) as file, open("words", "rb") as local:
+            assert file.read() == local.read()
+    with files.open("words", "r", encoding=encoding, compression=compression) as file:
+        assert file.read() == "one\none\n"
+
+
+def test_an_exception_may_have_the_id_of_an_earlier_one(files):
+    class Wrapper:
+        """It closes its file, and does not pass the exception on."""
+
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self.file
+
+        def __exit__(self, *_):
+            self.file.close()
+
+    def opened(name):
+        try:
+            raise KeyError
+        except KeyError:
+            return files.open(name, "wb")
+
+    for number in range(20):
+        file = opened(f"half{number}")
+        with pytest.raises(KeyError), Wrapper(file):
+            file.write(b"half")
+            raise KeyError
+    assert files.find("") == []
+    with pytest.raises(KeyError):
+        try:
+            raise KeyError
+        except KeyError:
+            with Wrapper(files.open("whole", "wb")) as file:
+                file.write(b"whole")
+            raise
+    assert files.cat("whole") == b"whole"

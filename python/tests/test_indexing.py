@@ -216,6 +216,21 @@ def test_ids():
         rows.take([0.5])
 
 
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", ">u2", "u4", ">i8", "u8"])
+def test_ids_of_any_type_are_written_and_brought_within_bounds(dtype):
+    # More rows than a byte can number.
+    array = contents((300, 2)).copy()
+    np.save("x.npy", array)
+    ids = np.array([3, 100, 7, 100], dtype)
+    with iomill.open("x.npy", mode="r+") as rows:
+        rows[ids] = array[ids] = [[1, 2], [3, 4], [5, 6], [7, 8]]
+        if ids.dtype.kind == "i":
+            rows[-ids] = array[-ids] = [[9, 2], [9, 4], [9, 6], [9, 8]]
+        assert np.array_equal(rows[:], array)
+        for mode in ("wrap", "clip"):
+            assert np.array_equal(rows.take(ids, mode=mode), array[ids])
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_write(tmp_path_factory, data):
@@ -248,8 +263,13 @@ def test_write_is_refused():
     with iomill.open("x.npy", mode="r+") as rows:
         with pytest.raises(ValueError, match="could not broadcast"):
             rows.write([1, 2], np.zeros((3, 2)))
-        with pytest.raises(IndexError, match="out of bounds"):
-            rows.write([9], [0, 0])
+        # -10 would be -1, and -18 the first row, if the number of rows were added twice.
+        for number in (9, -10, -18, -19, 2**63 - 1, -(2**63)):
+            with pytest.raises(IndexError, match=f"^index {number} is out of bounds for axis 0 with size 9$"):
+                rows.write([0, number], [0, 0])
+        with pytest.raises(IndexError, match=f"index {2**64 - 1} is out of bounds"):
+            rows.write(np.array([2**64 - 1], "u8"), [0, 0])
+        assert np.array_equal(rows[:], contents((9, 2)))
         with pytest.raises(ValueError, match="rows are written whole"):
             rows[0, 1] = 3
         rows[0,] = 3

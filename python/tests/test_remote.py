@@ -201,6 +201,36 @@ def test_an_object_without_an_etag_passes_and_is_told(urls, server, cache, drive
     assert np.array_equal(y[:], values) and by_time.counters()["gets"] == before
 
 
+def test_ranges_past_the_end_of_an_object_without_an_etag_are_errors(urls, server, cache, values):
+    server.has_etags = False
+    server.objects["/bucket/n"] = b"0123456789"
+    store = iomill.cached(f"{server.url}/bucket", cache)
+    whole = [bytes(part) for part in store.get_ranges("n", starts=[8, 3, 2], ends=[10, 3, 5])]
+    assert whole == [b"89", b"", b"234"]
+    for starts, ends in (([0, 1000], [5, 1010]), ([1000], [1010])):
+        with pytest.raises(OSError):
+            store.get_ranges("n", starts=starts, ends=ends)
+        with pytest.raises(OSError):
+            asyncio.run(asyncio.wait_for(store.get_ranges_async("n", starts=starts, ends=ends), PATIENCE))
+    for starts, ends in (([5], [2]), ([-5], [2])):
+        with pytest.raises(ValueError, match="a range from"):
+            store.get_ranges("n", starts=starts, ends=ends)
+    with pytest.warns(RuntimeWarning, match="by_time"):
+        x = iomill.open(urls["http"], cache=cache)
+    server.objects["/bucket/data/x 1.npy"] = saved(values)[:1000]
+    with pytest.raises(OSError):
+        x[[1, 3000]]
+    with pytest.raises(OSError):
+        x.take_async([1, 3000]).result(PATIENCE)
+
+
+def test_a_key_below_an_object_of_a_directory_is_no_object(tmp_path, cache):
+    (tmp_path / "x").write_bytes(b"1")
+    store = iomill.cached(tmp_path, cache)
+    with pytest.raises(NotADirectoryError):
+        store.head("x/y")
+
+
 def test_other_threads_run_while_a_call_waits(urls, server, cache, values):
     x = iomill.open(urls["s3"], cache=cache)
     gate = threading.Event()
@@ -279,7 +309,7 @@ def test_a_child_does_not_read_another_content(urls, server, cache, values):
     ROWS = iomill.open(urls["s3"], cache=cache)
     ROWS[:10]
     server.objects["/bucket/data/x 1.npy"] = saved(values[::-1])
-    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(OSError, match="open the file again"):
+    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(OSError, match="changed since it was opened"):
         pool.apply_async(gather_inherited, [1]).get(PATIENCE)
     ROWS = None
 

@@ -114,6 +114,21 @@ def test_out_is_a_tensor(table):
     assert np.array_equal(out.numpy(), x[[5, 5, 9]])
 
 
+def test_rows_of_a_dataset_have_whole_numbers(table):
+    dataset = RowDataset(iomill.open("y.npy"))
+    for number in (7, np.int8(7), torch.tensor(7)):
+        assert int(dataset[number]) == 7
+    for wrong in (7.5, "7", True, [0.5]):
+        with pytest.raises(IndexError, match="arrays used as indices must be of integer"):
+            dataset[wrong]
+
+
+def test_ids_of_a_loader_are_from_any_iterable(table):
+    rows = iomill.open("y.npy")
+    for ids in ((number for number in (5, 3, 9)), {5: 0, 3: 0, 9: 0}, [5, 3, 9]):
+        assert [batch.tolist() for batch in RowLoader(rows, batch_size=2, ids=ids)] == [[5, 3], [9]]
+
+
 def test_loaders_refuse(table):
     rows = iomill.open("x.npy")
     np.save("short.npy", np.zeros(3))
@@ -128,6 +143,9 @@ def test_loaders_refuse(table):
             wrong()
     with pytest.raises(IndexError):
         list(RowLoader(rows, batch_size=2, ids=np.array([1, 5000])))
+    for kind in (RowDataset, lambda *arrays: RowLoader(*arrays, batch_size=2)):
+        with pytest.raises(TypeError, match="this is a ndarray: save it by numpy.save, and open it"):
+            kind(iomill.open("x.npy"), np.load("y.npy"))
 
 
 @pytest.mark.parametrize("has_ml_dtypes", [True, False])

@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -84,6 +85,27 @@ def test_rows_are_opened_at_their_first_use(array):
     files = pytest.importorskip("fsspec").filesystem("iomill", drive="none")
     with pytest.raises(FileNotFoundError, match="No such file or directory.*/none'"):
         pickle.loads(pickle.dumps(files)).exists("x")
+
+
+def test_threads_that_open_rows_at_once_use_one_opening(array):
+    both, read = threading.Barrier(2), threading.Event()
+
+    def open_now(*, now):
+        opened = iomill.open("x.npy")
+        both.wait()
+        if threading.current_thread() is late:
+            read.wait()
+        return opened
+
+    rows = iomill.RowArray._later((open_now, ()))
+    late = threading.Thread(target=lambda: rows.shape)
+    late.start()
+    native, taken = rows._rows, np.empty((1, 16), "i4")
+    read.set()
+    late.join()
+    # A second opening in its place would drop the file of the first one, and so close it.
+    native.take(np.array([7]), taken)
+    assert np.array_equal(taken, array[[7]]) and rows._rows is native
 
 
 def test_forked_workers_have_the_rows(array, drives):

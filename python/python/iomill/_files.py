@@ -149,14 +149,21 @@ class File(io.RawIOBase):
         state = "closed" if self.closed else f"{len(self)} bytes"
         return f"<iomill.File {self.name!r}: {state}>"
 
+    def _from_zero(self, what: str, number: int) -> int:
+        """An offset or a size. ValueError if it is negative."""
+        number = operator.index(number)
+        if number < 0:
+            raise ValueError(f"{self.name}: the {what} {number} is negative")
+        return number
+
     def read_at(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes from `offset` on. They are fewer only at the end of the file."""
-        return self._native.read_at(offset, size)
+        return self._native.read_at(self._from_zero("offset", offset), self._from_zero("size", size))
 
     def readinto_at(self, buffer: Buffer, offset: int) -> int:
         """Reads into a writable buffer in C order. Returns the number of bytes. They are fewer than the buffer has only
         at the end of the file."""
-        return self._native.readinto_at(buffer, offset)
+        return self._native.readinto_at(buffer, self._from_zero("offset", offset))
 
     def _within(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """The ranges as integers. ValueError if one ends beyond the file: before memory is allocated for it."""
@@ -191,7 +198,7 @@ class File(io.RawIOBase):
 
     def write_at(self, data: Buffer, offset: int) -> None:
         """Writes all bytes of a buffer. A write past the end extends the file. Durable after the next `sync`."""
-        self._of_system.write_at(data, offset)
+        self._of_system.write_at(data, self._from_zero("offset", offset))
 
     def sync(self) -> None:
         """Makes all writes durable."""
@@ -243,7 +250,7 @@ class File(io.RawIOBase):
     def truncate(self, size: int | None = None) -> int:
         if not self._native.writable:
             raise io.UnsupportedOperation("truncate")
-        size = self._position if size is None else operator.index(size)
+        size = self._position if size is None else self._from_zero("size", size)
         self._of_system.set_len(size)
         return size
 

@@ -126,15 +126,42 @@ def _open(
             raise ValueError("drives have a cache of their own, and no runtime")
         drives = Drives._of(paths, mode, cache_bytes)
         used = drives.cache_bytes
+        before = _version_on(drives, name)
         with _closed_on_error(drives._open_alone(name)) as file:
             rows = rows_of_file(file, [name], **how)
+            after = _version_on(drives, name)
     else:
+        before = _version_of(paths)
         with _closed_on_error(File(paths, mode, runtime=runtime)) as file:
             rows = rows_of_file(file, paths, tensor=name, **how)
+        after = _version_of(paths)
         used = Runtime.shared().cache_bytes if runtime is None else 0
+    # If the version is the same before and after the opening, it is that of the opened file.
+    rows._version = before if before == after else None
     if mode == "r" and runtime is None:
         rows._recipe = (_open_again, ([os.path.abspath(one) for one in paths], name, how, worker_share(used)))
     return rows
+
+
+def _version_of(paths: list[str]) -> tuple[int, ...] | None:
+    """What changes with the contents of plain files. None if a file does not exist."""
+    version: list[int] = []
+    for path in paths:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return None
+        version += (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return tuple(version)
+
+
+def _version_on(drives: Drives, name: str) -> tuple[int, ...] | None:
+    """What changes with the contents of a file on drives. None if the file does not exist."""
+    try:
+        found = drives.stat(name)
+    except (OSError, ValueError):
+        return None
+    return (found.version, found.modified_ns, found.size)
 
 
 @contextlib.contextmanager

@@ -184,7 +184,11 @@ def _ranges(starts: Sequence[int], ends: Sequence[int] | None, lengths: Sequence
         raise ValueError("give the ends of the ranges or their lengths")
     if ends is None:
         ends = [start + length for start, length in zip(starts, lengths or (), strict=True)]
-    return list(zip(starts, ends, strict=True))
+    ranges = list(zip(starts, ends, strict=True))
+    for start, end in ranges:
+        if not 0 <= start <= end:
+            raise ValueError(f"a range from {start} to {end}: it must begin at 0 or later, and end where it begins or later")
+    return ranges
 
 
 def _content(file: IO[bytes] | pathlib.Path | Buffer | Iterable[Buffer]) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import sys
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from types import EllipsisType
@@ -66,8 +68,11 @@ class RowArray(Closing):
     """
 
     __slots__ = (
-        "__weakref__", "_casts", "_dtype", "_element", "_file", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start",
+        "__weakref__", "_casts", "_dtype", "_element", "_file", "_first", "_recipe", "_row_bytes", "_row_shape", "_rows", "_shape", "_start", "_version",
     )  # fmt: skip
+
+    # The first opening of rows from a pickle, under one key.
+    _first: dict[str, RowArray]
 
     # Otherwise `ndarray + x` would read all rows.
     __array_ufunc__ = None
@@ -78,6 +83,7 @@ class RowArray(Closing):
         processes would wait for its answer for ever."""
         rows = cls.__new__(cls)
         rows._recipe = recipe
+        rows._first = {}
         return rows
 
     def __getattr__(self, name: str) -> Any:
@@ -85,7 +91,9 @@ class RowArray(Closing):
         if name not in _PARTS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         open_now, arguments = object.__getattribute__(self, "_recipe")
-        opened = open_now(*arguments, now=True)
+        # Several threads may open the rows at once. All use the first opening: the others are closed when they are
+        # dropped. A lock here might be held at a fork.
+        opened = object.__getattribute__(self, "_first").setdefault("rows", open_now(*arguments, now=True))
         for part in _PARTS:
             object.__setattr__(self, part, getattr(opened, part))
         return getattr(self, name)
@@ -116,6 +124,8 @@ class RowArray(Closing):
         self._row_shape = shape[1:]
         self._recipe = recipe
         self._start = parts[0][1]
+        # What changes with the contents of the file, if the opening knows it.
+        self._version: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -242,11 +252,22 @@ class RowArray(Closing):
             if numbers.size > 0:
                 raise IndexError("cannot do a non-empty take from an empty axes.")
             return numbers
+        if numbers.dtype.itemsize < 8:
+            # The number of rows may be out of the range of a shorter type.
+            numbers = numbers.astype(np.intp)
         if mode == "wrap":
             bounded: NDArray[Any] = np.remainder(numbers, len(self))
         else:
             bounded = np.clip(numbers, 0, len(self) - 1)
         return bounded.astype(np.intp)
+
+    def _from_start(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Row numbers that do not count from the end. IndexError if a row does not exist."""
+        outside = (numbers < -len(self)) | (numbers >= len(self))
+        if outside.any():
+            raise IndexError(f"index {numbers[outside][0]} is out of bounds for axis 0 with size {len(self)}")
+        numbers = numbers.astype(np.intp)
+        return np.where(numbers < 0, numbers + len(self), numbers)
 
     def _memory_of(self, out: Any) -> NDArray[Any]:
         """An ndarray over the memory of `out`."""
@@ -343,7 +364,7 @@ class RowArray(Closing):
         if values.size == 0:
             return
         # Two writes of one row in a call have no order in the library, so only the last one is passed.
-        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        numbers = self._from_start(numbers)
         last_first, place = np.unique(numbers[::-1], return_index=True)
         if last_first.size < numbers.size:
             numbers, values = last_first, values[::-1][place]
@@ -371,11 +392,23 @@ class RowArray(Closing):
         self._file.close()
 
     def __reduce__(self) -> tuple[Callable[..., RowArray], tuple[Any, ...]]:
-        """The other process opens the file by its path. So a `RowArray` can be sent to a worker of any kind."""
+        """The other process opens the file by its path, at its first use of the rows. So a `RowArray` can be sent to a
+        worker of any kind. OSError (ESTALE) there, if the file has other rows by then: another shape or dtype."""
         settle()
         if self._recipe is None:
             raise TypeError("only rows that `iomill.open` opened for reading, without a `runtime`, can be pickled")
-        return self._recipe
+        if self._recipe[0] is _same_again:
+            # It came from a pickle, and is perhaps not open.
+            return self._recipe
+        return _same_again, (self._recipe, self._shape, self._dtype)
+
+    def __dask_tokenize__(self) -> object:
+        """For the names of Dask's results: rows of a file that was replaced or changed have another name. If that is
+        not known, each call returns another value."""
+        if self._recipe is None or self._version is None:
+            return uuid.uuid4().hex
+        recipe = self._recipe[1][0] if self._recipe[0] is _same_again else self._recipe
+        return recipe, self._version
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         """All rows, for ``numpy.asarray(x)``."""
@@ -488,8 +521,7 @@ class RowArray(Closing):
     def _slice(self, key: slice) -> NDArray[Any]:
         rows = range(len(self))[key]
         if rows.step not in (1, -1) or len(rows) == 0:
-            # The step of a single row may be out of the range of numpy's integers.
-            return self.take(rows.start + np.arange(len(rows)) * (rows.step if len(rows) > 1 else 1))
+            return self.take(_array_of(rows))
         result = np.empty((len(rows), *self._row_shape), self._dtype)
         self._rows.read_range(min(rows[0], rows[-1]), len(rows), result)
         result = self._as_cast(result)
@@ -564,7 +596,7 @@ class RowArray(Closing):
         if item is Ellipsis:
             item = _WHOLE
         if isinstance(item, slice):
-            return np.arange(len(self))[item]
+            return _array_of(range(len(self))[item])
         if isinstance(item, int) and not isinstance(item, bool):
             return np.array(item)
         if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
@@ -572,6 +604,11 @@ class RowArray(Closing):
         if isinstance(item, np.ndarray) and item.dtype.kind == "b" and item.shape == self._shape[:1]:
             return item.nonzero()[0]
         raise self._refusal(key)
+
+
+def _array_of(numbers: range) -> NDArray[Any]:
+    # The step of a single number may be out of the range of numpy's integers.
+    return numbers.start + np.arange(len(numbers)) * (numbers.step if len(numbers) > 1 else 1)
 
 
 def _numpy_take(a: RowArray, indices: ArrayLike, axis: int | None = None, out: Any = None, mode: Clip = "raise") -> Any:
@@ -587,10 +624,28 @@ def _cast_again(recipe: Recipe, dtype: np.dtype[Any], *, now: bool = False) -> R
     return open_now(*arguments, now=True).astype(dtype)
 
 
+def _same_again(recipe: Recipe, shape: tuple[int, ...], dtype: np.dtype[Any], *, now: bool = False) -> RowArray:
+    """Opens rows from a pickle, at their first use. The file must have rows of the same shape and dtype."""
+    if not now:
+        return RowArray._later((_same_again, (recipe, shape, dtype)))
+    open_now, arguments = recipe
+    rows = open_now(*arguments, now=True)
+    if rows._shape != shape or rows._dtype != dtype:
+        name = rows._file.name
+        found = f"{rows._shape} of {rows._dtype}"
+        rows.close()
+        raise OSError(
+            errno.ESTALE,
+            f"the rows were pickled as {shape} of {dtype}, and the file has {found} now: open it again where they were pickled",
+            name,
+        )
+    return rows
+
+
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 # The function with which another process opens the rows, and its arguments.
 Recipe = tuple[Callable[..., RowArray], tuple[Any, ...]]
 
 # The attributes that are missing until rows are open.
-_PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_recipe"}
+_PARTS = frozenset(RowArray.__slots__) - {"__weakref__", "_first", "_recipe"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ from ._npy import check_shape, header_bytes
 
 class RowWriter:
     """Writes rows batch by batch: `Drives.row_writer`. They appear when it is closed, unless an exception ends its
-    ``with``."""
+    ``with``. Several threads may append: each batch is whole, and the batches are in the order of their writes."""
 
     def __init__(
         self, draft: Callable[[], Draft], name: str, dtype: DTypeLike, shape: Sequence[int] | int, *, replace: bool
@@ -38,6 +39,8 @@ class RowWriter:
         # The header for the largest number of rows, because the number is not yet known.
         self._start = len(header_bytes(self._stored, (1 << 62, *self._shape)))
         self._end = self._start
+        # Held while a batch is written: the next one begins at its end.
+        self._lock = threading.Lock()
         self._draft: Draft | None = draft()
 
     def __len__(self) -> int:
@@ -50,8 +53,6 @@ class RowWriter:
 
     def append(self, rows: ArrayLike) -> None:
         """Appends rows, which are cast as in ``ndarray[...] = rows``. `rows` may also be a single row."""
-        if self._draft is None:
-            raise ValueError("the writer is closed")
         given = bits_of(rows, self._dtype) if is_of_element(rows, self._element) else np.asarray(rows)
         if given.shape == self._shape:
             given = given[np.newaxis]
@@ -59,14 +60,18 @@ class RowWriter:
             raise ValueError(f"rows of shape {given.shape[1:]}, and those of the file have {self._shape}")
         values = np.empty(given.shape, self._dtype)
         values[...] = given
-        if values.nbytes:
-            self._draft.file.write_at(values.reshape(-1).view(np.uint8), self._end)
-        self._end += values.nbytes
-        self._count += len(values)
+        with self._lock:
+            if self._draft is None:
+                raise ValueError("the writer is closed")
+            if values.nbytes:
+                self._draft.file.write_at(values.reshape(-1).view(np.uint8), self._end)
+            self._end += values.nbytes
+            self._count += len(values)
 
     def close(self) -> None:
         """Makes the rows durable, and publishes the file. A second call does nothing."""
-        draft, self._draft = self._draft, None
+        with self._lock:
+            draft, self._draft = self._draft, None
         if draft is not None:
             with draft:
                 header = header_bytes(self._stored, (self._count, *self._shape), self._start)
@@ -75,6 +80,7 @@ class RowWriter:
 
     def discard(self) -> None:
         """Discards the rows."""
+        # Without the lock, which a thread of the parent of a forked process may hold.
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.close()

@@ -7,6 +7,7 @@ failed, if an exception ended its ``with``, and if it was dropped. Non-goals: na
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import dis
 import errno
@@ -103,15 +104,22 @@ class Written(io.RawIOBase):
             self.discard()
 
 
+# The attribute of an exception with the marks of the files that were opened during its handling.
+_MARKS = "_iomill_marks"
+
+
 class _Ends:
     """The two ends of a file over a `Written`: `_finish` publishes, and `_give_up` discards and raises nothing."""
 
     closed: bool
 
     def _begin(self) -> None:
-        # An earlier exception does not concern this file. Its id is kept, and not the exception, which would keep the
-        # file alive.
-        self._before = id(sys.exc_info()[1])
+        # An earlier exception does not concern this file. It has a mark of the file, because a reference to it would
+        # keep the file alive, and a later exception may have its id.
+        self._mark = object()
+        earlier = sys.exc_info()[1]
+        if earlier is not None:
+            vars(earlier).setdefault(_MARKS, set()).add(self._mark)
 
     def _finish(self) -> None:
         raise NotImplementedError
@@ -144,7 +152,7 @@ class _Ends:
 
     def __del__(self) -> None:
         # A dropped file is not complete.
-        if hasattr(self, "_before") and not self.closed:
+        if hasattr(self, "_mark") and not self.closed:
             self._give_up()
 
     def _is_ended_by_exception(self) -> bool:
@@ -155,7 +163,7 @@ class _Ends:
         the exception.
         """
         failure = sys.exc_info()[1]
-        if failure is None or id(failure) == self._before:
+        if failure is None or self._mark in vars(failure).get(_MARKS, ()):
             return False
         frame = sys._getframe(2)
         while frame is not None:
@@ -176,6 +184,8 @@ class Buffered(_Ends, io.BufferedWriter):
 
     def __init__(self, raw: Written) -> None:
         io.BufferedWriter.__init__(self, raw)
+        # Whether nothing precedes what is written.
+        self.is_at_start = raw.tell() == 0
         self._begin()
 
     def _finish(self) -> None:
@@ -210,6 +220,7 @@ class Compressed(_Ends, io.BufferedIOBase):
     def __init__(self, stream: Any, file: Buffered) -> None:
         self._stream = stream
         self._file = file
+        self.is_at_start = file.is_at_start
         self._begin()
 
     def writable(self) -> bool:
@@ -247,6 +258,13 @@ class Text(_Ends, io.TextIOWrapper):
 
     def __init__(self, file: Any, **how: Any) -> None:
         io.TextIOWrapper.__init__(self, file, **how)
+        # The file cannot seek, so Python does not know whether it begins here: it writes the byte order mark of UTF-8
+        # always, and the others never.
+        name = codecs.lookup(self.encoding).name
+        if name == "utf-8-sig" and not file.is_at_start:
+            self.reconfigure(encoding="utf-8")
+        elif name in ("utf-16", "utf-32") and file.is_at_start:
+            file.write("".encode(name))
         self._begin()
 
     def _finish(self) -> None:

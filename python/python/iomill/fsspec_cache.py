@@ -127,7 +127,7 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
         if key:
             try:
                 return self._info_of(store.head(key), start)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 pass
             except OSError:
                 # A directory of the local file system is not an object.
@@ -176,7 +176,7 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
     def exists(self, path: str, **options: Any) -> bool:
         try:
             self.info(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 

@@ -51,7 +51,7 @@ class RowDataset(Dataset[Any]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        ids = np.asarray(indices, dtype=np.int64)
+        ids = integers(indices)
         taken = [_tensor(rows, ids).unbind(0) for rows in self.arrays]
         return list(taken[0]) if len(taken) == 1 else list(zip(*taken))
 
@@ -206,6 +206,12 @@ def _tensor(rows: RowArray, ids: NDArray[Any]) -> torch.Tensor:
 def _of_one_length(arrays: tuple[RowArray, ...]) -> tuple[RowArray, ...]:
     if not arrays:
         raise ValueError("no arrays: give at least one")
+    for rows in arrays:
+        if not isinstance(rows, RowArray):
+            raise TypeError(
+                f"the arrays are rows that iomill.open returns, and this is a {type(rows).__name__}: "
+                "save it by numpy.save, and open it"
+            )
     if len({len(rows) for rows in arrays}) > 1:
         raise ValueError(
             f"the arrays have {', '.join(str(len(rows)) for rows in arrays)} rows: they must have the same number"
@@ -214,4 +220,8 @@ def _of_one_length(arrays: tuple[RowArray, ...]) -> tuple[RowArray, ...]:
 
 
 def _numbers(ids: Any, count: int) -> NDArray[Any]:
-    return np.arange(count) if ids is None else np.asarray(ids)
+    if ids is None:
+        return np.arange(count)
+    numbers = np.asarray(ids)
+    # numpy makes one object of a sampler.
+    return np.asarray(list(ids)) if numbers.ndim == 0 and isinstance(ids, Iterable) else numbers

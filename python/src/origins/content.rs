@@ -17,7 +17,7 @@ use pyo3::types::PyBytes;
 use super::native::NativeStore;
 use super::results::exception;
 use super::threads::{Told, begin, wait};
-use crate::errors::{closed, lost};
+use crate::errors::{ESTALE, closed, os_error};
 use crate::memory::Memory;
 
 /// The bytes of one of the gathers into which a long read is cut.
@@ -57,7 +57,8 @@ impl NativeContent {
         let location = opened.location(&self.key)?;
         let own = wait(py, async move { opened.cached.open(&location).await })?.map_err(exception)?;
         if own.meta() != known {
-            return Err(lost());
+            let why = "the object has changed since it was opened; open it again";
+            return Err(os_error(ESTALE, why.into(), Some(self.name.clone().into())));
         }
         let parents = self.held().replace((process::id(), own.clone()));
         // It uses a client of the parent.

@@ -9,14 +9,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::errors::{of_system, os_error};
+use crate::errors::{ESTALE, of_system, os_error};
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
 const EACCES: i32 = 13;
 const EEXIST: i32 = 17;
 const EOPNOTSUPP: i32 = 95;
-const ESTALE: i32 = 116;
 
 /// The exception for an error of a store.
 pub fn exception(error: Error) -> PyErr {
@@ -30,7 +29,7 @@ pub fn exception(error: Error) -> PyErr {
         Error::Unauthenticated { path, source } => (EACCES, Some(("the store needs credentials", path, source))),
         Error::Precondition { .. } | Error::NotModified { .. } => (ESTALE, None),
         Error::NotSupported { .. } | Error::NotImplemented { .. } => (EOPNOTSUPP, None),
-        _ => (EIO, None),
+        _ => (of_kernel(&error).and_then(io::Error::raw_os_error).unwrap_or(EIO), None),
     };
     match fact {
         Some((fact, path, source)) => {

@@ -4,8 +4,10 @@
 //! 1. Python ends the threads before it ends itself ([`stop_origins`], by `atexit`). A thread that waits for the
 //!    interpreter later would hang.
 //! 2. A forked child does not have them. The next call there starts others.
+//! 3. A call that panics in the background delivers an exception. Otherwise its caller would wait for ever.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::process;
 use std::sync::{Mutex, PoisonError};
@@ -81,10 +83,15 @@ pub fn run<'py>(py: Python<'py>, call: Call, done: Option<Py<PyAny>>) -> PyResul
 /// Begins a call that delivers its result.
 pub fn begin(call: Call, done: Py<PyAny>) -> PyResult<()> {
     handle()?.spawn(async move {
-        let told = call.await;
+        // A task of its own, so that its panic ends here (rule 3).
+        let told = tokio::spawn(call).await;
         // `None` if the interpreter is ending. Then nothing waits for the result.
         let _told = Python::try_attach(|py| {
-            let heard = match told(py) {
+            let panicked = || PyRuntimeError::new_err("the call has panicked; the message is on stderr");
+            let made = told.map_err(|_| panicked()).and_then(|told| {
+                catch_unwind(AssertUnwindSafe(|| told(py))).unwrap_or_else(|_| Err(panicked()))
+            });
+            let heard = match made {
                 Ok(result) => done.call1(py, (result, py.None())),
                 Err(error) => done.call1(py, (py.None(), error)),
             };
