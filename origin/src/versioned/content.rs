@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::convert::{error, object_meta};
 use super::object_store::path::Path;
-use super::object_store::{GetOptions, ObjectMeta, ObjectStore, Result};
-use super::{Cached, meta_of};
+use super::object_store::{GetOptions, ObjectMeta, Result};
+use super::{Cached, meta_of, passed};
 use crate::common::Fault;
 use crate::known::Object;
 use crate::pin::Pinned;
@@ -52,13 +52,22 @@ impl Content {
                 .map_err(|fault| error(&fault, &self.location));
         }
         self.store.passed();
-        let parts = self.store.inner.get_ranges(&self.location, ranges).await?;
+        let parts = passed::ranges(&*self.store.inner, &self.location, ranges).await;
         let options = GetOptions { head: true, ..Default::default() };
         // The next opening knows it, with any `Revalidate`.
-        let now = self.store.head_of(&self.location, options).await?;
-        match meta_of(&now.meta, &now.attributes).is_same(&self.object.meta) {
-            true => Ok(parts),
-            false => Err(error(&Fault::changed(self.location.as_ref()), &self.location)),
+        let now = match self.store.head_of(&self.location, options).await {
+            Ok(now) => now,
+            Err(error) => return Err(parts.err().unwrap_or(error)),
+        };
+        let is_same = meta_of(&now.meta, &now.attributes).is_same(&self.object.meta);
+        let is_whole = |parts: &Vec<Bytes>| {
+            parts.iter().zip(ranges).all(|(part, range)| part.len() as u64 == range.end - range.start)
+        };
+        match parts {
+            // The object may be shorter now.
+            _ if !is_same => Err(error(&Fault::changed(self.location.as_ref()), &self.location)),
+            Ok(parts) if !is_whole(&parts) => Err(error(&Fault::changed(self.location.as_ref()), &self.location)),
+            parts => parts,
         }
     }
 

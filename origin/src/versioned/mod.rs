@@ -4,6 +4,7 @@
 mod content;
 mod convert;
 mod inner;
+mod passed;
 mod upload;
 
 use std::fmt;
@@ -261,7 +262,7 @@ impl ObjectStore for Cached {
             Got::Parts(_, parts) => Ok(parts),
             Got::Pass => {
                 self.passed();
-                self.inner.get_ranges(location, ranges).await
+                passed::ranges(&*self.inner, location, ranges).await
             }
         }
     }

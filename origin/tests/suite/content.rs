@@ -50,6 +50,8 @@ async fn an_object_without_a_version_passes_and_its_change_is_told() {
     assert!(content.prefetch(0..5).await.unwrap_err().to_string().contains("by_time"));
     rig.behind("a", random(LEN - 1, 2)).await;
     assert!(matches!(content.read(&[3..5000]).await, Err(Error::Precondition { .. })));
+    rig.behind("a", random(100, 3)).await;
+    assert!(matches!(content.read(&[3..50, 4000..5000]).await, Err(Error::Precondition { .. })));
 }
 
 /// A program opens an object anew after its change was told, and then has the new content, even of objects that never

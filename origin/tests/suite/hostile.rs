@@ -297,6 +297,21 @@ async fn a_call_that_is_not_polled_is_not_waited_for_without_end() {
     assert_eq!(asleep.await.unwrap(), expected(&bytes, &far));
 }
 
+/// The `get_ranges` of object_store itself panics over a range that begins behind the end, near another one.
+#[tokio::test]
+async fn ranges_past_the_end_of_an_object_that_passes_are_errors() {
+    let rig = Rig::new();
+    let bytes = random(10, 1);
+    rig.behind("n", bytes.clone()).await;
+    rig.scripted.script(|_| Act::ETag(None));
+    assert_eq!(rig.ranges("n", &[8..10, 3..3, 2..5]).await.unwrap(), expected(&bytes, &[8..10, 3..3, 2..5]));
+    assert_eq!(rig.ranges("n", &[0..5, 7..50]).await.unwrap(), expected(&bytes, &[0..5, 7..10]));
+    for wrong in [vec![0..5, 1000..1010], vec![0..5, 10..11], vec![1000..1010]] {
+        let error = rig.ranges("n", &wrong).await.unwrap_err();
+        assert!(matches!(error, Error::Generic { .. }), "{wrong:?}: {error}");
+    }
+}
+
 /// Without etags and versions, the bytes may differ from call to call, so nothing is cached, unless the user allows it.
 #[tokio::test]
 async fn objects_without_a_version_pass() {

@@ -1,0 +1,31 @@
+//! [`ranges`]: ranges of an object that passes the cache. Non-goals: cached objects.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::convert::error;
+use super::object_store::path::Path;
+use super::object_store::{OBJECT_STORE_COALESCE_DEFAULT, ObjectStore, Result, coalesce_ranges};
+use crate::common::Fault;
+
+/// Fetches ranges, and joins neighbours. A range that ends behind the end of the object is cut, and one that begins
+/// there is an error: the `get_ranges` of most stores panics over it (`coalesce_ranges` of object_store 0.13.2 and
+/// 0.14.2).
+pub async fn ranges(inner: &dyn ObjectStore, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+    let wanted: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
+    let wanted = &wanted;
+    let fetch = |joined: Range<u64>| async move {
+        let bytes = inner.get_range(location, joined.clone()).await?;
+        let end = joined.start + bytes.len() as u64;
+        match wanted.iter().find(|range| joined.contains(&range.start) && range.start >= end) {
+            None => Ok(bytes),
+            Some(range) => {
+                let why = format!("the range {range:?} of {:?}, which ends at {end}", location.as_ref());
+                Err(error(&Fault::other(why), location))
+            }
+        }
+    };
+    let mut fetched = coalesce_ranges(wanted, fetch, OBJECT_STORE_COALESCE_DEFAULT).await?.into_iter();
+    Ok(ranges.iter().map(|range| if range.is_empty() { None } else { fetched.next() }.unwrap_or_default()).collect())
+}
