@@ -96,6 +96,18 @@ async fn an_answer_of_another_range_or_object_is_an_error() {
     }
 }
 
+/// The first GET of an object is of its middle. Seen to fail in a subtraction.
+#[tokio::test]
+async fn a_range_behind_the_end_that_an_answer_names_is_an_error() {
+    for end in [0, 5, 400_000 / GRANULE * GRANULE] {
+        let (rig, bytes) = filled(1).await;
+        rig.scripted.script(move |ask| if ask.head { Act::Pass } else { Act::Ended(end) });
+        let error = rig.ranges("a", &wanted()[1..]).await.unwrap_err();
+        assert!(matches!(error, Error::Generic { .. } | Error::Precondition { .. }), "{end}: {error}");
+        assert_nothing_wrong_afterwards(&rig, &bytes).await;
+    }
+}
+
 /// Some clients have no kind of error for an answer with the whole object (200) to a GET of a range.
 #[tokio::test]
 async fn an_origin_without_ranges_passes() {
