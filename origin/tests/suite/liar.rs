@@ -108,6 +108,21 @@ async fn a_range_behind_the_end_that_an_answer_names_is_an_error() {
     }
 }
 
+/// All answers agree on a length that no memory has. Seen to fail when the list of the granules was too long: the
+/// process ended.
+#[tokio::test]
+async fn a_gather_of_more_bytes_than_memory_is_an_error() {
+    for when in [Revalidate::Always, Revalidate::Never] {
+        let rig = Rig::with(|options| options.revalidate("", when));
+        rig.behind("a", random(3 << 20, 1)).await;
+        rig.scripted.script(|_| Act::Size(1 << 60));
+        for wanted in [vec![0..1 << 60], vec![0..u64::MAX; 20], vec![5..6, 0..1 << 59]] {
+            let error = rig.ranges("a", &wanted).await.unwrap_err();
+            assert!(matches!(error, Error::Generic { .. } | Error::Precondition { .. }), "{error}");
+        }
+    }
+}
+
 /// Some clients have no kind of error for an answer with the whole object (200) to a GET of a range.
 #[tokio::test]
 async fn an_origin_without_ranges_passes() {
