@@ -49,6 +49,8 @@ pub struct Drive {
     /// For each region, the life of its pages in the page cache. 0 if there are none.
     seen: Vec<AtomicU64>,
     reads: Failures,
+    /// Successful reads so far.
+    answers: AtomicU64,
     writes: Failures,
     dead: AtomicBool,
     /// The file system had no room for another region.
@@ -180,7 +182,7 @@ impl Drive {
         // Granules of one object are not adjacent: read-ahead would read those of other objects.
         file.advise(.., Advice::Random)?;
         drop(held);
-        let (bounded, reads, writes, dead, full, waits) = Default::default();
+        let (bounded, reads, answers, writes, dead, full, waits) = Default::default();
         let seen = (0..label.geometry.regions()).map(|_| AtomicU64::new(0)).collect();
         let (runtime, notices) = (runtime.clone(), terms.notices.clone());
         let watched = Watched::new(options.write_within);
@@ -196,6 +198,7 @@ impl Drive {
             bounded,
             seen,
             reads,
+            answers,
             writes,
             dead,
             full,
@@ -383,7 +386,13 @@ impl Drive {
 
     /// A read of the drive has succeeded.
     pub fn went_well(&self) {
+        self.answers.fetch_add(1, Relaxed);
         self.reads.went_well();
+    }
+
+    /// The number of successful reads so far.
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Relaxed)
     }
 
     /// A read has failed. After some consecutive failures the drive is dead for this process, with one notice.

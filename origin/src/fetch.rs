@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::{Either, join, join_all, select, try_join, try_join_all};
+use futures_util::future::{Either, join_all, select, try_join, try_join_all};
 
 use crate::common::Result;
 use crate::counters::add;
@@ -79,9 +79,9 @@ pub async fn fetch(source: &Source<'_>, id: ObjectId, mut granules: Vec<u64>, fe
                 }
             }
         }
-        let (led, waited) = join(led(source, id, leads), waited(source, id, waits, &mut failed)).await;
-        // After an error of its own GETs the call sends no more.
-        for (bytes, validated) in [led?, waited?] {
+        // After an error of its own GETs the call waits for no others, and sends no more.
+        let (led, waited) = try_join(led(source, id, leads), waited(source, id, waits, &mut failed)).await?;
+        for (bytes, validated) in [led, waited] {
             fetched.granules.extend(bytes);
             fetched.validated |= validated;
         }

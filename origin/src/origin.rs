@@ -55,21 +55,28 @@ impl Meta {
     /// does a missing time, which is the beginning of 1970. No object is longer than `i64::MAX`.
     pub fn identity(&self, by_time: bool) -> Option<Version> {
         i64::try_from(self.size).ok()?;
-        let strong = self.e_tag.as_ref().filter(|tag| !tag.starts_with("W/"));
-        match (strong, &self.version) {
-            (None, None) => {
-                let ns = self.modified.timestamp_nanos_opt().filter(|ns| *ns != 0)?;
-                by_time.then_some(Version::Modified { ns })
-            }
-            (e_tag, version) => Some(Version::Tag { e_tag: e_tag.cloned(), version: version.clone() }),
+        if self.is_tagged() {
+            return Some(Version::Tag { e_tag: self.strong().cloned(), version: self.version.clone() });
         }
+        let ns = self.modified.timestamp_nanos_opt().filter(|ns| *ns != 0)?;
+        by_time.then_some(Version::Modified { ns })
+    }
+
+    fn strong(&self) -> Option<&String> {
+        self.e_tag.as_ref().filter(|tag| !tag.starts_with("W/"))
+    }
+
+    /// Whether an etag or a version distinguishes this content. `null` is the version of all contents of a bucket of S3
+    /// without versions.
+    fn is_tagged(&self) -> bool {
+        self.strong().is_some() || self.version.as_ref().is_some_and(|version| version != "null")
     }
 
     /// Whether two answers are about one content.
     pub fn is_same(&self, other: &Meta) -> bool {
         let by_tag = self.size == other.size && self.e_tag == other.e_tag && self.version == other.version;
-        // If there is an etag, the time is only displayed. Copies of one content may have different times.
-        by_tag && (self.e_tag.is_some() || self.version.is_some() || self.modified == other.modified)
+        // If an etag distinguishes contents, the time is only displayed. Copies of one content may have different times.
+        by_tag && (self.is_tagged() || self.modified == other.modified)
     }
 }
 
@@ -91,5 +98,17 @@ mod tests {
         assert!(of(Some("W/\"1\""), Some("v"), 0, 5).identity(false).is_some());
         assert!(of(None, None, 1, 5).identity(true).is_some() && of(None, None, 1, 5).identity(false).is_none());
         assert!(of(Some("1"), None, 0, u64::MAX).identity(false).is_none());
+        // The version of each object of a bucket without versions.
+        assert!(of(None, Some("null"), 1, 5).identity(false).is_none());
+        assert!(of(Some("W/\"1\""), Some("null"), 1, 5).identity(false).is_none());
+        assert!(of(Some("\"1\""), Some("null"), 0, 5).identity(false).is_some());
+        for tag in [None, Some("W/\"1\"")] {
+            for version in [None, Some("null")] {
+                let (one, later) = (of(tag, version, 1, 5), of(tag, version, 2, 5));
+                assert!(one.is_same(&one) && !one.is_same(&later), "{tag:?}, {version:?}");
+            }
+            assert!(of(tag, Some("v"), 1, 5).is_same(&of(tag, Some("v"), 2, 5)));
+        }
+        assert!(of(Some("\"1\""), None, 1, 5).is_same(&of(Some("\"1\""), None, 2, 5)));
     }
 }

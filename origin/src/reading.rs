@@ -36,11 +36,14 @@ pub struct Read {
 /// A shorter part is copied, so that it does not keep the memory of a whole GET.
 const SHARED_LEAST: usize = 64 << 10;
 
+/// A read of fewer bytes does not ask whether there is memory for them.
+const LARGE: usize = 1 << 30;
+
 /// Reads ranges within the object. `have` are the granules that are in memory already.
 pub async fn read(source: &Source<'_>, id: ObjectId, ranges: &[Range<u64>], have: HashMap<u64, Bytes>) -> Result<Read> {
     let cache = source.cache;
     let granule_bytes = cache.granule_bytes;
-    add(&cache.tally.bytes_asked, ranges.iter().map(|range| range.end - range.start).sum());
+    add(&cache.tally.bytes_asked, fitting(ranges)?);
     let mut pieces = pieces(ranges, granule_bytes);
     let (plans, mut missing) = plan(cache, id, &pieces, &have);
     let mut fetched = Fetched { granules: have, validated: false };
@@ -72,6 +75,17 @@ pub async fn read(source: &Source<'_>, id: ObjectId, ranges: &[Range<u64>], have
     }
     let parts = assembled(ranges, &pieces, granule_bytes)?;
     Ok(Read { parts, validated: fetched.validated })
+}
+
+/// The number of the bytes of ranges. An error if no memory has so many: the length of an object is what its origin
+/// says, and the lists of a read grow with it.
+fn fitting(ranges: &[Range<u64>]) -> Result<u64> {
+    let total = ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.end.saturating_sub(range.start)));
+    let has_room = |total| std::hint::black_box(Vec::<u8>::new()).try_reserve_exact(total).is_ok();
+    match usize::try_from(total) {
+        Ok(len) if len < LARGE || has_room(len) => Ok(total),
+        _ => Err(Fault::other(format!("{total} bytes by one call: this process has no memory for them; read fewer"))),
+    }
 }
 
 fn pieces(ranges: &[Range<u64>], granule_bytes: u64) -> Vec<Piece> {

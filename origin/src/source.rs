@@ -34,7 +34,7 @@ pub trait Gets: Debug + Send + Sync {
 /// Rule F5: reads the body of a GET, and refuses a body that is not exactly the requested range.
 pub async fn checked_body(cache: &Inner, path: &str, asked: &Range<u64>, mut answer: Answer) -> Result<Bytes> {
     let expected = asked.start..asked.end.min(answer.meta.size);
-    if answer.range != expected {
+    if answer.range != expected || expected.start > expected.end {
         let found = answer.range;
         return Err(Fault::other(format!(
             "the origin sends bytes {found:?} of {path:?}, and {expected:?} were asked for"

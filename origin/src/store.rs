@@ -405,7 +405,14 @@ impl Store {
             Err(fault) if fault.kind == Kind::Other => {
                 // The range may begin past the end of the object, which the caller reports. An object without a
                 // version is not cached: its origin may return whole objects only.
-                let object = self.head(path).await?;
+                let object = match self.head(path).await {
+                    // Nothing tells the version. An object without bytes has no range.
+                    Err(no_head) if may_be_of_head(&no_head) && may_be_of_range(&fault) => {
+                        return Err(Fault { kind: Kind::NotSupported, ..fault });
+                    }
+                    Err(no_head) if may_be_of_head(&no_head) => return Err(fault),
+                    asked => asked?,
+                };
                 let goes_on = object.meta.size <= range.start || object.id.is_none();
                 return if goes_on { Ok((object, HashMap::new())) } else { Err(fault) };
             }

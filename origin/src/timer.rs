@@ -89,7 +89,9 @@ impl Drop for Timer {
     fn drop(&mut self) {
         locked(&self.shared.state).ends = true;
         self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take() {
+        // A waker may have been the last owner. Then this is the thread itself.
+        let thread = self.thread.take().filter(|thread| thread.thread().id() != thread::current().id());
+        if let Some(thread) = thread {
             let _panicked = thread.join();
         }
     }
@@ -249,6 +251,30 @@ mod tests {
     impl Wake for Woken {
         fn wake(self: Arc<Self>) {
             self.0.send(()).unwrap();
+        }
+    }
+
+    /// A task with the last owner of the timer.
+    struct Last(Mutex<Option<Timer>>, mpsc::Sender<bool>);
+
+    impl Wake for Last {
+        fn wake(self: Arc<Self>) {
+            let timer = locked(&self.0).take();
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(timer)));
+            self.1.send(dropped.is_ok()).unwrap();
+        }
+    }
+
+    /// Seen to fail when the thread joined itself: glibc refuses that, and other C libraries wait for ever.
+    #[test]
+    fn a_waker_may_be_the_last_owner_of_the_timer() {
+        let timer = Timer::start().unwrap();
+        let mut delay = timer.after(Duration::from_millis(200));
+        let (sender, dropped) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Last(Mutex::new(Some(timer)), sender)));
+        // On a machine that is too slow the delay has ended.
+        if Pin::new(&mut delay).poll(&mut Context::from_waker(&waker)).is_pending() {
+            assert_eq!(dropped.recv_timeout(Duration::from_secs(600)), Ok(true));
         }
     }
 

@@ -202,3 +202,35 @@ fn a_granule_that_waits_does_not_keep_the_memory_of_its_get() {
     let found = inner.flights.begin(id(1));
     assert!(matches!(found, crate::flights::Begun::Have(bytes) if bytes == vec![7; GRANULE]));
 }
+
+/// More calls than slots: the drive answers other calls, and these come too late. Seen to fail when each of them counted
+/// as a failure: the drive was left out.
+#[test]
+fn a_drive_that_answers_other_calls_is_not_left_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = cache(dir.path(), Duration::from_secs(1));
+    fill(&cache, 0..4);
+    let inner = cache.here().unwrap();
+    let drive = &inner.drives[0];
+    let slots: Vec<_> = std::iter::from_fn(|| drive.bounded.try_slot()).collect();
+    let late = |answers: bool| {
+        let mut calls: Vec<_> =
+            (0..3 * FAILURES_MOST).map(|_| Box::pin(gathered(inner, drive, plan(inner, 0..4)))).collect();
+        block_on(async {
+            for call in &mut calls {
+                assert!(futures_util::poll!(call).is_pending());
+            }
+        });
+        if answers {
+            drive.went_well();
+        }
+        for (right, lost) in block_on(futures_util::future::join_all(calls)) {
+            assert_eq!((right.len(), lost.len()), (0, 4));
+        }
+    };
+    late(true);
+    assert!(!drive.is_dead(), "{:?}", cache.notices());
+    late(false);
+    assert!(drive.is_dead());
+    drop(slots);
+}

@@ -239,6 +239,36 @@ async fn an_origin_without_heads_is_asked_by_gets() {
     assert!(rig.store.head(&Path::from("a")).await.is_err());
 }
 
+/// No GET of a range, and no head, has the version of an empty object. So it is not cached. Seen to fail with the error
+/// of the head.
+#[tokio::test]
+async fn an_empty_object_of_an_origin_without_heads_passes() {
+    let rig = Rig::new();
+    let no_heads = || Error::Generic { store: "HTTP", source: "status code: 405 Method Not Allowed".into() };
+    rig.scripted.script(move |ask| if ask.head { Act::Fail(no_heads()) } else { Act::Pass });
+    rig.behind("a", random(LEN, 1)).await;
+    rig.ranges("a", &wanted()).await.unwrap();
+    rig.cache.flush();
+    // Another program empties one object, and puts another one.
+    for path in ["a", "b"] {
+        rig.behind(path, Vec::new()).await;
+        let path = Path::from(path);
+        for _ in 0..2 {
+            let none_match = GetOptions { if_none_match: Some("other".into()), ..Default::default() };
+            for options in [GetOptions::default(), none_match] {
+                assert_eq!(rig.store.get_opts(&path, options).await.unwrap().bytes().await.unwrap(), "");
+            }
+            let error = rig.store.get_range(&path, 5..6).await.unwrap_err();
+            assert!(!error.to_string().contains("405"), "{error}");
+        }
+    }
+    // The error of a GET is the answer, and not that of the head after it.
+    let broken = || Error::Generic { store: "HTTP", source: "status 503".into() };
+    rig.scripted.script(move |ask| Act::Fail(if ask.head { no_heads() } else { broken() }));
+    let error = rig.ranges("c", &wanted()).await.unwrap_err();
+    assert!(error.to_string().contains("503"), "{error}");
+}
+
 /// The times of the origin have fractions of seconds, and those of its answers do not.
 #[tokio::test]
 async fn conditions_of_time_that_are_never_met_are_left_out() {

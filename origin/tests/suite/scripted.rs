@@ -56,6 +56,8 @@ pub enum Act {
     Whole,
     /// The answer is about an object of this length.
     Size(u64),
+    /// The answer is about an object of this length, which ends before the bytes of the answer.
+    Ended(u64),
     /// The answer has this time.
     Modified(DateTime<Utc>),
     /// Another put comes first.
@@ -198,6 +200,13 @@ fn with_body(mut got: GetResult, bytes: Vec<u8>) -> GetResult {
     got
 }
 
+/// An answer about an object of another length. `ends`: its range ends there, too.
+fn of_size(mut got: GetResult, size: u64, ends: bool) -> GetResult {
+    let end = if ends { size } else { got.range.end };
+    (got.meta.size, got.range) = (size, got.range.start..end);
+    got
+}
+
 /// The reason for which an act refuses the conditions of a GET.
 fn refusal(act: &Act, options: &GetOptions) -> Option<&'static str> {
     let has_quotes = options.if_match.as_ref().is_some_and(|e_tag| e_tag.starts_with('"'));
@@ -275,10 +284,8 @@ impl ObjectStore for Scripted {
                 got.payload = GetResultPayload::Stream(stream::iter([Ok(begun), Err(error)]).boxed());
                 got
             }
-            Act::Size(size) => {
-                got.meta.size = size;
-                got
-            }
+            Act::Size(size) => of_size(got, size, false),
+            Act::Ended(size) => of_size(got, size, true),
             Act::Modified(time) => {
                 (got.meta.e_tag, got.meta.last_modified) = (None, time);
                 got

@@ -206,6 +206,23 @@ async fn an_origin_that_fails_gets_no_more_gets_than_without_a_cache() {
     assert_eq!(rig.scripted.counts().0 - before, CALLS);
 }
 
+/// The GET of another call stalls. A call with a failed GET of its own does not wait for it, and sends no other. Seen to
+/// fail when the call waited, and then fetched the other granule, too.
+#[tokio::test]
+async fn a_call_that_has_failed_waits_for_no_other() {
+    let rig = Rig::immutable();
+    rig.behind("a", random(LEN, 1)).await;
+    rig.ranges("a", &[0..5]).await.unwrap();
+    let before = rig.scripted.counts().0;
+    rig.scripted.script(move |ask| if ask.nth == before { Act::Stall } else { Act::Fail(refused()) });
+    let far = [20 * GRANULE..21 * GRANULE];
+    let mut stalled = Box::pin(rig.ranges("a", &far));
+    assert!(futures_util::poll!(&mut stalled).is_pending());
+    let error = rig.ranges("a", &[10 * GRANULE..11 * GRANULE, far[0].clone()]).await.unwrap_err();
+    assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
+    assert_eq!(rig.scripted.counts().0 - before, 2);
+}
+
 /// Another process has the right to append, so nothing is written. Answers do not wait for that, and fetched granules
 /// are found in memory.
 #[tokio::test]
