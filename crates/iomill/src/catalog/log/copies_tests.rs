@@ -266,6 +266,24 @@ fn a_rotten_header_of_a_segment_without_groups_is_mended() {
     assert!(ends > 0, "no crash struck between the two groups");
 }
 
+/// A crash in an opening may leave a segment that was made ahead on one drive. It has no groups, so its header may rot.
+#[test]
+fn a_rotten_segment_that_was_made_ahead_is_removed() {
+    for rotten in [0, 1] {
+        let mut log = prepared(2);
+        let (mut writer, ..) = log.open().unwrap();
+        log.append_large(&mut writer, 4, 30).unwrap();
+        drop(writer);
+        flip(&log, rotten, &segment_path(2), 20);
+        assert_eq!(log.read().unwrap().1, [1, 2, 3, 4]);
+        log.world.put(1 - rotten, &segment_path(2), None);
+        assert_eq!(log.read().unwrap().1, [1, 2, 3, 4]);
+        assert_eq!(log.open().unwrap().2, [1, 2, 3, 4]);
+        assert_eq!(log.world.read(rotten, &segment_path(2)), None);
+        assert_eq!(log.labels.voters, [0, 1], "{:?}", log.labels.notices);
+    }
+}
+
 /// In the only copy a bad group is rot if a later group names it as durable, and else a tail.
 #[test]
 fn rot_in_the_only_copy_is_an_error_and_a_tail_is_not() {

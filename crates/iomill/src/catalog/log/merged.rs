@@ -396,14 +396,19 @@ impl Merged {
         for at in 0..self.copies.len() {
             let segments = self.copies[at].files.segments.clone();
             for number in segments.into_iter().filter(|number| *number >= end.position.segment) {
-                self.refuse_without(number)?;
+                let path = segment_path(number);
+                // The log continues only in segments that all copies have (C46). A crash may leave one that was made
+                // ahead, or removed, on one drive.
+                if !self.copies.iter().any(|copy| copy.has_no(&path)) {
+                    self.refuse_without(number)?;
+                }
                 let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
                 if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
                     let why = format!(
                         "the log ends after group {}, and group {durable} was durable: no copy has the groups between them",
                         end.sequence
                     );
-                    let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
+                    let path = full_path(&*self.copies[at].voter.fs, &path);
                     return Ok(Some((durable, Error::corrupt(path, why))));
                 }
             }
