@@ -164,13 +164,21 @@ impl Merged {
     /// Lists the copies. At least one voter is given.
     pub fn list(voters: &[Voter], array: Id, writes: bool) -> Result<Merged> {
         let mut copies = Vec::new();
+        let mut unlisted = None;
         for voter in voters {
             // A copy that cannot be listed shows nothing. Others may have all.
             let (files, is_listed) = match LogFiles::list(&*voter.fs) {
-                Err(Error::Io { source, .. }) if is_media_error(&source) => (LogFiles::default(), false),
+                Err(error) if matches!(&error, Error::Io { source, .. } if is_media_error(source)) => {
+                    unlisted = Some(error);
+                    (LogFiles::default(), false)
+                }
                 files => (files?, true),
             };
             copies.push(Copy { voter: voter.clone(), files, open: None, lacks: false, is_listed });
+        }
+        // Without any list the log would begin before all checkpoints.
+        if let Some(error) = unlisted.filter(|_| copies.iter().all(|copy| !copy.is_listed)) {
+            return Err(error);
         }
         Ok(Merged { array, writes, copies, preferred: 0, chain: Vec::new(), checkpoint: None })
     }
@@ -232,10 +240,14 @@ impl Merged {
         let mut numbers: Vec<u64> = self.copies.iter().flat_map(|copy| copy.files.checkpoints.clone()).collect();
         numbers.sort_unstable();
         numbers.dedup();
+        let newest = numbers.last().copied();
         for number in numbers.into_iter().rev() {
             replay.reset();
             if let Some((start, last, opening)) = self.read_checkpoint(number, replay)? {
-                return self.read_log(start, last, opening, Some(number), replay);
+                let damaged = newest.filter(|newest| *newest != number);
+                self.refuse_unless_began(start.segment, damaged)?;
+                let end = self.read_log(start, last, opening, Some(number), replay)?;
+                return self.refuse_before(damaged, end);
             }
             self.copies.iter_mut().for_each(|copy| copy.lacks |= copy.files.checkpoints.contains(&number));
         }
@@ -243,7 +255,34 @@ impl Merged {
         self.checkpoint = None;
         let start = LogPosition { segment: 1, offset: BLOCK_BYTES };
         let none = OpeningId { number: 0, id: Id([0; 16]) };
-        self.read_log(start, Last { sequence: 0, checksum: 0 }, none, None, replay)
+        self.refuse_unless_began(start.segment, newest)?;
+        let end = self.read_log(start, Last { sequence: 0, checksum: 0 }, none, None, replay)?;
+        self.refuse_before(newest, end)
+    }
+
+    /// A damaged checkpoint is named as such if the log that it replaced is gone.
+    fn refuse_unless_began(&mut self, segment: u64, damaged: Option<u64>) -> Result<()> {
+        match damaged {
+            Some(number) if self.segment_header(segment)?.is_none() => Err(self.lost_checkpoint(number)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The group in the name of a checkpoint was durable. So a log that ends before it is not the one that the damaged
+    /// checkpoint continued: groups are lost, or an imported catalog had replaced it.
+    fn refuse_before(&self, damaged: Option<u64>, end: LogEnd) -> Result<LogEnd> {
+        match damaged {
+            Some(number) if end.sequence < number => Err(self.lost_checkpoint(number)),
+            _ => Ok(end),
+        }
+    }
+
+    fn lost_checkpoint(&self, number: u64) -> Error {
+        let path = checkpoint_path(number);
+        let holder = self.copies.iter().find(|copy| copy.files.checkpoints.contains(&number));
+        let path = holder.map_or_else(|| path.clone().into(), |copy| full_path(&*copy.voter.fs, &path));
+        let why = "the checkpoint is damaged or unreadable, no other drive has it, and no older one leads to it";
+        Error::corrupt(path, why)
     }
 
     /// Reads a checkpoint. `None` if no copy has all of it.
