@@ -213,6 +213,15 @@ impl<'a> Machine<'a> {
         read_files(std::slice::from_ref(voter), ARRAY).map(|(files, _)| view(&files)).map_err(|error| error.to_string())
     }
 
+    /// Makes a hole of the space that is set aside on a drive.
+    pub fn punch_reserve(&self, drive: usize) {
+        let fs = Arc::clone(&self.attach(false).unwrap()[drive].fs);
+        let file = fs.open("log/reserve", Access::WRITE).unwrap();
+        fs.punch(file, 0, fs.len(file).unwrap()).unwrap();
+        fs.sync_data(file).unwrap();
+        fs.close(file);
+    }
+
     pub fn array(&self) -> Id {
         ARRAY
     }

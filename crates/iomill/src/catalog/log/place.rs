@@ -89,7 +89,9 @@ pub fn fill_reserve(fs: &Arc<dyn DriveFs>, bytes: u64) -> Result<()> {
         result => result,
     };
     let file = file.map_err(failed("open", &**fs, RESERVE))?;
-    if fs.len(file.handle()).map_err(failed("stat", &**fs, RESERVE))? < bytes {
+    let has = || Ok(fs.len(file.handle())?.min(fs.allocated(file.handle())?));
+    // A copy of the file may have its length, and no space.
+    if has().map_err(failed("stat", &**fs, RESERVE))? < bytes {
         fs.allocate(file.handle(), 0, bytes).map_err(failed("allocate", &**fs, RESERVE))?;
     }
     Ok(())
