@@ -122,7 +122,7 @@ impl Copy {
     fn file(&mut self, path: &str, array: Id, writes: bool) -> Result<Option<&mut LogFile>> {
         if self.open.as_ref().is_none_or(|(known, _)| known != path) {
             let file = LogFile::open(&self.voter.fs, path, Access::READ, writes)?;
-            self.open = Some((path.to_owned(), file.filter(|file| file.header.array == array)));
+            self.open = Some((path.to_owned(), file.filter(|file| file.is_of(array))));
         }
         Ok(self.open.as_mut().and_then(|(_, file)| file.as_mut()))
     }
@@ -375,16 +375,15 @@ impl Merged {
 
     /// A copy that has the group behind `last` at a place. `Err` if none has it.
     fn find(&mut self, path: &str, offset: u64, last: Last) -> Result<Result<usize, NoneHas>> {
-        let mut none = NoneHas { is_read: false, error: None };
+        let mut none = NoneHas { is_read: false, is_doubtful: false, error: None };
         let count = self.copies.len();
         for turn in 0..count {
             let at = (self.preferred + turn) % count;
             let Some(file) = self.copies[at].file(path, self.array, self.writes)? else {
-                if self.copies[at].has_no(path) {
-                    none.is_read = true;
-                } else {
+                // A copy that has lost the file says nothing (C54).
+                if !self.copies[at].has_no(path) {
                     let what = full_path(&*self.copies[at].voter.fs, path);
-                    let why = "its header is damaged or unreadable, and no other drive has a copy of the file";
+                    let why = "its header is damaged or unreadable, and no other copy shows whether the log ends there";
                     none.error = Some(Error::corrupt(what, why).advise("try again, then check the array"));
                 }
                 continue;
@@ -398,7 +397,11 @@ impl Merged {
                     self.preferred = at;
                     return Ok(Ok(at));
                 }
-                Ok(_) | Err(Missing::Nothing) => none.is_read = true,
+                Ok(_) | Err(Missing::Nothing) => {
+                    let is_unwritten = file.is_unwritten(offset);
+                    none.is_read |= is_unwritten;
+                    none.is_doubtful |= !is_unwritten;
+                }
                 Err(Missing::Unreadable(error)) => {
                     let what = full_path(&*self.copies[at].voter.fs, path);
                     none.error = Some(Error::Io { action: "read", path: what, offset: Some(offset), source: error });
@@ -406,6 +409,17 @@ impl Merged {
             }
         }
         Ok(Err(none))
+    }
+
+    /// Whether any copy has all bytes of a segment.
+    pub fn has_whole(&mut self, number: u64) -> Result<bool> {
+        let path = segment_path(number);
+        for copy in &mut self.copies {
+            if copy.file(&path, self.array, self.writes)?.is_some_and(|file| !file.is_cut()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The header of a segment, from any copy that has it.
@@ -474,8 +488,10 @@ impl Merged {
 /// No copy has a group.
 #[derive(Debug)]
 struct NoneHas {
-    /// Whether the place could be read on any copy.
+    /// Whether a copy shows that nothing was written there.
     is_read: bool,
+    /// Whether a copy has something else there: what a crash has torn, or what rot has left of a group.
+    is_doubtful: bool,
     error: Option<Error>,
 }
 
@@ -483,10 +499,25 @@ impl NoneHas {
     /// What could not be read on any copy may be acknowledged, so the log does not end there.
     fn refuse_unless_read(self) -> Result<()> {
         match self.error {
+            Some(error) if !self.is_read && self.is_doubtful => Err(doubtful(error)),
             Some(error) if !self.is_read => Err(error),
             _ => Ok(()),
         }
     }
+}
+
+/// The error of a place that one copy cannot read, and at which another has no valid group.
+fn doubtful(error: Error) -> Error {
+    let (path, why) = match error {
+        Error::Corrupt { path, why, .. } => (path, why),
+        Error::Io { path, source, .. } => {
+            (path, format!("the last group may be in it ({source}), and another copy has a damaged one"))
+        }
+        other => return other,
+    };
+    let advice = "try again. If that does not help, move the directory `iomill/log` of this drive away, and check and repair the \
+                  array: that may lose the last changes";
+    Error::corrupt(path, why).advise(advice)
 }
 
 /// The result of visiting a group.
