@@ -33,6 +33,11 @@ pub struct Counts {
     pub checkpoints: u64,
     pub readers: u64,
     pub overtaken: u64,
+    /// Files of the log that were lost or cut.
+    pub lost: u64,
+    /// Openings with an accident in them, before the last one.
+    pub tries: u64,
+    pub failed_tries: u64,
 }
 
 pub struct Machine<'a> {

@@ -63,6 +63,7 @@ fn what_is_acknowledged_outlives_all_accidents() {
             counts.crashes > 20 && counts.rotten > 20 && counts.left_behind > 20 && counts.overtaken > 5,
             "{counts:?}"
         );
+        assert!(counts.lost > 20 && counts.tries > 100 && counts.failed_tries > 20, "{counts:?}");
         assert!(counts.failed_openings > 5 && counts.checkpoints > 20 && counts.refused > 5, "{counts:?}");
     }
 }
