@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use iomill::Error;
 use iomill::catalog::journal::Journal;
-use iomill_sim::{Death, Fault, Injection, Kind, Rates};
+use iomill_sim::{Death, Fault, Faults, Injection, Kind, Rates};
 
 use super::machine::Machine;
 use super::model::{Step, View, apply, name_of, view};
@@ -27,7 +27,7 @@ fn plan(machine: &Machine<'_>, rng: &mut Rng) -> bool {
     let drive = rng.usize(0..machine.drives);
     let skip = rng.u64(0..200);
     let now = machine.world.effects();
-    let kind = rng.u8(0..11);
+    let kind = rng.u8(0..12);
     machine.world.faults(|faults| match kind {
         0..4 => faults.crash_at_effect = Some(now + rng.u64(1..600)),
         4 => faults.rates = Rates { catalog_error: rng.u16(1..15), ..Rates::default() },
@@ -41,9 +41,20 @@ fn plan(machine: &Machine<'_>, rng: &mut Rng) -> bool {
             let kind = if rng.bool() { Kind::Write } else { Kind::Sync };
             faults.inject(Injection::new(kind, Fault::Errno(libc::EIO)).path(path).skip(skip / 2).times(rng.u64(1..4)));
         }
+        8 => fail_some(faults, machine.drives, rng),
         _ => {}
     });
-    kind > 7
+    kind > 8
+}
+
+/// One kind of operation on the log fails a few times, as by a cable that is loose.
+fn fail_some(faults: &mut Faults, drives: usize, rng: &mut Rng) {
+    for _ in 0..rng.usize(1..3) {
+        let kind = [Kind::Read, Kind::Read, Kind::Read, Kind::Open, Kind::List][rng.usize(0..5)];
+        let path = if rng.bool() { ".segment" } else { "log" };
+        let failed = Injection::new(kind, Fault::Errno(libc::EIO)).path(path).drive(rng.usize(0..drives));
+        faults.inject(failed.skip(rng.u64(0..40)).times(rng.u64(1..5)));
+    }
 }
 
 /// Opens, makes changes, and ends somehow. Then looks at the remaining files.
@@ -204,7 +215,8 @@ fn overtake(machine: &mut Machine<'_>, rng: &mut Rng, journal: &Journal) {
     }
 }
 
-/// The remaining files are one of the allowed states, for readers and for writers, also with rot in all copies but one.
+/// The remaining files are one of the allowed states, for readers and for writers, also with damage to all copies but
+/// one, and after openings that failed or crashed.
 fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
     let voters = machine.voters().unwrap();
     let rots = rng.u8(0..3) == 0;
@@ -214,9 +226,14 @@ fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
         let good = voters[rng.usize(0..voters.len())].drive;
         for voter in voters.iter().filter(|voter| voter.drive != good) {
             for _ in 0..rng.usize(1..4) {
-                rot(machine, rng, voter.drive, good);
+                damage(machine, rng, voter.drive, good);
             }
         }
+    }
+    // Rot is not looked for after a clean close. If the good copy failed next, it would matter.
+    machine.compares_all = rots;
+    for _ in 0..rng.usize(0..8).saturating_sub(4) {
+        try_to_open(machine, rng);
     }
     let found = machine.read().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
     assert!(
@@ -225,8 +242,6 @@ fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
         machine.allowed,
         machine.world.trace_tail()
     );
-    // Rot is not looked for after a clean close. If the good copy failed next, it would matter.
-    machine.compares_all = rots;
     let journal = machine.open().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
     assert_eq!(view(&journal.files()), found);
     if rng.u8(0..4) == 0 {
@@ -259,6 +274,66 @@ fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
     machine.world.kill_process();
 }
 
+/// An opening with an accident in it: the machine crashes, a drive is full, or operations fail. Nothing is lost by it.
+fn try_to_open(machine: &mut Machine<'_>, rng: &mut Rng) {
+    machine.counts.tries += 1;
+    let drives = machine.drives;
+    let now = machine.world.effects();
+    let kind = rng.u8(0..7);
+    machine.world.faults(|faults| match kind {
+        0..3 => faults.crash_at_effect = Some(now + rng.u64(1..60)),
+        3 => faults.rates = Rates { catalog_error: rng.u16(1..50), ..Rates::default() },
+        4..6 => fail_some(faults, drives, rng),
+        _ => {}
+    });
+    if kind == 6 {
+        let drive = rng.usize(0..drives);
+        let used = machine.world.used_bytes(drive);
+        machine.world.set_capacity(drive, Some(used + rng.u64(0..4) * 4096));
+    }
+    match machine.open() {
+        Ok(journal) => {
+            let seen = view(&journal.files());
+            assert!(machine.allowed.contains(&seen), "{seen:?}\n{}", machine.world.trace_tail());
+            machine.is(seen);
+        }
+        Err(_) => machine.counts.failed_tries += 1,
+    }
+    machine.is_closed = false;
+    if rng.bool() && !machine.world.crashed() {
+        machine.world.kill_process();
+    } else {
+        machine.world.crash();
+    }
+    machine.world.faults(|faults| faults.clear());
+    for drive in 0..drives {
+        machine.world.set_capacity(drive, None);
+    }
+    if machine.world.crashed() {
+        machine.world.reboot();
+    }
+    let read = machine.read().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
+    assert!(machine.allowed.contains(&read), "{read:?}\n{}", machine.world.trace_tail());
+}
+
+/// Damages a copy of the log that is not the good one: rot, a lost file, a cut file, or a lost directory.
+fn damage(machine: &mut Machine<'_>, rng: &mut Rng, drive: usize, good: usize) {
+    let files = machine.world.files(drive).into_iter().filter(|path| path.starts_with("log/"));
+    let files: Vec<String> = files.collect();
+    let Some(path) = files.get(rng.usize(0..files.len().max(1))) else { return };
+    match rng.u8(0..10) {
+        0 => machine.world.remove(drive, path).unwrap(),
+        1 => {
+            let len = machine.world.read(drive, path).unwrap().len() as u64;
+            // The header of a segment that was made ahead stays (see `rot`).
+            machine.world.cut(drive, path, rng.u64(len.min(4096)..len.max(4097))).unwrap();
+        }
+        2 => files.iter().for_each(|path| machine.world.remove(drive, path).unwrap()),
+        _ => return drop(rot(machine, rng, drive, good)),
+    }
+    machine.counts.lost += 1;
+}
+
 fn checkpoints(machine: &Machine<'_>) -> u64 {
     machine.world.files(0).iter().filter(|path| path.ends_with(".checkpoint")).count() as u64
 }
@@ -274,8 +349,8 @@ fn rot(machine: &mut Machine<'_>, rng: &mut Rng, drive: usize, good: usize) -> O
     // Most of a segment is empty.
     let until = content.iter().rposition(|byte| *byte != 0).map_or(1, |last| last as u64 + 1);
     if path.ends_with(".segment") && until <= 4096 {
-        // It was made ahead. After a crash it may be on one drive only, and then a rotten header makes the log
-        // unreadable. That is refused, and nothing is lost.
+        // It was made ahead. An opening may remove it from all copies and leave all but one behind, and a crash may bring
+        // it back on that one. Then a rotten header makes the log unreadable. That is refused, and nothing is lost.
         return None;
     }
     let (offset, bytes) = (rng.u64(0..until), rng.usize(1..6000));

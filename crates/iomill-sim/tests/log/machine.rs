@@ -33,6 +33,11 @@ pub struct Counts {
     pub checkpoints: u64,
     pub readers: u64,
     pub overtaken: u64,
+    /// Files of the log that were lost or cut.
+    pub lost: u64,
+    /// Openings with an accident in them, before the last one.
+    pub tries: u64,
+    pub failed_tries: u64,
 }
 
 pub struct Machine<'a> {
@@ -211,6 +216,15 @@ impl<'a> Machine<'a> {
     /// The files that a reader sees in one copy alone.
     pub fn read_alone(&self, voter: &Voter) -> Result<View, Refused> {
         read_files(std::slice::from_ref(voter), ARRAY).map(|(files, _)| view(&files)).map_err(|error| error.to_string())
+    }
+
+    /// Makes a hole of the space that is set aside on a drive.
+    pub fn punch_reserve(&self, drive: usize) {
+        let fs = Arc::clone(&self.attach(false).unwrap()[drive].fs);
+        let file = fs.open("log/reserve", Access::WRITE).unwrap();
+        fs.punch(file, 0, fs.len(file).unwrap()).unwrap();
+        fs.sync_data(file).unwrap();
+        fs.close(file);
     }
 
     pub fn array(&self) -> Id {

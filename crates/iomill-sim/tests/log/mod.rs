@@ -63,6 +63,7 @@ fn what_is_acknowledged_outlives_all_accidents() {
             counts.crashes > 20 && counts.rotten > 20 && counts.left_behind > 20 && counts.overtaken > 5,
             "{counts:?}"
         );
+        assert!(counts.lost > 20 && counts.tries > 100 && counts.failed_tries > 20, "{counts:?}");
         assert!(counts.failed_openings > 5 && counts.checkpoints > 20 && counts.refused > 5, "{counts:?}");
     }
 }
@@ -106,6 +107,27 @@ fn opening_with_failed_reads(reads: [u64; 2], times: u64) -> usize {
     let journal = machine.open().unwrap_or_else(|error| panic!("{context}: {error}"));
     assert_eq!(view(&journal.files()), read, "{context}");
     left
+}
+
+/// A copied drive may have the length of the reserve, and no space for it. It has space again after an opening (C30).
+#[test]
+fn a_reserve_without_space_is_filled_again() {
+    let mut counts = Counts::default();
+    let mut machine = Machine::new(World::new(1).with_drives(2, DriveModel::default()), 2, &mut counts);
+    let change = |machine: &mut Machine<'_>, name| {
+        let journal = machine.open().unwrap();
+        journal.commit(apply(&journal, &Step::Create(name)).unwrap()).unwrap();
+        drop(journal);
+        machine.world.kill_process();
+        (0..2).map(|drive| machine.world.used_bytes(drive)).collect::<Vec<_>>()
+    };
+    let before = change(&mut machine, 0);
+    let reserve = machine.world.read(1, "log/reserve").unwrap().len() as u64;
+    assert!(reserve > 0);
+    machine.punch_reserve(1);
+    assert_eq!(machine.world.used_bytes(1), before[1] - reserve);
+    assert_eq!(machine.world.read(1, "log/reserve").unwrap().len() as u64, reserve);
+    assert_eq!(change(&mut machine, 1), before);
 }
 
 #[test]

@@ -4,8 +4,8 @@
 //! log takes a text, too. Non-goals: the bytes of files.
 //!
 //! Rules of the import:
-//! 1. Labels of the next epoch leave one voter. If only all voters together have the whole log, it is first copied to
-//!    that voter. The next writer makes the other copies anew (C15).
+//! 1. Labels of the next epoch leave one voter. What all voters together have of the log is first copied to that voter.
+//!    The next writer makes the other copies anew (C15).
 //! 2. On that voter the new segment and the new checkpoint have higher numbers than all existing ones. The checkpoint
 //!    gets its name last. From then on it is the newest one, and earlier files of the log have no effect (C31). Before
 //!    that nothing has changed.
@@ -68,21 +68,21 @@ pub fn import(platform: &Arc<dyn Platform>, starts: &[PathBuf], text: &str) -> R
     Ok(imported.files.len())
 }
 
-/// The voter that keeps its copy: one that can be read, if there is one. Else it is brought up to what all voters have
-/// together (rule 1), unless they are no log together either. Then nothing is to be kept.
+/// The voter that keeps its copy: the one with the last group, brought up to what all voters have together (rule 1). If
+/// they are no log together, one that can be read alone. If there is none, nothing is to be kept.
 fn ruling_copy(opening: &Opening, array: Id) -> Result<Voter> {
     let voters = opening.voters();
-    let is_good = |voter: &&Voter| read_files(std::slice::from_ref(*voter), array).is_ok();
-    if let Some(good) = voters.iter().find(is_good) {
-        return Ok(good.clone());
-    }
     let none = || Error::drive(opening.drives()[0].path(), "its label names no voter");
-    let keeps = voters.first().cloned().ok_or_else(none)?;
+    let first = voters.first().ok_or_else(none)?;
     let mut merged = Merged::list(&voters, array, true)?;
     if let Ok(end) = merged.read(&mut Nothing) {
+        // A copy that can be read may have lost its last group.
+        let keeps = merged.preferred_voter().clone();
         bring_up(&mut merged, &end, &keeps, false)?;
+        return Ok(keeps);
     }
-    Ok(keeps)
+    let is_good = |voter: &&Voter| read_files(std::slice::from_ref(*voter), array).is_ok();
+    Ok(voters.iter().find(is_good).unwrap_or(first).clone())
 }
 
 /// The numbers of the catalog that a text replaces.
@@ -209,6 +209,78 @@ mod tests {
                 }
             }
             assert!(olds > 10 && news > 1, "{olds} {news}");
+        }
+    }
+
+    /// An import that was interrupted has changed nothing, even if a copy had lost the last change by rot.
+    #[test]
+    fn an_interrupted_import_keeps_what_only_one_copy_has() {
+        for rotten in 0..2 {
+            let (world, text) = prepared(2);
+            let catalog = Catalog::open(&world.platform(), &starts(), OpenMode::Writer).unwrap();
+            catalog.create_file("late", &spec()).unwrap();
+            world.crash(Loss::Power);
+            drop(catalog);
+            let path =
+                format!("{LOG}/{}", world.names(rotten, LOG).iter().find(|name| name.ends_with(".segment")).unwrap());
+            let mut segment = world.read(rotten, &path).unwrap();
+            let last = segment.iter().rposition(|byte| *byte != 0).unwrap();
+            segment[last] ^= 1;
+            world.put(rotten, &path, Some(&segment));
+            assert_eq!(names(&world), ["late", "old"]);
+            for at in 1.. {
+                let world = world.fork();
+                world.arm(|at| Fault::Crash { at }, at);
+                let imported = import(&world.platform(), &starts(), &text);
+                let struck = world.disarm();
+                world.crash(Loss::Power);
+                let found = names(&world);
+                assert!(found == ["new", "old"] || found == ["late", "old"], "{rotten}, operation {at}: {found:?}");
+                if !struck {
+                    assert_eq!(imported.unwrap(), 2);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// One operation fails, in the import or in the opening after it. No read that failed brings the old catalog back.
+    #[test]
+    fn no_failed_operation_takes_an_import_back() {
+        for (drives, done) in [(1, false), (1, true), (3, false)] {
+            for at in 1.. {
+                let (world, text) = prepared(drives);
+                world.arm(|at| Fault::Once { at, done }, at);
+                let imported = import(&world.platform(), &starts(), &text);
+                let struck = world.disarm();
+                let found = names(&world);
+                assert!(imported.is_err() || found == ["new", "old"], "operation {at}: {found:?}");
+                assert!(found == ["new", "old"] || found == ["old"], "operation {at}: {found:?}");
+                if !struck {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The error names the checkpoint, and not the log that it replaced.
+    #[test]
+    fn a_lost_checkpoint_is_named() {
+        let (world, text) = prepared(1);
+        import(&world.platform(), &starts(), &text).unwrap();
+        let name = world.names(0, LOG).into_iter().find(|name| name.ends_with(".checkpoint")).unwrap();
+        let path = format!("{LOG}/{name}");
+        let good = world.read(0, &path).unwrap();
+        for at in [20, 4096 + 66] {
+            let mut rotten = good.clone();
+            rotten[at] ^= 1;
+            world.put(0, &path, Some(&rotten));
+            let before = world.everything(0);
+            for mode in [OpenMode::Writer, OpenMode::Reader] {
+                let told = Catalog::open(&world.platform(), &starts(), mode).unwrap_err().to_string();
+                assert!(told.contains(&name) && told.contains("damaged"), "{told}");
+            }
+            assert!(world.everything(0) == before, "something was changed");
         }
     }
 

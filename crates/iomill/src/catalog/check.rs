@@ -10,7 +10,7 @@ use super::discovery::{self, FoundArray, FoundDrive};
 use super::journal::{read_files, read_log};
 use super::label::Signature;
 use super::log::merged::{LogEnd, Voter};
-use super::log::place::LogFiles;
+use super::log::place::{LogFile, LogFiles, segment_path};
 use super::log::record::{Extent, PAGE_BYTES};
 use super::open::{Opening, lock_array};
 use super::record::{Record, number_of_part, part_path, sums_path};
@@ -225,14 +225,11 @@ fn check_opened(opening: Opening, part_extent: PartExtent<'_>, watch: Watch<'_>,
     }
     check_copies(&opening, &end, report)?;
     check_leftovers(opening.drives(), &files, report)?;
+    let copies = opening.body().copies;
     let catalog = match opening.into_catalog() {
         Ok(catalog) => catalog,
         Err(error) => return report.log_fault(error),
     };
-    let repaired = catalog.is_writer();
-    for problem in report.problems[first..].iter_mut().filter(|problem| problem.advice == REPAIR_ADVICE) {
-        problem.repaired = repaired;
-    }
     if let Err(fault) = catalog.with_files(free_pages) {
         let found = problem(catalog.drives(), 0, SHARED, &fault.to_string(), Severity::Error);
         let advice = "copy the files that it names out, and remove all but one of them".to_owned();
@@ -240,7 +237,32 @@ fn check_opened(opening: Opening, part_extent: PartExtent<'_>, watch: Watch<'_>,
     }
     check_files(&catalog, part_extent, watch, report)?;
     report.given_back_bytes = catalog.give_everything_back();
-    catalog.close()
+    let closed = catalog.close();
+    if catalog.is_writer() {
+        note_repaired(&catalog, copies, first, report);
+    }
+    closed
+}
+
+/// Notes that the opening has corrected the problems from the `first` on that it can correct. It has not for a copy of
+/// the log that it has left behind.
+fn note_repaired(catalog: &Catalog, copies: u16, first: usize, report: &mut Report) {
+    let voters = catalog.voters();
+    let drives = catalog.drives();
+    let left: Vec<usize> = (0..copies).filter(|index| !voters.contains(index)).map(usize::from).collect();
+    let logs: Vec<PathBuf> = left.iter().map(|drive| full_path(&*drives[*drive].fs, LOG)).collect();
+    for problem in report.problems[first..].iter_mut().filter(|problem| problem.advice == REPAIR_ADVICE) {
+        problem.repaired = !logs.iter().any(|log| problem.path.starts_with(log));
+    }
+    if !left.is_empty() {
+        report.notices.extend(catalog.notices().all());
+    }
+    for (drive, log) in left.into_iter().zip(logs) {
+        if !report.problems.iter().any(|problem| problem.path == log && !problem.repaired) {
+            let what = "the copy of the log could not be completed, and was left behind";
+            report.problems.push(repairable(drives, drive, LOG, what, Severity::Warning));
+        }
+    }
 }
 
 /// Checks all files, a few at a time: a million records need half a gigabyte.
@@ -278,7 +300,11 @@ fn check_copies(opening: &Opening, end: &LogEnd, report: &mut Report) -> Result<
 /// The problems of one copy of the log, read alone.
 fn fault_of_copy(voter: &Voter, array: &super::Id, end: &LogEnd) -> Result<Option<String>> {
     match read_files(std::slice::from_ref(voter), *array) {
-        Ok((_, own)) if own.sequence == end.sequence && own.checkpoint == end.checkpoint => Ok(None),
+        Ok((_, own)) if own.sequence == end.sequence && own.checkpoint == end.checkpoint => {
+            let last = LogFile::open(&voter.fs, &segment_path(end.position.segment), Access::READ, false)?;
+            let is_cut = last.is_some_and(|file| file.is_cut());
+            Ok(is_cut.then(|| "the last segment of this copy of the log is shorter than at its making".to_owned()))
+        }
         Ok((_, own)) if own.sequence == end.sequence => {
             Ok(Some("the newest checkpoint is missing or damaged in this copy of the log".to_owned()))
         }

@@ -101,12 +101,18 @@ impl Merged {
     /// The comparison with all bytes of the last segment. After a clean close each copy has all of them, because each
     /// fsync of a group was done on all copies.
     pub fn has_all(&self, end: &LogEnd, voter: &Voter) -> Result<bool> {
-        Ok(self.has_end(end, voter)? && self.is_equal(voter, end.position)?)
+        Ok(self.has_end(end, voter)? && !self.is_cut(voter, end.position)? && self.is_equal(voter, end.position)?)
+    }
+
+    /// Whether a copy of a segment is shorter than at its making (C52).
+    fn is_cut(&self, voter: &Voter, place: LogPosition) -> Result<bool> {
+        let file = LogFile::open(&voter.fs, &segment_path(place.segment), Access::READ, self.writes())?;
+        Ok(file.is_none_or(|file| file.is_cut()))
     }
 
     fn header(&self, voter: &Voter, path: &str) -> Result<Option<FileHeader>> {
         let file = LogFile::open(&voter.fs, path, Access::READ, self.writes())?;
-        Ok(file.map(|file| file.header).filter(|header| header.array == self.array()))
+        Ok(file.filter(|file| file.is_of(self.array())).map(|file| file.header))
     }
 
     /// Whether a copy has the same bytes of a segment as the one that was read, up to a place.

@@ -266,6 +266,24 @@ fn a_rotten_header_of_a_segment_without_groups_is_mended() {
     assert!(ends > 0, "no crash struck between the two groups");
 }
 
+/// A crash in an opening may leave a segment that was made ahead on one drive. It has no groups, so its header may rot.
+#[test]
+fn a_rotten_segment_that_was_made_ahead_is_removed() {
+    for rotten in [0, 1] {
+        let mut log = prepared(2);
+        let (mut writer, ..) = log.open().unwrap();
+        log.append_large(&mut writer, 4, 30).unwrap();
+        drop(writer);
+        flip(&log, rotten, &segment_path(2), 20);
+        assert_eq!(log.read().unwrap().1, [1, 2, 3, 4]);
+        log.world.put(1 - rotten, &segment_path(2), None);
+        assert_eq!(log.read().unwrap().1, [1, 2, 3, 4]);
+        assert_eq!(log.open().unwrap().2, [1, 2, 3, 4]);
+        assert_eq!(log.world.read(rotten, &segment_path(2)), None);
+        assert_eq!(log.labels.voters, [0, 1], "{:?}", log.labels.notices);
+    }
+}
+
 /// In the only copy a bad group is rot if a later group names it as durable, and else a tail.
 #[test]
 fn rot_in_the_only_copy_is_an_error_and_a_tail_is_not() {
@@ -305,6 +323,68 @@ fn a_damaged_copy_beside_an_unreadable_one_ends_no_log_early() {
     assert!(matches!(read, Err(Error::Corrupt { .. } | Error::Io { .. })), "{read:?}");
     log.world.inner().unreadable = None;
     assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+}
+
+/// A copy that has lost the file, or its end, does not say that a group is missing either.
+#[test]
+fn a_lost_copy_beside_an_unreadable_one_ends_no_log_early() {
+    let log = prepared(2);
+    let (last, bytes) = *groups(&log, 1).last().unwrap();
+    let good = log.world.read(0, &segment_path(1)).unwrap();
+    for left in [None, Some(last), Some(last + 100)] {
+        log.world.put(0, &segment_path(1), left.map(|left| &good[..left]));
+        assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+        log.world.inner().unreadable = Some((1, last as u64..(last + bytes) as u64));
+        let read = log.read();
+        assert!(matches!(read, Err(Error::Corrupt { .. } | Error::Io { .. })), "{left:?}: {read:?}");
+        log.world.inner().unreadable = None;
+    }
+}
+
+/// A rotten group is no empty place. So it is no proof that the log ends before a group that another copy cannot read.
+#[test]
+fn a_rotten_copy_beside_an_unreadable_one_ends_no_log_early() {
+    let log = prepared(2);
+    let (last, bytes) = *groups(&log, 1).last().unwrap();
+    // A bad sector past the end of the log is harmless.
+    log.world.inner().unreadable = Some((1, (last + bytes) as u64..u64::MAX));
+    assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+    log.world.inner().unreadable = Some((1, last as u64..(last + bytes) as u64));
+    assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+    flip(&log, 0, &segment_path(1), last + 20);
+    let read = log.read();
+    assert!(matches!(read, Err(Error::Corrupt { .. } | Error::Io { .. })), "{read:?}");
+    log.world.inner().unreadable = None;
+    assert_eq!(log.read().unwrap().1, [1, 2, 3]);
+}
+
+/// A cut segment of one copy is made anew. If no copy has the whole segment, it is not known what was lost.
+#[test]
+fn a_segment_that_was_cut_is_made_anew_from_a_whole_one() {
+    for (close, cut) in [(false, [true, false]), (true, [false, true]), (false, [true, true]), (true, [true, true])] {
+        let mut log = prepared(2);
+        let (mut writer, ..) = log.open().unwrap();
+        if close {
+            writer.close(&mut log.labels).unwrap();
+        }
+        drop(writer);
+        let (last, bytes) = *groups(&log, 0).last().unwrap();
+        let good = log.world.read(0, &segment_path(1)).unwrap();
+        for left in [last, last + bytes] {
+            let mut log = TestLog { world: log.world.fork(), labels: log.labels.clone(), drives: 2 };
+            for drive in (0..2).filter(|drive| cut[*drive]) {
+                log.world.put(drive, &segment_path(1), Some(&good[..left]));
+            }
+            let context = format!("{cut:?} cut to {left} bytes, closed {close}");
+            let (mut writer, _, numbers) = log.open().unwrap();
+            let appended = log.append(&mut writer, 4);
+            assert_eq!(appended.is_err(), cut == [true, true], "{context}");
+            if cut != [true, true] {
+                assert_eq!((numbers.as_slice(), writer.voters()), ([1, 2, 3].as_slice(), vec![0, 1]), "{context}");
+                log.assert_equal_copies(&context);
+            }
+        }
+    }
 }
 
 /// A drive that was away has an older epoch in its label, so it is no voter, whatever its log says.
@@ -427,5 +507,11 @@ fn a_lost_last_segment_is_no_end() {
         assert!(log.open().is_err());
         log.world.put_back(0, None, &good);
     }
+    // A valid segment of another number in its place is no end either.
+    let other = log.world.read(0, &segment_path(2)).unwrap();
+    log.world.put(0, &segment_path(3), Some(&other));
+    log.world.put(0, &segment_path(4), None);
+    assert!(log.read().is_err() && log.open().is_err());
+    log.world.put_back(0, None, &good);
     assert_eq!(log.read().unwrap().1, (0..number).collect::<Vec<u64>>());
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
-use super::place::{LogFile, LogFiles, Making, checkpoint_path, make_segment, segment_path};
-use crate::catalog::store::{LOG, failed, unlink_if_there};
+use super::place::{LogFile, LogFiles, Making, Missing, checkpoint_path, make_segment, path_of, segment_path};
+use crate::catalog::store::{LOG, failed, full_path, unlink_if_there};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
 use crate::sys::fsyncs::Since;
@@ -25,7 +25,10 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
     if !is_certain || !end.is_closed || !merged.has_all(end, voter)? {
         fs.make_dir(LOG).map_err(failed("create", &**fs, LOG))?;
         sync_dir(&**fs, "", since)?;
-        let mut mender = Mender { fs, target: None, visited: Vec::new(), found: None };
+        let has_whole = merged.has_whole(end.position.segment)?;
+        // If no copy is whole, it is not known what was cut off (C52).
+        let whole = Some(end.position.segment).filter(|_| has_whole);
+        let mut mender = Mender { fs, whole, target: None, visited: Vec::new(), found: None };
         if merged.read(&mut mender)? != *end {
             // A new file would lack groups (C54).
             let why = "the log could not be read a second time as it was read before";
@@ -58,12 +61,31 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
 fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let Some(place) = end.last_group else { return Ok(()) };
     let path = segment_path(place.segment);
-    let gone = || Error::corrupt(fs.root().join(&path), "its last group is gone").advise("start again");
-    let mut file = LogFile::open(fs, &path, Access::WRITE, true)?.ok_or_else(gone)?;
-    let bytes = file.group_and_bytes(place.offset).map_err(|_| gone())?.1.to_vec();
+    let mut file = open_mended(fs, &path, Access::WRITE)?;
+    let bytes = match file.group_and_bytes(place.offset) {
+        Ok((_, bytes)) => bytes.to_vec(),
+        Err(Missing::Unreadable(source)) => {
+            return Err(Error::Io {
+                action: "read",
+                path: full_path(&**fs, &path),
+                offset: Some(place.offset),
+                source,
+            });
+        }
+        Err(Missing::Nothing) => {
+            return Err(Error::corrupt(full_path(&**fs, &path), "its last group is damaged again"));
+        }
+    };
     let since = Since::now();
     file.write(&bytes, place.offset)?;
     file.into_file().sync_since(since)
+}
+
+/// Opens a segment of a copy that has just been completed.
+pub fn open_mended(fs: &Arc<dyn DriveFs>, path: &str, access: Access) -> Result<LogFile> {
+    let why =
+        "the copy was complete a moment ago, and now the segment is missing, or its header is damaged or unreadable";
+    LogFile::open(fs, path, access, true)?.ok_or_else(|| Error::corrupt(full_path(&**fs, path), why))
 }
 
 /// Removes a copy of the log that was left behind (C15). The kernel's pages of it may not be on the drive.
@@ -91,6 +113,8 @@ pub fn remove_others(fs: &dyn DriveFs, end: &LogEnd) -> Result<()> {
 /// Compares one copy with the visited groups, and writes those that differ.
 struct Mender<'a> {
     fs: &'a Arc<dyn DriveFs>,
+    /// A segment that another copy has whole.
+    whole: Option<u64>,
     target: Option<Target>,
     /// Numbers of the segments that have visited groups.
     visited: Vec<u64>,
@@ -127,13 +151,12 @@ impl Mender<'_> {
     }
 
     fn begin_target(&mut self, header: &FileHeader) -> Result<()> {
-        let path = match header.kind {
-            FileKind::Segment { .. } => segment_path(header.number),
-            FileKind::Checkpoint { .. } => checkpoint_path(header.number),
-        };
-        let existing = LogFile::open(self.fs, &path, Access::WRITE, true)?.filter(|file| file.header == *header);
+        let path = path_of(header);
+        let is_cut = |file: &LogFile| self.whole == Some(header.number) && file.is_cut();
+        let existing = LogFile::open(self.fs, &path, Access::WRITE, true)?;
+        let existing = existing.filter(|file| file.header == *header && !is_cut(file));
         if existing.is_none() {
-            self.note(|| format!("{path} was missing"));
+            self.note(|| format!("{path} was missing or damaged"));
         }
         let kind = match existing {
             Some(file) => TargetKind::Existing { file, is_changed: false, since: Since::now() },

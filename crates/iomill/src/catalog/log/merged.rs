@@ -122,7 +122,7 @@ impl Copy {
     fn file(&mut self, path: &str, array: Id, writes: bool) -> Result<Option<&mut LogFile>> {
         if self.open.as_ref().is_none_or(|(known, _)| known != path) {
             let file = LogFile::open(&self.voter.fs, path, Access::READ, writes)?;
-            self.open = Some((path.to_owned(), file.filter(|file| file.header.array == array)));
+            self.open = Some((path.to_owned(), file.filter(|file| file.is_of(array))));
         }
         Ok(self.open.as_mut().and_then(|(_, file)| file.as_mut()))
     }
@@ -164,13 +164,21 @@ impl Merged {
     /// Lists the copies. At least one voter is given.
     pub fn list(voters: &[Voter], array: Id, writes: bool) -> Result<Merged> {
         let mut copies = Vec::new();
+        let mut unlisted = None;
         for voter in voters {
             // A copy that cannot be listed shows nothing. Others may have all.
             let (files, is_listed) = match LogFiles::list(&*voter.fs) {
-                Err(Error::Io { source, .. }) if is_media_error(&source) => (LogFiles::default(), false),
+                Err(error) if matches!(&error, Error::Io { source, .. } if is_media_error(source)) => {
+                    unlisted = Some(error);
+                    (LogFiles::default(), false)
+                }
                 files => (files?, true),
             };
             copies.push(Copy { voter: voter.clone(), files, open: None, lacks: false, is_listed });
+        }
+        // Without any list the log would begin before all checkpoints.
+        if let Some(error) = unlisted.filter(|_| copies.iter().all(|copy| !copy.is_listed)) {
+            return Err(error);
         }
         Ok(Merged { array, writes, copies, preferred: 0, chain: Vec::new(), checkpoint: None })
     }
@@ -232,10 +240,14 @@ impl Merged {
         let mut numbers: Vec<u64> = self.copies.iter().flat_map(|copy| copy.files.checkpoints.clone()).collect();
         numbers.sort_unstable();
         numbers.dedup();
+        let newest = numbers.last().copied();
         for number in numbers.into_iter().rev() {
             replay.reset();
             if let Some((start, last, opening)) = self.read_checkpoint(number, replay)? {
-                return self.read_log(start, last, opening, Some(number), replay);
+                let damaged = newest.filter(|newest| *newest != number);
+                self.refuse_unless_began(start.segment, damaged)?;
+                let end = self.read_log(start, last, opening, Some(number), replay)?;
+                return self.refuse_before(damaged, end);
             }
             self.copies.iter_mut().for_each(|copy| copy.lacks |= copy.files.checkpoints.contains(&number));
         }
@@ -243,7 +255,34 @@ impl Merged {
         self.checkpoint = None;
         let start = LogPosition { segment: 1, offset: BLOCK_BYTES };
         let none = OpeningId { number: 0, id: Id([0; 16]) };
-        self.read_log(start, Last { sequence: 0, checksum: 0 }, none, None, replay)
+        self.refuse_unless_began(start.segment, newest)?;
+        let end = self.read_log(start, Last { sequence: 0, checksum: 0 }, none, None, replay)?;
+        self.refuse_before(newest, end)
+    }
+
+    /// A damaged checkpoint is named as such if the log that it replaced is gone.
+    fn refuse_unless_began(&mut self, segment: u64, damaged: Option<u64>) -> Result<()> {
+        match damaged {
+            Some(number) if self.segment_header(segment)?.is_none() => Err(self.lost_checkpoint(number)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The group in the name of a checkpoint was durable. So a log that ends before it is not the one that the damaged
+    /// checkpoint continued: groups are lost, or an imported catalog had replaced it.
+    fn refuse_before(&self, damaged: Option<u64>, end: LogEnd) -> Result<LogEnd> {
+        match damaged {
+            Some(number) if end.sequence < number => Err(self.lost_checkpoint(number)),
+            _ => Ok(end),
+        }
+    }
+
+    fn lost_checkpoint(&self, number: u64) -> Error {
+        let path = checkpoint_path(number);
+        let holder = self.copies.iter().find(|copy| copy.files.checkpoints.contains(&number));
+        let path = holder.map_or_else(|| path.clone().into(), |copy| full_path(&*copy.voter.fs, &path));
+        let why = "the checkpoint is damaged or unreadable, no other drive has it, and no older one leads to it";
+        Error::corrupt(path, why)
     }
 
     /// Reads a checkpoint. `None` if no copy has all of it.
@@ -336,16 +375,15 @@ impl Merged {
 
     /// A copy that has the group behind `last` at a place. `Err` if none has it.
     fn find(&mut self, path: &str, offset: u64, last: Last) -> Result<Result<usize, NoneHas>> {
-        let mut none = NoneHas { is_read: false, error: None };
+        let mut none = NoneHas { is_read: false, is_doubtful: false, error: None };
         let count = self.copies.len();
         for turn in 0..count {
             let at = (self.preferred + turn) % count;
             let Some(file) = self.copies[at].file(path, self.array, self.writes)? else {
-                if self.copies[at].has_no(path) {
-                    none.is_read = true;
-                } else {
+                // A copy that has lost the file says nothing (C54).
+                if !self.copies[at].has_no(path) {
                     let what = full_path(&*self.copies[at].voter.fs, path);
-                    let why = "its header is damaged or unreadable, and no other drive has a copy of the file";
+                    let why = "its header is damaged or unreadable, and no other copy shows whether the log ends there";
                     none.error = Some(Error::corrupt(what, why).advise("try again, then check the array"));
                 }
                 continue;
@@ -359,7 +397,11 @@ impl Merged {
                     self.preferred = at;
                     return Ok(Ok(at));
                 }
-                Ok(_) | Err(Missing::Nothing) => none.is_read = true,
+                Ok(_) | Err(Missing::Nothing) => {
+                    let is_unwritten = file.is_unwritten(offset);
+                    none.is_read |= is_unwritten;
+                    none.is_doubtful |= !is_unwritten;
+                }
                 Err(Missing::Unreadable(error)) => {
                     let what = full_path(&*self.copies[at].voter.fs, path);
                     none.error = Some(Error::Io { action: "read", path: what, offset: Some(offset), source: error });
@@ -367,6 +409,17 @@ impl Merged {
             }
         }
         Ok(Err(none))
+    }
+
+    /// Whether any copy has all bytes of a segment.
+    pub fn has_whole(&mut self, number: u64) -> Result<bool> {
+        let path = segment_path(number);
+        for copy in &mut self.copies {
+            if copy.file(&path, self.array, self.writes)?.is_some_and(|file| !file.is_cut()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The header of a segment, from any copy that has it.
@@ -396,14 +449,19 @@ impl Merged {
         for at in 0..self.copies.len() {
             let segments = self.copies[at].files.segments.clone();
             for number in segments.into_iter().filter(|number| *number >= end.position.segment) {
-                self.refuse_without(number)?;
+                let path = segment_path(number);
+                // The log continues only in segments that all copies have (C46). A crash may leave one that was made
+                // ahead, or removed, on one drive.
+                if !self.copies.iter().any(|copy| copy.has_no(&path)) {
+                    self.refuse_without(number)?;
+                }
                 let first = if number == end.position.segment { end.position.offset } else { BLOCK_BYTES };
                 if let Some(durable) = self.durable_behind(at, number, first)?.filter(|known| *known > end.sequence) {
                     let why = format!(
                         "the log ends after group {}, and group {durable} was durable: no copy has the groups between them",
                         end.sequence
                     );
-                    let path = full_path(&*self.copies[at].voter.fs, &segment_path(number));
+                    let path = full_path(&*self.copies[at].voter.fs, &path);
                     return Ok(Some((durable, Error::corrupt(path, why))));
                 }
             }
@@ -430,8 +488,10 @@ impl Merged {
 /// No copy has a group.
 #[derive(Debug)]
 struct NoneHas {
-    /// Whether the place could be read on any copy.
+    /// Whether a copy shows that nothing was written there.
     is_read: bool,
+    /// Whether a copy has something else there: what a crash has torn, or what rot has left of a group.
+    is_doubtful: bool,
     error: Option<Error>,
 }
 
@@ -439,10 +499,25 @@ impl NoneHas {
     /// What could not be read on any copy may be acknowledged, so the log does not end there.
     fn refuse_unless_read(self) -> Result<()> {
         match self.error {
+            Some(error) if !self.is_read && self.is_doubtful => Err(doubtful(error)),
             Some(error) if !self.is_read => Err(error),
             _ => Ok(()),
         }
     }
+}
+
+/// The error of a place that one copy cannot read, and at which another has no valid group.
+fn doubtful(error: Error) -> Error {
+    let (path, why) = match error {
+        Error::Corrupt { path, why, .. } => (path, why),
+        Error::Io { path, source, .. } => {
+            (path, format!("the last group may be in it ({source}), and another copy has a damaged one"))
+        }
+        other => return other,
+    };
+    let advice = "try again. If that does not help, move the directory `iomill/log` of this drive away, and check and repair the \
+                  array: that may lose the last changes";
+    Error::corrupt(path, why).advise(advice)
 }
 
 /// The result of visiting a group.

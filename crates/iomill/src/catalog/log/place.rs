@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::group::{GROUP_HEADER_BYTES, GROUP_MAX_BYTES, Group, group_bytes};
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::record::LogFault;
+use crate::catalog::Id;
 use crate::catalog::store::{LOG, TEMPORARY, absent_is_none, failed, full_path, is_media_error, write_zeros};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
@@ -26,6 +27,14 @@ pub fn segment_path(number: u64) -> String {
 /// The path of a checkpoint.
 pub fn checkpoint_path(number: u64) -> String {
     format!("{LOG}/{number:016x}.checkpoint")
+}
+
+/// The path of the file with this header.
+pub fn path_of(header: &FileHeader) -> String {
+    match header.kind {
+        FileKind::Segment { .. } => segment_path(header.number),
+        FileKind::Checkpoint { .. } => checkpoint_path(header.number),
+    }
 }
 
 /// The path of a file that is being made. After a crash the next writer removes the file.
@@ -89,7 +98,9 @@ pub fn fill_reserve(fs: &Arc<dyn DriveFs>, bytes: u64) -> Result<()> {
         result => result,
     };
     let file = file.map_err(failed("open", &**fs, RESERVE))?;
-    if fs.len(file.handle()).map_err(failed("stat", &**fs, RESERVE))? < bytes {
+    let has = || Ok(fs.len(file.handle())?.min(fs.allocated(file.handle())?));
+    // A copy of the file may have its length, and no space.
+    if has().map_err(failed("stat", &**fs, RESERVE))? < bytes {
         fs.allocate(file.handle(), 0, bytes).map_err(failed("allocate", &**fs, RESERVE))?;
     }
     Ok(())
@@ -229,6 +240,25 @@ impl LogFile {
                 Err(Error::drive(fs.location(), format!("its log ({}): {newer}", full_path(&**fs, path).display())))
             }
         }
+    }
+
+    /// Whether its header is that of an array, and of its name. A valid file may have the name of another.
+    pub fn is_of(&self, array: Id) -> bool {
+        self.header.array == array && self.path() == path_of(&self.header)
+    }
+
+    /// Whether it is a segment that is shorter than at its making (C52), or that cannot be measured.
+    pub fn is_cut(&self) -> bool {
+        let FileKind::Segment { bytes } = self.header.kind else { return false };
+        !self.file.fs().len(self.file.handle()).is_ok_and(|len| len >= bytes)
+    }
+
+    /// Whether no group was ever written at a place: a segment is made of zeros (C1). Anything else may be what rot has
+    /// left of a group.
+    pub fn is_unwritten(&mut self, offset: u64) -> bool {
+        let block = BLOCK_BYTES as usize;
+        !self.is_cut()
+            && self.bytes(offset, block).is_ok_and(|bytes| bytes.len() == block && bytes.iter().all(|byte| *byte == 0))
     }
 
     /// The open file.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::group::{GROUP_MAX_BYTES, GroupHeader, OpeningId, group_bytes};
 use super::header::{BLOCK_BYTES, Features, FileHeader, FileKind, LogPosition};
-use super::mend::{bring_up, make_first, remove_copy, remove_others};
+use super::mend::{bring_up, make_first, open_mended, remove_copy, remove_others};
 use super::merged::{LogEnd, Merged, Replay, Voter};
-use super::place::{LogFile, cut_reserve, make_segment, open_for_groups, segment_path};
+use super::place::{cut_reserve, make_segment, open_for_groups, segment_path};
 use super::record::LogRecord;
 use crate::catalog::Id;
 use crate::catalog::id::fill_random;
@@ -675,8 +675,7 @@ fn no_voter(voters: &[Voter]) -> Error {
 /// Opens the active segment for groups, and reads its header.
 fn open_active(voter: &Voter, end: &LogEnd) -> Result<(DriveFile, FileHeader)> {
     let path = segment_path(end.position.segment);
-    let gone = || Error::corrupt(full_path(&*voter.fs, &path), "it is gone");
-    let header = LogFile::open(&voter.fs, &path, Access::READ, true)?.ok_or_else(gone)?.header;
+    let header = open_mended(&voter.fs, &path, Access::READ)?.header;
     Ok((open_for_groups(&voter.fs, &path)?, header))
 }
 

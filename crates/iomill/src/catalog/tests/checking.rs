@@ -51,6 +51,42 @@ fn a_bad_copy_of_the_log_is_put_right() {
     }
 }
 
+/// A repair in which an operation fails says of no copy that it was repaired, if the copy was left behind.
+#[test]
+fn a_copy_that_a_repair_leaves_behind_is_no_repaired_one() {
+    let rotten = closed(3);
+    let mut segment = rotten.read(1, SEGMENT).unwrap();
+    segment[2 * 4096 + 66] ^= 1;
+    rotten.put(1, SEGMENT, Some(&segment));
+    let mut left = 0;
+    for k in 1.. {
+        let world = rotten.fork();
+        world.arm(|at| world::Fault::Once { at, done: false }, k);
+        let repaired = checked(&world, true);
+        if !world.disarm() {
+            assert!(repaired.unwrap().is_clean());
+            break;
+        }
+        let Ok(report) = repaired else { continue };
+        let after = checked(&world, false).unwrap();
+        assert!(after.is_clean() || !report.is_clean(), "operation {k}: {report:?} and then {after:?}");
+        left += u32::from(report.notices.iter().any(|notice| notice.contains("left behind")));
+    }
+    assert!(left > 5, "{left}");
+}
+
+#[test]
+fn a_cut_segment_is_found_and_repaired() {
+    let world = closed(3);
+    let segment = world.read(1, SEGMENT).unwrap();
+    world.put(1, SEGMENT, Some(&segment[..segment.len() - 4096]));
+    let report = checked(&world, false).unwrap();
+    assert!(report.problems.len() == 1 && report.problems[0].what.contains("shorter"), "{report:?}");
+    assert!(checked(&world, true).unwrap().is_clean());
+    assert_spotless(&world, "made anew");
+    assert_eq!(world.read(1, SEGMENT).unwrap().len(), segment.len());
+}
+
 #[test]
 fn without_a_good_copy_of_the_log_nothing_is_changed() {
     let world = closed(2);
