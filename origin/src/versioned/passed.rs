@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::convert::error;
 use super::object_store::path::Path;
-use super::object_store::{OBJECT_STORE_COALESCE_DEFAULT, ObjectStore, Result, coalesce_ranges};
+use super::object_store::{GetOptions, GetRange, OBJECT_STORE_COALESCE_DEFAULT, ObjectStore, Result, coalesce_ranges};
 use crate::common::Fault;
 
 /// Fetches ranges, and joins neighbours. A range that ends behind the end of the object is cut, and one that begins
@@ -16,7 +16,8 @@ pub async fn ranges(inner: &dyn ObjectStore, location: &Path, ranges: &[Range<u6
     let wanted: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
     let wanted = &wanted;
     let fetch = |joined: Range<u64>| async move {
-        let bytes = inner.get_range(location, joined.clone()).await?;
+        let options = GetOptions { range: Some(GetRange::Bounded(joined.clone())), ..Default::default() };
+        let bytes = inner.get_opts(location, options).await?.bytes().await?;
         let end = joined.start + bytes.len() as u64;
         match wanted.iter().find(|range| joined.contains(&range.start) && range.start >= end) {
             None => Ok(bytes),
