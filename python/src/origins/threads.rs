@@ -88,9 +88,9 @@ pub fn begin(call: Call, done: Py<PyAny>) -> PyResult<()> {
         // `None` if the interpreter is ending. Then nothing waits for the result.
         let _told = Python::try_attach(|py| {
             let panicked = || PyRuntimeError::new_err("the call has panicked; the message is on stderr");
-            let made = told.map_err(|_| panicked()).and_then(|told| {
-                catch_unwind(AssertUnwindSafe(|| told(py))).unwrap_or_else(|_| Err(panicked()))
-            });
+            let made = told
+                .map_err(|_| panicked())
+                .and_then(|told| catch_unwind(AssertUnwindSafe(|| told(py))).unwrap_or_else(|_| Err(panicked())));
             let heard = match made {
                 Ok(result) => done.call1(py, (result, py.None())),
                 Err(error) => done.call1(py, (py.None(), error)),

@@ -476,6 +476,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    use super::super::users_code::check_may_block;
     use super::*;
 
     /// Files of other drives once waited behind a file with a drive that hung.

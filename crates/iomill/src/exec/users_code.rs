@@ -26,6 +26,7 @@ thread_local! {
 
 /// Refuses a blocking call in a callback or a waker (rule 1). The call could wait for I/O that ends only after this
 /// callback, and an error is better than a deadlock (rule 7 of the cache).
+#[inline]
 pub fn check_may_block(call: &'static str) -> Result<()> {
     if may_block() { Ok(()) } else { Err(Error::BlockingCall { call }) }
 }
@@ -37,6 +38,7 @@ pub fn may_block() -> bool {
 }
 
 /// Whether an operation that begins here may wait for room and for gates (rules 2 to 4).
+#[inline]
 pub fn may_wait() -> bool {
     INSIDE.with(Cell::get) < UserCode::Waker && !shares::is_serving() && !events::is_telling()
 }

@@ -193,7 +193,7 @@ impl Drop for Panics {
     }
 }
 
-/// Operations whose futures were dropped drop their buffers on any thread, beside the ends of others.
+/// A dropped future leaves its buffer to the operation, which drops it on any thread, beside the ends of others.
 #[test]
 fn a_buffer_with_a_drop_that_panics_harms_no_other_operation() {
     let (_root, array, file) = site();
