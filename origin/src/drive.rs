@@ -7,10 +7,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iomill::{Advice, Buffer, PlainOptions, Runtime};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fstatvfs, seek, statvfs};
@@ -24,7 +24,7 @@ use crate::identity::PAGE_BYTES;
 use crate::index::Index;
 use crate::label::Label;
 use crate::lock::{Held, Lock};
-use crate::notices::Notices;
+use crate::notices::{Notices, locked};
 use crate::options::Options;
 use crate::watched::Watched;
 
@@ -49,8 +49,8 @@ pub struct Drive {
     /// For each region, the life of its pages in the page cache. 0 if there are none.
     seen: Vec<AtomicU64>,
     reads: Failures,
-    /// Successful reads so far.
-    answers: AtomicU64,
+    /// The last time at which late reads counted as a failure.
+    late: Mutex<Option<Instant>>,
     writes: Failures,
     dead: AtomicBool,
     /// The file system had no room for another region.
@@ -182,7 +182,7 @@ impl Drive {
         // Granules of one object are not adjacent: read-ahead would read those of other objects.
         file.advise(.., Advice::Random)?;
         drop(held);
-        let (bounded, reads, answers, writes, dead, full, waits) = Default::default();
+        let (bounded, reads, late, writes, dead, full, waits) = Default::default();
         let seen = (0..label.geometry.regions()).map(|_| AtomicU64::new(0)).collect();
         let (runtime, notices) = (runtime.clone(), terms.notices.clone());
         let watched = Watched::new(options.write_within);
@@ -198,7 +198,7 @@ impl Drive {
             bounded,
             seen,
             reads,
-            answers,
+            late,
             writes,
             dead,
             full,
@@ -386,13 +386,7 @@ impl Drive {
 
     /// A read of the drive has succeeded.
     pub fn went_well(&self) {
-        self.answers.fetch_add(1, Relaxed);
         self.reads.went_well();
-    }
-
-    /// The number of successful reads so far.
-    pub fn answers(&self) -> u64 {
-        self.answers.load(Relaxed)
     }
 
     /// A read has failed. After some consecutive failures the drive is dead for this process, with one notice.
@@ -400,6 +394,19 @@ impl Drive {
         if self.reads.failed() {
             self.die(what, error);
         }
+    }
+
+    /// Reads are late. A stall makes all reads in flight late at once, and those that waited for their turn. So they
+    /// count as one failure in each bound (rule D1).
+    pub fn were_late(&self, within: Duration) {
+        let now = Instant::now();
+        let mut last = locked(&self.late);
+        if last.is_some_and(|last| now - last < within) {
+            return;
+        }
+        *last = Some(now);
+        drop(last);
+        self.failed("read", &io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {within:?}")));
     }
 
     /// The same for writes. A drive that can be read and not written becomes dead, too: then its granules are cached on

@@ -2,7 +2,6 @@
 //! Non-goals: the treatment of wrong pages (`reading`).
 
 use std::collections::VecDeque;
-use std::io;
 use std::ops::Range;
 use std::task::Poll;
 
@@ -39,9 +38,8 @@ const ALONE_MOST: usize = 4;
 pub async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<(usize, Bytes)>, Vec<usize>) {
     // Rule D1: one bound in time for all of it.
     let mut end = cache.timer.after(cache.options.read_within);
-    let answers = drive.answers();
     let mut first = attempt(drive, plan, &mut end).await;
-    let (mut right, mut lost) = first.given_up(cache, drive, answers);
+    let (mut right, mut lost) = first.given_up(cache, drive);
     if !first.wrong.is_empty() {
         // Rule R3: the page cache may have an older page of the place. So it forgets the page, and reads it once more.
         for planned in &first.wrong {
@@ -49,7 +47,7 @@ pub async fn gathered(cache: &Inner, drive: &Drive, plan: Vec<Planned>) -> (Vec<
             let _closed = drive.file.advise(offset..offset + len as u64, Advice::DontNeed);
         }
         let mut second = attempt(drive, first.wrong, &mut end).await;
-        let (again, lost_again) = second.given_up(cache, drive, answers);
+        let (again, lost_again) = second.given_up(cache, drive);
         right.extend(again);
         lost.extend(lost_again);
         add(&cache.tally.misses_wrong, second.wrong.len() as u64);
@@ -196,15 +194,12 @@ impl Sorted {
         }
     }
 
-    /// Counts the pieces that were not read from the drive. Returns the right pieces, and the lost ones. `answers` is the
-    /// number of the drive's answers before the call: if others got answers since, late pieces have waited for slots.
-    fn given_up(&mut self, cache: &Inner, drive: &Drive, answers: u64) -> (Vec<(usize, Bytes)>, Vec<usize>) {
+    /// Counts the pieces that were not read from the drive. Returns the right pieces, and the lost ones.
+    fn given_up(&mut self, cache: &Inner, drive: &Drive) -> (Vec<(usize, Bytes)>, Vec<usize>) {
         add(&cache.tally.misses_failed, (self.unreadable.len() + self.failed.len()) as u64);
         add(&cache.tally.misses_late, self.late.len() as u64);
-        if !self.late.is_empty() && drive.answers() == answers {
-            let within = cache.options.read_within;
-            let late = io::Error::new(io::ErrorKind::TimedOut, format!("nothing came within {within:?}"));
-            drive.failed("read", &late);
+        if !self.late.is_empty() {
+            drive.were_late(cache.options.read_within);
         }
         // Rule R5: it is written again, at another place.
         self.unreadable.iter().for_each(|planned| drive.index.forget(&planned.found));
