@@ -309,7 +309,10 @@ def test_a_child_does_not_read_another_content(urls, server, cache, values):
     ROWS = iomill.open(urls["s3"], cache=cache)
     ROWS[:10]
     server.objects["/bucket/data/x 1.npy"] = saved(values[::-1])
-    with multiprocessing.get_context("fork").Pool(1) as pool, pytest.raises(OSError, match="changed since it was opened"):
+    with (
+        multiprocessing.get_context("fork").Pool(1) as pool,
+        pytest.raises(OSError, match="changed since it was opened"),
+    ):
         pool.apply_async(gather_inherited, [1]).get(PATIENCE)
     ROWS = None
 

@@ -187,7 +187,9 @@ def _ranges(starts: Sequence[int], ends: Sequence[int] | None, lengths: Sequence
     ranges = list(zip(starts, ends, strict=True))
     for start, end in ranges:
         if not 0 <= start <= end:
-            raise ValueError(f"a range from {start} to {end}: it must begin at 0 or later, and end where it begins or later")
+            raise ValueError(
+                f"a range from {start} to {end}: it must begin at 0 or later, and end where it begins or later"
+            )
     return ranges
 
 
