@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use super::backing::{Backing, BackingKind, FirstPlace, Pages, Part, Place};
 use super::mark::Mark;
 use super::sums::{NONE, OpenSums, Opening, PartSums, Sums, SumsMemory, UNKNOWN, Writing};
-use crate::catalog::{Catalog, Draft, Extent, PARTS, Record, SUMS_IN_PARTS, SharedPart, part_path, sums_path};
+use crate::catalog::{Catalog, Draft, Extent, PARTS, Record, SUMS_IN_PARTS, SharedPart, is_full, part_path, sums_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
@@ -314,7 +314,7 @@ impl ArrayParts {
                 made.map_err(|e| Error::io("make room in", part.path(), e))
             };
             match make() {
-                Err(error) if error.errno() == Some(libc::ENOSPC) && self.catalog.make_space(part.drive) => make(),
+                Err(error) if is_full(&error) && self.catalog.make_space(part.drive) => make(),
                 made => made,
             }?;
             part.reserved.store(at + bytes, Ordering::Relaxed);
