@@ -331,11 +331,9 @@ impl ArrayParts {
         let Some(since) = self.new_names.take() else { return Ok(()) };
         let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
         let synced = open.try_for_each(|open| sync_dir(&**open.fs(), PARTS, since));
-        // If descriptors were lacking, the next sync tries again.
-        if synced.as_ref().is_err_and(Error::passes) {
-            self.new_names.note(since);
-        }
-        synced
+        // If descriptors were lacking, the next sync tries again. After a failed fsync, which may have lost the names,
+        // the next one fails, too.
+        synced.inspect_err(|_| self.new_names.note(since))
     }
 }
 
