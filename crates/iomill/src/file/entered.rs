@@ -127,7 +127,7 @@ impl Resize<'_> {
         let moved = self.file.backing.move_for(&self.file.exec, self.file.len(), end);
         moved.inspect_err(|error| {
             if matches!(error, Error::OutcomeUnknown { .. }) {
-                self.file.set_poison_for_good(error);
+                self.file.note_unknown_record(error);
             }
         })
     }

@@ -424,6 +424,16 @@ impl ArrayParts {
         record(Some(&[SUMS_IN_PARTS]))
     }
 
+    /// Before a move: makes the record name the present place, if an earlier move has failed with an unknown outcome.
+    /// Otherwise a crash could leave the file in the other place, which this move makes anew.
+    fn name_again(&self, from: &FilePlace, len: u64) -> Result<()> {
+        let names_it = |record: Arc<Record>| record.extent == from.extent();
+        if self.unpublished().is_some() || self.catalog.numbered(self.record.number).is_none_or(names_it) {
+            return Ok(());
+        }
+        self.with_sums(len, |sums| self.catalog.publish_move(self.record.number, from.extent(), sums))
+    }
+
     fn draft_has_no_name(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.is_unpublished())
     }
@@ -434,11 +444,13 @@ impl ArrayParts {
         if self.draft.as_ref().is_some_and(|draft| draft.note_length(len, extent, sums)) {
             return Ok(());
         }
-        self.catalog.publish(self.record.number, len, extent, sums)?;
-        if held.is_some() {
+        let published = self.catalog.publish(self.record.number, len, extent, sums);
+        // If the outcome is unknown, the record may name the pages, and so no other file may get them.
+        let is_named = matches!(published, Ok(()) | Err(Error::OutcomeUnknown { .. }));
+        if held.is_some() && is_named {
             self.is_published.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        published
     }
 
     /// Makes the bytes of a small file past `len` read as zero.
@@ -556,6 +568,7 @@ impl Backing for ArrayParts {
         if from.small.is_none() {
             return Ok(());
         }
+        self.name_again(from, len)?;
         let is_small = end <= self.small_max();
         let to = if is_small { self.new_pages(exec, self.small_max())? } else { self.new_parts(exec)? };
         let copied = self.copy(from, &to, len).and_then(|()| self.sync_names(&to));
