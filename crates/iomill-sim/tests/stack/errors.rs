@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use iomill::{Array, Error, File, FileOptions, PutOptions};
+use iomill::{Array, ArrayOptions, Error, File, FileOptions, PutOptions};
 use iomill_sim::{Death, DriveModel, Fault, Injection, Kind, Rates, World};
 
 use super::harness::{
@@ -439,6 +439,28 @@ fn an_error_names_the_part_and_the_offset() {
     array.open_file("file").unwrap().write_at(&[0], 0).unwrap();
     array.close().unwrap();
     assert_tidy(&world);
+}
+
+/// A small file that is opened again reads its last page before it first grows. A failed read changes nothing.
+#[test]
+fn a_read_that_fails_before_a_small_file_grows_fails_one_write() {
+    for cache_bytes in [0, 1 << 20] {
+        let world = World::new(6).with_drives(1, DriveModel::default());
+        let options = ArrayOptions::new().platform(world.platform()).cache_bytes(cache_bytes);
+        let array = options.create(world.paths()).unwrap();
+        array.put("file", &[1; 3000], &PutOptions::new()).unwrap();
+        let file = array.open_file("file").unwrap();
+        world.faults(|faults| {
+            faults.inject(Injection::new(Kind::Read, Fault::Errno(libc::EIO)).path("shared/").times(u64::MAX))
+        });
+        let error = file.write_at(&[2; 100], 3000).unwrap_err();
+        assert!(matches!(error, Error::Io { action: "read", .. }), "{error}");
+        world.faults(|faults| faults.clear());
+        file.write_at(&[2; 100], 3000).unwrap();
+        file.close().unwrap();
+        assert_eq!(array.read("file").unwrap(), [[1; 3000].as_slice(), &[2; 100]].concat());
+        array.close().unwrap();
+    }
 }
 
 /// The kernel reports the loss of a page once, so a later success means nothing.

@@ -255,3 +255,17 @@ fn a_name_may_be_lost_by_the_failed_fsync_of_another_file() {
     drop((file, array));
     assert_survives(&world, "first", &[1; 100], "a put after one that failed");
 }
+
+/// The names of parts may be lost with the fsync of their directory that failed, also where the next one succeeds.
+#[test]
+fn a_file_does_not_move_to_parts_whose_names_may_be_lost() {
+    let world = World::new(8).with_drives(1, DriveModel::default());
+    let array = ArrayOptions::new().platform(world.platform()).cache_bytes(0).create(world.paths()).unwrap();
+    let file = array.create_file("file", &FileOptions::new()).unwrap();
+    file.write_at(&[1; 3000], 0).unwrap();
+    file.sync().unwrap();
+    world.faults(|faults| faults.inject(Injection::new(Kind::SyncDir, Fault::Errno(libc::EIO)).path("parts")));
+    file.write_at(&[2], 200_000).unwrap_err();
+    file.write_at(&[2], 200_000).unwrap_err();
+    assert_eq!(file.len(), 3000);
+}

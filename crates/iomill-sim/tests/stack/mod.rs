@@ -19,6 +19,7 @@ mod fsyncs;
 mod futures;
 mod harness;
 mod heap;
+mod lacks;
 mod limits;
 mod model;
 mod overlaps;

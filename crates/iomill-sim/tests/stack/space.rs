@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use iomill::{Array, ArrayOptions, FileOptions, PutOptions};
-use iomill_sim::{DriveModel, World};
+use iomill_sim::{DriveModel, Fault, Injection, Kind, World};
 
 use super::harness::{assert_tidy, bytes};
 
@@ -184,4 +184,23 @@ fn pages_that_were_given_back_are_used_again() {
         files.iter().for_each(|(name, content)| assert_reads(&array, name, content));
         array.close().unwrap();
     }
+}
+
+/// A quota that is full is like a drive that is full: the space of deleted files helps.
+#[test]
+fn space_of_deleted_files_is_free_under_a_quota() {
+    let world = world(1, 64 * MIB);
+    let array = options(&world).sync_changes(false).create(world.paths()).unwrap();
+    array.put("deleted", &content(0, 200_000), &PutOptions::new()).unwrap();
+    array.delete("deleted").unwrap();
+    let file = array.create_file("large", &FileOptions::new()).unwrap();
+    // Both tries of the write, with space ahead and without.
+    let full = Injection::new(Kind::Allocate, Fault::Errno(libc::EDQUOT)).path("parts/").times(2);
+    world.faults(|faults| faults.inject(full));
+    file.write_at(&content(1, 200_000), 0).unwrap();
+    file.sync().unwrap();
+    assert_reads(&array, "large", &content(1, 200_000));
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
 }

@@ -100,7 +100,7 @@ pub use name::{ATTRIBUTE_KEY_MAX_BYTES, NAME_MAX_BYTES, check_attribute_key, che
 pub use record::{FileSpec, Record, part_path, sums_path};
 pub use shared::SharedPart;
 pub use small::{SmallSpace, shared_path};
-pub use store::{Drive, PARTS};
+pub use store::{Drive, PARTS, is_full};
 
 use std::collections::BTreeMap;
 use std::ops::Range;

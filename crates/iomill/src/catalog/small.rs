@@ -274,7 +274,10 @@ impl Catalog {
         let changed = change();
         let mut pages = lock(&self.small.space);
         let count: u64 = extents.iter().map(|extent| u64::from(extent.pages)).sum();
-        for extent in extents {
+        // If the outcome is unknown, a handle may still use the pages, and a crash may leave them in their record. No
+        // other file gets them in this opening.
+        let is_unknown = matches!(changed, Err(Error::OutcomeUnknown { .. }));
+        for extent in extents.iter().filter(|_| !is_unknown) {
             if let Some(at) = pages.leaving.iter().position(|leaving| leaving == extent) {
                 pages.leaving.swap_remove(at);
             }

@@ -87,7 +87,7 @@ pub(super) fn is_media_error(error: &io::Error) -> bool {
 }
 
 /// Whether a drive, or the user's share of it, is full.
-pub(super) fn is_full(error: &Error) -> bool {
+pub fn is_full(error: &Error) -> bool {
     matches!(error.errno(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 

@@ -29,6 +29,7 @@ use crate::drive::{Failure, Fault, Piece};
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Sink, Within};
 use crate::sys::fair::{Fair, FairGuard};
+use crate::sys::sync::Ordering;
 #[cfg(all(test, iomill_models))]
 use crate::sys::sync::{Mutex, lock};
 
@@ -157,13 +158,21 @@ impl FileState {
     /// Publishes a length. A full drive refuses it before any change, so a later sync may try again (C29). The same is
     /// true if the process lacks descriptors or memory.
     fn publish(&self, len: u64) -> Result<()> {
-        self.backing.publish(len).inspect_err(|error| {
+        let published = self.backing.publish(len).inspect_err(|error| {
             let is_full = |source: &std::io::Error| matches!(source.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
             let is_refused = matches!(error, Error::Io { source, .. } if is_full(source));
             if !is_refused {
-                self.set_poison_for_good(error);
+                self.note_unknown_record(error);
             }
-        })
+        });
+        published.inspect(|()| self.is_record_unknown.store(false, Ordering::Relaxed))
+    }
+
+    /// A change of the file's record has failed. Its outcome may be unknown: then the record may be as the call wanted
+    /// it, and not as the file is.
+    pub(super) fn note_unknown_record(&self, error: &Error) {
+        self.is_record_unknown.store(true, Ordering::Relaxed);
+        self.set_poison_for_good(error);
     }
 
     /// Refuses all later writes and syncs, unless the error is temporary: then a later try repeats every step.
@@ -241,7 +250,7 @@ impl SyncTurn<'_> {
 
     /// Makes the parts durable, and then the length.
     pub fn finish(mut self) -> Result<()> {
-        let is_resized = self.len != self.published.len;
+        let is_resized = self.len != self.published.len || self.file.is_record_unknown.load(Ordering::Relaxed);
         // Before the marks of parts are taken (rule 5 of `sums`).
         let epoch = self.file.begin_sums(is_resized);
         let has_synced = self.file.sync_parts(self.is_end)?;

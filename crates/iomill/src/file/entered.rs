@@ -127,7 +127,7 @@ impl Resize<'_> {
         let moved = self.file.backing.move_for(&self.file.exec, self.file.len(), end);
         moved.inspect_err(|error| {
             if matches!(error, Error::OutcomeUnknown { .. }) {
-                self.file.set_poison_for_good(error);
+                self.file.note_unknown_record(error);
             }
         })
     }
@@ -147,8 +147,10 @@ impl Resize<'_> {
         let (file, len) = (self.file, self.file.len());
         file.has_stale_tail.store(true, Ordering::Relaxed);
         let cut = file.begin_cut(len, false)?;
-        // The last page of a small file is verified before it changes.
-        let has_begun = |error: &Error| !matches!(error, Error::CorruptPage { .. });
+        // The last page of a small file is read and verified before it changes. A part is measured before its size
+        // changes, and what was done to other parts is done again.
+        let is_look = |error: &Error| matches!(error, Error::Io { action: "read" | "measure", .. });
+        let has_begun = |error: &Error| !is_look(error) && !matches!(error, Error::CorruptPage { .. });
         file.end_cut(len, &cut).inspect_err(|error| {
             if has_begun(error) {
                 file.set_poison_for_good(error);

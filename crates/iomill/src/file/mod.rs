@@ -158,6 +158,9 @@ pub struct FileState {
     /// sums. They are cleared like those of failed writes: opening a small file needs no system call, and the sums of
     /// these bytes go with them.
     is_tail_unknown: AtomicBool,
+    /// Whether the catalog may name a length or a place that the file does not have: a change of its record failed with
+    /// an unknown outcome. Then the next sync records both again. Set with the gate closed, or by a sync.
+    is_record_unknown: AtomicBool,
 }
 
 impl FileState {
@@ -201,6 +204,7 @@ impl FileState {
             syncs: Syncs::new(published),
             has_stale_tail: AtomicBool::new(false),
             is_tail_unknown: AtomicBool::new(false),
+            is_record_unknown: AtomicBool::new(false),
         };
         file.check_parts(len)?;
         // A plain file has nothing beyond its length.

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use super::backing::{Backing, BackingKind, FirstPlace, Pages, Part, Place};
 use super::mark::Mark;
 use super::sums::{NONE, OpenSums, Opening, PartSums, Sums, SumsMemory, UNKNOWN, Writing};
-use crate::catalog::{Catalog, Draft, Extent, PARTS, Record, SUMS_IN_PARTS, SharedPart, part_path, sums_path};
+use crate::catalog::{Catalog, Draft, Extent, PARTS, Record, SUMS_IN_PARTS, SharedPart, is_full, part_path, sums_path};
 use crate::drive::PAGE_BYTES;
 use crate::engine::FileRef;
 use crate::error::{Error, Result};
@@ -314,7 +314,7 @@ impl ArrayParts {
                 made.map_err(|e| Error::io("make room in", part.path(), e))
             };
             match make() {
-                Err(error) if error.errno() == Some(libc::ENOSPC) && self.catalog.make_space(part.drive) => make(),
+                Err(error) if is_full(&error) && self.catalog.make_space(part.drive) => make(),
                 made => made,
             }?;
             part.reserved.store(at + bytes, Ordering::Relaxed);
@@ -331,11 +331,9 @@ impl ArrayParts {
         let Some(since) = self.new_names.take() else { return Ok(()) };
         let mut open = held.parts.iter().filter_map(|part| part.open.as_ref());
         let synced = open.try_for_each(|open| sync_dir(&**open.fs(), PARTS, since));
-        // If descriptors were lacking, the next sync tries again.
-        if synced.as_ref().is_err_and(Error::passes) {
-            self.new_names.note(since);
-        }
-        synced
+        // If descriptors were lacking, the next sync tries again. After a failed fsync, which may have lost the names,
+        // the next one fails, too.
+        synced.inspect_err(|_| self.new_names.note(since))
     }
 }
 
@@ -426,6 +424,16 @@ impl ArrayParts {
         record(Some(&[SUMS_IN_PARTS]))
     }
 
+    /// Before a move: makes the record name the present place, if an earlier move has failed with an unknown outcome.
+    /// Otherwise a crash could leave the file in the other place, which this move makes anew.
+    fn name_again(&self, from: &FilePlace, len: u64) -> Result<()> {
+        let names_it = |record: Arc<Record>| record.extent == from.extent();
+        if self.unpublished().is_some() || self.catalog.numbered(self.record.number).is_none_or(names_it) {
+            return Ok(());
+        }
+        self.with_sums(len, |sums| self.catalog.publish_move(self.record.number, from.extent(), sums))
+    }
+
     fn draft_has_no_name(&self) -> bool {
         self.draft.as_ref().is_some_and(|draft| draft.is_unpublished())
     }
@@ -436,11 +444,13 @@ impl ArrayParts {
         if self.draft.as_ref().is_some_and(|draft| draft.note_length(len, extent, sums)) {
             return Ok(());
         }
-        self.catalog.publish(self.record.number, len, extent, sums)?;
-        if held.is_some() {
+        let published = self.catalog.publish(self.record.number, len, extent, sums);
+        // If the outcome is unknown, the record may name the pages, and so no other file may get them.
+        let is_named = matches!(published, Ok(()) | Err(Error::OutcomeUnknown { .. }));
+        if held.is_some() && is_named {
             self.is_published.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        published
     }
 
     /// Makes the bytes of a small file past `len` read as zero.
@@ -558,6 +568,7 @@ impl Backing for ArrayParts {
         if from.small.is_none() {
             return Ok(());
         }
+        self.name_again(from, len)?;
         let is_small = end <= self.small_max();
         let to = if is_small { self.new_pages(exec, self.small_max())? } else { self.new_parts(exec)? };
         let copied = self.copy(from, &to, len).and_then(|()| self.sync_names(&to));

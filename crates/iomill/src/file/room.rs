@@ -13,6 +13,7 @@ use std::ops::Range;
 use super::FileState;
 use super::backing::Part;
 use super::sums::OpenSums;
+use crate::catalog::is_full;
 use crate::drive::PAGE_BYTES;
 use crate::engine::EngineKind;
 use crate::error::{Error, Result};
@@ -167,7 +168,7 @@ impl FileState {
     /// Allocates in a part. If its drive is full, frees the space of deleted files first.
     fn with_space(&self, part: usize, make: impl Fn() -> Result<()>) -> Result<()> {
         match make() {
-            Err(error) if error.errno() == Some(libc::ENOSPC) && self.backing.find_space(part) => make(),
+            Err(error) if is_full(&error) && self.backing.find_space(part) => make(),
             made => made,
         }
     }

@@ -577,6 +577,11 @@ impl Paged {
         self.fresh_from.store(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
     }
 
+    /// After a `cut` that has cut nothing on the drives: the file still has `len` bytes there.
+    pub fn undo_cut(&self, len: u64) {
+        self.fresh_from.fetch_max(len.next_multiple_of(PAGE_BYTES as u64), Ordering::Release);
+    }
+
     /// `cut`, but the page that contains the end stays, with zeroes past the end. The caller zeroes them on the drive,
     /// too. Returns `false`, and discards nothing, if pins leave no frame for that page.
     pub fn cut_behind(&self, len: u64) -> bool {

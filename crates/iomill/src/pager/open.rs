@@ -240,6 +240,7 @@ impl OpenFile {
         self.sync_as(false, true).inspect_err(|error| {
             if error.passes() {
                 resize.cut(before);
+                self.paged.iter().for_each(|paged| paged.undo_cut(before));
             }
             self.file.set_poison_for_good(error);
         })

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::page::NONE;
 use crate::catalog::{Catalog, Draft, SUMS_HERE, SUMS_IN_PARTS, SUMS_UNKNOWN};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, MutexGuard, Ordering, lock};
 
 /// Most pages of a small file.
@@ -135,7 +135,13 @@ impl SmallSums {
         }
         state.recorded = Recorded::Known;
         let field = self.field(&state, pages);
-        record(&field).inspect_err(|_| state.recorded = Recorded::Unknown).map(drop)
+        let failed = |error: &Error| {
+            // If the outcome is unknown, the record may have them.
+            if !matches!(error, Error::OutcomeUnknown { .. }) {
+                state.recorded = Recorded::Unknown;
+            }
+        };
+        record(&field).inspect_err(failed).map(drop)
     }
 
     fn field(&self, state: &MutexGuard<'_, State>, pages: u64) -> Vec<u8> {
