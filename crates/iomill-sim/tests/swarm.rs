@@ -3,8 +3,21 @@
 use iomill_sim::swarm::{Coverage, run};
 
 /// Seeds that once showed a fault, of iomill or of the swarm.
-const ONCE_FAILED: &[u64] =
-    &[1547, 17885237372911638142, 101126, 101942, 102622, 103366, 104240, 109592, 109630, 136194, 142026, 7020093];
+const ONCE_FAILED: &[u64] = &[
+    1547,
+    17885237372911638142,
+    101126,
+    101942,
+    102622,
+    103366,
+    104240,
+    109592,
+    109630,
+    136194,
+    142026,
+    7020093,
+    9002381,
+];
 
 #[test]
 fn random_programs_are_right() {

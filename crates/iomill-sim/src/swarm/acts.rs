@@ -78,9 +78,9 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// A handle was dropped. If it was the last one, and something may have failed, the next one may show other
-    /// contents.
-    fn has_let_go(&mut self, id: u32) {
+    /// A handle was dropped, or a call has ended, which holds the file, too. If it was the last one, and something may
+    /// have failed, the next one may show other contents.
+    pub fn has_let_go(&mut self, id: u32) {
         let is_open =
             self.handles.iter().any(|handle| handle.id == id) || self.drafts.iter().any(|draft| draft.1 == id);
         if self.may_lose() && !is_open {

@@ -38,7 +38,9 @@ impl Life<'_> {
             Pending::Abandoned => return Ok(None),
         };
         let call = self.calls.swap_remove(index);
-        self.ended(&call, brought).map(Some)
+        let said = self.ended(&call, brought)?;
+        self.has_let_go(call.id);
+        Ok(Some(said))
     }
 
     /// Waits for a call.
