@@ -60,15 +60,10 @@ impl Content {
             Err(error) => return Err(parts.err().unwrap_or(error)),
         };
         let is_same = meta_of(&now.meta, &now.attributes).is_same(&self.object.meta);
-        let is_whole = |parts: &Vec<Bytes>| {
-            parts.iter().zip(ranges).all(|(part, range)| part.len() as u64 == range.end - range.start)
-        };
-        match parts {
-            // The object may be shorter now.
-            _ if !is_same => Err(error(&Fault::changed(self.location.as_ref()), &self.location)),
-            Ok(parts) if !is_whole(&parts) => Err(error(&Fault::changed(self.location.as_ref()), &self.location)),
-            parts => parts,
-        }
+        // The object may be shorter now.
+        let has_len = |(part, range): (&Bytes, &Range<u64>)| part.len() as u64 == range.end - range.start;
+        let is_whole = parts.as_ref().map_or(true, |parts| parts.iter().zip(ranges).all(has_len));
+        if is_same && is_whole { parts } else { Err(error(&Fault::changed(self.location.as_ref()), &self.location)) }
     }
 
     /// The cached part of it. It reads nothing from the drives.
