@@ -5,6 +5,9 @@ use std::hint::select_unpredictable;
 /// The number of bits of a key that hold the page's number. The other bits hold the file's number.
 const PAGE_BITS: u32 = 40;
 
+/// The number of pages of a file that have keys: those of the longest file.
+pub const FILE_PAGES: u64 = 1 << PAGE_BITS;
+
 /// The base-2 logarithm of the number of adjacent pages that share a node: 64 KiB of pages. So one I/O still reads or
 /// writes neighbours, and a call for a few pages involves few nodes.
 const GROUP_BITS: u32 = 4;
@@ -36,7 +39,7 @@ impl Key {
     /// The key of a page. `None` for pages from number 2^40 (4 PiB) on, which no file has.
     #[inline]
     pub fn new(file: u32, page: u64) -> Option<Key> {
-        (page >> PAGE_BITS == 0).then(|| Key::first(file).page_after(page))
+        (page < FILE_PAGES).then(|| Key::first(file).page_after(page))
     }
 
     /// The key of a file's page 0.
@@ -46,11 +49,11 @@ impl Key {
         Key(u64::from(file) << PAGE_BITS)
     }
 
-    /// The key of a page of the same file; `self` is the key of page 0. Every page of the longest file has a key
-    /// (`file::MAX_FILE_BYTES`).
+    /// The key of a page of the same file; `self` is the key of page 0. The page is below [`FILE_PAGES`]: a number from
+    /// there on would name a page of another file.
     #[inline(always)]
     pub fn page_after(self, page: u64) -> Key {
-        debug_assert!(page >> PAGE_BITS == 0);
+        debug_assert!(page < FILE_PAGES);
         Key(self.0 | page)
     }
 

@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use super::open::OpenFile;
 use super::wave::Over;
 use super::{Paged, Pager};
-use crate::cache::key::Key;
+use crate::cache::key::{FILE_PAGES, Key};
 use crate::cache::{Flush, Outcome};
 use crate::counters::Counter;
 use crate::drive::{Class, Failure, PAGE_BYTES, PIECE_BYTES, Piece};
@@ -349,7 +349,9 @@ impl OpenFile {
             first -= 1;
         }
         let (mut page, mut copied, mut asked) = (first, 0, None);
-        while page < block + block_pages && copied < room {
+        // The block at the end of the longest file may have pages past all keys.
+        let end = (block + block_pages).min(FILE_PAGES);
+        while page < end && copied < room {
             let to = copy.as_mut_ptr().wrapping_add(at + copied as usize * PAGE_BYTES);
             let (key, _, cache) = paged.key(page);
             // SAFETY: `room` pages fit into the copy from `at` on, and nothing else uses it.

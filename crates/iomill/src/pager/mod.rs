@@ -156,7 +156,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use crate::cache::key::Key;
+use crate::cache::key::{FILE_PAGES, Key};
 use crate::cache::policy::PolicyKind;
 use crate::cache::{Cache, CacheConfig, CacheMemory, CacheResize, HintBase, NO_READERS, Progress};
 use crate::catalog::Id;
@@ -166,6 +166,7 @@ use crate::drive::{Class, PAGE_BYTES};
 use crate::error::{Error, Result};
 use crate::exec::Exec;
 use crate::exec::roles::NodeRoles;
+use crate::file::MAX_FILE_BYTES;
 use crate::file::sums::Sums;
 use crate::sys::limits::{address_space_bytes, default_cache_bytes, memory_limit_bytes};
 use crate::sys::memory::PageBuf;
@@ -204,6 +205,8 @@ const STEP_SETS: u32 = 64;
 
 /// A cache may grow to 1/`ADDRESS_SHARE` of a limited address space. Rings, threads and the program need the rest.
 const ADDRESS_SHARE: u64 = 2;
+
+const _: () = assert!(MAX_FILE_BYTES == FILE_PAGES * PAGE_BYTES as u64);
 
 /// The options of a pager.
 #[derive(Clone, Debug)]
