@@ -27,8 +27,14 @@ struct Drives<'a> {
 /// Opens the drives of directories. An error if none can be opened, or if the directories belong to two caches.
 pub fn opened(dirs: &[PathBuf], options: &Options, runtime: &Runtime, notices: &Notices) -> Result<Vec<Arc<Drive>>> {
     let mut drives = Drives { opened: Vec::new(), first_error: None, options, notices };
-    let looked = drives.look(dirs)?;
-    let (cache, roster) = known_cache(looked.iter().map(|(_, looked)| looked));
+    let (looked, found) = drives.look(dirs)?;
+    let (cache, roster) = known_cache(found)?;
+    if cache.is_none()
+        && let Some(error) = drives.first_error
+    {
+        // Rule M3: a drive without an answer may be one of another cache.
+        return Err(error);
+    }
     let terms = Terms {
         cache,
         // Of two processes that make drives of the same directories, the first one decides.
@@ -61,11 +67,11 @@ impl Drives<'_> {
         Error::Late { path: dir.into(), within: self.options.open_within }
     }
 
-    /// The contents of the directories, each examined by a thread of its own.
-    fn look<'d>(&mut self, dirs: &'d [PathBuf]) -> Result<Vec<(&'d PathBuf, Looked)>> {
+    /// The directories that have answered, with their contents. A thread of its own examines each.
+    fn look<'d>(&mut self, dirs: &'d [PathBuf]) -> Result<(Vec<&'d PathBuf>, Vec<Looked>)> {
         let begin = |dir: &'d PathBuf| {
-            let own = dir.clone();
-            Ok((dir, Apart::begin(move || look(&own)).map_err(Error::io("start a thread for", dir))?))
+            let (own, options) = (dir.clone(), self.options.clone());
+            Ok((dir, Apart::begin(move || look(&own, &options)).map_err(Error::io("start a thread for", dir))?))
         };
         let begun = dirs.iter().map(begin).collect::<Result<Vec<_>>>()?;
         let (end, mut all) = (self.end(), Vec::new());
@@ -78,12 +84,12 @@ impl Drives<'_> {
         // Two processes that make drives of the same directories label them in one order, whatever the order of their
         // arguments. So both end with one cache.
         all.sort_by_key(|(_, looked)| looked.place);
-        Ok(all)
+        Ok(all.into_iter().unzip())
     }
 
     /// One after the other: the first one determines the cache.
-    fn open(&mut self, looked: &[(&PathBuf, Looked)], mut terms: Terms, roster: &Arc<Roster>) -> Result<()> {
-        for (dir, _) in looked {
+    fn open(&mut self, dirs: &[&PathBuf], mut terms: Terms, roster: &Arc<Roster>) -> Result<()> {
+        for dir in dirs {
             terms.given_up = Arc::new(AtomicBool::new(false));
             let (own, own_terms, own_roster) = (PathBuf::clone(dir), terms.clone(), Arc::clone(roster));
             let call =

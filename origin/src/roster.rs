@@ -6,7 +6,7 @@
 //! takes its place: rule M2 of `docs/origin.md`.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -106,29 +106,45 @@ fn device_of(path: &Path) -> Result<u64> {
 pub fn mark(dir: &Path) -> Result<()> {
     let (Some(above), Some(mark)) = (dir.parent(), mark_of(dir)) else { return Ok(()) };
     let device = device_of(above)?;
-    if device == device_of(dir)? || device == device_of(Path::new("/"))? || mark.exists() {
+    if device == device_of(dir)? || device == device_of(Path::new("/"))? || is_there(&mark)? {
         return Ok(());
     }
-    match fs::write(&mark, "A drive of a cache of iomill-origin is mounted beside this file.\n") {
+    // Through no link: the directory above may be writable by others.
+    let made = fs::File::create_new(&mark)
+        .and_then(|mut file| file.write_all(b"A drive of a cache of iomill-origin is mounted beside this file.\n"));
+    match made {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         // Then the mount point is another user's, too, so nothing can be made in it.
         Err(e) if [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem].contains(&e.kind()) => Ok(()),
-        written => written.map_err(Error::io("write", mark)),
+        made => made.map_err(Error::io("write", mark)),
+    }
+}
+
+/// Whether a directory has an entry of this name, whatever it is.
+fn is_there(path: &Path) -> Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io("examine", path)(e)),
     }
 }
 
 /// Whether a directory without a label may become a drive. `roster` is the list of the other drives of the cache.
 pub fn may_begin(dir: &Path, options: &Options, roster: &Roster) -> Result<()> {
-    if !dir.is_dir() {
-        return Err(Error::NoDirectory { path: dir.into() });
+    match fs::metadata(dir) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(Error::NoDirectory { path: dir.into() }),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::NoDirectory { path: dir.into() }),
+        Err(e) => return Err(Error::io("examine", dir)(e)),
     }
-    if label::path_of(&dir.join("iomill-origin")).exists() {
+    if is_there(&label::path_of(&dir.join("iomill-origin")))? {
         return Ok(());
     }
     if !options.on_root && device_of(dir)? == device_of(Path::new("/"))? {
         return Err(Error::Unmounted { path: dir.into() });
     }
-    let has_been_one = || roster.has(dir) || mark_of(dir).is_some_and(|mark| mark.exists());
-    if !options.anew && has_been_one() { Err(Error::Gone { path: dir.into() }) } else { Ok(()) }
+    let has_been_one = || Ok::<_, Error>(roster.has(dir) || mark_of(dir).map_or(Ok(false), |mark| is_there(&mark))?);
+    if !options.anew && has_been_one()? { Err(Error::Gone { path: dir.into() }) } else { Ok(()) }
 }
 
 /// The contents of a directory before it is opened.
@@ -136,28 +152,46 @@ pub fn may_begin(dir: &Path, options: &Options, roster: &Roster) -> Result<()> {
 pub struct Looked {
     /// Its device and inode. `None`: it does not exist.
     pub place: Option<(u64, u64)>,
-    /// The cache of its drive, if it has one, and the drive's list.
-    known: Option<(u128, Roster)>,
+    found: Found,
 }
 
-/// Examines a directory. Problems of its drive are reported when the drive is opened.
-pub fn look(dir: &Path) -> Looked {
+#[derive(Debug)]
+enum Found {
+    /// A drive of this cache, with the drive's list.
+    Drive(u128, Roster),
+    /// A directory that may become a drive.
+    Empty,
+    /// Neither, so far.
+    Unclear(Error),
+}
+
+/// Examines a directory. Problems of a drive beside others are reported when it is opened.
+pub fn look(dir: &Path, options: &Options) -> Looked {
     let home = dir.join("iomill-origin");
     let place = fs::metadata(dir).map(|found| (found.dev(), found.ino())).ok();
-    let label = Label::read(&home).ok().flatten();
-    Looked { place, known: label.map(|label| (label.cache, Roster::read(&home).unwrap_or_default())) }
+    let found = match Label::read(&home) {
+        Ok(Some(label)) => Found::Drive(label.cache, Roster::read(&home).unwrap_or_default()),
+        Ok(None) => may_begin(dir, options, &Roster::default()).map_or_else(Found::Unclear, |()| Found::Empty),
+        Err(error) => Found::Unclear(error),
+    };
+    Looked { place, found }
 }
 
 /// The cache of the directories, if one of them has a label, and the lists of its drives. A new drive among old ones
-/// joins their cache.
-pub fn known_cache<'a>(looked: impl Iterator<Item = &'a Looked>) -> (Option<u128>, Roster) {
-    let (mut cache, mut roster) = (None, Roster::default());
-    for (own, remembered) in looked.filter_map(|looked| looked.known.as_ref()) {
-        if *cache.get_or_insert(*own) == *own {
-            roster.extend(remembered.clone());
+/// joins their cache. Without an old one a new cache begins, but only if each directory can be its drive: rule M3.
+pub fn known_cache(looked: Vec<Looked>) -> Result<(Option<u128>, Roster)> {
+    let (mut cache, mut roster, mut unclear) = (None, Roster::default(), None);
+    for one in looked {
+        match one.found {
+            Found::Drive(own, remembered) if *cache.get_or_insert(own) == own => roster.extend(remembered),
+            Found::Drive(..) | Found::Empty => {}
+            Found::Unclear(error) => unclear = unclear.or(Some(error)),
         }
     }
-    (cache, roster)
+    match unclear {
+        Some(error) if cache.is_none() => Err(error),
+        _ => Ok((cache, roster)),
+    }
 }
 
 #[cfg(test)]

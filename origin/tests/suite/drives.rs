@@ -165,6 +165,35 @@ async fn a_drive_that_is_empty_is_left_out_until_it_is_begun_anew() {
     }
 }
 
+/// A new drive beside a drive of an unknown cache would begin another cache, and neither could join the other later.
+#[test]
+fn no_cache_begins_beside_a_drive_that_cannot_be_examined() {
+    let (dir, index) = (scratch(), scratch());
+    let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+    fs::create_dir(&old).unwrap();
+    drop(Cache::open([&old], options_at(index.path())).unwrap());
+    let (label, away) = (old.join("iomill-origin/label"), dir.path().join("away"));
+    fs::create_dir(&new).unwrap();
+    let refused = |cannot: &str| {
+        let error = Cache::open([&new, &old], options_at(index.path())).unwrap_err().to_string();
+        assert!(error.contains(old.to_str().unwrap()), "{cannot}: {error}");
+        assert_eq!(fs::read_dir(&new).unwrap().count(), 0, "{cannot}: nothing is made");
+    };
+    let text = fs::read(&label).unwrap();
+    fs::write(&label, "iomill-origin 1\n").unwrap();
+    refused("a damaged label");
+    fs::remove_file(&label).unwrap();
+    fs::create_dir(&label).unwrap();
+    refused("a label that cannot be read");
+    fs::remove_dir(&label).unwrap();
+    fs::write(&label, text).unwrap();
+    fs::rename(&old, &away).unwrap();
+    refused("no directory");
+    fs::rename(&away, &old).unwrap();
+    let both = Cache::open([&new, &old], options_at(index.path())).unwrap();
+    assert_eq!(both.notices(), Vec::<String>::new());
+}
+
 /// The environment variable with the directory of a file system that has a mount point.
 const NESTED: &str = "IOMILL_ORIGIN_NESTED";
 

@@ -184,6 +184,25 @@ async fn objects_with_weak_etags_pass() {
     assert_nothing_wrong_afterwards(&rig, &new).await;
 }
 
+/// Ranges of an object that is not cached take several requests. The answers are of one content, or the call fails.
+/// Seen to fail when the answers were not compared: the call returned ranges of both.
+#[tokio::test]
+async fn ranges_of_an_object_that_passes_are_of_one_content() {
+    let rig = Rig::with(|options| options);
+    rig.behind("a", random(4 << 20, 1)).await;
+    let wanted = [0..10, 3 << 20..(3 << 20) + 10];
+    let mut answers = 0;
+    rig.scripted.script(move |ask| {
+        answers += u64::from(ask.has_range);
+        // The first ranged request finds that the object passes.
+        Act::ETag(Some(format!("W/\"{}\"", if answers > 2 { 2 } else { 1 })))
+    });
+    let error = rig.ranges("a", &wanted).await.unwrap_err();
+    assert!(matches!(error, Error::Precondition { .. }), "{error}");
+    // From now on all answers are of the second one.
+    rig.ranges("a", &wanted).await.unwrap();
+}
+
 /// The user lets times identify objects without a strong etag. Then a weak etag that stays does not hide another time.
 /// Seen to fail when answers of one weak etag were one content: the old bytes came.
 #[tokio::test]
