@@ -1,6 +1,7 @@
 //! [`Cache`]: the drives, and the state that all origins over them share. Non-goals: the steps of a get (`store`).
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -36,7 +37,6 @@ use crate::timer::{Timer, end_of};
 pub struct Cache(Arc<Opening>);
 
 /// The state that all clones share, in this process and in its children.
-#[derive(Debug)]
 struct Opening {
     dirs: Vec<PathBuf>,
     options: Options,
@@ -47,7 +47,6 @@ struct Opening {
 }
 
 /// The state of a cache in one process.
-#[derive(Debug)]
 pub struct Inner {
     pub drives: Vec<Arc<Drive>>,
     pub fillers: Vec<Filler>,
@@ -65,6 +64,19 @@ pub struct Inner {
     stores: Mutex<HashMap<String, Vec<Weak<Learned>>>>,
 }
 
+// Short: a cache has tables of many thousand numbers, and each store, object and content over it shows it.
+impl fmt::Debug for Opening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opening").field("dirs", &self.dirs).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("drives", &self.drives.len()).finish_non_exhaustive()
+    }
+}
+
 impl Cache {
     /// Opens a cache on directories, one for each drive. A directory without a drive becomes a drive of this cache,
     /// unless it is on the file system of `/`: a mount point without its drive is there. [`Options::on_root`] allows
@@ -73,7 +85,8 @@ impl Cache {
     ///
     /// A drive that cannot be opened is left out, and [`Cache::notices`] has the reason. The same is true for a drive
     /// that does not answer within [`Options::open_within`]. It is an error if no drive can be opened, if the options
-    /// are wrong, or if the directories belong to two caches.
+    /// are wrong, if the directories belong to two caches, or if a new cache cannot have all of them (rule M3 of
+    /// `docs/origin.md`).
     ///
     /// If no process has had the cache open since the machine started, a thread reads the contents of the drives after
     /// this call has returned. Hits begin at once.

@@ -192,6 +192,7 @@ fn no_cache_begins_beside_a_drive_that_cannot_be_examined() {
     fs::rename(&away, &old).unwrap();
     let both = Cache::open([&new, &old], options_at(index.path())).unwrap();
     assert_eq!(both.notices(), Vec::<String>::new());
+    assert!(format!("{both:?}").len() < 1000, "a cache is named in short");
 }
 
 /// The environment variable with the directory of a file system that has a mount point.
