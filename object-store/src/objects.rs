@@ -110,9 +110,9 @@ impl Objects {
     }
 
     /// Waits for drives.
-    pub fn publish(&self, draft: &Draft, name: &str) -> Result<FileStat> {
+    pub fn publish(&self, draft: &Draft, name: &str) -> iomill::Result<FileStat> {
         let _forget = Forget(&self.handles, name);
-        Ok(draft.publish(name, When::Always)?)
+        draft.publish(name, When::Always)
     }
 
     /// The permit that a write of a part holds.

@@ -5,8 +5,8 @@
 //! Rules:
 //! 1. A part has its place before its write begins, and no other part gets that place. So parts are written at the same
 //!    time.
-//! 2. A part begins only while the upload is open. No part begins while the upload is completed, so none writes into
-//!    the published object.
+//! 2. A part begins only while the upload is open. No part begins while the upload is completed, and none after a
+//!    completion with an unknown outcome, so none writes into the published object.
 //! 3. An upload is published only if no part is being written. The future of a part may be dropped before its write has
 //!    ended or begun, and then the part does not count.
 //! 4. A thread that may wait completes the upload. So the completion goes on if its future is dropped, and a second
@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 
 use blocking::Task;
 use bytes::Bytes;
-use iomill::{Draft, FileOptions};
+use iomill::{Draft, Error, FileOptions};
 
 use crate::common::{Fault, Result};
 use crate::objects::{Objects, meta_of};
@@ -85,6 +85,8 @@ enum State {
     Open(Open),
     /// It was published with this etag.
     Ended(String),
+    /// It may have been published: the array does not know.
+    Uncertain,
     Aborted,
 }
 
@@ -217,6 +219,10 @@ impl State {
         let how = match self {
             State::Open(open) => return Ok(open),
             State::Ended(_) => "completed",
+            State::Uncertain => {
+                let why = "may have been completed: an error hides the outcome; look for the object";
+                return Err(Fault::other(format!("the upload of {name:?} {why}, and begin another one if it is missing")));
+            }
             State::Aborted => "aborted",
         };
         Err(Fault::other(format!("the upload of {name:?} has been {how}; begin another one")))
@@ -264,7 +270,13 @@ impl Completing {
             copy_pieces(&place, &copy, &pieces)?;
             place = Arc::new(copy);
         }
-        let e_tag = meta_of(&spec.objects.publish(&place, &spec.name)?).e_tag;
+        let published = spec.objects.publish(&place, &spec.name).inspect_err(|error| {
+            // The object may be there, and then no part may change it.
+            if matches!(error, Error::OutcomeUnknown { .. }) {
+                *self.upload.state() = State::Uncertain;
+            }
+        });
+        let e_tag = meta_of(&published?).e_tag;
         *self.upload.state() = State::Ended(e_tag.clone());
         Ok(e_tag)
     }

@@ -204,3 +204,28 @@ async fn an_upload_is_open_again_if_its_end_failed() {
     drop((upload, store));
     assert_clean(&dir, array);
 }
+
+/// The machine lacks memory when the object gets its name: it is visible, and the completion fails with an unknown
+/// outcome. Seen to fail when the upload was open again: a part was written into the object.
+#[tokio::test]
+async fn no_part_follows_a_completion_with_an_unknown_outcome() {
+    use iomill_sim::{DriveModel, Fault, Injection, Kind, World};
+    let world = World::new(1).with_drives(1, DriveModel::default());
+    let array = iomill::ArrayOptions::new().platform(world.platform()).create(world.paths()).unwrap();
+    let store = IomillStore::array(array.clone());
+    let path = Path::from("object");
+    let mut upload = store.put_multipart(&path).await.unwrap();
+    upload.put_part(random(100_000, 1).into()).await.unwrap();
+    let lack = Injection::new(Kind::Write, Fault::Errno(rustix::io::Errno::NOMEM.raw_os_error())).path("log/");
+    world.faults(|faults| faults.inject(lack.times(u64::MAX)));
+    let error = upload.complete().await.unwrap_err();
+    assert!(error.to_string().contains("outcome"), "{error}");
+    world.faults(|faults| faults.clear());
+    assert_eq!(array.stat("object").unwrap().len_bytes, 100_000, "it is visible");
+    let error = upload.put_part(random(100_000, 2).into()).await.unwrap_err();
+    assert!(error.to_string().contains("look for the object"), "{error}");
+    assert!(upload.complete().await.is_err() && upload.abort().await.is_err());
+    assert_eq!(array.stat("object").unwrap().len_bytes, 100_000);
+    drop((upload, store));
+    array.close().unwrap();
+}

@@ -75,7 +75,8 @@ impl Draft {
     /// A small file costs two fsyncs: that of its pages, and that of the log.
     ///
     /// [`Error::Exists`] and [`Error::Conflict`] if the condition does not hold. Then the draft may be published under
-    /// another name, or on another condition. A draft is published once.
+    /// another name, or on another condition. A draft is published once. After [`Error::OutcomeUnknown`] the name may
+    /// have it, so that further writes would change the named file.
     pub fn publish(&self, name: &str, when: When) -> Result<FileStat> {
         check_may_block("publish")?;
         make(Publication { draft: self.again(), name, when }, &self.array)
