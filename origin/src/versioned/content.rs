@@ -76,15 +76,17 @@ impl Content {
         self.store.store.verify(&self.object).await.map_err(|fault| error(&fault, &self.location))
     }
 
-    /// Fetches the missing granules of a range, and waits for them. They are written to the drives soon afterwards.
+    /// Fetches the missing granules of a range, and waits for them. They are written to the drives soon afterwards. The
+    /// range is cut at the end of the object.
     pub async fn prefetch(&self, range: Range<u64>) -> Result<Prefetched> {
         let brought = self.store.store.prefetch(&self.object, range).await;
         brought.map_err(|fault| error(&fault, &self.location))
     }
 
     /// Fetches the missing granules of ranges, and pins all granules of the ranges, for all processes, until they are
-    /// unpinned or the machine restarts. At most half of each drive can be pinned. `progress` is called with the
-    /// progress. After an error, the granules that were pinned before stay pinned.
+    /// unpinned or the machine restarts. The ranges are cut at the end of the object. At most half of each drive can be
+    /// pinned. `progress` is called with the progress. After an error, the granules that were pinned before stay
+    /// pinned.
     pub async fn pin(&self, ranges: &[Range<u64>], mut progress: impl FnMut(Pinned) + Send) -> Result<Pinned> {
         let mut done = Pinned::default();
         let pinned = self.store.store.pin(&self.object, ranges, &mut done, &mut progress).await;
