@@ -152,6 +152,28 @@ fn a_flush_that_failed_late_is_reported_at_the_end() {
     }
 }
 
+/// A sync tries each page once, and not once more for each of its neighbours in a write that fails.
+#[test]
+fn a_sync_tries_a_bad_drive_once_for_each_write() {
+    let world = World::new(60).with_drives(1, DriveModel::default());
+    let options = ArrayOptions::new().platform(world.platform()).cache_bytes((2048 * PAGE) as u64);
+    let array = options.create(world.paths()).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(64 * PAGE as u32)).unwrap();
+    file.preallocate(64 * PAGE as u64 + 1).unwrap();
+    file.write_at(&bytes(&mut Rng::with_seed(12), 64 * PAGE), 0).unwrap();
+    world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
+    let before = world.stats(0);
+    let error = file.sync().unwrap_err();
+    assert!(matches!(&error, Error::Io { action: "write", .. }), "{error}");
+    let tried = world.stats(0).write_bytes - before.write_bytes;
+    assert_eq!(tried, 64 * PAGE as u64);
+    world.faults(|faults| faults.clear());
+    file.sync().unwrap();
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
 /// A failed fill is the error of the call that asked for the page, whatever the call. The next call can ask for the
 /// page again.
 #[test]
