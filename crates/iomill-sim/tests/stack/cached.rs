@@ -209,6 +209,32 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
     }
 }
 
+/// A page fails a call only if its own I/O has failed: a call that waits for a page of another call's longer read, which
+/// fails, then reads the page itself.
+#[test]
+fn a_read_that_failed_fails_no_call_for_a_part_of_it() {
+    let world = World::new(70).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, 64);
+    let content = bytes(&mut Rng::with_seed(13), 40 * PAGE);
+    file.write_at(&content, 0).unwrap();
+    file.sync().unwrap();
+    file.advise(.., Advice::Random).unwrap();
+    file.advise(.., Advice::DontNeed).unwrap();
+    for block in 0..20usize {
+        // A block is two pages, read at once.
+        let (first, second) = (block * 2 * PAGE, block * 2 * PAGE + PAGE);
+        world.faults(|faults| faults.inject(eio(Kind::Read)));
+        let whole = file.read_async(first as u64, 2 * PAGE);
+        let part = file.read_async(second as u64, PAGE);
+        assert!(matches!(block_on(&array, whole), Err(Error::Io { action: "read", .. })), "block {block}");
+        let part = block_on(&array, part).unwrap();
+        assert_same(&part, &content[second..second + PAGE], || format!("block {block}"));
+    }
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
 /// Read-ahead that fails is no call's error. A call that asks for the page, or waits for it, then reads it itself.
 #[test]
 fn failed_read_ahead_fails_no_call() {
