@@ -1,7 +1,7 @@
 //! The page cache between calls and drives that fail. A read or write that failed is an error, and loses nothing.
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, CacheOptions, Error, File, FileOptions, Request};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, Error, File, FileOptions, PinnedRange, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
@@ -409,4 +409,25 @@ fn a_copy_of_the_log_that_is_left_behind_is_noticed() {
     world.faults(|faults| faults.clear());
     drop(file);
     array.close().unwrap();
+}
+
+/// A task in place over far more than the file takes no longer than one over the file.
+#[test]
+fn a_task_in_place_ends_with_the_file() {
+    let world = World::new(80).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, 64);
+    file.write_at(&[7; 3 * PAGE], 0).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let task = move |range: iomill::Result<&PinnedRange<'_>>| send.send(range.unwrap().len()).unwrap();
+    file.submit_with(PAGE as u64, (1 << 52) - PAGE, task).unwrap();
+    let seen = loop {
+        array.step();
+        if let Ok(seen) = receive.try_recv() {
+            break seen;
+        }
+    };
+    assert_eq!(seen, 2 * PAGE);
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
 }
