@@ -1,7 +1,7 @@
 //! The page cache between calls and drives that fail. A read or write that failed is an error, and loses nothing.
 
 use fastrand::Rng;
-use iomill::{Advice, Array, ArrayOptions, CacheOptions, Error, File, FileOptions, Request};
+use iomill::{Advice, Array, ArrayOptions, CacheOptions, Error, File, FileOptions, PinnedRange, Request};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, Survival, World};
 
 use super::harness::{Round, assert_same, assert_tidy, block_on, bytes, rounds};
@@ -152,6 +152,28 @@ fn a_flush_that_failed_late_is_reported_at_the_end() {
     }
 }
 
+/// A sync tries each page once, and not once more for each of its neighbours in a write that fails.
+#[test]
+fn a_sync_tries_a_bad_drive_once_for_each_write() {
+    let world = World::new(60).with_drives(1, DriveModel::default());
+    let options = ArrayOptions::new().platform(world.platform()).cache_bytes((2048 * PAGE) as u64);
+    let array = options.create(world.paths()).unwrap();
+    let file = array.create_file("file", &FileOptions::new().block_bytes(64 * PAGE as u32)).unwrap();
+    file.preallocate(64 * PAGE as u64 + 1).unwrap();
+    file.write_at(&bytes(&mut Rng::with_seed(12), 64 * PAGE), 0).unwrap();
+    world.faults(|faults| faults.inject(eio(Kind::Write).times(u64::MAX)));
+    let before = world.stats(0);
+    let error = file.sync().unwrap_err();
+    assert!(matches!(&error, Error::Io { action: "write", .. }), "{error}");
+    let tried = world.stats(0).write_bytes - before.write_bytes;
+    assert_eq!(tried, 64 * PAGE as u64);
+    world.faults(|faults| faults.clear());
+    file.sync().unwrap();
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
+}
+
 /// A failed fill is the error of the call that asked for the page, whatever the call. The next call can ask for the
 /// page again.
 #[test]
@@ -185,6 +207,32 @@ fn a_fill_that_failed_is_tried_again_by_the_next_call() {
         array.close().unwrap();
         assert_tidy(&world);
     }
+}
+
+/// A page fails a call only if its own I/O has failed: a call that waits for a page of another call's longer read, which
+/// fails, then reads the page itself.
+#[test]
+fn a_read_that_failed_fails_no_call_for_a_part_of_it() {
+    let world = World::new(70).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, 64);
+    let content = bytes(&mut Rng::with_seed(13), 40 * PAGE);
+    file.write_at(&content, 0).unwrap();
+    file.sync().unwrap();
+    file.advise(.., Advice::Random).unwrap();
+    file.advise(.., Advice::DontNeed).unwrap();
+    for block in 0..20usize {
+        // A block is two pages, read at once.
+        let (first, second) = (block * 2 * PAGE, block * 2 * PAGE + PAGE);
+        world.faults(|faults| faults.inject(eio(Kind::Read)));
+        let whole = file.read_async(first as u64, 2 * PAGE);
+        let part = file.read_async(second as u64, PAGE);
+        assert!(matches!(block_on(&array, whole), Err(Error::Io { action: "read", .. })), "block {block}");
+        let part = block_on(&array, part).unwrap();
+        assert_same(&part, &content[second..second + PAGE], || format!("block {block}"));
+    }
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
 }
 
 /// Read-ahead that fails is no call's error. A call that asks for the page, or waits for it, then reads it itself.
@@ -361,4 +409,25 @@ fn a_copy_of_the_log_that_is_left_behind_is_noticed() {
     world.faults(|faults| faults.clear());
     drop(file);
     array.close().unwrap();
+}
+
+/// A task in place over far more than the file takes no longer than one over the file.
+#[test]
+fn a_task_in_place_ends_with_the_file() {
+    let world = World::new(80).with_drives(2, DriveModel::default());
+    let (array, file) = made(&world, 64);
+    file.write_at(&[7; 3 * PAGE], 0).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let task = move |range: iomill::Result<&PinnedRange<'_>>| send.send(range.unwrap().len()).unwrap();
+    file.submit_with(PAGE as u64, (1 << 52) - PAGE, task).unwrap();
+    let seen = loop {
+        array.step();
+        if let Ok(seen) = receive.try_recv() {
+            break seen;
+        }
+    };
+    assert_eq!(seen, 2 * PAGE);
+    drop(file);
+    array.close().unwrap();
+    assert_tidy(&world);
 }

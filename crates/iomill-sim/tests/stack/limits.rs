@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use iomill::{Array, ArrayOptions, Error, File, FileOptions, MAX_FILE_BYTES};
+use iomill::{Array, ArrayOptions, CacheOptions, Error, File, FileOptions, MAX_FILE_BYTES, Topology};
 use iomill_sim::{DriveModel, World};
 
 use super::harness::block_on;
@@ -87,4 +87,19 @@ fn a_flush_of_the_last_block_leaves_the_next_file_alone() {
         }
     }
     array.close().unwrap();
+}
+
+/// A set size that no set can have is an error, also with several nodes, and however large it is.
+#[test]
+fn senseless_set_sizes_are_errors() {
+    for (nodes, set_pages) in
+        [1, 2].into_iter().flat_map(|nodes| [0, 5, 36, 1 << 52, usize::MAX].map(|set| (nodes, set)))
+    {
+        let world = World::new(3).with_drives(2, DriveModel::default());
+        let options = ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20);
+        let options = options.with_tuning(|tuning| tuning.topology(Topology::Emulate(nodes)));
+        let options = options.cache(CacheOptions::new().set_pages(set_pages));
+        let error = options.create(world.paths()).unwrap_err().to_string();
+        assert!(error.contains("a set size is a multiple of 4"), "{nodes} nodes, {set_pages} pages: {error}");
+    }
 }

@@ -61,12 +61,7 @@ pub struct SetIndex(pub u32);
 impl Directory {
     /// An empty directory.
     pub fn new(config: DirectoryConfig) -> Result<Directory> {
-        let Some(shape) = Shape::new(config.ways) else {
-            return Err(Error::invalid(
-                format!("set size {}", config.ways),
-                "a set size is a multiple of 4, from 4 to 32",
-            ));
-        };
+        let shape = shape(config.ways)?;
         let sets_max = config.sets_max.max(config.sets).max(1);
         let no_memory = Error::memory("the cache's directory", u64::from(sets_max) * shape.stride as u64 * 8);
         let words = Words::new(sets_max as usize * shape.stride).map_err(&no_memory)?;
@@ -292,6 +287,12 @@ impl Directory {
         self.policy.inserted(index, &mut set, way, hash);
         false
     }
+}
+
+/// The shape of a set of `ways` ways, or an error if no set has so many.
+pub fn shape(ways: usize) -> Result<Shape> {
+    let why = || Error::invalid(format!("set size {ways}"), "a set size is a multiple of 4, from 4 to 32");
+    Shape::new(ways).ok_or_else(why)
 }
 
 /// A bit of [`Directory::size`], set if the sets have not all been split by the same bits. The number of sets is then

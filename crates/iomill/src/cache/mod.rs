@@ -521,8 +521,8 @@ impl Cache {
         set.dirty().count_ones()
     }
 
-    /// Ends a failed fill that no call asked for. Threads that wait for the page are told to look again, and a read of
-    /// their own then reports the page's error. The failure may have been a neighbour's.
+    /// Ends a fill whose failure is not that of the threads that wait for the page (rule 2 of `wait`). They are told to
+    /// look again, and a read of their own then reports the page's error.
     pub fn abandon_fill(&self, fill: Fill) {
         let hash = fill.hash;
         let (_, mut set) = self.directory().lock(hash);

@@ -331,7 +331,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
                 own = self.paged.prove(sums, sum, &entry.fill, outcome);
                 first = first.and(own);
             }
-            if let Some(page) = self.end(entry, own) {
+            let is_shared = outcome.is_err() && *count > 1;
+            if let Some(page) = self.end(entry, own, is_shared) {
                 over.push(page);
             }
         }
@@ -367,8 +368,9 @@ impl<P: Deref<Target = Paged>> Fills<P> {
         }
     }
 
-    /// Ends a fill. Returns its page if the set needs a flush now.
-    fn end(&self, entry: &PageFill, outcome: Outcome) -> Option<u64> {
+    /// Ends a fill. Returns its page if the set needs a flush now. `is_shared` says that its I/O had other pages, too, and
+    /// has failed.
+    fn end(&self, entry: &PageFill, outcome: Outcome, is_shared: bool) -> Option<u64> {
         let (paged, PageFill { fill, span, more }) = (&*self.paged, entry);
         let cache = paged.pager.cache_of(fill.key);
         if outcome.is_ok() {
@@ -377,7 +379,8 @@ impl<P: Deref<Target = Paged>> Fills<P> {
                 self.copy(cache, fill, span);
             }
         }
-        if outcome.is_err() && self.want == Want::Ahead {
+        // In both cases it is no failure of those that wait (rule 2 of `cache::wait`).
+        if outcome.is_err() && (is_shared || self.want == Want::Ahead) {
             cache.abandon_fill(*fill);
             return None;
         }

@@ -49,6 +49,13 @@ struct FlushRun {
     ended: AtomicBool,
 }
 
+impl FlushRun {
+    /// The page after its last one.
+    fn end(&self) -> u64 {
+        self.first.page() + self.count as u64
+    }
+}
+
 /// Pages that are being flushed. Dropping it, also by a panic, marks the pages dirty that have no ended flush.
 struct FlushRuns<'a> {
     file: &'a OpenFile,
@@ -75,7 +82,7 @@ impl<'a> FlushRuns<'a> {
         if run.ended.swap(true, Ordering::Relaxed) {
             return;
         }
-        for page in run.first.page()..run.first.page() + run.count as u64 {
+        for page in run.first.page()..run.end() {
             let (key, _, cache) = self.paged.key(page);
             cache.end_flush(key, outcome);
         }
@@ -259,7 +266,7 @@ impl OpenFile {
         let mut runs = FlushRuns::new(self, paged);
         // The last page of the copy: neighbours do not fit.
         let at = copies.memory().len() - PAGE_BYTES;
-        let (asked, _) = self.copy_run(paged, key, copies.memory(), at, &mut runs.all);
+        let (asked, _) = self.copy_run(paged, (key, page), copies.memory(), at, &mut runs.all);
         let (_, result) = self.write_runs(io, &runs, &mut copies, Class::Foreground).await;
         if asked == Some(Flush::Busy) {
             wait_for_flushes(io, &paged.pager, &[key]).await;
@@ -302,6 +309,9 @@ impl OpenFile {
             Err(error) => return Flushed { result: Err(error), ..flushed },
         };
         let mut keys = keys.iter().copied().peekable();
+        // All pages before this one have been tried. If a write fails, its pages are dirty again, and each later page
+        // beside them would repeat it.
+        let mut tried = 0;
         while keys.peek().is_some() {
             let mut runs = FlushRuns::new(self, paged);
             let mut used = 0;
@@ -310,14 +320,16 @@ impl OpenFile {
             {
                 // If a neighbour became clean meanwhile, the run may end before this page. Then the next round checks
                 // it again.
-                let (asked, copied) = self.copy_run(paged, key, copies.memory(), used, &mut runs.all);
+                let (asked, copied) = self.copy_run(paged, (key, tried), copies.memory(), used, &mut runs.all);
                 used += copied;
+                tried = runs.all.last().map_or(tried, FlushRun::end);
                 match asked {
                     Some(Flush::Busy) => flushed.busy.push(key),
                     Some(_) => {}
                     None => continue,
                 }
                 keys.next();
+                while keys.next_if(|next| next.page() < tried).is_some() {}
             }
             let (cleaned, result) = self.write_runs(io, &runs, &mut copies, class).await;
             flushed.cleaned += cleaned;
@@ -326,12 +338,12 @@ impl OpenFile {
         flushed
     }
 
-    /// Copies a dirty page with its dirty neighbours in its block. Returns the result for that page, if it was reached,
-    /// and the number of bytes copied.
+    /// Copies a dirty page with its dirty neighbours in its block, but none before page `least`. Returns the result for
+    /// that page, if it was reached, and the number of bytes copied.
     fn copy_run(
         &self,
         paged: &Paged,
-        key: Key,
+        (key, least): (Key, u64),
         copy: &mut PageBuf,
         at: usize,
         runs: &mut Vec<FlushRun>,
@@ -345,7 +357,7 @@ impl OpenFile {
         };
         let wanted = key.page();
         let mut first = wanted;
-        while first > block && wanted - first + 1 < room && is_dirty(first - 1) {
+        while first > block.max(least) && wanted - first + 1 < room && is_dirty(first - 1) {
             first -= 1;
         }
         let (mut page, mut copied, mut asked) = (first, 0, None);

@@ -176,8 +176,9 @@ impl InPlaceJob {
 
     fn start(self, entered: Entered<'_>, task: InPlace) {
         let entered = EnteredFile::stay(entered, self.file.clone());
-        let end = entered.end_page();
-        let spans = numbers(self.offset, self.len as u64).filter(|&page| page < end).map(Span::of_page).collect();
+        // If the file has become too long for the range meanwhile, `go_on` finds the error.
+        let pages = entered.page_numbers(&self.paged, self.offset, self.len).map_or(0..0, |(pages, _)| pages);
+        let spans = pages.map(Span::of_page).collect();
         let cell = Arc::clone(&self.cell);
         spawn(&cell, async move {
             let io = entered.exec().spawned(&self.cell);

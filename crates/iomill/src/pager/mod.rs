@@ -156,6 +156,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
+use crate::cache::directory::shape;
 use crate::cache::key::{FILE_PAGES, Key};
 use crate::cache::policy::PolicyKind;
 use crate::cache::{Cache, CacheConfig, CacheMemory, CacheResize, HintBase, NO_READERS, Progress};
@@ -492,6 +493,8 @@ fn sizes(options: &PagerOptions, nodes: usize) -> Result<Option<Sizes>> {
     if now == 0 {
         return Ok(None);
     }
+    // Before it is multiplied or divided by.
+    shape(options.set_pages)?;
     check_least(options.set_pages, nodes, now)?;
     if let Some(most) = most
         && most < now
