@@ -191,6 +191,11 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
         let _none_has_locks = lock;
         Ok(true)
     }
+    /// The handle of the directory, as long as `self` lives. The lock of [`DriveFs::lock_directory`] lasts until all that
+    /// have the handle open have closed it, also the kernel for I/O in flight.
+    fn directory(&self) -> Option<Handle> {
+        None
+    }
     /// The holder of the directory's lock.
     fn directory_holder(&self) -> Holder {
         Holder::Unknown
