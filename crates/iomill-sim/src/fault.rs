@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use fastrand::Rng;
+use iomill::engine::NOT_BEGUN;
 
 /// The kinds of operations on a simulated drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +81,7 @@ pub struct Rates {
     pub short_read: u16,
     /// Engine writes that transfer only a part.
     pub short_write: u16,
-    /// Engine requests that end with EINTR (not syncs) or EAGAIN and did nothing.
+    /// Engine requests that did nothing: transfers end with EINTR or EAGAIN, and syncs with `NOT_BEGUN`.
     pub interrupted: u16,
 }
 
@@ -322,10 +323,10 @@ impl Rates {
         } else if strikes(short) {
             Verdict::Short
         } else if interrupted {
-            // Not EINTR for a sync: an interrupted sync may have lost pages, while one that did not begin has lost
-            // none.
+            // No errno for a sync: one that failed may have lost pages, while one that did not begin has lost none.
             let transfer = matches!(operation.kind, Kind::Read | Kind::Write);
-            Verdict::Fail(if rng.bool() && transfer { libc::EINTR } else { libc::EAGAIN })
+            let errno = if rng.bool() { libc::EINTR } else { libc::EAGAIN };
+            Verdict::Fail(if transfer { errno } else { -NOT_BEGUN })
         } else {
             Verdict::Go
         }

@@ -327,7 +327,9 @@ impl DriveFs for SimFs {
         let file = state.opened(self.drive, handle)?.file;
         let identity = Identity { device: self.drive as u64, inode: file };
         let len = state.file(self.drive, file)?.now.len();
-        Ok(Stamp { identity, len, modified_ns: 0, changed_ns: 0, is_settled: false, mount: 0, drops: None })
+        let (modified_ns, changed_ns) = (0, 0);
+        let (is_unique, is_settled, mount, drops) = (true, false, 0, None);
+        Ok(Stamp { identity, is_unique, len, modified_ns, changed_ns, is_settled, mount, drops })
     }
 
     fn alignment(&self, handle: Handle) -> io::Result<Alignment> {

@@ -30,7 +30,8 @@ pub fn open_plain(path: impl AsRef<Path>) -> Result<File> {
 /// to an open file, reads may return the old bytes. If another program cuts it, reads of the lost bytes return
 /// [`Error::FileCut`].
 ///
-/// A file is identified by its device and inode, whatever its path. A second opening shares the cached pages if the
+/// A file is identified by its device and inode, whatever its path. On some file systems two files may have one inode
+/// number, so there the path counts, too (`docs/plain-files.md`). A second opening shares the cached pages if the
 /// file has not changed since. In one process a file is open either for reading or for writing ([`Error::Busy`]).
 ///
 /// ```no_run

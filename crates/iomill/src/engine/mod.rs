@@ -233,12 +233,16 @@ pub struct IoRequest {
 // depend on the thread.
 unsafe impl Send for IoRequest {}
 
+/// The result of a request that never reached the kernel: the same request may be pushed again, also a sync. No errno
+/// says that, because a file system may answer a sync with any errno. The kernel has none as high.
+pub const NOT_BEGUN: i32 = -4096;
+
 /// The end of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// The request's slot.
     pub slot: u32,
-    /// Bytes transferred, or a negated errno.
+    /// Bytes transferred, or a negated errno, or [`NOT_BEGUN`].
     pub result: i32,
 }
 

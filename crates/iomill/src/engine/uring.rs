@@ -22,7 +22,7 @@ use io_uring::{cqueue, opcode, types};
 use self::ring::{Kind, MAX_CAPACITY, Ring};
 use super::posix::execute;
 use super::wake::{Deadline, EventWake};
-use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, Op, refused_later};
+use super::{Completion, Engine, EngineConfig, EngineKind, EngineWake, IoRequest, NOT_BEGUN, Op, refused_later};
 use crate::sys::notices::Notices;
 
 /// The user data of the wake's poll; slots are 32 bits.
@@ -148,7 +148,7 @@ impl UringEngine {
     }
 
     /// Gives up entering the rings after an error. If the error is an errno, a filter of system calls may have been set
-    /// after the engine was made. Queued requests then end with `EAGAIN`, after which the drive queue pushes them
+    /// after the engine was made. Queued requests then end with [`NOT_BEGUN`], after which the drive queue pushes them
     /// again. Requests that the kernel has taken go on.
     fn refuse(&mut self, error: io::Error) {
         if error.raw_os_error().is_some() {
@@ -162,7 +162,7 @@ impl UringEngine {
             {
                 let slots = ring.take_back().into_iter().filter(|data| *data != WAKE);
                 let before = self.outside.len();
-                self.outside.extend(slots.map(|slot| Completion { slot: slot as u32, result: -libc::EAGAIN }));
+                self.outside.extend(slots.map(|slot| Completion { slot: slot as u32, result: NOT_BEGUN }));
                 ring.in_flight -= (self.outside.len() - before) as u32;
             }
         }
@@ -499,7 +499,7 @@ mod tests {
         }
     }
 
-    /// Requests that the kernel has taken complete. Queued requests end with `EAGAIN`, and later ones are system calls.
+    /// Requests that the kernel has taken complete. Queued requests end with `NOT_BEGUN`, and later ones are system calls.
     /// Wakes and timeouts still work.
     #[test]
     fn requests_that_the_rings_refuse_are_system_calls() {
@@ -527,7 +527,7 @@ mod tests {
             }
             done.sort_by_key(|completion| completion.slot);
             let results: Vec<i32> = done.drain(..).map(|completion| completion.result).collect();
-            assert_eq!(results, [4096, 4096, 4096, -libc::EAGAIN, -libc::EAGAIN, 4096], "{name}");
+            assert_eq!(results, [4096, 4096, 4096, NOT_BEGUN, NOT_BEGUN, 4096], "{name}");
             assert_eq!(engine.in_flight(), 0, "{name}");
             std::thread::scope(|scope| {
                 scope.spawn(|| waker.wake());

@@ -1,10 +1,12 @@
 //! Plain files: [`PlainFile`] is one that was found and opened, [`PlainParts`] is one or a list of them as a
 //! [`Backing`]. [`Claim`] keeps a file from being open for reading and for writing at the same time in this process.
 //!
-//! Goals: a file is identified by device and inode, and for reading also by its version; a list reads as one file.
+//! Goals: a file is identified by device and inode, and for reading also by its version, and also by its path where its
+//! file system may give two files one number; a list reads as one file.
 //! Non-goals: which queue serves a device (`api::runtime`), and the length (rule 6 in `file`).
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,11 +98,17 @@ impl PlainList {
 
     /// The id under which the files are open as one. For files that are open for reading it includes their versions: a
     /// changed file is another file, and finds no earlier pages. If a file may change without a new version, each
-    /// opening has an id of its own.
+    /// opening has an id of its own. Where files may share an identity, the id includes their paths.
     pub fn id(&self) -> Id {
         let mut bytes = vec![u8::from(self.write)];
-        for Stamp { identity, len, modified_ns, changed_ns, mount, .. } in self.files.iter().map(|file| file.stamp) {
+        for file in &self.files {
+            let Stamp { identity, is_unique, len, modified_ns, changed_ns, mount, .. } = file.stamp;
             bytes.extend([identity.device, identity.inode].into_iter().flat_map(u64::to_le_bytes));
+            if !is_unique {
+                bytes.extend(file.open.full_path().as_os_str().as_bytes());
+                // No path has a zero.
+                bytes.push(0);
+            }
             if !self.write {
                 bytes.extend([len, mount].into_iter().flat_map(u64::to_le_bytes));
                 bytes.extend([modified_ns, changed_ns].into_iter().flat_map(i128::to_le_bytes));
@@ -325,6 +333,39 @@ impl FileState {
 #[cfg(all(test, not(iomill_models)))]
 mod tests {
     use super::*;
+    use crate::engine::real::RealPlatform;
+
+    /// Two files that a server gives one inode number, such as the first ones of two of its devices.
+    ///
+    /// Seen to fail without the path: the second was taken for the first, so a write to it changed the first one.
+    #[test]
+    fn files_that_share_a_number_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| dir.path().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, "bytes").unwrap());
+        for access in [Access::READ, Access::WRITE] {
+            let open = |path: &PathBuf| PlainList::open(&RealPlatform::default(), std::slice::from_ref(path), access);
+            let [mut a, mut b, mut again] = [&paths[0], &paths[1], &paths[0]].map(|path| open(path).unwrap());
+            assert_ne!(a.id(), b.id());
+            for is_unique in [true, false] {
+                for list in [&mut a, &mut b, &mut again] {
+                    let identity = Identity { device: 7, inode: 12 };
+                    list.files[0].stamp = Stamp {
+                        identity,
+                        is_unique,
+                        len: 5,
+                        modified_ns: 0,
+                        changed_ns: 0,
+                        is_settled: true,
+                        mount: 0,
+                        drops: None,
+                    };
+                }
+                assert_eq!(a.id(), again.id(), "one file");
+                assert_eq!(a.id() == b.id(), is_unique);
+            }
+        }
+    }
 
     #[test]
     fn a_file_is_claimed_by_readers_or_by_a_writer() {

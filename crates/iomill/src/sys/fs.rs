@@ -71,7 +71,8 @@ pub enum Lock {
     Exclusive,
 }
 
-/// The identity of a file or directory, whatever its path. A drive without inode numbers hashes its location instead.
+/// The identity of a file or directory, whatever its path. On some file systems files share one
+/// ([`Stamp::is_unique`]). A drive without inode numbers hashes its location instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The number of the file system's device.
@@ -85,6 +86,9 @@ pub struct Identity {
 pub struct Stamp {
     /// The file.
     pub identity: Identity,
+    /// Whether no other file has this identity. A server may give the files of several devices equal numbers (FUSE,
+    /// virtiofs, 9P), and a snapshot may have the numbers of its origin (bcachefs).
+    pub is_unique: bool,
     /// The length in bytes.
     pub len: u64,
     /// The time of the last change of its bytes, in nanoseconds since 1970.
@@ -186,6 +190,11 @@ pub trait DriveFs: Send + Sync + fmt::Debug {
     fn lock_directory(&self, lock: Lock) -> io::Result<bool> {
         let _none_has_locks = lock;
         Ok(true)
+    }
+    /// The handle of the directory, as long as `self` lives. The lock of [`DriveFs::lock_directory`] lasts until all that
+    /// have the handle open have closed it, also the kernel for I/O in flight.
+    fn directory(&self) -> Option<Handle> {
+        None
     }
     /// The holder of the directory's lock.
     fn directory_holder(&self) -> Holder {

@@ -6,7 +6,7 @@
 //! inherited. Non-goals: the data path (engines), and caching: each operation makes its system calls.
 
 use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -296,6 +296,10 @@ impl DriveFs for RealFs {
             Ok(()) | Err(Errno::BADF | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOLCK | Errno::NOSYS) => Ok(true),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn directory(&self) -> Option<Handle> {
+        Some(Handle(self.directory.as_raw_fd()))
     }
 
     fn directory_holder(&self) -> Holder {

@@ -11,7 +11,9 @@
 //! 4. The kernel notes a store through a mapping when the store makes a page dirty. A direct read writes such a page
 //!    back first, so the next store is noted again. A buffered read leaves it dirty, and the next store is not noted.
 //!    Stores to memory (tmpfs, DAX) are never noted.
-//! 5. The clocks of servers are not this machine's, so no stamp of a file on a network file system or FUSE proves
+//! 5. Inode numbers tell files apart only on the file systems below. On others two files may have the same number at
+//!    the same time, so the path counts, too (`Stamp::is_unique`).
+//! 6. The clocks of servers are not this machine's, so no stamp of a file on a network file system or FUSE proves
 //!    anything.
 
 use std::io;
@@ -58,9 +60,11 @@ pub fn stamp(handle: Handle) -> io::Result<Stamp> {
     let stat = sys::fstat(file)?;
     let (modified_ns, changed_ns) =
         (nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64), nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64));
-    let (mount, drops) = lasting(file)?;
+    let kind = retry(|| sys::fstatfs(file))?.f_type as u32;
+    let (mount, drops) = lasting(file, kind)?;
     Ok(Stamp {
         identity: Identity { device: stat.st_dev, inode: stat.st_ino },
+        is_unique: [&IMAGES[..], &NOTING, &IN_MEMORY].concat().contains(&kind),
         len: u64::try_from(stat.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))?,
         modified_ns,
         changed_ns,
@@ -70,9 +74,9 @@ pub fn stamp(handle: Handle) -> io::Result<Stamp> {
     })
 }
 
-/// The number of the file's mount, and the reason if cached pages must not outlive the last handle (rule 1).
-fn lasting(file: BorrowedFd<'_>) -> io::Result<(u64, Option<&'static str>)> {
-    let kind = retry(|| sys::fstatfs(file))?.f_type as u32;
+/// The number of the file's mount, and the reason if cached pages must not outlive the last handle (rule 1). `kind` is
+/// the `f_type` of the file system.
+fn lasting(file: BorrowedFd<'_>, kind: u32) -> io::Result<(u64, Option<&'static str>)> {
     let stat = match retry(|| sys::statx(file, "", AtFlags::EMPTY_PATH, MOUNT)) {
         Ok(stat) => stat,
         // An old kernel, or a filter of system calls.

@@ -4,7 +4,7 @@
 //! I/O.
 
 use super::super::{Failure, Fault, PAGE_BYTES, Piece};
-use crate::engine::{Memory, Op, Segment};
+use crate::engine::{Memory, NOT_BEGUN, Op, Segment};
 use crate::sys::errno::{self, classify};
 use crate::sys::fs::Alignment;
 
@@ -106,9 +106,10 @@ impl Slot {
         if result < 0 {
             let errno = -result;
             // A sync that was begun is not tried again. The kernel reports the loss of a page once, perhaps to the call
-            // that ended with another error. Only EAGAIN says that nothing was begun.
+            // that ended with another error, and by any errno.
             let passing = match self.piece.op {
-                Op::Sync => errno == libc::EAGAIN,
+                _ if result == NOT_BEGUN => true,
+                Op::Sync => false,
                 // The kernel gives up a buffered transfer of a thread that has ended, and another thread begins it
                 // again. To write the same bytes twice is to write them once.
                 Op::Read | Op::Write if matches!(errno, libc::EFAULT | libc::ECANCELED) => true,

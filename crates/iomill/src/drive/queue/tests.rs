@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::drive::Failure;
-use crate::engine::{EngineKind, EngineWake, NO_REGION};
+use crate::engine::{EngineKind, EngineWake, NO_REGION, NOT_BEGUN};
 use crate::sys::memory::PageBuf;
 
 const PART: FileRef = FileRef { handle: Handle(0), key: 7 };
@@ -213,6 +213,34 @@ fn a_scattered_piece_fails_where_it_stopped_and_passing_errors_do_not_disturb_it
         assert_eq!(done.result, Err(Failure { op: Op::Read, key: 7, offset, fault }));
         assert_eq!((done.tag, queue.in_flight()), (77, 0));
     }
+}
+
+/// A file system may answer a sync with any errno that a write behind it met, and only once: FUSE and SMB pass on what
+/// the server says.
+///
+/// Seen to fail when a sync that ended with `EAGAIN` was tried again: the second one succeeds, and the loss is not
+/// reported.
+#[test]
+fn a_sync_that_failed_is_not_tried_again() {
+    let mut queue = queue(1, 512);
+    let mut drive = Drive::default();
+    for errno in [libc::EAGAIN, libc::EINTR, libc::ENOMEM, libc::ECANCELED, libc::EIO] {
+        // SAFETY: a sync has no memory, and the engine touches no file.
+        unsafe { queue.push(Piece::sync(FileRef { handle: Handle(1), key: 7 })) };
+        queue.dispatch(&mut drive);
+        drive.requests.pop_front().unwrap();
+        let done = complete(&mut queue, Completion { slot: 100, result: -errno }).expect("it has ended");
+        assert_eq!(done.result.map_err(|failure| failure.fault), Err(Fault::Errno(errno)));
+    }
+    // SAFETY: as above.
+    unsafe { queue.push(Piece::sync(FileRef { handle: Handle(1), key: 7 })) };
+    for _ in 0..3 {
+        queue.dispatch(&mut drive);
+        drive.requests.pop_front().unwrap();
+        assert!(complete(&mut queue, Completion { slot: 100, result: NOT_BEGUN }).is_none(), "the kernel never had it");
+    }
+    queue.dispatch(&mut drive);
+    assert_eq!(complete(&mut queue, Completion { slot: 100, result: 0 }).map(|done| done.result), Some(Ok(())));
 }
 
 /// The kernel gives up a buffered transfer when the thread that began it has ended. Writes failed then.

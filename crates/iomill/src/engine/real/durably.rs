@@ -7,6 +7,10 @@
 //! the others at the same time. For three files on one disk this takes about 85 us with direct I/O; the page cache and
 //! `fdatasync` take 115 us. Without io_uring, the other files are written one after the other, or from four on by
 //! short-lived threads.
+//!
+//! After a kill a write of the ring may still be in flight, and reach its drive when the descriptors of the process are
+//! closed. Until then the ring holds the directory of that drive, and so its lock. So no other process opens the array
+//! before the write has ended. The writes of threads end before the process does.
 
 use std::io;
 use std::thread;
@@ -37,9 +41,15 @@ enum Ring {
     /// Not made yet: the first write that needs it makes it.
     #[default]
     Unasked,
-    Ready(Box<IoUring>),
+    Ready(Box<ReadyRing>),
     /// io_uring is forbidden, or has failed.
     Refused,
+}
+
+struct ReadyRing {
+    ring: IoUring,
+    /// Whether it has a table of `CAPACITY` files, for the directories of the writes in flight.
+    holds: bool,
 }
 
 impl DurableWriter {
@@ -112,7 +122,7 @@ fn is_refused(error: &io::Error) -> bool {
 }
 
 /// Makes a ring, and tries it out: a filter of system calls may allow making a ring but not entering it.
-fn working_ring() -> io::Result<IoUring> {
+fn working_ring() -> io::Result<ReadyRing> {
     let mut ring = made_above(|| IoUring::new(CAPACITY))?;
     // SAFETY: the entry points to nothing.
     let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
@@ -123,7 +133,26 @@ fn working_ring() -> io::Result<IoUring> {
             _ => {}
         }
     }
-    Ok(ring)
+    // A list of empty entries, as kernels before 5.19 need it. A limit of open files may forbid the table.
+    let holds = ring.submitter().register_files(&[-1; CAPACITY as usize]).is_ok();
+    Ok(ReadyRing { ring, holds })
+}
+
+impl ReadyRing {
+    /// Holds the directories of these writes.
+    fn hold(&self, writes: &[DurableWrite<'_>]) {
+        let directories: Vec<i32> =
+            writes.iter().map(|write| write.fs.directory().map_or(-1, |directory| directory.0)).collect();
+        if self.holds && directories.iter().any(|directory| *directory >= 0) {
+            // The writes are as good without it.
+            let _kept_if_there_is_room = self.ring.submitter().register_files_update(0, &directories);
+        }
+    }
+
+    /// Lets the directories of this number of writes go. `false` if the ring may still hold some.
+    fn let_go(&self, count: usize) -> bool {
+        !self.holds || self.ring.submitter().register_files_update(0, &[-1; CAPACITY as usize][..count]).is_ok()
+    }
 }
 
 impl Ring {
@@ -137,9 +166,9 @@ impl Ring {
                 Err(_) => Ring::Refused,
             };
         }
-        let Ring::Ready(ring) = self else { return 0 };
+        let Ring::Ready(ready) = self else { return 0 };
         let mut handed = 0;
-        let mut queue = ring.submission();
+        let mut queue = ready.ring.submission();
         for write in writes {
             let operation = opcode::Write::new(Fd(write.handle.0), write.bytes.as_ptr(), write.bytes.len() as u32);
             let operation = operation.offset(write.offset).rw_flags(libc::RWF_DSYNC).build();
@@ -152,15 +181,17 @@ impl Ring {
             handed += 1;
         }
         drop(queue);
+        ready.hold(&writes[..handed]);
         // Writes that the kernel does not take now, it takes in `collect`, or `collect` reports why not.
-        let _ = ring.submit();
+        let _ = ready.ring.submit();
         handed
     }
 
     /// Waits for the started writes. A write without a known end counts as failed, and is not tried again.
     fn collect(&mut self, writes: &[DurableWrite<'_>]) -> Vec<io::Result<()>> {
         let mut ends: Vec<Option<io::Result<usize>>> = writes.iter().map(|_| None).collect();
-        let Ring::Ready(ring) = self else { return Vec::new() };
+        let Ring::Ready(ready) = self else { return Vec::new() };
+        let ring = &mut ready.ring;
         let mut missing = writes.len();
         let mut failure = None;
         let mut tries = SUBMIT_TRIES;
@@ -185,6 +216,9 @@ impl Ring {
         if failure.is_some() {
             // Never used again: its queues may hold writes of this call.
             *self = Ring::Refused;
+        } else if !writes.is_empty() && !ready.let_go(writes.len()) {
+            // Closed, because no directory may stay locked.
+            *self = Ring::Unasked;
         }
         let unknown = |write: &DurableWrite<'_>| {
             // Its fsync may have failed.
@@ -209,10 +243,13 @@ impl std::fmt::Debug for DurableWriter {
 #[cfg(test)]
 mod tests {
     use std::fs::{File, OpenOptions};
-    use std::os::fd::AsRawFd;
+    use std::io::{Read, Write};
+    use std::mem::ManuallyDrop;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::sys::fs::{DriveFs, Handle};
+    use crate::sys::fs::{DriveFs, Handle, Lock};
     use crate::sys::fsyncs::Since;
     use crate::sys::real_fs::RealFs;
 
@@ -280,6 +317,46 @@ mod tests {
         }
     }
 
+    /// The kernel ends a process before its writes in flight. Such a write reached the log of the next process.
+    ///
+    /// Seen to fail without the table of directories, which is the second case here.
+    #[test]
+    fn a_directory_stays_locked_while_a_write_is_in_flight() {
+        const PIPE_BYTES: usize = 4096;
+        for holds in [true, false] {
+            let Ok(mut ready) = working_ring() else { return };
+            ready.holds &= holds;
+            let dir = tempfile::tempdir().unwrap();
+            let fs = ManuallyDrop::new(RealFs::attach(dir.path(), true).unwrap());
+            assert!(fs.lock_directory(Lock::Exclusive).unwrap());
+            let next = RealFs::attach(dir.path(), false).unwrap();
+            let mut ends = [0; 2];
+            // SAFETY: the call writes two descriptors, which become files here.
+            let [mut out, mut full] = unsafe {
+                assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+                ends.map(|end| File::from_raw_fd(end))
+            };
+            // SAFETY: the call changes only the pipe.
+            assert!(unsafe { libc::fcntl(ends[1], libc::F_SETPIPE_SZ, PIPE_BYTES) } >= 0);
+            full.write_all(&[0; PIPE_BYTES]).unwrap();
+            let mut ring = Ring::Ready(Box::new(ready));
+            let writes = [write_to(&fs, &full, b"bytes")];
+            assert_eq!(ring.hand(&writes), 1);
+            // As at the end of the process.
+            // SAFETY: the descriptor is open, and its owner is neither used nor dropped any more.
+            drop(unsafe { OwnedFd::from_raw_fd(fs.directory().unwrap().0) });
+            assert_eq!(next.lock_directory(Lock::Exclusive).unwrap(), !holds);
+            out.read_exact(&mut [0; PIPE_BYTES]).unwrap();
+            assert!(ring.collect(&writes)[0].is_ok());
+            // Old kernels let the files go a little later.
+            let end = Instant::now() + Duration::from_secs(60);
+            while !next.lock_directory(Lock::Exclusive).unwrap() {
+                assert!(Instant::now() < end, "the write has ended");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
     fn errno_of(result: &io::Result<()>) -> Option<i32> {
         result.as_ref().err().map(|error| error.raw_os_error().unwrap_or(-1))
     }
@@ -296,6 +373,7 @@ mod tests {
         let other = File::open("/dev/null").unwrap();
         // SAFETY: both descriptors are open. The ring stays the owner of its number.
         assert!(unsafe { libc::dup2(other.as_raw_fd(), ring.as_raw_fd()) } >= 0);
+        let ring = ReadyRing { ring, holds: false };
         let writer = DurableWriter { ring: Mutex::new(Ring::Ready(Box::new(ring))) };
         let failed: Vec<bool> = writer.write(&writes).iter().map(Result::is_err).collect();
         assert_eq!(failed, [false, true, true]);

@@ -1,7 +1,7 @@
 //! The table of a ring's registered files. With it the kernel need not look up each request's descriptor.
 //!
 //! Goals: at most one cheap lookup per request, however many files there are. Non-goals: registering every file. A
-//! file without an entry uses its plain descriptor, which always works and is a little slower.
+//! file without an entry uses its plain descriptor, which always works and is a little slower. So does each sync.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -132,7 +132,7 @@ impl FileTable {
                 index
             }
         };
-        // Requests in flight on the old file keep it open: the kernel counts its users.
+        // Reads and writes in flight have found the old file at their submission, and keep it open.
         match submitter.register_files_update(self.held + index, &[file.handle.0]) {
             Ok(_) => {}
             Err(_) => {

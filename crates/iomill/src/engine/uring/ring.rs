@@ -137,7 +137,13 @@ impl Ring {
             let mut taken = 0;
             for request in rest {
                 let queued = !queue.is_empty();
-                let Some(target) = self.files.resolve(&submitter, request.file, queued) else { break };
+                let target = match request.op {
+                    // A thread of the kernel does the sync, and looks the file up when it begins, perhaps long after the
+                    // submission. By then the entry may be another file's, while the descriptor is still this one's.
+                    Op::Sync => Some(Target::Plain(request.file.handle.0)),
+                    Op::Read | Op::Write => self.files.resolve(&submitter, request.file, queued),
+                };
+                let Some(target) = target else { break };
                 // SAFETY: the caller keeps memory and file alive until the completion has been reaped.
                 if unsafe { queue.push(&entry(request, target)) }.is_err() {
                     break;
@@ -434,4 +440,65 @@ fn entry(request: &IoRequest, target: Target) -> squeue::Entry {
         Target::Plain(fd) => build!(Fd(fd)),
     };
     entry.user_data(u64::from(request.slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::super::files::TABLE_FILES;
+    use super::*;
+    use crate::engine::FileRef;
+
+    /// The kernel looks up the file of a sync when one of its threads begins the sync, which may be long after the
+    /// submission. Meanwhile the entry of an idle file may be given to another file.
+    ///
+    /// Seen to fail when a sync named its file by the table: it synced the other file.
+    #[test]
+    fn a_sync_that_waits_for_a_thread_keeps_its_file() {
+        const OPEN: u64 = 1000;
+        let Ok(mut ring) = Ring::new(8, false, &[], &[Kind::Interrupting]) else { return };
+        let dir = tempfile::tempdir().unwrap();
+        // One thread does all such work, and waits in the open of a pipe without a writer. Kernels before 5.15 have no
+        // such setting.
+        if ring.ring.submitter().register_iowq_max_workers(&mut [1, 1]).is_err() {
+            return;
+        }
+        let pipe = CString::new(dir.path().join("pipe").as_os_str().as_bytes()).unwrap();
+        // SAFETY: the name ends with a zero.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        let open = opcode::OpenAt::new(Fd(libc::AT_FDCWD), pipe.as_ptr()).flags(libc::O_RDONLY).build();
+        // SAFETY: the name outlives the request.
+        unsafe { ring.push_entry(&open.flags(squeue::Flags::ASYNC).user_data(OPEN)) }.unwrap();
+        ring.submit().unwrap();
+        let file = File::create(dir.path().join("file")).unwrap();
+        // A sync of this one is an error.
+        let other = Event::new().unwrap();
+        let of = |key| FileRef { handle: Handle(file.as_raw_fd()), key };
+        let request = |slot, op, file| IoRequest { slot, op, len: 0, file, offset: 0, memory: Memory::NONE };
+        // SAFETY: the files outlive the requests, which use no memory.
+        unsafe { ring.push(&[request(1, Op::Read, of(1)), request(2, Op::Sync, of(1))], &mut 0) }.unwrap();
+        ring.submit().unwrap();
+        // The other entries are taken, and the first one is idle.
+        for key in (2..=u64::from(TABLE_FILES)).cycle().take(8192) {
+            ring.files.resolve(&ring.ring.submitter(), of(key), false);
+        }
+        let late = ring.files.resolve(
+            &ring.ring.submitter(),
+            FileRef { handle: Handle(other.as_fd().as_raw_fd()), key: 1 << 20 },
+            false,
+        );
+        assert!(matches!(late, Some(Target::Fixed(_))), "the entry of the idle file");
+        let _writer = OpenOptions::new().write(true).open(dir.path().join("pipe")).unwrap();
+        let mut results = Vec::new();
+        while results.len() < 3 {
+            ring.submit_and_wait(1, None).unwrap();
+            ring.reap(|end| results.push((end.user_data(), end.result())));
+        }
+        let sync = results.iter().find(|(slot, _)| *slot == 2).map(|(_, result)| *result);
+        assert_eq!(sync, Some(0), "{results:?}");
+    }
 }
