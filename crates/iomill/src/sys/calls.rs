@@ -76,17 +76,20 @@ pub fn allocated(handle: Handle) -> io::Result<u64> {
 /// The start and end of the first range at or after an offset that may hold data. Bytes beyond the end of the file
 /// count as data. The call moves the descriptor's offset, which no other call uses.
 pub fn next_data(handle: Handle, offset: u64) -> io::Result<(u64, u64)> {
-    let start = match sys::seek(borrow(handle), sys::SeekFrom::Data(offset)) {
-        Ok(start) => start,
+    let found = sys::seek(borrow(handle), sys::SeekFrom::Data(offset)).and_then(|start| {
+        let end = sys::seek(borrow(handle), sys::SeekFrom::Hole(start))?;
+        Ok((start, end))
+    });
+    match found {
+        // There is no data from here on, or another program has cut the file between the two calls.
         Err(Errno::NXIO) => {
             let len = u64::try_from(sys::fstat(borrow(handle))?.st_size).unwrap_or(0);
-            return Ok((offset.max(len), u64::MAX));
+            Ok((offset.max(len), u64::MAX))
         }
         // The file system knows no holes.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok((offset, u64::MAX)),
-        Err(errno) => return Err(errno.into()),
-    };
-    Ok((start, sys::seek(borrow(handle), sys::SeekFrom::Hole(start))?))
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok((offset, u64::MAX)),
+        found => Ok(found?),
+    }
 }
 
 /// Whether an open file has the mode of an array's files.
