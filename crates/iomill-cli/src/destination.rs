@@ -92,6 +92,17 @@ impl Destination {
         Ok(Destination { file, place: path.display().to_string(), new: Some(new), start: Some(0) })
     }
 
+    /// A new file that the kernel refuses to sync.
+    #[cfg(test)]
+    pub fn without_sync(path: &Path) -> Destination {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let mut destination = Destination::new_file(path.to_owned(), None).unwrap();
+        let temporary = &destination.new.as_ref().unwrap().temporary;
+        destination.file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(temporary).unwrap();
+        destination
+    }
+
     /// Reserves space for this number of bytes, so that a full disk is found before the copy.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         if self.new.is_none() || bytes == 0 {
