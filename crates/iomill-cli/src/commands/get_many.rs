@@ -92,6 +92,12 @@ fn is_directory(dest: &Path) -> bool {
     dest.is_dir() || dest.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 
+/// Makes all names in the file system of a directory durable.
+pub fn sync_names(directory: &Path) -> Result<()> {
+    let synced = fs::File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(opened)?));
+    synced.map_err(Failure::local("sync", directory))
+}
+
 struct Work<'a> {
     array: &'a Array,
     force: bool,
@@ -147,9 +153,10 @@ impl Work<'_> {
         let directory = path.parent().unwrap_or(self.dest).to_owned();
         fs::create_dir_all(&directory).map_err(Failure::local("make the directory", &directory))?;
         let file = self.array.open_file(name)?;
-        let destination = Destination::open(Some(&path), name, self.force)?;
+        let destination = Destination::open_until(Some(&path), name, self.force, &self.interrupt)?;
         self.directories.entry(destination.device()?).or_insert(directory);
-        if file.len() > SMALL_BYTES {
+        // A write to a pipe may wait for ever, and `drain` looks for signals meanwhile.
+        if file.len() > SMALL_BYTES || destination.is_in_place() {
             let bytes = pump::drain(self.array, &file, &destination, &mut self.progress, &self.interrupt)?;
             let place = destination.finish()?;
             self.note(name, bytes, place);
@@ -183,13 +190,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the names durable.
     fn sync_names(&self) -> Result<()> {
-        for directory in self.directories.values() {
-            let synced = fs::File::open(directory).and_then(|opened| Ok(rustix::fs::syncfs(opened)?));
-            synced.map_err(Failure::local("sync", directory))?;
-        }
-        Ok(())
+        self.directories.values().try_for_each(|directory| sync_names(directory))
     }
 
     fn note(&mut self, name: &str, bytes: u64, place: String) {
