@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Site, bytes};
+use crate::common::{Ended, Site, bytes, limited};
 use serde_json::json;
 
 /// A tree of files: paths and contents.
@@ -197,11 +197,17 @@ fn a_file_that_fails_keeps_no_other_one_out_and_the_count_is_right() {
     std::fs::write(site.path("dir/\nbad"), "bad").unwrap();
     site.run(["put", "-r", "dir"]).failed(2, &["control character"]);
     assert!(site.names() == names);
-    // A read error of this file is an error of input and output, which the next files would have, too. The others are
-    // in flight at that moment.
+    // This file cannot be read. Seen to fail when that ended the copy.
     std::fs::remove_file(site.path("dir/\nbad")).unwrap();
     std::os::unix::fs::symlink("/proc/self/mem", site.path("dir/5000")).unwrap();
-    site.run(["put", "-rf", "dir"]).failed(1, &["cannot read", "501 of 601 files are in the array"]);
+    let put = site.run(["put", "-rf", "dir", "--json"]).failed(1, &["cannot read"]);
+    assert_eq!(put.json()["files"].as_array().unwrap().len(), 600);
+    // The drive refuses this one, as it would the next files. The others are in flight at that moment.
+    std::fs::remove_file(site.path("dir/5000")).unwrap();
+    std::fs::File::create(site.path("dir/5000")).unwrap().set_len(1 << 30).unwrap();
+    let mut command = site.command(["put", "-rf", "dir"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 64 << 20);
+    Ended::of(command.output().unwrap()).failed(1, &["ulimit -f", "501 of 601 files are in the array"]);
 }
 
 #[test]
