@@ -97,7 +97,7 @@ impl Data {
     }
 
     fn text(&self) -> String {
-        let mut text: String = self.damage.iter().map(|error| format!("error: {error}\n")).collect();
+        let mut text: String = self.damage.iter().map(|error| line(&["error", error])).collect();
         if self.damaged > self.damage.len() as u64 {
             text.push_str(&format!("and {} more errors\n", self.damaged - self.damage.len() as u64));
         }
@@ -175,7 +175,7 @@ fn text(report: &Report, quiet: bool) -> String {
 /// A line of the parts that are not empty.
 fn line(parts: &[&str]) -> String {
     let said: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
-    format!("{}\n", said.join(": "))
+    format!("{}\n", human::printable(&said.join(": ")))
 }
 
 fn counted(count: usize, what: &str) -> String {
