@@ -13,7 +13,11 @@ fn places_that_are_no_drives() {
     fs::create_dir(site.path("empty")).unwrap();
     site.run_bare(["-a", "empty", "ls"]).failed(1, &["empty", "no array has a drive here", "iomill init"]);
     site.file("plain", b"");
-    site.run_bare(["-a", "plain", "ls"]).failed(1, &["plain"]);
+    site.run_bare(["-a", "plain", "ls"]).failed(1, &["plain", "it is no directory"]);
+    // Seen to fail: a directory with the program in it was said to be no directory.
+    site.file("empty/iomill", b"program");
+    site.run_bare(["-a", "empty", "ls"]).failed(1, &["or `iomill` in it is none"]);
+    site.run_bare(["init", "empty"]).failed(1, &["or `iomill` in it is none"]);
 }
 
 /// A program that makes arrays where there are none must tell these apart.
