@@ -290,6 +290,7 @@ fn behind_links(mut path: PathBuf) -> std::result::Result<PathBuf, (PathBuf, io:
 fn rename_new(from: &Path, to: &Path) -> Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
+        Err(Errno::EXIST) if to.is_dir() => Err(covered(to)),
         Err(Errno::EXIST) => Err(Failure::Exists { what: to.display().to_string() }),
         // Without that flag, a hard link does the same: it does not replace a file either.
         Err(Errno::INVAL | Errno::NOSYS) => {
@@ -298,6 +299,12 @@ fn rename_new(from: &Path, to: &Path) -> Result<()> {
         }
         Err(errno) => Err(Failure::local("create", to)(errno.into())),
     }
+}
+
+/// The failure of a file whose path a directory has: an array may have the files `a` and `a/b`.
+pub fn covered(path: &Path) -> Failure {
+    let why = "there is a directory of that name, maybe for files below it; get the file alone, to another path";
+    Failure::local("create", path)(io::Error::new(ErrorKind::IsADirectory, why))
 }
 
 fn sync_directory(path: &Path) -> Result<()> {

@@ -210,6 +210,30 @@ fn a_file_that_fails_keeps_no_other_one_out_and_the_count_is_right() {
     Ended::of(command.output().unwrap()).failed(1, &["ulimit -f", "501 of 601 files are in the array"]);
 }
 
+/// An array may have files below the name of a file; a file system cannot.
+///
+/// Seen to fail: the second copy put `a` in the place of `a/a`, and the exit code was 0.
+#[test]
+fn a_file_and_files_below_its_name() {
+    let site = Site::new(1);
+    site.feed(["put", "-", "a"], b"above").good();
+    // This one is written at once, and small ones follow together.
+    site.feed(["put", "-", "a/a"], &bytes(2 << 20)).good();
+    for force in ["--json", "--force"] {
+        let got = site.run(["get", "-r", ".", "--to", "out", force]).failed(1, &["out/a", "directory of that name"]);
+        // It would not help.
+        assert!(!got.err.contains("--force"), "{}", got.err);
+        assert!(fs::read(site.path("out/a/a")).unwrap() == bytes(2 << 20));
+    }
+    assert_eq!(found(&site.path("out")), ["a/a"]);
+    // Without their first part both are the same path. Seen to fail: of two long files the second replaced the first.
+    site.run(["get", "-rf", "a", "new"]).failed(2, &["would both be the file \"a\" below the destination"]);
+    // A directory that was there before is no place for the file either.
+    fs::create_dir_all(site.path("other/a")).unwrap();
+    site.run(["get", "a", "--to", "other"]).failed(1, &["other/a: there is a directory of that name"]);
+    site.run(["get", "a", "other"]).failed(1, &["other/a", "directory"]);
+}
+
 #[test]
 fn thousands_of_files_go_in_and_come_out() {
     let site = Site::new(2);

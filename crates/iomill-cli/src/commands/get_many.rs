@@ -16,7 +16,7 @@ use super::files::several;
 use crate::arguments::Get;
 use crate::console::Answer;
 use crate::context::Context;
-use crate::destination::Destination;
+use crate::destination::{Destination, covered};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
@@ -48,15 +48,20 @@ pub fn run(
             Err(failure) => failures.push(failure),
         }
     }
-    let files = distinct(files)?;
     // As with `cp -r`: the files of a single name get the name of a destination that does not exist yet.
     let is_alone = arguments.to.is_none() && arguments.operands.len() == 2;
-    let is_renamed = is_alone && has_root && !is_directory(dest);
+    if is_alone && has_root && !is_directory(dest) {
+        for selected in &mut files {
+            if let Some((_, rest)) = selected.relative.split_once('/') {
+                selected.relative = rest.to_owned();
+            }
+        }
+    }
+    let files = distinct(files)?;
     let work = Work {
         array,
         force: arguments.force,
         dest,
-        is_renamed,
         progress: Progress::new(context.global, Some(files.iter().map(|file| file.file.len_bytes).sum())),
         interrupt,
         buffer: array.buffer(SMALL_BYTES as usize)?,
@@ -102,8 +107,6 @@ struct Work<'a> {
     array: &'a Array,
     force: bool,
     dest: &'a Path,
-    /// Whether the first part of each relative path is left out.
-    is_renamed: bool,
     progress: Progress,
     interrupt: Interrupt,
     buffer: Buffer,
@@ -145,14 +148,14 @@ impl Work<'_> {
     }
 
     fn copy(&mut self, selected: &Selected) -> Result<()> {
-        let relative = match (self.is_renamed, selected.relative.split_once('/')) {
-            (true, Some((_, rest))) => rest,
-            _ => &selected.relative,
-        };
-        let (name, path) = (&selected.file.name, self.dest.join(relative));
+        let (name, path) = (&selected.file.name, self.dest.join(&selected.relative));
         let directory = path.parent().unwrap_or(self.dest).to_owned();
         fs::create_dir_all(&directory).map_err(Failure::local("make the directory", &directory))?;
         let file = self.array.open_file(name)?;
+        // A directory there is not one to write into: the path in it may be that of another file.
+        if path.is_dir() {
+            return Err(covered(&path));
+        }
         let destination = Destination::open_until(Some(&path), name, self.force, &self.interrupt)?;
         self.directories.entry(destination.device()?).or_insert(directory);
         // A write to a pipe may wait for ever, and `drain` looks for signals meanwhile.
@@ -218,7 +221,6 @@ mod tests {
             array: &array,
             force: false,
             dest: dest.path(),
-            is_renamed: false,
             progress: Progress::new(&global(), Some(3)),
             interrupt: Interrupt::after(0),
             buffer: array.buffer(SMALL_BYTES as usize).unwrap(),
