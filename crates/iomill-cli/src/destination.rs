@@ -301,7 +301,7 @@ fn rename_new(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// The failure of a file whose path a directory has: an array may have the files `a` and `a/b`.
+/// The failure of a file if there is a directory at its path: an array may have the files `a` and `a/b`.
 pub fn covered(path: &Path) -> Failure {
     let why = "there is a directory of that name, maybe for files below it; get the file alone, to another path";
     Failure::local("create", path)(io::Error::new(ErrorKind::IsADirectory, why))
