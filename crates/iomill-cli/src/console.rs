@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Global;
 use crate::failure::{Failure, Result};
+use crate::human;
 use crate::streams;
 
 /// The result of a command.
@@ -62,7 +63,7 @@ impl Console {
     pub fn finish(&self, result: Result<Answer>, notices: &[String]) -> u8 {
         if !self.json && !self.quiet {
             for notice in notices {
-                to_stderr(&format!("note: {notice}\n"));
+                to_stderr(&format!("note: {}\n", human::printable(notice)));
             }
         }
         let failures = match result {
@@ -103,7 +104,8 @@ impl Console {
         if self.json {
             to_stderr(&format!("{}\n", error_document(&failure.to_string(), failure.kind(), notices)));
         } else {
-            to_stderr(&format!("{}: {}: {failure}\n", self.program, self.command));
+            let message = human::printable_lines(&failure.to_string());
+            to_stderr(&format!("{}: {}: {message}\n", self.program, self.command));
         }
     }
 }

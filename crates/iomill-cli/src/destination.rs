@@ -10,6 +10,7 @@ use rustix::fs::{CWD, FallocateFlags, OFlags, RenameFlags, fallocate, fcntl_getf
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::naming;
 use crate::streams;
 
@@ -26,6 +27,7 @@ pub struct Destination {
     new: Option<NewFile>,
     /// The offset of the first byte, if the file has no byte there or later.
     start: Option<u64>,
+    is_stdout: bool,
 }
 
 #[derive(Debug)]
@@ -45,10 +47,27 @@ impl Destination {
 
     /// Opens the destination of the file `name`. In a directory it is named by the last part of `name`.
     pub fn open(path: Option<&Path>, name: &str, force: bool) -> Result<Destination> {
+        Destination::open_by(path, name, force, Destination::open_in_place)
+    }
+
+    /// The same, until a signal comes: opening a pipe waits for a reader.
+    pub fn open_until(path: Option<&Path>, name: &str, force: bool, interrupt: &Interrupt) -> Result<Destination> {
+        Destination::open_by(path, name, force, |path, force| {
+            let path = path.to_owned();
+            interrupt.outlast(move || Destination::open_in_place(&path, force))?
+        })
+    }
+
+    fn open_by(
+        path: Option<&Path>,
+        name: &str,
+        force: bool,
+        in_place: impl FnOnce(&Path, bool) -> Result<Destination>,
+    ) -> Result<Destination> {
         if Destination::is_stdout(path) {
             let file = streams::stdout().map_err(Failure::stdout)?;
             let start = end_of_file(&file).map_err(Failure::stdout)?;
-            return Ok(Destination { file, place: "standard output".to_owned(), new: None, start });
+            return Ok(Destination { file, place: "standard output".to_owned(), new: None, start, is_stdout: true });
         }
         let mut path = path.unwrap_or(Path::new(".")).to_owned();
         if path.is_dir() {
@@ -57,7 +76,7 @@ impl Destination {
         // The file that a link names is replaced, and the link stays.
         let path = behind_links(path).map_err(|(path, source)| Failure::local("open", &path)(source))?;
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
-            return Destination::open_in_place(&path, force);
+            return in_place(&path, force);
         }
         match fs::metadata(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Destination::new_file(path, None),
@@ -67,7 +86,7 @@ impl Destination {
             }
             Ok(found) if found.is_file() && !force => Err(Failure::Exists { what: path.display().to_string() }),
             Ok(found) if found.is_file() => Destination::new_file(path, Some(found.permissions())),
-            Ok(_) => Destination::open_in_place(&path, true),
+            Ok(_) => in_place(&path, true),
         }
     }
 
@@ -81,7 +100,7 @@ impl Destination {
         let opened = OpenOptions::new().write(true).truncate(is_file).open(path);
         let file = opened.map_err(Failure::local("open", path))?;
         let start = end_of_file(&file).map_err(Failure::local("open", path))?;
-        Ok(Destination { file, place: path.display().to_string(), new: None, start })
+        Ok(Destination { file, place: path.display().to_string(), new: None, start, is_stdout: false })
     }
 
     fn new_file(path: PathBuf, replaces: Option<fs::Permissions>) -> Result<Destination> {
@@ -89,7 +108,18 @@ impl Destination {
         let opened = OpenOptions::new().write(true).create_new(true).open(&temporary);
         let file = opened.map_err(Failure::local("create a file beside", &path))?;
         let new = NewFile { temporary, path: path.clone(), replaces, finished: false };
-        Ok(Destination { file, place: path.display().to_string(), new: Some(new), start: Some(0) })
+        Ok(Destination { file, place: path.display().to_string(), new: Some(new), start: Some(0), is_stdout: false })
+    }
+
+    /// A new file that the kernel refuses to sync.
+    #[cfg(test)]
+    pub fn without_sync(path: &Path) -> Destination {
+        use std::os::unix::fs::OpenOptionsExt;
+
+        let mut destination = Destination::new_file(path.to_owned(), None).unwrap();
+        let temporary = &destination.new.as_ref().unwrap().temporary;
+        destination.file = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(temporary).unwrap();
+        destination
     }
 
     /// Reserves space for this number of bytes, so that a full disk is found before the copy.
@@ -117,6 +147,11 @@ impl Destination {
             self.file.set_len(end).map_err(self.failed("set the length of"))?;
         }
         (&self.file).seek(SeekFrom::Start(end)).map(drop).map_err(self.failed("set the position in"))
+    }
+
+    /// Whether it is written to as it is: the standard output, a device or a pipe.
+    pub fn is_in_place(&self) -> bool {
+        self.new.is_none()
     }
 
     /// The device of the file system that has the file.
@@ -148,11 +183,24 @@ impl Destination {
 
     /// Makes the written file durable and gives it its name, durably. Returns the place for messages.
     pub fn finish(self) -> Result<String> {
-        let Some(path) = self.new.as_ref().map(|new| new.path.clone()) else { return Ok(self.place.clone()) };
+        let Some(path) = self.new.as_ref().map(|new| new.path.clone()) else {
+            self.sync_in_place()?;
+            return Ok(self.place.clone());
+        };
         self.file.sync_all().map_err(Failure::local("sync", &path))?;
         let place = self.publish()?;
         sync_directory(&path)?;
         Ok(place)
+    }
+
+    /// Makes durable what was written to a file or device as it is. The standard output is left to its owner, as by
+    /// other tools.
+    fn sync_in_place(&self) -> Result<()> {
+        let kind = self.file.metadata().map_err(self.failed("examine"))?.file_type();
+        if self.is_stdout || !(kind.is_file() || kind.is_block_device()) {
+            return Ok(());
+        }
+        self.file.sync_all().map_err(self.failed("sync"))
     }
 
     /// Gives the written file its name. The caller makes the file durable before, and the name afterwards. Returns the
@@ -242,6 +290,7 @@ fn behind_links(mut path: PathBuf) -> std::result::Result<PathBuf, (PathBuf, io:
 fn rename_new(from: &Path, to: &Path) -> Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
+        Err(Errno::EXIST) if to.is_dir() => Err(covered(to)),
         Err(Errno::EXIST) => Err(Failure::Exists { what: to.display().to_string() }),
         // Without that flag, a hard link does the same: it does not replace a file either.
         Err(Errno::INVAL | Errno::NOSYS) => {
@@ -250,6 +299,12 @@ fn rename_new(from: &Path, to: &Path) -> Result<()> {
         }
         Err(errno) => Err(Failure::local("create", to)(errno.into())),
     }
+}
+
+/// The failure of a file if there is a directory at its path: an array may have the files `a` and `a/b`.
+pub fn covered(path: &Path) -> Failure {
+    let why = "there is a directory of that name, maybe for files below it; get the file alone, to another path";
+    Failure::local("create", path)(io::Error::new(ErrorKind::IsADirectory, why))
 }
 
 fn sync_directory(path: &Path) -> Result<()> {

@@ -59,6 +59,17 @@ pub enum Failure {
     },
 }
 
+/// What is done to a file that is only looked at. If it fails, another file may be good.
+const LOOKS: [&str; 4] = ["read", "open", "measure", "look for holes in"];
+
+/// Whether the next file would meet the same: a full or read-only file system, or a limit of the process.
+fn ends_all(source: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(source),
+        Some(Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::MFILE | Errno::NFILE)
+    )
+}
+
 /// The command that does what the advice of an error says. The library knows of no commands.
 fn command(error: &Error) -> &'static str {
     let is_repair = error.advice().is_some_and(|advice| advice.contains("repair the array"));
@@ -66,7 +77,9 @@ fn command(error: &Error) -> &'static str {
         Error::NotFound { .. } => " (`iomill ls`)",
         Error::NoArray { .. } => " (`iomill init`)",
         _ if is_repair => " (`iomill check --repair`)",
-        _ if error.kind() == ErrorKind::Corrupt => " (`iomill check`)",
+        Error::CorruptPage { .. } => " (`iomill check --data`)",
+        // An error without advice is not one of an array: a profile has wrong contents.
+        _ if error.kind() == ErrorKind::Corrupt && error.advice().is_some() => " (`iomill check`)",
         _ => "",
     }
 }
@@ -112,23 +125,28 @@ impl Failure {
         }
     }
 
-    /// Whether it concerns one file of several, so that the others may succeed.
+    /// Whether it concerns one file of several, so that the others may succeed. One sector that cannot be read, or one
+    /// damaged page, must not keep the other files on a drive.
     pub fn is_of_one_file(&self) -> bool {
-        let is_full = |source: &io::Error| {
-            matches!(
-                Errno::from_io_error(source),
-                Some(Errno::NOSPC | Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::IO)
-            )
-        };
         match self {
+            Failure::Library(Error::Io { action, source, .. }) => LOOKS.contains(action) && !ends_all(source),
             Failure::Library(error) => {
                 matches!(
                     error,
-                    Error::NotFound { .. } | Error::Exists { .. } | Error::Busy { .. } | Error::PartCut { .. }
+                    Error::NotFound { .. }
+                        | Error::Exists { .. }
+                        | Error::Conflict { .. }
+                        | Error::Busy { .. }
+                        | Error::PartCut { .. }
+                        | Error::Corrupt { .. }
+                        | Error::CorruptPage { .. }
                 )
             }
             Failure::Exists { .. } => true,
-            Failure::Local { source, .. } => !is_full(source),
+            Failure::Local { action, source, .. } => {
+                let is_io = Errno::from_io_error(source) == Some(Errno::IO);
+                !ends_all(source) && (!is_io || LOOKS.contains(action))
+            }
             Failure::Undone { cause, .. } => cause.is_of_one_file(),
             _ => false,
         }

@@ -36,6 +36,25 @@ fn unit_shift(unit: &str) -> Option<u32> {
     Some(*shift)
 }
 
+/// A text from a drive or a path, for people: control characters, which may command the terminal or begin another line,
+/// are written as `\u{...}`.
+pub fn printable(text: &str) -> String {
+    escaped(text, char::is_control)
+}
+
+/// The same for a message, which may have several lines.
+pub fn printable_lines(text: &str) -> String {
+    escaped(text, |c| c.is_control() && c != '\n')
+}
+
+fn escaped(text: &str, is_bad: impl Fn(char) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_bad(c) { escaped.extend(c.escape_unicode()) } else { escaped.push(c) }
+    }
+    escaped
+}
+
 /// A size: `512 B`, `4 KiB`, `1.2 GiB`.
 pub fn size(bytes: u64) -> String {
     let Some((letter, shift)) = SIZE_UNITS.iter().rev().find(|(_, shift)| bytes >> shift > 0) else {

@@ -5,13 +5,20 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 
+use iomill::Error;
 use libc::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ, c_int};
 
 use crate::failure::{Failure, Result};
 
 /// Time after the first signal in which others do not end the process.
 const GRACE_MS: u64 = 1000;
+
+/// Longest wait between two checks for signals.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Whether a signal came.
 #[derive(Clone, Debug)]
@@ -60,6 +67,25 @@ impl Interrupt {
     /// The flag, which is set once a signal came.
     pub fn flag(&self) -> &AtomicBool {
         &self.came
+    }
+
+    /// Runs a call that may wait for ever, such as opening a pipe, on a thread of its own. Fails if a signal comes. The
+    /// thread is then left behind, and ends with the process.
+    pub fn outlast<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let (give, take) = sync_channel(1);
+        // If nothing takes the answer, a signal came.
+        let run = move || give.send(call()).unwrap_or_default();
+        let started = thread::Builder::new().name("waiting".to_owned()).spawn(run);
+        let machine = |why: String| Error::Tool { what: "a thread that waits".to_owned(), why };
+        started.map_err(|error| machine(error.to_string()))?;
+        loop {
+            self.check()?;
+            match take.recv_timeout(LOOK) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(machine("it panicked".to_owned()).into()),
+            }
+        }
     }
 
     /// Fails if a signal came.

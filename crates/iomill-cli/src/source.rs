@@ -10,6 +10,7 @@ use rustix::fs::{Advice, fadvise, seek};
 use rustix::io::Errno;
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::streams;
 
 /// How far ahead of the reader the kernel is asked to read, and the size of each request to it, in bytes.
@@ -54,6 +55,15 @@ impl Source {
         }
         let file = File::open(path).map_err(Failure::local("open", path))?;
         Source::new(file, path.display().to_string())
+    }
+
+    /// The same, until a signal comes: opening a pipe waits for a writer.
+    pub fn open_until(path: &Path, interrupt: &Interrupt) -> Result<Source> {
+        if Source::is_stdin(path) || std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+            return Source::open(path);
+        }
+        let path = path.to_owned();
+        interrupt.outlast(move || Source::open(&path))?
     }
 
     fn new(mut file: File, place: String) -> Result<Source> {

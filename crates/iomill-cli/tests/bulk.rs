@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Site, bytes};
+use crate::common::{Ended, Site, bytes, limited};
 use serde_json::json;
 
 /// A tree of files: paths and contents.
@@ -197,11 +197,41 @@ fn a_file_that_fails_keeps_no_other_one_out_and_the_count_is_right() {
     std::fs::write(site.path("dir/\nbad"), "bad").unwrap();
     site.run(["put", "-r", "dir"]).failed(2, &["control character"]);
     assert!(site.names() == names);
-    // A read error of this file is an error of input and output, which the next files would have, too. The others are
-    // in flight at that moment.
+    // This file cannot be read. Seen to fail when that ended the copy.
     std::fs::remove_file(site.path("dir/\nbad")).unwrap();
     std::os::unix::fs::symlink("/proc/self/mem", site.path("dir/5000")).unwrap();
-    site.run(["put", "-rf", "dir"]).failed(1, &["cannot read", "501 of 601 files are in the array"]);
+    let put = site.run(["put", "-rf", "dir", "--json"]).failed(1, &["cannot read"]);
+    assert_eq!(put.json()["files"].as_array().unwrap().len(), 600);
+    // The drive refuses this one, as it would the next files. The others are in flight at that moment.
+    std::fs::remove_file(site.path("dir/5000")).unwrap();
+    std::fs::File::create(site.path("dir/5000")).unwrap().set_len(1 << 30).unwrap();
+    let mut command = site.command(["put", "-rf", "dir"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 64 << 20);
+    Ended::of(command.output().unwrap()).failed(1, &["ulimit -f", "501 of 601 files are in the array"]);
+}
+
+/// An array may have files below the name of a file; a file system cannot.
+///
+/// Seen to fail: the second copy put `a` in the place of `a/a`, and the exit code was 0.
+#[test]
+fn a_file_and_files_below_its_name() {
+    let site = Site::new(1);
+    site.feed(["put", "-", "a"], b"above").good();
+    // This one is written at once, and small ones follow together.
+    site.feed(["put", "-", "a/a"], &bytes(2 << 20)).good();
+    for force in ["--json", "--force"] {
+        let got = site.run(["get", "-r", ".", "--to", "out", force]).failed(1, &["out/a", "directory of that name"]);
+        // It would not help.
+        assert!(!got.err.contains("--force"), "{}", got.err);
+        assert!(fs::read(site.path("out/a/a")).unwrap() == bytes(2 << 20));
+    }
+    assert_eq!(found(&site.path("out")), ["a/a"]);
+    // Without their first part both are the same path. Seen to fail: of two long files the second replaced the first.
+    site.run(["get", "-rf", "a", "new"]).failed(2, &["would both be the file \"a\" below the destination"]);
+    // A directory that was there before is no place for the file either.
+    fs::create_dir_all(site.path("other/a")).unwrap();
+    site.run(["get", "a", "--to", "other"]).failed(1, &["other/a: there is a directory of that name"]);
+    site.run(["get", "a", "other"]).failed(1, &["other/a", "directory"]);
 }
 
 #[test]

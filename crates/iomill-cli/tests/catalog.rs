@@ -31,3 +31,20 @@ fn a_catalog_goes_out_as_text_and_comes_back() {
     let document = site.run(["catalog", "export", "--json"]).good().json();
     assert!(document["catalog"].as_str().unwrap().contains("kept"));
 }
+
+/// A text from elsewhere cannot use up the numbers of files.
+///
+/// Seen to fail: the text was taken, and the next `put` panicked.
+#[test]
+fn a_text_with_an_impossible_number_is_refused() {
+    let site = Site::new(2);
+    site.feed(["put", "-", "a"], b"content").good();
+    let text = site.run(["catalog", "export"]).good().text().to_owned();
+    let next = text.lines().nth(2).unwrap();
+    for number in ["9223372036854775808", "18446744073709551615"] {
+        site.file("bad", text.replace(next, &format!("next {number}")).as_bytes());
+        site.run(["catalog", "import", "bad"]).failed(2, &["line 3", number, "no file can have"]);
+    }
+    site.feed(["put", "-", "b"], b"content").good();
+    assert_eq!(site.names(), ["a", "b"]);
+}

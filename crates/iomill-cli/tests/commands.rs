@@ -394,3 +394,31 @@ fn the_page_about_json_names_every_key() {
         }
     }
 }
+
+/// A drive from elsewhere cannot command the terminal, or forge lines of an answer.
+///
+/// Seen to fail when paths and attributes were printed as they are.
+#[test]
+fn control_characters_of_drives_are_shown_and_not_obeyed() {
+    let site = Site::bare(0);
+    let drive = "red\u{1b}[31m\nline";
+    fs::create_dir(site.path(drive)).unwrap();
+    let clean = |text: &str| {
+        assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("line")), "{text}");
+    };
+    let run = |arguments: &[&str]| site.run_bare([&["-a", drive][..], arguments].concat());
+    clean(site.run_bare(["init", drive]).good().text());
+    site.file("f", b"data");
+    run(&["put", "f"]).good();
+    run(&["attr", "f", "key=\u{1b}]0;x\u{7}\nline=2"]).good();
+    assert_eq!(run(&["attr", "f"]).good().text(), "key=\\u{1b}]0;x\\u{7}\\u{a}line=2\n");
+    // Programs get it as it is.
+    assert_eq!(run(&["attr", "f", "key"]).good().text(), "\u{1b}]0;x\u{7}\nline=2\n");
+    fs::rename(site.path(drive).join("iomill/parts"), site.path("parts")).unwrap();
+    clean(run(&["check"]).failed(1, &[]).text());
+    fs::rename(site.path("parts"), site.path(drive).join("iomill/parts")).unwrap();
+    clean(run(&["stat", "f"]).good().text());
+    let failed = site.run_bare(["-a", "no\u{1b}[31mway", "ls"]).failed(1, &["no\\u{1b}[31mway"]);
+    clean(&failed.err);
+}

@@ -13,7 +13,11 @@ fn places_that_are_no_drives() {
     fs::create_dir(site.path("empty")).unwrap();
     site.run_bare(["-a", "empty", "ls"]).failed(1, &["empty", "no array has a drive here", "iomill init"]);
     site.file("plain", b"");
-    site.run_bare(["-a", "plain", "ls"]).failed(1, &["plain"]);
+    site.run_bare(["-a", "plain", "ls"]).failed(1, &["plain", "it is no directory"]);
+    // Seen to fail: a directory with the program in it was said to be no directory.
+    site.file("empty/iomill", b"program");
+    site.run_bare(["-a", "empty", "ls"]).failed(1, &["or `iomill` in it is none"]);
+    site.run_bare(["init", "empty"]).failed(1, &["or `iomill` in it is none"]);
 }
 
 /// A program that makes arrays where there are none must tell these apart.
@@ -297,4 +301,33 @@ fn damaged_pages_are_found() {
     assert_eq!(told, [2, 2 << 20, 1 << 20, 1], "{data}");
     assert_eq!(site.run(["check", "--data", "--after", "sums", "--json"]).good().json()["data"]["files"], 1);
     site.run(["check", "--after", "sums"]).failed(2, &["--data"]);
+}
+
+/// Seen to fail when the error of the reading was all that the command said.
+#[test]
+fn an_array_that_does_not_open_has_its_problems_told_with_data_too() {
+    let site = Site::new(2);
+    fs::write(site.drive(1).join("iomill/label"), "").unwrap();
+    let plain = site.run(["check", "--json"]).failed(1, &["unsound"]).json();
+    assert!(!plain["problems"].as_array().unwrap().is_empty(), "{plain}");
+    let said = site.run(["check", "--data", "--json"]).failed(1, &["unsound"]).json();
+    assert_eq!((&said["problems"], said.get("data")), (&plain["problems"], None));
+}
+
+/// The good files of a failing drive can be saved. Seen to fail when the first damaged file ended the copy.
+#[test]
+fn a_damaged_file_keeps_no_other_one_out() {
+    let site = Site::new(2);
+    for name in ["d/1", "d/2", "d/3", "d/4"] {
+        site.feed(["put", "--checksums", "-", name], &bytes(300_000)).good();
+    }
+    let part = |name: &str| site.stat(name)["parts"][0]["path"].as_str().unwrap().to_owned();
+    File::options().write(true).open(part("d/1")).unwrap().write_all_at(&[1, 2, 3], 50).unwrap();
+    fs::remove_file(part("d/2")).unwrap();
+    let got = site.run(["get", "-r", "d", "--json"]).failed(1, &["page 0 of \\\"d/1\\\"", "0000000000000002"]);
+    assert_eq!(got.json()["files"].as_array().unwrap().len(), 2, "{}", got.text());
+    for name in ["d/3", "d/4"] {
+        assert!(fs::read(site.path(name)).unwrap() == bytes(300_000));
+    }
+    assert_eq!(fs::read_dir(site.path("d")).unwrap().count(), 2);
 }

@@ -166,6 +166,25 @@ fn run_until_free(program: &str, arguments: &[&str]) {
     }
 }
 
+/// A file that no rename can replace is durable, too, when the command ends.
+///
+/// Seen to fail when only new files were synced.
+#[test]
+fn a_destination_that_is_written_in_place_is_synced() {
+    let site = Site::new(1);
+    site.feed(["put", "-", "a"], b"data").good();
+    let file = fs::File::create_new(site.path("out")).unwrap();
+    fs::remove_file(site.path("out")).unwrap();
+    let mut command = site.command(["get", "a", "/proc/self/fd/0", "--force"]);
+    command.stdin(file.try_clone().unwrap());
+    Ended::of(command.output().unwrap()).good();
+    assert_eq!(file.metadata().unwrap().len(), 4);
+    let filter = forbid::filter(&[libc::SYS_fsync, libc::SYS_fdatasync], libc::EIO);
+    // SAFETY: installing the filter, which the closure owns, is allowed between fork and exec.
+    unsafe { command.pre_exec(move || forbid::install(&filter)) };
+    Ended::of(command.output().unwrap()).failed(1, &["cannot sync /proc/self/fd/0"]);
+}
+
 /// A pipe to a command's standard input.
 fn io_pipe(command: &mut Command) -> io::PipeWriter {
     let (reader, writer) = io::pipe().unwrap();

@@ -8,6 +8,7 @@ use crate::arguments::Attr;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::human;
 
 pub fn run(context: &Context<'_>, arguments: &Attr) -> Result<Answer> {
     if let Some(key) = &arguments.remove {
@@ -22,8 +23,8 @@ pub fn run(context: &Context<'_>, arguments: &Attr) -> Result<Answer> {
 
 fn list(context: &Context<'_>, name: &str) -> Result<Answer> {
     let attributes = attributes(context, name)?;
-    let text = attributes.iter().map(|(key, value)| format!("{key}={value}\n")).collect::<String>();
-    Ok(Answer::new(text, json!({ "name": name, "attributes": attributes })))
+    let text = attributes.iter().map(|(key, value)| format!("{}\n", human::printable(&format!("{key}={value}"))));
+    Ok(Answer::new(text.collect::<String>(), json!({ "name": name, "attributes": attributes })))
 }
 
 fn show(context: &Context<'_>, name: &str, key: &str) -> Result<Answer> {

@@ -23,10 +23,15 @@ pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
     let mut failures = if report.is_clean() { Vec::new() } else { vec![verdict(&report, arguments.repair)] };
     let (mut text, mut document) = (text(&report, context.global.quiet), document(&report));
     if arguments.data {
-        let data = read_data(context, arguments.after.as_deref().unwrap_or(""))?;
-        text.push_str(&data.text());
-        document["data"] = data.document();
-        failures.extend(data.failures());
+        match read_data(context, arguments.after.as_deref().unwrap_or("")) {
+            Ok(data) => {
+                text.push_str(&data.text());
+                document["data"] = data.document();
+                failures.extend(data.failures());
+            }
+            // What was found before counts all the same.
+            Err(failure) => failures.push(failure),
+        }
     }
     Ok(Answer { failures, ..Answer::new(text, document) })
 }
@@ -42,7 +47,7 @@ struct Data {
     /// The first errors.
     damage: Vec<String>,
     seconds: f64,
-    /// The signal that stopped it, and the last file that was read to its end.
+    /// The signal or error that stopped it, and the last file that was read to its end.
     stopped: Option<(Failure, String)>,
 }
 
@@ -53,7 +58,13 @@ fn read_data(context: &Context<'_>, after: &str) -> Result<Data> {
         let mut progress = Progress::new(context.global, Some(bytes_after(array, after)?));
         let (mut data, mut last) = (Data::default(), after.to_owned());
         for scrubbed in array.scrub(after) {
-            let scrubbed = scrubbed?;
+            let scrubbed = match scrubbed {
+                Ok(scrubbed) => scrubbed,
+                Err(error) => {
+                    data.stopped = Some((error.into(), last));
+                    break;
+                }
+            };
             progress.advance(scrubbed.len);
             data.take(&scrubbed);
             if scrubbed.is_end {
@@ -86,7 +97,7 @@ impl Data {
     }
 
     fn text(&self) -> String {
-        let mut text: String = self.damage.iter().map(|error| format!("error: {error}\n")).collect();
+        let mut text: String = self.damage.iter().map(|error| line(&["error", error])).collect();
         if self.damaged > self.damage.len() as u64 {
             text.push_str(&format!("and {} more errors\n", self.damaged - self.damage.len() as u64));
         }
@@ -120,7 +131,7 @@ impl Data {
             failures.push(Failure::Unsound(what.to_owned()));
         }
         if let Some((failure, last)) = self.stopped {
-            failures.push(failure.and(format!("`iomill check --data --after {last:?}` goes on")));
+            failures.push(failure.and(format!("`iomill check --data --after {}` goes on", quoted(&last))));
         }
         failures
     }
@@ -134,6 +145,11 @@ fn verdict(report: &Report, repair: bool) -> Failure {
     } else {
         format!("{what} found; `iomill check --repair` repairs what it can without losing data")
     })
+}
+
+/// A name as one word of a shell, whatever it holds.
+fn quoted(name: &str) -> String {
+    format!("'{}'", name.replace('\'', r"'\''"))
 }
 
 /// A line for each problem. A quiet one has no notes.
@@ -159,7 +175,7 @@ fn text(report: &Report, quiet: bool) -> String {
 /// A line of the parts that are not empty.
 fn line(parts: &[&str]) -> String {
     let said: Vec<&str> = parts.iter().copied().filter(|part| !part.is_empty()).collect();
-    format!("{}\n", said.join(": "))
+    format!("{}\n", human::printable(&said.join(": ")))
 }
 
 fn counted(count: usize, what: &str) -> String {
@@ -193,6 +209,16 @@ fn document(report: &Report) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seen to fail when the quotes were those of Rust, in which a shell runs commands.
+    #[test]
+    fn a_shell_takes_a_quoted_name_as_it_is() {
+        for name in ["", "a b", "it's", "$(touch x) `touch x`", "a\\", "\"", "''"] {
+            let script = format!("printf %s {}", quoted(name));
+            let said = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(said.stdout).unwrap(), name);
+        }
+    }
 
     /// Seen to fail when a line without an advice ended with a colon.
     #[test]

@@ -2,13 +2,14 @@
 //! `get_many`.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use iomill::Array;
 use serde_json::json;
 
 use super::files::copied;
-use super::get_many;
+use super::get_many::{self, sync_names};
 use crate::arguments::Get;
 use crate::console::Answer;
 use crate::context::Context;
@@ -70,11 +71,19 @@ fn one(
     interrupt: &Interrupt,
 ) -> Result<Answer> {
     let file = array.open_file(name)?;
-    let destination = Destination::open(dest, name, force)?;
+    // As for several files, it is made if it is missing.
+    let made = dest.filter(|dest| dest.as_os_str().as_encoded_bytes().ends_with(b"/") && !dest.is_dir());
+    if let Some(directory) = made {
+        fs::create_dir_all(directory).map_err(Failure::local("make the directory", directory))?;
+    }
+    let destination = Destination::open_until(dest, name, force, interrupt)?;
     let mut progress = Progress::new(context.global, Some(file.len()));
     let bytes = pump::drain(array, &file, &destination, &mut progress, interrupt)?;
     progress.say("syncing");
     let place = destination.finish()?;
+    if let Some(directory) = made {
+        sync_names(directory)?;
+    }
     let seconds = progress.seconds();
     let mut document = copied(name, bytes, seconds);
     document["destination"] = json!(place);

@@ -53,7 +53,7 @@ fn cells(drive: &DriveInfo) -> [String; 13] {
     let io = if drive.direct { "direct" } else { "buffered" };
     [
         drive.index.to_string(),
-        drive.path.display().to_string(),
+        human::printable(&drive.path.display().to_string()),
         drive.weight.to_string(),
         drive.engine.to_string(),
         drive.depth.to_string(),

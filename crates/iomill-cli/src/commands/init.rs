@@ -10,6 +10,7 @@ use crate::arguments::Init;
 use crate::console::Answer;
 use crate::context::Context;
 use crate::failure::{Failure, Result};
+use crate::human;
 
 /// A note for each device that has several of the drives: they share its speed and its fate.
 fn shared_devices(drives: &[DriveInfo]) -> Vec<String> {
@@ -45,7 +46,7 @@ pub fn run(context: &Context<'_>, arguments: &Init) -> Result<Answer> {
     context.with(array, |array| {
         let info = array.info()?;
         context.note(shared_devices(&info.drives));
-        let (count, first) = (info.drives.len(), info.drives[0].path.display());
+        let (count, first) = (info.drives.len(), human::printable(&info.drives[0].path.display().to_string()));
         let drives = if count == 1 { "drive" } else { "drives" };
         let text = format!("array {} of {count} {drives}; name it by any of them, as in `-a {first}`\n", info.id);
         let drives: Vec<_> = info.drives.iter().map(info::drive_document).collect();

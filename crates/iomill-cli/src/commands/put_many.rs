@@ -219,7 +219,7 @@ impl Work<'_> {
 
     fn copy(&mut self, item: &Item) -> Result<()> {
         let replaces = naming::refuse_taken(self.array, &item.name, self.arguments.force)?;
-        let mut source = Source::open(&item.path)?;
+        let mut source = Source::open_until(&item.path, &self.interrupt)?;
         if source.len_bytes().is_none_or(|len| len > SMALL_BYTES) || source.has_holes() {
             let (progress, interrupt) = (&mut self.progress, &self.interrupt);
             let bytes = put_one::copy(self.array, source, &item.name, replaces, self.arguments, progress, interrupt)?;

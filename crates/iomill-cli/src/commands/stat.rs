@@ -50,10 +50,10 @@ fn text(stat: &FileStat) -> String {
         format!("  modified    {}", utc(ns(stat.modified))),
     ];
     for (drive, (path, bytes)) in stat.drives.iter().zip(&stat.parts) {
-        lines.push(format!("  drive {drive:<4}  {}: {}", path.display(), size(*bytes)));
+        lines.push(format!("  drive {drive:<4}  {}: {}", human::printable(&path.display().to_string()), size(*bytes)));
     }
     for (key, value) in &stat.attributes {
-        lines.push(format!("  attribute   {key}={value}"));
+        lines.push(format!("  attribute   {}", human::printable(&format!("{key}={value}"))));
     }
     lines.push(String::new());
     lines.join("\n")

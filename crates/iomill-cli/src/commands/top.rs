@@ -232,7 +232,7 @@ impl Process {
             time(0.99),
             time(0.999),
             drive.errors.to_string(),
-            path.to_owned(),
+            human::printable(path),
         ]
     }
 

@@ -44,7 +44,13 @@ pub fn id_of(place: &Path) -> Result<Option<String>> {
     let path = place.join("iomill/label");
     let file = match fs::File::open(&path) {
         Ok(file) => file,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
+        // A file `iomill`, such as the program itself, makes no drive of a directory.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied
+            ) =>
+        {
             return Ok(None);
         }
         Err(error) => return Err(Error::io("open", path, error)),
@@ -184,6 +190,10 @@ mod tests {
     fn a_directory_is_a_drive_by_its_label() {
         let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         assert_eq!(id_of(dir.path()).unwrap(), None);
+        // Seen to fail where the program lies in the directory.
+        fs::write(dir.path().join("iomill"), "program").unwrap();
+        assert_eq!(id_of(dir.path()).unwrap(), None);
+        fs::remove_file(dir.path().join("iomill")).unwrap();
         let array = iomill::Array::create([dir.path()]).unwrap();
         let id = array.info().unwrap().drives[0].id.clone();
         array.close().unwrap();

@@ -26,7 +26,7 @@ use super::log::merged::{Merged, Voter};
 use super::log::place::LogFiles;
 use super::log::writer::{Announce, first_group};
 use super::open::{FIRST_SEGMENT_BYTES, Opening, beside_writer, lock_array};
-use super::state::files::Files;
+use super::state::files::{Files, NUMBERS_END};
 use super::text_form;
 use super::{Catalog, Id, OpenMode};
 use crate::engine::platform::Platform;
@@ -103,7 +103,9 @@ impl Known {
         let sequence = old.as_ref().map_or(0, |(_, end)| end.sequence).max(proven);
         let next_number = old.map_or(0, |(files, end)| {
             let after_crash = if end.is_closed { 0 } else { NUMBERS_AFTER_CRASH };
-            files.next_number().saturating_add(after_crash)
+            // An impossible number is as good as none.
+            let next = Some(files.next_number()).filter(|next| *next < NUMBERS_END);
+            next.map_or(0, |next| next.saturating_add(after_crash))
         });
         Ok(Known { writer: (body.epoch, in_use), sequence, next_number })
     }

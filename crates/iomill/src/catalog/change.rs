@@ -48,7 +48,7 @@ impl Catalog {
         self.queue_names(true, |files, change| {
             check_condition(files, name, When::Absent)?;
             let layout = number_of(files, &layout, change);
-            let file = new_file(files.next_number(), name, layout, (spec.key, spec.sums), now_ns);
+            let file = new_file(files.new_number()?, name, layout, (spec.key, spec.sums), now_ns);
             change.push(&LogRecord::File(file));
             Ok(file.number)
         })

@@ -84,9 +84,8 @@ pub(super) fn attach(platform: &dyn Platform, path: &Path, create: bool) -> Resu
         }
         io::ErrorKind::NotFound => Error::no_array(path, "no array has a drive here (there is no directory `iomill`)")
             .advise("mount the drive, or make an array"),
-        io::ErrorKind::NotADirectory => {
-            Error::drive(path, "it is no directory").advise("name the directory where a drive is mounted")
-        }
+        io::ErrorKind::NotADirectory => Error::drive(path, "it is no directory, or `iomill` in it is none")
+            .advise("name the directory where a drive is mounted, without another file of that name"),
         _ => Error::io(if create { "make a drive in" } else { "attach to the drive in" }, path, error),
     })
 }

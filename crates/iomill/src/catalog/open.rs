@@ -15,7 +15,7 @@ use super::log::writer::{LogPlace, SEGMENT_MIN_BYTES};
 use super::openings::{Openings, no_notes};
 use super::record::number_of_part;
 use super::small::SmallFiles;
-use super::state::files::Files;
+use super::state::files::{Files, NUMBERS_END};
 use super::store::{LABEL, LOCK, LOG, Locks, PARTS, SHARED, Staged, TEMPORARY, failed, full_path, unlink_if_there};
 use super::{Catalog, Drive, OpenMode, Store};
 use crate::engine::platform::Platform;
@@ -27,9 +27,6 @@ use crate::sys::sync::{Mutex, lock};
 
 /// Bytes of the first segment of the log. Tests copy their drives often.
 pub(super) const FIRST_SEGMENT_BYTES: u64 = if cfg!(test) { 64 << 10 } else { SEGMENT_MIN_BYTES };
-
-/// Numbers of files stay below this.
-const NUMBERS_END: u64 = 1 << 63;
 
 /// The number of retries if another process changes the array between two reads.
 const TRIES: usize = 5;

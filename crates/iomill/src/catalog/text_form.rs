@@ -14,7 +14,7 @@ use super::id::{Id, parse_hex_u64};
 use super::journal::space::Space;
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_HERE, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
-use super::state::files::Files;
+use super::state::files::{Files, NUMBERS_END};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 
@@ -154,6 +154,12 @@ fn number<T: std::str::FromStr>(rest: &mut &str, what: &str) -> Result<T, String
     word.parse().map_err(|_| format!("has a {what} that is no number, or too large: {word:?}"))
 }
 
+/// The number of a file, or of the next one.
+fn file_number(rest: &mut &str) -> Result<u64, String> {
+    let number = number(rest, "number")?;
+    if number < NUMBERS_END { Ok(number) } else { Err(format!("has the number {number}, which no file can have")) }
+}
+
 /// Numbers with colons between them.
 fn numbers<const N: usize>(word: &str, what: &str) -> Result<[u32; N], String> {
     let found: Result<Vec<u32>, _> = word.split(':').map(str::parse).collect();
@@ -189,7 +195,7 @@ impl Reader {
                 let id = word(&mut rest, "id")?;
                 self.array = Some(id.parse().map_err(|_| format!("has no id of 32 hexadecimal digits: {id:?}"))?);
             }
-            "next" => self.take(&LogRecord::Numbers(number(&mut rest, "number")?))?,
+            "next" => self.take(&LogRecord::Numbers(file_number(&mut rest)?))?,
             "layout" => self.layout(&mut rest)?,
             "shared" => {
                 let (drive, shared) = (number(&mut rest, "drive")?, number(&mut rest, "shared part")?);
@@ -247,7 +253,7 @@ impl Reader {
 
     fn file(&mut self, mut rest: &str) -> Result<(), String> {
         let rest = &mut rest;
-        let number = self::number(rest, "number")?;
+        let number = file_number(rest)?;
         let life = match word(rest, "state")? {
             "live" => FileLife::Live,
             "dying" => FileLife::Dying,
@@ -365,6 +371,8 @@ end 3
         for (from, to, says) in [
             ("iomill-catalog 2", "iomill-catalog 3", "line 1"),
             ("striping", "raid", "line 4 of the catalog's text"),
+            ("next 9", "next 18446744073709551615", "line 3"),
+            ("file 3", "file 9223372036854775808", "line 10"),
             ("65536 0:10", "65537 0:10", "line 4"),
             ("1:10", "2:10", "line 4"),
             ("1:10", "1:10:1", "line 4"),

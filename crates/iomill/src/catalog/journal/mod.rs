@@ -257,7 +257,7 @@ impl Journal {
     /// A number that no file has had or will get, without a record (C24, C40).
     pub fn reserve_number(&self) -> Result<u64> {
         self.begin()?;
-        Ok(write(&self.shared.files).reserve_number())
+        write(&self.shared.files).reserve_number()
     }
 
     /// The files. Do no I/O and take no other lock while this is held.

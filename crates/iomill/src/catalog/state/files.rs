@@ -13,7 +13,11 @@ use std::sync::OnceLock;
 use super::order::Order;
 use super::slots::SlotTable;
 use crate::catalog::log::record::{DriveRole, Extent, FileLife, FileRecord, LayoutRecord, LogFault, LogRecord};
+use crate::error::{Error, Result};
 use crate::sys::hash::xxh3_64;
+
+/// All files have numbers below this. No array reaches it, but a log or a text from elsewhere may claim so.
+pub const NUMBERS_END: u64 = 1 << 63;
 
 /// Slots of a chunk, so that no vector of a million entries is ever moved.
 const CHUNK: usize = 1024;
@@ -399,11 +403,21 @@ impl Files {
         self.next.max(1)
     }
 
-    /// Takes the number of the next file.
-    pub fn reserve_number(&mut self) -> u64 {
-        let number = self.next_number();
+    /// The number for a new file.
+    pub fn new_number(&self) -> Result<u64> {
+        let next = self.next_number();
+        if next < NUMBERS_END {
+            return Ok(next);
+        }
+        let why = format!("it says that the next file has the number {next}, which no array reaches");
+        Err(Error::corrupt("the catalog", why).advise("export the catalog as text, and import it again"))
+    }
+
+    /// Takes the number for a new file.
+    pub fn reserve_number(&mut self) -> Result<u64> {
+        let number = self.new_number()?;
         self.next = number + 1;
-        number
+        Ok(number)
     }
 
     /// The states of the drives by the log.

@@ -309,6 +309,11 @@ fn numbers_only_grow() {
     assert_eq!(files.next_number(), 6);
     files.apply(&LogRecord::Numbers(1 << 32), false).unwrap();
     assert_eq!(files.next_number(), 1 << 32);
+    assert_eq!(files.reserve_number().unwrap(), 1 << 32);
+    // Seen to fail: it panicked, and without checks of overflow numbers began again.
+    files.apply(&LogRecord::Numbers(u64::MAX), false).unwrap();
+    assert!(files.reserve_number().unwrap_err().to_string().contains("18446744073709551615"));
+    assert_eq!(files.next_number(), u64::MAX);
 }
 
 /// The goal is 300 bytes a file with the allocator's own, for names of 60 bytes.
