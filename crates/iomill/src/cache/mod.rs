@@ -521,8 +521,8 @@ impl Cache {
         set.dirty().count_ones()
     }
 
-    /// Ends a fill whose failure is not that of the threads that wait for the page (rule 2 of `wait`). They are told to
-    /// look again, and a read of their own then reports the page's error.
+    /// Ends a failed fill, and tells the threads that wait for the page to look again (rule 2 of `wait`). A read of their
+    /// own then reports the page's error, if it has one.
     pub fn abandon_fill(&self, fill: Fill) {
         let hash = fill.hash;
         let (_, mut set) = self.directory().lock(hash);

@@ -4,8 +4,8 @@
 //! 1. A waiter is entered under the lock of its page's set, after a look that finds the page busy. The thread that ends
 //!    the work looks for a waiter under the same lock. So it misses none.
 //! 2. A waiter is told the outcome. A failure is the failure of all that wait: they do not repeat what has just failed.
-//!    A fill that failed before any call asked for its page fails no call, and those that wait try by themselves. So do
-//!    those that wait for a page whose I/O had other pages, too: the failure may be that of another page.
+//!    A fill that failed before any call asked for its page fails no call, and those that wait try by themselves. The
+//!    same is true if the failed I/O had other pages, too: the failure may be that of another page.
 //! 3. All threads that wait for a page share one waiter. So a set has at most as many waiters as ways and pages in
 //!    transit, and its count never overflows, however many threads wait.
 //! 4. A page in transit has no way in its set. A fill or a write of this page waits until the transit has ended.
