@@ -256,7 +256,8 @@ impl UringEngine {
         pushed
     }
 
-    /// Takes the completions that the plain ring shows.
+    /// Takes the completions that the plain ring shows. Always inlined: as a call it costs each miss 40 instructions.
+    #[inline(always)]
     fn reap(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
         let before = done.len();
         let mut woken = None;
