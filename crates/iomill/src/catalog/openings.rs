@@ -95,10 +95,10 @@ impl Note {
             return None;
         }
         let owner = Owner { array: Id(cursor.id()?), drive: Id(cursor.id()?) };
-        let version = cursor.u64()?;
+        let version = cursor.count()?;
         let mut opening = || Some(OpeningId { number: cursor.u64()?, id: Id(cursor.id()?) });
         let (in_use, begun) = (opening()?, opening()?);
-        let proof = Proof { sequence: cursor.u64()?, checksum: cursor.u64()? };
+        let proof = Proof { sequence: cursor.count()?, checksum: cursor.u64()? };
         Some((Note { version, in_use, begun, proof, is_closed: closed == 1 }, owner))
     }
 
@@ -607,6 +607,9 @@ mod tests {
             assert!(Note::parse(&changed).is_none(), "byte {at}");
         }
         assert!((0..NOTE_BYTES).all(|len| Note::parse(&block[..len]).is_none()));
+        // No array reaches this count, to which each write adds one.
+        let note = Note { version: 1 << 63, ..note };
+        assert!(Note::parse(&note.block(&owner)).is_none());
     }
 
     /// A close is interrupted anywhere, and so is the opening that comes then. No crash is taken for a copy of the

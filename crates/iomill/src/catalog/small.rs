@@ -39,7 +39,7 @@ use crate::sys::fsyncs::Since;
 use crate::sys::sync::{Mutex, lock};
 
 /// Most pages of a shared part: 1 GiB.
-const PART_MAX_PAGES: u32 = 1 << 18;
+pub const PART_MAX_PAGES: u32 = 1 << 18;
 /// Fewest pages by which a shared part grows: 1 MiB.
 const GROWTH_MIN_PAGES: u32 = 256;
 /// The most runs that one call makes cold, unless it needs the space.

@@ -14,6 +14,7 @@ use super::id::{Id, parse_hex_u64};
 use super::journal::space::Space;
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_HERE, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
+use super::small::PART_MAX_PAGES;
 use super::state::files::{Files, NUMBERS_END};
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -117,9 +118,8 @@ pub(super) fn import(text: &str, drives: usize) -> Result<Imported> {
     let whole = |why: String| Error::invalid("the catalog's text", why);
     let Reader { array, mut files, sums, count, end, .. } = reader;
     if end != Some(count) {
-        return Err(whole(format!(
-            "is cut off, or lines are missing: it has {count} files, and its end names {end:?}"
-        )));
+        let end = end.map_or("no line `end`".to_owned(), |end| format!("its end names {end}"));
+        return Err(whole(format!("is cut off, or lines are missing: it has {count} files, and {end}")));
     }
     let array = array.ok_or_else(|| whole("names no array".to_owned()))?;
     if let Some(number) = sums.keys().next() {
@@ -200,7 +200,11 @@ impl Reader {
             "shared" => {
                 let (drive, shared) = (number(&mut rest, "drive")?, number(&mut rest, "shared part")?);
                 self.check_drive(drive)?;
-                self.take(&LogRecord::Shared { drive, shared, pages: number(&mut rest, "count of pages")? })?;
+                let pages = number(&mut rest, "count of pages")?;
+                if pages > PART_MAX_PAGES {
+                    return Err(format!("has {pages} pages, and a shared part has at most {PART_MAX_PAGES}"));
+                }
+                self.take(&LogRecord::Shared { drive, shared, pages })?;
             }
             "sums" => {
                 let (number, digits) = (number(&mut rest, "number")?, word(&mut rest, "field of sums")?);
@@ -374,6 +378,7 @@ end 3
             ("next 9", "next 18446744073709551615", "line 3"),
             ("file 3", "file 9223372036854775808", "line 10"),
             ("65536 0:10", "65537 0:10", "line 4"),
+            ("shared 1 0 256", "shared 1 0 262145", "at most 262144"),
             ("1:10", "2:10", "line 4"),
             ("1:10", "1:10:1", "line 4"),
             ("7 live", "3 live", "attribute of file 7"),

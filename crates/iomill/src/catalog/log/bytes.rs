@@ -55,6 +55,12 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
+    /// A number of 8 bytes that grows by one at a time. No array brings it to 2^63, so `None` for a greater one: one more
+    /// is then never an overflow, whatever the bytes.
+    pub fn count(&mut self) -> Option<u64> {
+        self.u64().filter(|count| i64::try_from(*count).is_ok())
+    }
+
     /// 16 bytes as they are.
     pub fn id(&mut self) -> Option<[u8; 16]> {
         self.array()

@@ -94,8 +94,8 @@ impl<'a> Group<'a> {
         if xxh3_64(covered) != checksum {
             return None;
         }
-        let (salt, sequence, durable) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-        let (epoch, previous, records, zero) = (cursor.u64()?, cursor.u64()?, cursor.u32()?, cursor.u32()?);
+        let (salt, sequence, durable) = (cursor.u64()?, cursor.count()?, cursor.count()?);
+        let (epoch, previous, records, zero) = (cursor.count()?, cursor.u64()?, cursor.u32()?, cursor.u32()?);
         let opening = OpeningId { number: cursor.u64()?, id: Id(cursor.id()?) };
         let header = GroupHeader { salt, sequence, durable, epoch, previous, records, opening };
         let group = Group { header, checksum, records: cursor.take(records_bytes)? };

@@ -117,8 +117,8 @@ impl FileHeader {
 fn parse_body(is_segment: bool, cursor: &mut Cursor<'_>) -> Option<FileHeader> {
     let block_bytes = cursor.u32()?;
     let array = Id(cursor.id()?);
-    let (number, salt) = (cursor.u64()?, cursor.u64()?);
-    let [bytes, segment, offset, previous] = [cursor.u64()?, cursor.u64()?, cursor.u64()?, cursor.u64()?];
+    let (number, salt) = (cursor.count()?, cursor.u64()?);
+    let [bytes, segment, offset, previous] = [cursor.count()?, cursor.count()?, cursor.count()?, cursor.u64()?];
     let features = Features { compatible: cursor.u64()?, read_only: cursor.u64()?, incompatible: cursor.u64()? };
     let are_blocks = u64::from(block_bytes) == BLOCK_BYTES
         && [bytes, offset].iter().all(|number| number.is_multiple_of(BLOCK_BYTES))
