@@ -506,6 +506,43 @@ fn what_a_killed_process_has_left_is_durable_before_its_sums() {
     }
 }
 
+/// A process is killed before its mark of a zone, or its record of a small file, is durable. The next process makes
+/// that durable before it writes to the pages, so a power cut then takes no page for rotten.
+#[test]
+fn a_mark_that_a_killed_process_has_left_is_durable_before_it_counts() {
+    for (pages, path) in [(40, ".sums"), (3, "log/")] {
+        for cached in [true, false] {
+            let world = World::new(14).with_drives(1, DriveModel::default());
+            let array = options(&world, cached).create(world.paths()).unwrap();
+            let mut content = bytes(&mut Rng::with_seed(3), pages * PAGE);
+            let made = array.create_file("file", &FileOptions::new().checksums(true)).unwrap();
+            made.write_at(&content, 0).unwrap();
+            made.close().unwrap();
+            array.close().unwrap();
+            // The head without marks is durable, too.
+            world.crash_with(Survival::Everything);
+            world.reboot();
+            let array = opened(&world, cached);
+            let file = array.open_file("file").unwrap();
+            // The fsync ends by nothing but the kill.
+            world.faults(|faults| faults.inject(Injection::new(Kind::Sync, Fault::Errno(libc::EINTR)).path(path)));
+            let written = file.write_at(&[8; PAGE], PAGE as u64).and_then(|()| file.sync());
+            assert!(written.is_err() && world.faults(|faults| faults.pending()) == 0, "{path}: {written:?}");
+            world.kill_process();
+            drop((array, file));
+            let array = opened(&world, cached);
+            let file = array.open_file("file").unwrap();
+            content[PAGE..2 * PAGE].fill(9);
+            file.write_at(&[9; PAGE], PAGE as u64).unwrap();
+            file.sync().unwrap();
+            world.crash_with(Survival::Nothing);
+            drop((array, file));
+            world.reboot();
+            assert_right(&world, &content);
+        }
+    }
+}
+
 /// A crash at each change of the drives, while pages and their sums change in every way: no page is taken for rotten.
 #[test]
 fn a_crash_between_a_page_and_its_sum_is_no_rot() {

@@ -37,8 +37,9 @@
 //! # Pages, bounce pages, block locks
 //!
 //! The unit of direct I/O is the 4 KiB page, whatever a drive's sector size. So after a crash a page is old or new as a
-//! whole, on every drive. A range that is not whole pages, and memory that the device cannot address, are copied
-//! through the slot's bounce buffer of 16 KiB.
+//! whole, if the drive writes 4 KiB atomically. On a drive of 512-byte sectors each sector is old or new, so no code
+//! relies on whole pages. A range that is not whole pages, and memory that the device cannot address, are copied through
+//! the slot's bounce buffer of 16 KiB.
 //!
 //! - The process has at most 128 MiB of bounce memory, for all threads and arrays. At most half of it is unused, and no
 //!   queue takes all of it (`bounce.rs`, rules 1 to 4).
@@ -114,7 +115,8 @@ pub mod threads;
 
 use crate::engine::{FileRef, MAX_SEGMENTS, Memory, Op};
 
-/// The unit of direct I/O, in bytes. After a crash each such unit is old or new as a whole.
+/// The unit of direct I/O, in bytes. After a crash each such unit is old or new as a whole, or each of its sectors is, if
+/// the drive has shorter ones.
 pub const PAGE_BYTES: usize = 4096;
 
 /// The longest piece that does not need a bounce buffer, in bytes. Longer transfers gain nothing on any drive we

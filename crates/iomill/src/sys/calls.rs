@@ -8,8 +8,9 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 
+use iomill_platform::devices::{self, Device};
+use iomill_platform::mounts::{self, Mount};
 use iomill_platform::tree::Tree;
-use iomill_platform::{devices, mounts};
 use rustix::fs::{self as sys, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -120,16 +121,9 @@ pub fn ground(file: BorrowedFd<'_>) -> io::Result<Ground> {
     let space = sys::fstatvfs(file)?;
     let stat = sys::fstat(file)?;
     let tree = Tree::machine();
-    let mount = mount_id(file).and_then(|id| mounts::all(&tree).into_iter().find(|mount| mount.id == id));
-    let mut number = (sys::major(stat.st_dev), sys::minor(stat.st_dev));
-    if number.0 == 0 {
-        // Files of btrfs and others are on virtual devices. The mount's source is the real device.
-        if let Some(Ok(source)) = mount.as_ref().map(|mount| fs::metadata(&mount.source)) {
-            number = (sys::major(source.rdev()), sys::minor(source.rdev()));
-        }
-    }
-    let device = devices::find(&tree, number).unwrap_or_default();
-    let whole = device.number.map_or(stat.st_dev, |(major, minor)| sys::makedev(major, minor));
+    let mount = mount_of(&tree, file);
+    let device = device_of(&tree, stat.st_dev, || mount.clone()).unwrap_or_default();
+    let whole = number_of(&device, stat.st_dev);
     let file_system = match mount {
         Some(mount) => mount.kind,
         // In a chroot the table lacks mounts that begin outside of it, or there is no table.
@@ -144,6 +138,33 @@ pub fn ground(file: BorrowedFd<'_>) -> io::Result<Ground> {
         total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
         free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
     })
+}
+
+/// The number of the whole device under an open file or directory with this `st_dev`; `st_dev` itself if the device is
+/// not known.
+pub fn drive_of(file: BorrowedFd<'_>, st_dev: u64) -> u64 {
+    let tree = Tree::machine();
+    device_of(&tree, st_dev, || mount_of(&tree, file)).map_or(st_dev, |device| number_of(&device, st_dev))
+}
+
+fn number_of(device: &Device, st_dev: u64) -> u64 {
+    device.number.map_or(st_dev, |(major, minor)| sys::makedev(major, minor))
+}
+
+fn mount_of(tree: &Tree, file: BorrowedFd<'_>) -> Option<Mount> {
+    mount_id(file).and_then(|id| mounts::all(tree).into_iter().find(|mount| mount.id == id))
+}
+
+/// The whole device under files with this `st_dev`.
+fn device_of(tree: &Tree, st_dev: u64, mount: impl FnOnce() -> Option<Mount>) -> Option<Device> {
+    let mut number = (sys::major(st_dev), sys::minor(st_dev));
+    if number.0 == 0 {
+        // Files of btrfs and others are on virtual devices. The mount's source is the real device.
+        if let Some(Ok(source)) = mount().map(|mount| fs::metadata(&mount.source)) {
+            number = (sys::major(source.rdev()), sys::minor(source.rdev()));
+        }
+    }
+    devices::find(tree, number)
 }
 
 pub fn into_handle(file: OwnedFd) -> Handle {

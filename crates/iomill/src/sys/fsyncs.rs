@@ -9,7 +9,8 @@
 //! 4. A failed fsync concerns the whole drive. The drive may have lost any file's writes since that file's own last
 //!    fsync, and that file's next fsync may succeed all the same. So a writer notes the process's number of failed
 //!    fsyncs before a write begins, and a file keeps the least of them that no fsync has covered. If an fsync of the
-//!    drive has failed since, the file's own fsync counts as failed, too. Directories and their entries likewise.
+//!    drive has failed since, the file's own fsync counts as failed, too. Directories and their entries likewise. A
+//!    drive is a whole device: its partitions, and the subvolumes of a file system, share its failures.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64 as Counter;
@@ -66,19 +67,35 @@ impl Earliest {
 #[derive(Debug, Default)]
 pub struct FsyncFailures(Counter);
 
-/// The failures of each device in use, by the device's number.
-static OF_DEVICES: PerProcess<Mutex<BTreeMap<u64, Weak<FsyncFailures>>>> = PerProcess::empty();
+/// The failures in use.
+#[derive(Debug, Default)]
+struct Known {
+    /// By the number that files have (`st_dev`). A partition has its own, and so has a subvolume.
+    by_file: BTreeMap<u64, Weak<FsyncFailures>>,
+    /// By the number of the whole device.
+    by_drive: BTreeMap<u64, Weak<FsyncFailures>>,
+}
+
+static KNOWN: PerProcess<Mutex<Known>> = PerProcess::empty();
 
 impl FsyncFailures {
-    /// The failures of a device. All directories on the device share them.
-    pub fn of_device(device: u64) -> Arc<FsyncFailures> {
-        let mut known = OF_DEVICES.get().lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(failures) = known.get(&device).and_then(Weak::upgrade) {
+    /// The failures of the drive of files with this device number. All files on the drive share them. `drive` finds the
+    /// number of the whole device. It is called only if nothing with this device number is in use.
+    pub fn of_device(device: u64, drive: impl FnOnce() -> u64) -> Arc<FsyncFailures> {
+        let known = || KNOWN.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().by_file.get(&device).and_then(Weak::upgrade);
+        if let Some(failures) = found {
             return failures;
         }
-        known.retain(|_, failures| failures.strong_count() > 0);
-        let failures = Arc::default();
-        known.insert(device, Arc::downgrade(&failures));
+        let drive = drive();
+        let mut known = known();
+        let Known { by_file, by_drive } = &mut *known;
+        for known in [&mut *by_file, &mut *by_drive] {
+            known.retain(|_, failures| failures.strong_count() > 0);
+        }
+        let failures = by_drive.get(&drive).and_then(Weak::upgrade).unwrap_or_default();
+        by_file.insert(device, Arc::downgrade(&failures));
+        by_drive.insert(drive, Arc::downgrade(&failures));
         failures
     }
 
@@ -168,6 +185,26 @@ mod tests {
             assert!(!failures.any_since(Since::now()), "it is over");
             assert!(!of_another_drive.any_since(since));
         }
+    }
+
+    /// Two partitions of a device, and a file system on another one. The numbers are those of no device.
+    ///
+    /// Seen to fail when each device number had failures of its own.
+    #[test]
+    fn partitions_share_the_failures_of_their_drive() {
+        const ONE: u64 = u64::MAX - 9;
+        let first = FsyncFailures::of_device(ONE + 1, || ONE);
+        let [second, elsewhere] =
+            [(2, ONE), (4, ONE + 3)].map(|(at, drive)| FsyncFailures::of_device(ONE + at, || drive));
+        let since = Since::now();
+        first.note(Some(libc::EIO));
+        assert!(second.any_since(since) && !elsewhere.any_since(since));
+        let again = FsyncFailures::of_device(ONE + 1, || unreachable!("it is in use"));
+        assert!(Arc::ptr_eq(&again, &first));
+        drop((first, again, second));
+        // The number may be that of another device by now.
+        let later = FsyncFailures::of_device(ONE + 1, || ONE + 3);
+        assert!(Arc::ptr_eq(&later, &elsewhere));
     }
 
     #[test]

@@ -102,7 +102,12 @@ impl PlainFs {
             }
             let Some(file) = found.open(path, access)? else { continue };
             let path = text.map_or_else(|| std::path::absolute(path), Ok)?;
-            let fsync_failures = FsyncFailures::of_device(found.identity.device);
+            // A file that is only read has nothing to lose, and the look at its drive takes some system calls.
+            let device = found.identity.device;
+            let fsync_failures = match access.write {
+                true => FsyncFailures::of_device(device, || calls::drive_of(file.as_fd(), device)),
+                false => Arc::default(),
+            };
             let fs = PlainFs { file, path, demands: Demands::default(), fsync_failures };
             fs.check_length()?;
             // An empty file may be one that another call has made, and that call may end before the name is durable.

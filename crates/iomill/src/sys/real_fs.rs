@@ -75,7 +75,7 @@ impl RealFs {
     fn new(location: PathBuf, root: PathBuf, directory: OwnedFd) -> io::Result<RealFs> {
         let (has_openat2, demands) = (AtomicBool::new(true), Demands::default());
         let stat = sys::fstat(&directory)?;
-        let fsync_failures = FsyncFailures::of_device(stat.st_dev);
+        let fsync_failures = FsyncFailures::of_device(stat.st_dev, || calls::drive_of(directory.as_fd(), stat.st_dev));
         let is_array = root != location;
         let owner = (is_array && geteuid().is_root() && stat.st_uid != 0)
             .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));

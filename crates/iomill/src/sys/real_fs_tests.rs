@@ -269,6 +269,9 @@ fn the_ground_is_described() {
     let ground = fs.ground().unwrap();
     assert!(!ground.file_system.is_empty() && ground.total_bytes >= ground.free_bytes && ground.total_bytes > 0);
     assert_ne!(ground.device_id, 0);
+    let directory = std::fs::File::open(dir.path()).unwrap();
+    let st_dev = std::os::unix::fs::MetadataExt::dev(&directory.metadata().unwrap());
+    assert_eq!(calls::drive_of(std::os::fd::AsFd::as_fd(&directory), st_dev), ground.device_id);
     let file = DriveFile::open(&fs, "a", Access::CREATE).unwrap();
     assert_eq!(file.full_path(), dir.path().join("iomill/a"));
 }

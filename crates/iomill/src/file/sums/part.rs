@@ -146,11 +146,13 @@ impl PartSums {
             writes: Mutex::new(()),
             unsynced: Earliest::new(None),
         };
-        sums.read_head(pages.div_ceil(ZONE_PAGES))?;
+        let head = sums.read_head(pages.div_ceil(ZONE_PAGES))?;
         if is_writer {
-            // What a crash, or a later catalog, has left past the end must not come back when the part grows.
             let since = Since::now();
-            if sums.cut_file(used)? {
+            // Writes to a marked zone rely on its mark.
+            let is_left = head.map(|(offset, bytes)| sums.write_again(offset, &bytes)).transpose()?.is_some();
+            // What a crash, or a later catalog, has left past the end must not come back when the part grows.
+            if sums.cut_file(used)? || is_left {
                 sums.file()?.sync_since(since)?;
             }
         }
@@ -172,9 +174,10 @@ impl PartSums {
         self.file.as_ref().ok_or_else(why)
     }
 
-    /// Takes the marks that the last opening has left. `zones` is how many the part has.
-    fn read_head(&mut self, zones: u64) -> Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
+    /// Takes the marks that the last opening has left. `zones` is how many the part has. Returns the offset and the
+    /// bytes of the head if it has marks.
+    fn read_head(&mut self, zones: u64) -> Result<Option<(u64, Vec<u8>)>> {
+        let Some(file) = &self.file else { return Ok(None) };
         let mut bytes = vec![0; HEADS as usize * PAGE_BYTES];
         read_there(file, &mut bytes, 0)?;
         let (first, second) = bytes.split_at(PAGE_BYTES);
@@ -182,10 +185,19 @@ impl PartSums {
         let heads = [decode(first), decode(second)];
         // Without a head no zone was ever marked. If both have rotted, a page that a crash has left without its sum
         // shows as corrupt.
-        let Some(head) = heads.into_iter().flatten().max_by_key(|head| head.version) else { return Ok(()) };
+        let Some(head) = heads.into_iter().flatten().max_by_key(|head| head.version) else { return Ok(None) };
+        let at = Head::place(head.version) as usize * PAGE_BYTES;
+        let is_left = !head.marked.is_empty();
         self.written = Mutex::new(WrittenHead { version: head.version, is_durable: true });
         self.zones = Mutex::new(Zones::with_left(head));
-        Ok(())
+        Ok(is_left.then(|| (at as u64, bytes[at..at + PAGE_BYTES].to_vec())))
+    }
+
+    /// Writes a head again, with the same bytes. A process may have ended before the head was durable, or its fsync may
+    /// have failed there. Then the kernel still shows the head, and after a failed fsync it takes it for written.
+    fn write_again(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.file()?;
+        file.fs().write_at(file.handle(), bytes, offset).map_err(failed_at("write", file, offset))
     }
 
     /// Cuts the pages of sums behind those of the first `pages` pages of the part. Returns whether there were any.
@@ -443,10 +455,11 @@ impl PartSums {
         sum_of: impl Fn(u64, &[u8]) -> u32,
     ) -> Result<()> {
         // Pages of sums that have left memory must be on the drive, too.
-        let (file, left) = (self.file()?, self.unsynced.take());
+        // The moment comes first: one may leave memory between the two.
+        let (file, since, left) = (self.file()?, Since::now(), self.unsynced.take());
         let stale = |zone: &Zone| if zone.is_stale { end } else { 0 };
         file.durably(|| zones.iter().try_for_each(|(at, zone)| self.write_zone(*at, stale(zone), &sum_of)))?;
-        left.map_or(Ok(()), |since| check_fsyncs(&**file.fs(), since))
+        check_fsyncs(&**file.fs(), left.map_or(since, |left| left.min(since)))
     }
 
     /// The pages in these ranges, which go up, are to become zeros, and the part ends with the last of them. An empty
