@@ -7,8 +7,8 @@
 //! 1. The thread announces its sleep (`ASLEEP`), unless a wake has come since the last sleep (`WOKEN`). Only then it
 //!    polls the descriptors.
 //! 2. A waker sets `WOKEN`. Only a waker that found `ASLEEP` writes to the event descriptor, which ends the sleep.
-//! 3. The thread returns to `AWAKE`. If a waker has found it asleep, it drains the event descriptor. The waker's write
-//!    may still come, and then only ends a later sleep early.
+//! 3. The thread returns to `AWAKE`. If the event descriptor ended the sleep, or a waker has found the thread asleep,
+//!    the thread drains the descriptor. The waker's write may still come, and then only ends the next sleep early.
 //! 4. Another thread may leave work without a wake if it then finds the thread awake (`is_asleep`): the thread looks
 //!    for work once more after it has announced its sleep (`sleep_unless`). So one of the two sees the other.
 
@@ -87,12 +87,13 @@ impl Parked {
         }
         // Pairs with the fence in `is_asleep`.
         fence(Ordering::SeqCst);
-        let slept = if has_work() { Ok(()) } else { event.wait(readable, None) };
-        // Rule 3.
-        if state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err() {
+        let slept = if has_work() { Ok(false) } else { event.wait(readable, None) };
+        // Rule 3. No wake is lost by the drain: one that this thread has yet to see has set `WOKEN`.
+        let is_woken = state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err();
+        if is_woken || matches!(slept, Ok(true)) {
             event.drain()?;
         }
-        slept
+        slept.map(drop)
     }
 }
 
@@ -224,6 +225,26 @@ mod tests {
             }
         });
         assert!(begun.elapsed() < Duration::from_secs(600));
+    }
+
+    /// A waker sets the event descriptor after the thread has returned. The descriptor then ended every later sleep, so
+    /// the thread took a CPU for itself.
+    #[test]
+    fn a_late_wake_ends_one_sleep() {
+        let parked = Parked::new().unwrap();
+        // The late half of a wake: the thread has taken the wake, and drained the descriptor too early.
+        parked.parker().event.set();
+        parked.sleep(&[]).unwrap();
+        let woken = AtomicU32::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                woken.store(1, Ordering::Relaxed);
+                parked.parker().wake_thread();
+            });
+            parked.sleep(&[]).unwrap();
+            assert_eq!(woken.load(Ordering::Relaxed), 1, "the thread sleeps no more");
+        });
     }
 
     #[test]
