@@ -52,8 +52,8 @@ fn run(round: &mut Round) {
     let mut model = Vec::new();
     for _ in 0..rng.usize(3..12) {
         mixed_with(rng, &array, &file, &mut model, |rng, ended| {
-            // A callback thread does what a dropped write could not do at once. Here a step does that, and nothing else
-            // makes steps while the length changes.
+            // A thread of `begins` does what a dropped write could not do at once. Here a step does that, and nothing
+            // else makes steps while the length changes.
             (0..if ended { 2000 } else { 0 }).for_each(|_| array.step());
             if rng.u8(0..3) == 0 {
                 let sets = rng.u64(1..=sets_max).max(nodes);

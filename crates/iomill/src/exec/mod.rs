@@ -40,8 +40,8 @@
 //! - A thread of a tokio runtime that drives advances the spawned operations of the shared contexts of that runtime's
 //!   threads (`tokio_task`).
 //! - The reaper advances spawned operations that no other thread advances (`reaper`).
-//! - Threads of pools run callbacks, spawned operations that have waited for a page, calls for futures, and the closing
-//!   of files (`pools`).
+//! - Threads of pools run callbacks, operations that must wait before they begin, spawned operations that have waited
+//!   for a page, calls for futures, and the closing of files (`pools`).
 //! - In an array with drive threads, each of them does the I/O of all operations on its drive (`drive::threads`).
 //!
 //! Rules of spawned operations:
@@ -85,7 +85,8 @@
 //! The next turn is taken by one of these:
 //!
 //! - a poll: each poll of an operation that has not ended;
-//! - `block_on`, and a thread of `callbacks`: before it sleeps, and when a descriptor of its contexts is readable;
+//! - `block_on`, and a thread of `callbacks` or `begins`: before it sleeps, and when a descriptor of its contexts is
+//!   readable;
 //! - a blocking call: while it waits for another operation's page, a file's gate, a block's lock or bounce memory;
 //! - the reaper: when an armed context has an end that no other thread has brought, and every 5 ms in a context with
 //!   unfinished work, if no other thread has;
@@ -121,7 +122,7 @@
 //! - A `block_on` within a poll of another one looks again after its turns: the outer one takes no turn before the
 //!   inner one has ended.
 //! - A call that makes a future, and a poll, wait for nothing. If the operation would wait, it begins on a thread of
-//!   `callbacks`: at a closed gate, or if a file must be made longer first.
+//!   `begins`: at a closed gate, or if a file must be made longer first.
 //!
 //! ## What may be waited for
 //!
@@ -137,17 +138,18 @@
 //! - *A file's gate, a file's end, a smaller cache*, held by operations inside the file or with frames. The waiting
 //!   call takes turns of all contexts.
 //! - *Room for growth*, which another call makes. That call is a running thread. A future that would wait begins on a
-//!   thread of `callbacks`.
+//!   thread of `begins`.
 //! - *Anything else*, such as a user's own lock, held by operations that no poll advances. The reaper takes turns (rule
 //!   7).
 //!
 //! # Pools
 //!
-//! Jobs of one kind must not wait behind jobs of another, so there are six pools:
+//! Jobs of one kind must not wait behind jobs of another, so there are seven pools:
 //!
-//! - `callbacks` runs users' callbacks, and operations that wait to enter a file. It takes the turns of its own
-//!   contexts, where callbacks begin more I/O, and other threads post reads with callbacks. Callbacks may take as long
-//!   as they like. Meanwhile the reaper takes these turns.
+//! - `callbacks` runs users' callbacks. It takes the turns of its own contexts, where callbacks begin more I/O, and
+//!   other threads post reads with callbacks. Callbacks may take as long as they like, also until other calls have
+//!   ended. Meanwhile the reaper takes these turns, and no operation waits for this pool.
+//! - `begins` begins operations that wait to enter a file. It takes the turns of its own contexts, too.
 //! - `changes` makes changes of the catalog for futures, in turns. One thread makes them all, so they share writes and
 //!   fsyncs. It waits for the drives of small contents.
 //! - `waits` runs calls for futures that wait for drives: syncs, lengths, large contents. A slow drive delays no other
@@ -157,10 +159,10 @@
 //!   close.
 //! - `closes` closes files and arrays. Their fsyncs may take long.
 //!
-//! The threads of a pool start when they are first needed, and share one queue. `callbacks` and `resumes` have one
-//! thread for each NUMA node. One thread at a time works for `changes`. `closes` starts another thread, up to four,
-//! when a file is to be closed while all others are busy. So a slow drive delays no other file. `waits` does the same
-//! with up to 16 threads, and `opens` with up to eight.
+//! The threads of a pool start when they are first needed, and share one queue. `callbacks`, `begins` and `resumes`
+//! have one thread for each NUMA node. One thread at a time works for `changes`. `closes` starts another thread, up to
+//! four, when a file is to be closed while all others are busy. So a slow drive delays no other file. `waits` does the
+//! same with up to 16 threads, and `opens` with up to eight.
 //!
 //! # Users' code
 //!
@@ -168,8 +170,8 @@
 //!
 //! - No thread of the library waits for users' code, and users' code waits for no drive: in callbacks and wakers each
 //!   call that waits is an error.
-//! - A waker may begin I/O, and may run in a turn of any thread. If the file's gate is closed, a callback thread begins
-//!   the I/O. So an executor may poll inside `wake`.
+//! - A waker may begin I/O, and may run in a turn of any thread. If the file's gate is closed, a thread of `begins`
+//!   begins the I/O. So an executor may poll inside `wake`.
 //! - The last hold on a file closes the file, except in a turn: there a piece may hold the block lock that a flush
 //!   needs. It does not close the file on a pool thread either, if jobs of that pool wait for each other. In both cases
 //!   a thread of `closes` closes the file.

@@ -2,10 +2,12 @@
 //! a pool share one queue of jobs, and start at their first use. In a simulation a caller that waits steps the jobs.
 //! Non-goals: I/O.
 //!
-//! An array has six pools, because jobs of one kind must not wait behind jobs of another:
-//! - `callbacks` runs users' callbacks, and jobs that wait to enter a file. It has a thread per NUMA node, which also
-//!   completes the operations that its callbacks begin. So a callback that begins the next read wakes no other thread.
-//!   Its first thread is the host: other threads post reads with callbacks to its context.
+//! An array has seven pools, because jobs of one kind must not wait behind jobs of another:
+//! - `callbacks` runs users' callbacks, and nothing for which a callback might wait. It has a thread per NUMA node,
+//!   which also completes the operations that its callbacks begin. So a callback that begins the next read wakes no
+//!   other thread. Its first thread is the host: other threads post reads with callbacks to its context.
+//! - `begins` begins operations that wait to enter a file: at a closed gate, or for room. It has a thread per NUMA
+//!   node, which also completes them.
 //! - `changes` makes changes of the catalog for futures, many in one turn (`turns`). One job runs at a time.
 //! - `waits` makes calls for futures that wait for drives, such as syncs. They belong to no node. It has up to
 //!   `WAITERS` threads. One more starts when all are busy.
@@ -22,9 +24,9 @@
 //!    `stat` and `info` are allowed: they only read small files of the catalog, and wait for no other thread.
 //! 2. A callback may begin asynchronous operations. It waits for room in the drives' queues and for closed gates.
 //! 3. A waker may begin them, too. It never waits, because its thread may be a drive's. A full queue takes its pieces
-//!    all the same (`Inbox::push`). An operation that finds a gate closed begins on a callback thread.
-//! 4. A subscriber of events must not wait, as a waker must not, and begins operations on a callback thread: the event
-//!    may come under locks that the beginning needs (`sys::events`).
+//!    all the same (`Inbox::push`). An operation that finds a gate closed begins on a thread of `begins`.
+//! 4. A subscriber of events must not wait, as a waker must not, and begins operations on a thread of `begins`: the
+//!    event may come under locks that the beginning needs (`sys::events`).
 //! 5. The last holder of a file or of the array closes it. If its thread must not wait, a thread of `closes` does so
 //!    (`may_close`).
 
@@ -115,7 +117,9 @@ pub struct Pool {
     jobs: Arc<Jobs>,
     /// Whether the threads have started.
     is_ready: AtomicBool,
-    /// For the first thread, if the threads take the turns of their own contexts.
+    /// Whether the threads take the turns of their own contexts between jobs.
+    drives: bool,
+    /// For the first thread of `callbacks`.
     host: Option<Arc<Host>>,
 }
 
@@ -240,15 +244,21 @@ impl Jobs {
 impl Pool {
     /// A pool with a thread for each node. No thread is started yet.
     pub fn new(threads: bool, name: &'static str) -> Pool {
-        let (closes, grows_to, host) = (false, None, None);
+        let (closes, drives, grows_to, host) = (false, false, None, None);
         let is_ready = AtomicBool::new(false);
-        Pool { threads, name, closes, grows_to, cpus: OnceLock::new(), jobs: Arc::default(), is_ready, host }
+        let (cpus, jobs) = (OnceLock::new(), Arc::default());
+        Pool { threads, name, closes, grows_to, cpus, jobs, is_ready, drives, host }
     }
 
     /// A pool for users' callbacks of an array.
     pub fn for_callbacks(threads: bool, instance: u64) -> Pool {
         let host = Some(Arc::new(Host { instance, ..Host::default() }));
-        Pool { host, ..Pool::new(threads, "callback") }
+        Pool { drives: true, host, ..Pool::new(threads, "callback") }
+    }
+
+    /// A pool for operations that wait to enter a file.
+    pub fn for_beginning(threads: bool) -> Pool {
+        Pool { drives: true, ..Pool::new(threads, "begin") }
     }
 
     /// A pool for closes of files.
@@ -288,7 +298,8 @@ impl Pool {
         let cpus = self.cpus.get_or_init(|| self.grows_to.map_or_else(cpus_of_nodes, of_any));
         let wanted = self.grows_to.map_or(cpus.len(), |most| (state.threads.len() + 1).min(most));
         for (number, cpus) in cpus.iter().enumerate().take(wanted).skip(state.threads.len()) {
-            let (jobs, closes, host, cpus) = (Arc::clone(&self.jobs), self.closes, self.host.clone(), cpus.clone());
+            let host = self.host.clone().filter(|_| number == 0);
+            let (jobs, closes, drives, cpus) = (Arc::clone(&self.jobs), self.closes, self.drives, cpus.clone());
             let name = format!("iomill-{}-{number}", self.name);
             let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
                 if !cpus.is_empty() {
@@ -298,10 +309,7 @@ impl Pool {
                 if !closes {
                     leave_closing_to_others();
                 }
-                match host {
-                    Some(host) => jobs.serve_and_drive((number == 0).then_some(&host)),
-                    None => jobs.serve(),
-                }
+                if drives { jobs.serve_and_drive(host.as_deref()) } else { jobs.serve() }
             });
             match thread {
                 Ok(thread) => state.threads.push(thread),

@@ -75,10 +75,13 @@ pub struct Exec {
     next_key: AtomicU64,
     closed: AtomicBool,
     pub notices: Arc<Notices>,
-    /// Runs users' callbacks, and operations that wait to enter a file.
+    /// Runs users' callbacks.
     pub callbacks: Arc<Pool>,
-    /// Polls operations that are inside their files and have waited for a page. Apart from `callbacks`, because jobs
-    /// there wait to enter files.
+    /// Begins operations that wait to enter a file. Apart from `callbacks`, because a callback may take as long as it
+    /// likes, and may wait for them.
+    pub begins: Arc<Pool>,
+    /// Polls operations that are inside their files and have waited for a page. Apart from `begins`, because jobs there
+    /// wait to enter files.
     pub resumes: Arc<Pool>,
     /// Makes changes of the catalog for futures.
     pub changes: Arc<Turns>,
@@ -125,6 +128,7 @@ impl Exec {
         Exec {
             clock: setup.platform.clock(),
             callbacks: Arc::new(Pool::for_callbacks(threads, setup.instance)),
+            begins: Arc::new(Pool::for_beginning(threads)),
             resumes: Arc::new(Pool::new(threads, "resume")),
             changes: Arc::new(Turns::new(threads)),
             waits: Arc::new(Pool::for_waiting(threads)),
@@ -215,8 +219,8 @@ impl Exec {
 
     /// Lets other work go on: steps a simulation, or sleeps a little.
     pub fn pause(&self) {
-        let has_stepped = self.callbacks.step() || self.opens.step() || self.waits.step() || self.changes.step();
-        if !has_stepped {
+        let pools = [&self.callbacks, &self.begins, &self.opens, &self.waits];
+        if !pools.into_iter().any(|pool| pool.step()) && !self.changes.step() {
             self.pause_for_io();
         }
     }
@@ -304,6 +308,7 @@ impl Exec {
         self.changes.stop();
         self.shared.stop();
         self.resumes.stop();
+        self.begins.stop();
         self.callbacks.stop();
         self.closes.stop();
         for cell in lock(&self.contexts).drain(..).filter_map(|cell| cell.upgrade()) {

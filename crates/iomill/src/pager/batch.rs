@@ -1,7 +1,7 @@
 //! Batches of asynchronous reads and writes: a [`Batch`] of [`Request`]s, begun by a [`Requester`], with a
 //! [`BatchReceiver`] for its outcome. Non-goals: the I/O itself (`complete`, `file::transfer`).
 //!
-//! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a callback thread (rule 3 of
+//! Rule: if a waker begins a batch and the file's gate is closed, the batch begins on a thread of `begins` (rule 3 of
 //! `pools`).
 
 use std::ops::Range;
@@ -174,7 +174,7 @@ impl Requester {
         self.begin_with(read, done)
     }
 
-    /// Starts the operation that `work` prepares. If `work` prepares none, a callback thread prepares it again, and
+    /// Starts the operation that `work` prepares. If `work` prepares none, a thread of `begins` prepares it again, and
     /// `done` receives the errors. Releases the file before an operation can end: the code that receives its outcome
     /// may close the file.
     fn begin_with<K: Send + 'static>(
@@ -183,7 +183,7 @@ impl Requester {
         mut done: BatchReceiver<K>,
     ) -> std::result::Result<BegunIn, Failed<K>> {
         let begun = match work.prepare(&self, &mut done) {
-            Ok(None) => self.file.exec().callbacks.get_ready().map(|()| None),
+            Ok(None) => self.file.exec().begins.get_ready().map(|()| None),
             prepared => prepared,
         };
         match begun {
@@ -203,9 +203,9 @@ impl Requester {
     }
 
     fn begin_later<K: Send + 'static>(self, mut work: impl Prepare<K>, mut done: BatchReceiver<K>) {
-        let callbacks = Arc::clone(&self.file.exec().callbacks);
+        let begins = Arc::clone(&self.file.exec().begins);
         let queued = self.file.exec().queue_call();
-        callbacks.run(Box::new(move || {
+        begins.run(Box::new(move || {
             let prepared = work.prepare(&self, &mut done);
             drop(queued);
             drop(self);
@@ -215,7 +215,7 @@ impl Requester {
                     // The future does not have the context in which it has begun, so no poll drives it.
                     return prepared.start().iter().for_each(SharedCell::leave);
                 }
-                // No callback thread could take the job, so it ran in the waker.
+                // No thread of `begins` could take the job, so it ran in the waker.
                 Ok(None) => Error::BlockingCall { call: "what a waker or a subscriber begins" },
                 Err(error) => error,
             };

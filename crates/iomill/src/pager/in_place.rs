@@ -170,7 +170,7 @@ impl InPlaceJob {
         let file = self.file.clone();
         match Entered::enter(&file.file) {
             Ok(entered) => self.start(entered, task),
-            Err(error) => Pool::call_here(|| task(Err(error))),
+            Err(error) => file.exec().callbacks.call(move || task(Err(error))),
         }
     }
 
@@ -201,7 +201,8 @@ impl InPlaceJob {
             Some(pages) => Ok(pages),
             None if self.rounds > 0 => {
                 self.rounds -= 1;
-                return self.enter(task);
+                // Another thread waits at the gate, which may be closed.
+                return file.exec().begins.run(Box::new(move || self.enter(task)));
             }
             None => file.pages(&paged, self.offset, self.len, self.class),
         };
@@ -225,12 +226,13 @@ impl OpenRef {
         self.page_numbers(paged, offset, len)?;
         let cell = self.exec().cell_for(class)?;
         self.exec().callbacks.get_ready()?;
+        self.exec().begins.get_ready()?;
         let (file, paged) = (self.clone(), Arc::clone(paged));
         let job = InPlaceJob { file, paged, cell, offset, len, class, rounds: ROUNDS };
         match Entered::enter_if_open(&self.file)? {
             Some(entered) => job.start(entered, task),
             // The gate is closed to a waker (rule 3 of `pools`).
-            None => self.exec().callbacks.run(Box::new(move || job.enter(task))),
+            None => self.exec().begins.run(Box::new(move || job.enter(task))),
         }
         Ok(())
     }

@@ -36,15 +36,17 @@ impl Event {
         }
     }
 
-    /// Sleeps until the event is set, one of the descriptors is readable, `timeout` is over, or a signal comes.
-    pub fn wait(&self, readable: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    /// Sleeps until the event is set, one of the descriptors is readable, `timeout` is over, or a signal comes. Whether
+    /// the event is set.
+    pub fn wait(&self, readable: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
         let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(readable.len() + 1);
         polled.push(PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN));
         polled.extend(readable.iter().map(|&fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         // A time beyond the kernel's range counts as for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut polled, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Ok(_) => Ok(!polled[0].revents().is_empty()),
+            Err(Errno::INTR) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -84,12 +86,12 @@ pub mod model {
             Ok(())
         }
 
-        pub fn wait(&self, _readable: &[BorrowedFd<'_>], _timeout: Option<Duration>) -> io::Result<()> {
+        pub fn wait(&self, _readable: &[BorrowedFd<'_>], _timeout: Option<Duration>) -> io::Result<bool> {
             let mut is_set = lock(&self.0);
             while !*is_set {
                 is_set = wait(&self.1, is_set);
             }
-            Ok(())
+            Ok(true)
         }
     }
 }

@@ -7,16 +7,19 @@
 //! 1. The thread announces its sleep (`ASLEEP`), unless a wake has come since the last sleep (`WOKEN`). Only then it
 //!    polls the descriptors.
 //! 2. A waker sets `WOKEN`. Only a waker that found `ASLEEP` writes to the event descriptor, which ends the sleep.
-//! 3. The thread returns to `AWAKE`. If a waker has found it asleep, it drains the event descriptor. The waker's write
-//!    may still come, and then only ends a later sleep early.
+//! 3. The thread returns to `AWAKE`. If the event descriptor ended the sleep, or a waker has found the thread asleep,
+//!    the thread drains the descriptor. The waker's write may still come, and then only ends the next sleep early.
 //! 4. Another thread may leave work without a wake if it then finds the thread awake (`is_asleep`): the thread looks
 //!    for work once more after it has announced its sleep (`sleep_unless`). So one of the two sees the other.
+//! 5. A forked child shares the descriptor with its parent, and does not touch it: each would take the other's wakes.
+//!    A sleep that began before the fork, such as in `block_on`, goes on there by short pauses.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Wake;
+use std::time::Duration;
 
 #[cfg(not(iomill_models))]
 use super::event::Event;
@@ -24,6 +27,9 @@ use super::event::Event;
 use super::event::model::Event;
 use super::process::Home;
 use super::sync::{AtomicU32, Ordering, fence};
+
+/// The pause of a forked child in the place of a sleep (rule 5).
+const CHILD_PAUSE: Duration = Duration::from_millis(1);
 
 const AWAKE: u32 = 0;
 const WOKEN: u32 = 1;
@@ -80,19 +86,25 @@ impl Parked {
 
     /// As `sleep`, but returns at once if `has_work`, which is asked after the announcement (rule 4).
     pub fn sleep_unless(&self, readable: &[BorrowedFd<'_>], has_work: impl FnOnce() -> bool) -> io::Result<()> {
-        let Parker { state, event, .. } = &*self.0;
+        let Parker { home, state, event } = &*self.0;
+        if !home.is_here() {
+            // Rule 5.
+            std::thread::sleep(CHILD_PAUSE);
+            return Ok(());
+        }
         // Rule 1. Acquire, here and below: pairs with the Release in `wake_thread`.
         if state.compare_exchange(AWAKE, ASLEEP, Ordering::Acquire, Ordering::Acquire).is_err() {
             return Ok(());
         }
         // Pairs with the fence in `is_asleep`.
         fence(Ordering::SeqCst);
-        let slept = if has_work() { Ok(()) } else { event.wait(readable, None) };
-        // Rule 3.
-        if state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err() {
+        let slept = if has_work() { Ok(false) } else { event.wait(readable, None) };
+        // Rule 3. No wake is lost by the drain: one that this thread has yet to see has set `WOKEN`.
+        let is_woken = state.compare_exchange(ASLEEP, AWAKE, Ordering::Acquire, Ordering::Acquire).is_err();
+        if is_woken || matches!(slept, Ok(true)) {
             event.drain()?;
         }
-        slept
+        slept.map(drop)
     }
 }
 
@@ -114,7 +126,7 @@ impl Parker {
     /// Ends the thread's sleep, or its next one if it is awake.
     pub fn wake_thread(&self) {
         // Release: pairs with the Acquire in `take` and `sleep`.
-        if self.state.swap(WOKEN, Ordering::Release) == ASLEEP {
+        if self.state.swap(WOKEN, Ordering::Release) == ASLEEP && self.home.is_here() {
             self.event.set();
         }
     }
@@ -194,7 +206,7 @@ mod models {
 mod tests {
     use std::os::fd::AsFd;
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use rustix::event::{EventfdFlags, eventfd};
 
@@ -224,6 +236,63 @@ mod tests {
             }
         });
         assert!(begun.elapsed() < Duration::from_secs(600));
+    }
+
+    /// A waker sets the event descriptor after the thread has returned. The descriptor then ended every later sleep, so
+    /// the thread took a CPU for itself.
+    #[test]
+    fn a_late_wake_ends_one_sleep() {
+        let parked = Parked::new().unwrap();
+        // The late half of a wake: the thread has taken the wake, and drained the descriptor too early.
+        parked.parker().event.set();
+        parked.sleep(&[]).unwrap();
+        let woken = AtomicU32::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(50));
+                woken.store(1, Ordering::Relaxed);
+                parked.parker().wake_thread();
+            });
+            parked.sleep(&[]).unwrap();
+            assert_eq!(woken.load(Ordering::Relaxed), 1, "the thread sleeps no more");
+        });
+    }
+
+    /// Parent and child sleep at the same time, and each is woken. Either took the other's wakes (rule 5).
+    #[test]
+    fn a_child_takes_no_wake_of_its_parent() {
+        for _ in 0..20 {
+            let parked = Parked::new().unwrap();
+            let wake_after = |ms| {
+                let parker = Arc::clone(parked.parker());
+                move || {
+                    thread::sleep(Duration::from_millis(ms));
+                    parker.wake_thread();
+                }
+            };
+            let sleep = || {
+                while !parked.take() {
+                    parked.sleep(&[]).unwrap();
+                }
+            };
+            // SAFETY: the child runs what follows, and `_exit` ends it.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: it only ends the child. Before, the alarm ends a child that sleeps for ever.
+                unsafe { libc::alarm(60) };
+                let _ends_with_the_child = thread::spawn(wake_after(5));
+                sleep();
+                // SAFETY: as above.
+                unsafe { libc::_exit(0) };
+            }
+            let waking = thread::spawn(wake_after(20));
+            sleep();
+            waking.join().unwrap();
+            let mut status = 0;
+            // SAFETY: `status` is there.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0, "a wake was lost");
+        }
     }
 
     #[test]

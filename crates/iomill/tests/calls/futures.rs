@@ -196,6 +196,27 @@ fn reads_with_callbacks_begin_while_another_callback_runs() {
     }
 }
 
+/// A callback may take as long as it likes, also until other calls have ended. A future of a write past the end waited
+/// for the callback's thread.
+#[test]
+fn a_file_becomes_longer_while_a_callback_runs() {
+    let site = site();
+    let ((tell, told), (go_on, waits)) = (channel(), channel());
+    let wait = move |outcome: iomill::Result<Vec<Vec<u8>>>| {
+        tell.send(outcome.unwrap()).unwrap();
+        waits.recv().unwrap();
+    };
+    site.file.submit(vec![Request::Read { offset: 5, len: 10 }], wait).unwrap();
+    assert_eq!(told.recv_timeout(crate::PATIENCE).unwrap(), [[0; 10]]);
+    let (end, ended) = channel();
+    let file = site.file.clone();
+    std::thread::spawn(move || end.send(block_on(file.write_at_async(vec![7; 100], 32 << 20)).unwrap()));
+    assert_eq!(ended.recv_timeout(crate::PATIENCE).expect("a write waits for a user's callback"), [7; 100]);
+    go_on.send(()).unwrap();
+    assert_eq!(site.file.len(), (32 << 20) + 100);
+    site.array.close().unwrap();
+}
+
 #[test]
 fn callbacks_of_many_threads_come_with_their_bytes() {
     for cache_bytes in [0, 1 << 20] {
