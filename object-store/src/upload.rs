@@ -221,7 +221,9 @@ impl State {
             State::Ended(_) => "completed",
             State::Uncertain => {
                 let why = "may have been completed: an error hides the outcome; look for the object";
-                return Err(Fault::other(format!("the upload of {name:?} {why}, and begin another one if it is missing")));
+                return Err(Fault::other(format!(
+                    "the upload of {name:?} {why}, and begin another one if it is missing"
+                )));
             }
             State::Aborted => "aborted",
         };
