@@ -40,15 +40,16 @@ impl File {
         file.requester().begin(Batch::of(requests), done).map(drop)
     }
 
-    /// [`File::submit`], unless `submit` would wait because the calling thread has some thousand unfinished batches.
-    /// Then this returns the requests (`Ok(Some(requests))`) and begins nothing.
+    /// [`File::submit`], unless `submit` would wait because the calling thread has some thousand unfinished batches, or
+    /// some thousand callbacks wait for the ends of others. Then this returns the requests (`Ok(Some(requests))`) and
+    /// begins nothing. `submit` does not wait for callbacks: they may wait for its caller.
     pub fn try_submit(
         &self,
         requests: Vec<Request>,
         callback: impl FnOnce(Result<Vec<Vec<u8>>>) + Send + 'static,
     ) -> Result<Option<Vec<Request>>> {
         let file = self.here()?;
-        if file.is_full_here() {
+        if file.is_full_here() || file.state.exec().callbacks.has_backlog() {
             return Ok(Some(requests));
         }
         file.submit(requests, callback).map(|()| None)

@@ -42,7 +42,8 @@
 //!   well. While their threads sleep, the reaper collects completions and wakes the executor. That costs a wake of
 //!   another thread.
 //! - `submit` reports one outcome for the batch, not one for each request, because callers wait for whole batches.
-//! - `try_submit` returns the requests if a drive's queue is full. A program with work for other drives need not wait.
+//! - `try_submit` returns the requests if a drive's queue is full, or if some thousand callbacks wait. A program with
+//!   other work need not wait, and one with slow callbacks has a bound on the memory of its reads.
 //! - In a callback or a waker, each call that waits for drives or for other calls is an error.
 //!
 //! A change of the catalog has three steps: its content, the change in memory, and the end when it is durable. A

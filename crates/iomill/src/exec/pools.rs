@@ -55,6 +55,8 @@ const WAITERS: usize = 16;
 /// The most threads that open files for futures. If a file is not in the kernel's memory, a thread waits for one read
 /// at a time.
 const OPENERS: usize = 8;
+/// The number of waiting jobs from which on `has_backlog` is true.
+const BACKLOG: usize = 4096;
 
 thread_local! {
     /// Whether other threads wait for the thread's jobs, so that it must not close a file.
@@ -338,6 +340,11 @@ impl Pool {
     /// Whether a caller that may wait should do so before it posts to the host.
     pub fn is_host_full(&self) -> bool {
         self.host.as_ref().is_some_and(|host| lock(&host.cell).as_ref().is_some_and(|cell| cell.is_full()))
+    }
+
+    /// Whether so many jobs wait that a caller which need not add one should not.
+    pub fn has_backlog(&self) -> bool {
+        lock(&self.jobs.state).queue.len() >= BACKLOG
     }
 
     /// Has the host take the turn of its cell. The caller has posted there.
