@@ -313,7 +313,12 @@ fn try_to_open(machine: &mut Machine<'_>, rng: &mut Rng) {
         machine.world.reboot();
     }
     let read = machine.read().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
-    assert!(machine.allowed.contains(&read), "{read:?}\n{}", machine.world.trace_tail());
+    assert!(
+        machine.allowed.contains(&read),
+        "{read:?} is none of {:#?}\n{}",
+        machine.allowed,
+        machine.world.trace_tail()
+    );
 }
 
 /// Damages a copy of the log that is not the good one: rot, a lost file, a cut file, or a lost directory.

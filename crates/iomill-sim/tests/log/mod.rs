@@ -22,7 +22,7 @@ use iomill::{Layout, Result};
 use iomill_sim::{DriveModel, Fault, Injection, Kind, World};
 
 /// Seeds that once showed a fault, of the test too.
-const ONCE_FAILED: [u64; 3] = [17041108380535943686, 11372865050257043862, 16230957780113610766];
+const ONCE_FAILED: [u64; 4] = [17041108380535943686, 11372865050257043862, 16230957780113610766, 13086150898118764300];
 
 /// Runs the seeds that once failed and `count` more, or `IOMILL_ROUNDS` times as many new ones, or `IOMILL_SEED`.
 fn seeds(count: u64, body: impl Fn(u64, &mut Counts)) -> Counts {

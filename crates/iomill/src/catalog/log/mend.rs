@@ -47,12 +47,32 @@ pub fn bring_up(merged: &mut Merged, end: &LogEnd, voter: &Voter, is_certain: bo
         }
         found = mender.found.take();
     }
+    refuse_hidden(fs, end)?;
     write_again(fs, end)?;
     let active = segment_path(end.position.segment);
     let file = DriveFile::open(fs, &active, Access::WRITE).map_err(failed("open", &**fs, &active))?;
     file.sync_since(since)?;
     sync_dir(&**fs, LOG, since)?;
     Ok(found)
+}
+
+/// A copy may have an unacknowledged group behind the end that could not be read a moment ago, when the other copies
+/// proved the end (C54). If it stayed, it would come back after a crash, or as a group apart from that of this opening.
+fn refuse_hidden(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
+    let path = segment_path(end.position.segment);
+    let mut file = open_mended(fs, &path, Access::READ)?;
+    let salt = file.header.salt;
+    let offset = end.position.offset;
+    match file.group(offset) {
+        Ok(group) if group.follows(salt, end.sequence, end.checksum) => {
+            let why = format!("it has a group behind group {}, which could not be read a moment ago", end.sequence);
+            Err(Error::corrupt(full_path(&**fs, &path), why))
+        }
+        Err(Missing::Unreadable(source)) => {
+            Err(Error::Io { action: "read", path: full_path(&**fs, &path), offset: Some(offset), source })
+        }
+        Ok(_) | Err(Missing::Nothing) => Ok(()),
+    }
 }
 
 /// Writes the last group again, with the same bytes, and syncs it. Its fsync may have failed in a process that has
