@@ -113,7 +113,7 @@ fn a_file_that_could_not_be_cut_does_not_grow() {
 /// Batches come back at once while some thousand are unfinished, and are taken again later. Those of cached pages end at
 /// once, and only their callbacks wait.
 ///
-/// Seen to fail when batches whose callbacks waited did not count: there was no bound.
+/// Seen to fail when the waiting callbacks did not count: there was no bound.
 #[test]
 fn no_more_batches_are_taken_than_callers_should_wait_for() {
     for cache_bytes in [0, 1 << 20] {
