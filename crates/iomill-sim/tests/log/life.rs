@@ -236,12 +236,7 @@ fn look(machine: &mut Machine<'_>, rng: &mut Rng) {
         try_to_open(machine, rng);
     }
     let found = machine.read().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
-    assert!(
-        machine.allowed.contains(&found),
-        "{found:?} is none of {:#?}\n{}",
-        machine.allowed,
-        machine.world.trace_tail()
-    );
+    machine.check_allowed(&found);
     let journal = machine.open().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
     assert_eq!(view(&journal.files()), found);
     if rng.u8(0..4) == 0 {
@@ -294,7 +289,7 @@ fn try_to_open(machine: &mut Machine<'_>, rng: &mut Rng) {
     match machine.open() {
         Ok(journal) => {
             let seen = view(&journal.files());
-            assert!(machine.allowed.contains(&seen), "{seen:?}\n{}", machine.world.trace_tail());
+            machine.check_allowed(&seen);
             machine.is(seen);
         }
         Err(_) => machine.counts.failed_tries += 1,
@@ -313,12 +308,7 @@ fn try_to_open(machine: &mut Machine<'_>, rng: &mut Rng) {
         machine.world.reboot();
     }
     let read = machine.read().unwrap_or_else(|error| panic!("{error}\n{}", machine.world.trace_tail()));
-    assert!(
-        machine.allowed.contains(&read),
-        "{read:?} is none of {:#?}\n{}",
-        machine.allowed,
-        machine.world.trace_tail()
-    );
+    machine.check_allowed(&read);
 }
 
 /// Damages a copy of the log that is not the good one: rot, a lost file, a cut file, or a lost directory.

@@ -238,6 +238,12 @@ impl<'a> Machine<'a> {
         }
     }
 
+    /// Fails unless the files may be these.
+    pub fn check_allowed(&self, files: &View) {
+        let allowed = &self.allowed;
+        assert!(allowed.contains(files), "{files:?} is none of {allowed:#?}\n{}", self.world.trace_tail());
+    }
+
     /// The files are exactly these now, durably.
     pub fn is(&mut self, found: View) {
         self.allowed = vec![found];

@@ -104,8 +104,8 @@ impl Known {
         let next_number = old.map_or(0, |(files, end)| {
             let after_crash = if end.is_closed { 0 } else { NUMBERS_AFTER_CRASH };
             // An impossible number is as good as none.
-            let next = Some(files.next_number()).filter(|next| *next < NUMBERS_END);
-            next.map_or(0, |next| next.saturating_add(after_crash))
+            let next = files.next_number();
+            if next < NUMBERS_END { next + after_crash } else { 0 }
         });
         Ok(Known { writer: (body.epoch, in_use), sequence, next_number })
     }

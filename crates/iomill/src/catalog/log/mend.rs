@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use super::header::{BLOCK_BYTES, FileHeader, FileKind};
 use super::merged::{LogEnd, Merged, Replay, Stop, Visit, Voter};
-use super::place::{LogFile, LogFiles, Making, Missing, checkpoint_path, make_segment, path_of, segment_path};
+use super::place::{
+    LogFile, LogFiles, Making, Missing, checkpoint_path, make_segment, path_of, segment_path, unreadable,
+};
 use crate::catalog::store::{LOG, failed, full_path, unlink_if_there};
 use crate::error::{Error, Result};
 use crate::sys::fs::{Access, DriveFile, DriveFs, sync_dir};
@@ -68,9 +70,7 @@ fn refuse_hidden(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
             let why = format!("it has a group behind group {}, which could not be read a moment ago", end.sequence);
             Err(Error::corrupt(full_path(&**fs, &path), why))
         }
-        Err(Missing::Unreadable(source)) => {
-            Err(Error::Io { action: "read", path: full_path(&**fs, &path), offset: Some(offset), source })
-        }
+        Err(Missing::Unreadable(source)) => Err(unreadable(&**fs, &path, offset, source)),
         Ok(_) | Err(Missing::Nothing) => Ok(()),
     }
 }
@@ -84,14 +84,7 @@ fn write_again(fs: &Arc<dyn DriveFs>, end: &LogEnd) -> Result<()> {
     let mut file = open_mended(fs, &path, Access::WRITE)?;
     let bytes = match file.group_and_bytes(place.offset) {
         Ok((_, bytes)) => bytes.to_vec(),
-        Err(Missing::Unreadable(source)) => {
-            return Err(Error::Io {
-                action: "read",
-                path: full_path(&**fs, &path),
-                offset: Some(place.offset),
-                source,
-            });
-        }
+        Err(Missing::Unreadable(source)) => return Err(unreadable(&**fs, &path, place.offset, source)),
         Err(Missing::Nothing) => {
             return Err(Error::corrupt(full_path(&**fs, &path), "its last group is damaged again"));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::group::{Group, OpeningId};
 use super::header::{BLOCK_BYTES, FileHeader, FileKind, LogPosition};
-use super::place::{LogFile, LogFiles, Missing, checkpoint_path, segment_path};
+use super::place::{LogFile, LogFiles, Missing, checkpoint_path, segment_path, unreadable};
 use super::record::{LogFault, LogRecord};
 use crate::catalog::Id;
 use crate::catalog::store::{full_path, is_media_error};
@@ -402,9 +402,8 @@ impl Merged {
                     none.is_read |= is_unwritten;
                     none.is_doubtful |= !is_unwritten;
                 }
-                Err(Missing::Unreadable(error)) => {
-                    let what = full_path(&*self.copies[at].voter.fs, path);
-                    none.error = Some(Error::Io { action: "read", path: what, offset: Some(offset), source: error });
+                Err(Missing::Unreadable(source)) => {
+                    none.error = Some(unreadable(&*self.copies[at].voter.fs, path, offset, source));
                 }
             }
         }

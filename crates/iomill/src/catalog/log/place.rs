@@ -207,6 +207,11 @@ pub enum Missing {
     Unreadable(io::Error),
 }
 
+/// The error of a place that a drive could not read.
+pub fn unreadable(fs: &dyn DriveFs, path: &str, offset: u64, source: io::Error) -> Error {
+    Error::Io { action: "read", path: full_path(fs, path), offset: Some(offset), source }
+}
+
 /// A segment or checkpoint that is being read.
 #[derive(Debug)]
 pub struct LogFile {
