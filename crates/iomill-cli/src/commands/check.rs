@@ -213,9 +213,11 @@ mod tests {
     /// Seen to fail when the quotes were those of Rust, in which a shell runs commands.
     #[test]
     fn a_shell_takes_a_quoted_name_as_it_is() {
+        // A broken one may run `touch`.
+        let dir = tempfile::tempdir().unwrap();
         for name in ["", "a b", "it's", "$(touch x) `touch x`", "a\\", "\"", "''"] {
             let script = format!("printf %s {}", quoted(name));
-            let said = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            let said = std::process::Command::new("sh").args(["-c", &script]).current_dir(&dir).output().unwrap();
             assert_eq!(String::from_utf8(said.stdout).unwrap(), name);
         }
     }

@@ -9,7 +9,7 @@ use iomill::Array;
 use serde_json::json;
 
 use super::files::copied;
-use super::get_many::{self, sync_names};
+use super::get_many::{self, is_directory, sync_names};
 use crate::arguments::Get;
 use crate::console::Answer;
 use crate::context::Context;
@@ -72,7 +72,7 @@ fn one(
 ) -> Result<Answer> {
     let file = array.open_file(name)?;
     // As for several files, it is made if it is missing.
-    let made = dest.filter(|dest| dest.as_os_str().as_encoded_bytes().ends_with(b"/") && !dest.is_dir());
+    let made = dest.filter(|dest| is_directory(dest) && !dest.is_dir());
     if let Some(directory) = made {
         fs::create_dir_all(directory).map_err(Failure::local("make the directory", directory))?;
     }

@@ -93,7 +93,7 @@ fn distinct(files: Vec<Selected>) -> Result<Vec<Selected>> {
     Ok(once)
 }
 
-fn is_directory(dest: &Path) -> bool {
+pub fn is_directory(dest: &Path) -> bool {
     dest.is_dir() || dest.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
 

@@ -61,8 +61,8 @@ fn a_flush_of_the_last_block_leaves_the_next_file_alone() {
     const BLOCK: u32 = 12 << 10;
     assert!(!MAX_FILE_BYTES.is_multiple_of(BLOCK.into()), "the last block is cut");
     let world = World::new(1).with_drives(2, DriveModel::default());
-    let options = ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20);
-    let array = options.create(world.paths()).unwrap();
+    let options = || ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20);
+    let array = options().create(world.paths()).unwrap();
     let files: Vec<File> = (0..4)
         .map(|number: u8| {
             let file = array.create_file(&format!("file {number}"), &FileOptions::new().block_bytes(BLOCK)).unwrap();
@@ -77,7 +77,7 @@ fn a_flush_of_the_last_block_leaves_the_next_file_alone() {
     }
     drop(files);
     array.close().unwrap();
-    let array = ArrayOptions::new().platform(world.platform()).cache_bytes(1 << 20).open(world.path(0)).unwrap();
+    let array = options().open(world.path(0)).unwrap();
     for number in 0..4u8 {
         let file = array.open_file(&format!("file {number}")).unwrap();
         let mut page = [0; 4096];

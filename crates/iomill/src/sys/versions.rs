@@ -64,7 +64,7 @@ pub fn stamp(handle: Handle) -> io::Result<Stamp> {
     let (mount, drops) = lasting(file, kind)?;
     Ok(Stamp {
         identity: Identity { device: stat.st_dev, inode: stat.st_ino },
-        is_unique: [&IMAGES[..], &NOTING, &IN_MEMORY].concat().contains(&kind),
+        is_unique: IMAGES.contains(&kind) || NOTING.contains(&kind) || IN_MEMORY.contains(&kind),
         len: u64::try_from(stat.st_size).map_err(|_| io::Error::from(Errno::OVERFLOW))?,
         modified_ns,
         changed_ns,
