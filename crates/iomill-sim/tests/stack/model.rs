@@ -15,7 +15,7 @@ use super::harness::{
 const LONGEST: usize = 3 << 20;
 
 /// Seeds that once showed a bug.
-const ONCE_FAILED: &[u64] = &[1585607345560382201, 16215405917962696955, 1262797369977649338];
+const ONCE_FAILED: &[u64] = &[1585607345560382201, 16215405917962696955, 1262797369977649338, 11076348095598851521];
 
 #[test]
 fn every_call_does_what_a_vector_does() {
@@ -459,7 +459,10 @@ fn cursor(rng: &mut Rng, file: &File, model: &mut Vec<u8>) {
             let count = rng.usize(0..3000);
             let new = bytes(rng, count);
             ours.write_all(&new).unwrap();
-            theirs.write_all(&new).unwrap();
+            // An empty write past the end leaves a file as it is. The cursor of std would make the vector longer.
+            if !new.is_empty() {
+                theirs.write_all(&new).unwrap();
+            }
         }
     }
     *model = theirs.into_inner();

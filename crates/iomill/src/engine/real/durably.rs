@@ -244,8 +244,7 @@ impl std::fmt::Debug for DurableWriter {
 mod tests {
     use std::fs::{File, OpenOptions};
     use std::io::{Read, Write};
-    use std::mem::ManuallyDrop;
-    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::fd::{AsRawFd, FromRawFd};
     use std::time::{Duration, Instant};
 
     use super::*;
@@ -327,7 +326,7 @@ mod tests {
             let Ok(mut ready) = working_ring() else { return };
             ready.holds &= holds;
             let dir = tempfile::tempdir().unwrap();
-            let fs = ManuallyDrop::new(RealFs::attach(dir.path(), true).unwrap());
+            let fs = RealFs::attach(dir.path(), true).unwrap();
             assert!(fs.lock_directory(Lock::Exclusive).unwrap());
             let next = RealFs::attach(dir.path(), false).unwrap();
             let mut ends = [0; 2];
@@ -342,9 +341,10 @@ mod tests {
             let mut ring = Ring::Ready(Box::new(ready));
             let writes = [write_to(&fs, &full, b"bytes")];
             assert_eq!(ring.hand(&writes), 1);
-            // As at the end of the process.
-            // SAFETY: the descriptor is open, and its owner is neither used nor dropped any more.
-            drop(unsafe { OwnedFd::from_raw_fd(fs.directory().unwrap().0) });
+            // As at the end of the process: the number becomes that of another file, which closes the directory.
+            let other = File::open("/dev/null").unwrap();
+            // SAFETY: both descriptors are open. `fs` stays the owner of its number.
+            assert!(unsafe { libc::dup2(other.as_raw_fd(), fs.directory().unwrap().0) } >= 0);
             assert_eq!(next.lock_directory(Lock::Exclusive).unwrap(), !holds);
             out.read_exact(&mut [0; PIPE_BYTES]).unwrap();
             assert!(ring.collect(&writes)[0].is_ok());
