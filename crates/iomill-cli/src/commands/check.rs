@@ -41,7 +41,7 @@ pub fn run(context: &Context<'_>, arguments: &Check) -> Result<Answer> {
 struct Data {
     files: u64,
     bytes: u64,
-    /// Of files without checksums.
+    /// Of files without checksums, and of pages that a failed write has left without one.
     unproved_bytes: u64,
     damaged: u64,
     /// The first errors.
@@ -90,7 +90,7 @@ impl Data {
     fn take(&mut self, scrubbed: &Scrubbed) {
         self.files += u64::from(scrubbed.is_end);
         self.bytes += scrubbed.len;
-        self.unproved_bytes += if scrubbed.is_proved { 0 } else { scrubbed.len };
+        self.unproved_bytes += scrubbed.unproved_bytes;
         self.damaged += scrubbed.damage.len() as u64;
         let room = SHOWN_MAX.saturating_sub(self.damage.len());
         self.damage.extend(scrubbed.damage.iter().take(room).map(ToString::to_string));

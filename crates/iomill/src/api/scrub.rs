@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::exec::{Within, users_code};
 use crate::file::Entered;
 use crate::file::split::io_ranges;
+use crate::file::sums::UNKNOWN;
 
 /// The most bytes that a step reads.
 const STEP_BYTES: usize = 4 << 20;
@@ -29,8 +30,9 @@ pub struct Scrubbed {
     pub offset: u64,
     /// The length of the range in bytes. 0 for an empty file, and for one that cannot be opened.
     pub len: u64,
-    /// Whether the pages were compared with checksums. Otherwise only errors of the drives were found.
-    pub is_proved: bool,
+    /// The number of bytes that were not compared with a checksum, so that only errors of their drives are found: all
+    /// bytes of a file without checksums, and the pages that a failed write has left without one.
+    pub unproved_bytes: u64,
     /// Whether the file ends with this range.
     pub is_end: bool,
     /// An error for each page that is not what was written, or that its drive does not return. At most 16. An error
@@ -98,7 +100,7 @@ impl Scrub {
                 Err(Error::NotFound { .. }) => {}
                 Err(error) if is_damage(&error) => {
                     let (name, damage) = (listed.name, vec![error]);
-                    let scrubbed = Scrubbed { name, offset: 0, len: 0, is_proved: false, is_end: true, damage };
+                    let scrubbed = Scrubbed { name, offset: 0, len: 0, unproved_bytes: 0, is_end: true, damage };
                     return Ok(Some(Err(scrubbed)));
                 }
                 Err(error) => return Err(error),
@@ -128,12 +130,12 @@ impl Scrub {
             Err(error) => return Err(error),
         };
         self.buffer = Some(buffer);
-        let (name, is_proved) = (file.name().to_owned(), file.here()?.state.file.sums().is_some());
+        let (name, unproved_bytes) = (file.name().to_owned(), file.unproved_bytes(offset, len)?);
         let is_end = offset + len >= file.len();
         if !is_end {
             self.file = Some((file, offset + len));
         }
-        Ok(Some(Scrubbed { name, offset, len, is_proved, is_end, damage }))
+        Ok(Some(Scrubbed { name, offset, len, unproved_bytes, is_end, damage }))
     }
 }
 
@@ -162,6 +164,23 @@ impl File {
         // SAFETY: `bytes` is borrowed for the whole call, and at least as long as the range.
         unsafe { here.fetch(&entered, within, io_ranges(range, bytes.as_mut_ptr())) }?;
         Ok(len)
+    }
+
+    /// The bytes of a range that have no checksum. A page with a lost checksum has been found to be damaged.
+    fn unproved_bytes(&self, offset: u64, len: u64) -> Result<u64> {
+        let here = self.here()?;
+        let Some(sums) = here.state.file.sums() else { return Ok(len) };
+        // No cut changes the sums inside the gate.
+        let _entered = Entered::enter(&here.state.file)?;
+        let (end, mut unproved) = (offset + len, 0);
+        for page in offset / PAGE_BYTES as u64..end.div_ceil(PAGE_BYTES as u64) {
+            match sums.loaded(page) {
+                Ok(UNKNOWN) => unproved += (end - page * PAGE_BYTES as u64).min(PAGE_BYTES as u64),
+                Err(error) if !is_damage(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(unproved)
     }
 
     /// Reads each page of a range by itself, after a read of the whole range has failed with `whole`. Returns the
