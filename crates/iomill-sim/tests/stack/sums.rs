@@ -422,7 +422,8 @@ fn a_scrub_finds_latent_damage() {
     }
     for _ in 0..2 {
         let found: Vec<_> = array.scrub("").map(|range| range.unwrap()).collect();
-        let of: Vec<_> = found.iter().map(|range| (&*range.name, range.len, range.unproved_bytes, range.is_end)).collect();
+        let of: Vec<_> =
+            found.iter().map(|range| (&*range.name, range.len, range.unproved_bytes, range.is_end)).collect();
         let (step, rest) = (4 << 20, content.len() as u64 % (4 << 20));
         let all = [("a small one", 9000, 9000, true), ("empty", 0, 0, true)];
         let all = [&all[..], &[("file", step, 0, false), ("file", step, 0, false), ("file", rest, 0, true)]];
