@@ -440,6 +440,34 @@ fn a_scrub_finds_latent_damage() {
 }
 
 /// Sums that could not be made durable are written again before their zone becomes clean.
+/// A page of sums that could not be loaded for want of memory was called damaged, with the advice to write the page
+/// again.
+#[test]
+fn sums_that_cannot_be_loaded_now_are_not_damaged() {
+    type Read = fn(&Array, &File, &mut [u8]) -> iomill::Result<()>;
+    let ways: [Read; 3] = [
+        |_, file, page| file.read_at(page, 0).map(drop),
+        |_, file, page| file.read_many(page, &[0], PAGE).map(drop),
+        |array, file, page| block_on(array, file.read_async(0, PAGE)).map(|bytes| page.copy_from_slice(&bytes)),
+    ];
+    let (world, content) = made(100);
+    for (cached, errno) in [(true, libc::ENOMEM), (false, libc::ENOMEM), (true, libc::EIO), (false, libc::EIO)] {
+        for (way, read) in ways.into_iter().enumerate() {
+            let array = opened(&world, cached);
+            let file = array.open_file("file").unwrap();
+            let mut page = [0; PAGE];
+            world.faults(|faults| faults.inject(Injection::new(Kind::Read, Fault::Errno(errno)).path(".sums")));
+            let error = read(&array, &file, &mut page).unwrap_err();
+            let is_it = matches!(&error, Error::Io { source, .. } if source.raw_os_error() == Some(errno));
+            assert!(is_it, "{cached} {way}: {error}");
+            read(&array, &file, &mut page).unwrap();
+            assert_same(&page, &content[..PAGE], || "the page".into());
+            file.close().unwrap();
+            array.close().unwrap();
+        }
+    }
+}
+
 /// A failed write leaves its page without a checksum. A scrub said that the page was proved.
 #[test]
 fn a_scrub_counts_pages_without_a_checksum() {

@@ -237,8 +237,20 @@ pub enum Fault {
     Cut(u64),
     /// The bytes of a page are not those that were written. The failure's offset is that of the page in its file.
     Wrong,
-    /// The sum of a page could not be read, so its bytes are not proved. The offset is as above.
-    NoSum,
+    /// The sum of a page is not known, so its bytes are not proved. The offset is as above.
+    NoSum(NoSum),
+}
+
+/// The sum that a page should have, if it is known.
+pub type PageSum = Result<u32, NoSum>;
+
+/// The reason for which the sum of a page is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSum {
+    /// The page of sums is damaged.
+    Lost,
+    /// The page of sums could not be loaded, with this errno.
+    Unread(i32),
 }
 
 /// A failed piece: what and where in its part.

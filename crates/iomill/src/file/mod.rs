@@ -372,7 +372,7 @@ impl FileState {
 
     /// Turns a piece's failure into an error that names the part.
     pub fn error(&self, failure: Failure) -> Error {
-        if matches!(failure.fault, Fault::Wrong | Fault::NoSum) {
+        if matches!(failure.fault, Fault::Wrong | Fault::NoSum(_)) {
             return self.doubt_error(failure.fault, failure.offset);
         }
         let part = self.parts().iter().find(|part| part.file.key == failure.key);
@@ -384,7 +384,7 @@ impl FileState {
         match failure.fault {
             Fault::Cut(missing) if self.is_plain() => Error::FileCut { path, offset: failure.offset, missing },
             Fault::Cut(missing) => Error::PartCut { path, offset: failure.offset, missing },
-            Fault::Wrong | Fault::NoSum => self.doubt_error(failure.fault, failure.offset),
+            Fault::Wrong | Fault::NoSum(_) => self.doubt_error(failure.fault, failure.offset),
             Fault::Errno(libc::ECANCELED) if !self.exec.is_open() => Error::Closed,
             Fault::Errno(errno) => Error::Io {
                 action: match failure.op {

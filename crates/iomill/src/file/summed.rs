@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::FileState;
 use super::split::{IoRange, Splitter};
 use super::sums::{Doubt, Holding, NONE, Settling, Sums, UNKNOWN, Writing};
-use crate::drive::{Class, Failure, Fault, PAGE_BYTES, PIECE_BYTES};
+use crate::drive::{Class, Failure, Fault, NoSum, PAGE_BYTES, PIECE_BYTES};
 use crate::engine::Op;
 use crate::error::{Error, Result};
 use crate::exec::{FirstFailure, Io, Within};
@@ -27,7 +27,7 @@ const BATCH_THROUGH: usize = 256;
 pub fn doubted(page: u64, doubt: Doubt) -> Failure {
     let fault = match doubt {
         Doubt::Wrong => Fault::Wrong,
-        Doubt::NoSum => Fault::NoSum,
+        Doubt::NoSum(why) => Fault::NoSum(why),
     };
     Failure { op: Op::Read, key: 0, offset: page * PAGE_BYTES as u64, fault }
 }
@@ -305,7 +305,7 @@ impl FileState {
         for ((bit, place), sum) in batch.iter().zip(&places).zip(wanted) {
             // SAFETY: the page was read to there, and nothing else uses the memory.
             let bytes = unsafe { page_at(place.buf) };
-            let proved = sums.check_against(is_read.then_some(sum), bit.page, bytes);
+            let proved = sums.check_against(if is_read { Ok(sum) } else { Err(NoSum::Lost) }, bit.page, bytes);
             // SAFETY: the caller's promise for its memory. The page is within `pages`, or it is that memory.
             unsafe {
                 match proved {
@@ -429,7 +429,7 @@ impl FileState {
         for (io_range, sum) in unread {
             let page = io_range.offset / PAGE_BYTES as u64;
             // SAFETY: it was read to there.
-            let proved = sums.check_against(Some(sum), page, unsafe { page_at(io_range.buf) });
+            let proved = sums.check_against(Ok(sum), page, unsafe { page_at(io_range.buf) });
             proved.map_err(|doubt| self.error(doubted(page, doubt)))?;
         }
         Ok(())
@@ -442,14 +442,19 @@ impl FileState {
             return Error::invalid(format!("page {page} of {:?}", self.name()), "the file has no page");
         }
         let (part, place) = self.locate(offset);
-        if fault == Fault::Wrong {
-            let (file, drive, path, offset) = (self.name().to_owned(), part.drive, part.path(), place.offset);
-            return Error::CorruptPage { file, page, drive, path, offset };
+        match fault {
+            Fault::Wrong => {
+                let (file, drive, path, offset) = (self.name().to_owned(), part.drive, part.path(), place.offset);
+                return Error::CorruptPage { file, page, drive, path, offset };
+            }
+            Fault::NoSum(NoSum::Unread(errno)) => {
+                let (action, path) = ("read the checksums of", part.path());
+                let source = std::io::Error::from_raw_os_error(errno);
+                return Error::Io { action, path, offset: Some(place.offset), source };
+            }
+            _ => {}
         }
-        let why = format!(
-            "the sum of page {page} of {:?} is damaged or cannot be read, so the page is not proved",
-            self.name()
-        );
+        let why = format!("the sum of page {page} of {:?} is damaged, so the page is not proved", self.name());
         Error::corrupt(part.path(), why)
             .advise("write the page again as a whole, from another copy; see the kernel's log")
     }
@@ -485,8 +490,8 @@ impl FileState {
         if within > 0 {
             let sum = match sums.loaded(last) {
                 // A lost one.
-                Err(Error::Corrupt { .. }) if !proves => None,
-                sum => Some(sum?),
+                Err(Error::Corrupt { .. }) if !proves => Err(NoSum::Lost),
+                sum => Ok(sum?),
             };
             let (part, place) = self.locate(last * PAGE_BYTES as u64);
             let mut page = PageBuf::new(PAGE_BYTES).map_err(Error::memory("cutting a page", PAGE_BYTES as u64))?;

@@ -24,7 +24,7 @@ use super::span::{Span, spans};
 use crate::cache::{Begun, Fill, Outcome};
 use crate::counters::Counter;
 use crate::drive::shares::Owner;
-use crate::drive::{Class, Failure, PAGE_BYTES, Piece};
+use crate::drive::{Class, Failure, NoSum, PAGE_BYTES, PageSum, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::cell::{Next, SharedCell};
@@ -50,9 +50,9 @@ pub struct DirectRead<B, C> {
     end: End,
     /// `None` if a future waits.
     callback: UnsafeCell<Option<Callback<B, C>>>,
-    /// The fill, the span of the page to copy, and the sum of the page, if it has one. `None` without a cache, and
-    /// after the end of the fill.
-    fill: UnsafeCell<Option<(Fill, Span, Option<u32>)>>,
+    /// The fill, the span of the page to copy, and the sum of the page, for a file with sums. `None` without a cache,
+    /// and after the end of the fill.
+    fill: UnsafeCell<Option<(Fill, Span, PageSum)>>,
     /// The first failure.
     ended: UnsafeCell<Result<()>>,
     /// `None` after the end.
@@ -268,13 +268,13 @@ unsafe fn send(
 
 impl Paged {
     /// `begin_page` with the sum of the page, if the file has sums. `None` also if the sum is not in memory.
-    fn begin_summed_page(&self, span: Span) -> Option<(Fill, Option<u32>)> {
-        let Some(sums) = &self.sums else { return Some((self.begin_page(span)?, None)) };
+    fn begin_summed_page(&self, span: Span) -> Option<(Fill, PageSum)> {
+        let Some(sums) = &self.sums else { return Some((self.begin_page(span)?, Err(NoSum::Lost))) };
         sums.sum(span.page)?;
         let fill = self.begin_page(span)?;
         // Not before the fill has begun: until then the page may be written to. If the sum has left memory meanwhile,
         // which is rare, this waits for its drive.
-        Some((fill, sums.loaded(span.page).ok()))
+        Some((fill, sums.taken(span.page)))
     }
 
     /// Makes the caller the owner of a page's fill, if the page is missing and its set has a frame for it.

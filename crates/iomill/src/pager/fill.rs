@@ -6,7 +6,7 @@ use std::ops::{Deref, Range};
 use super::Paged;
 use super::span::{Span, Want};
 use crate::cache::{Cache, Fill, Outcome};
-use crate::drive::{Class, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::drive::{Class, NoSum, PAGE_BYTES, PIECE_BYTES, PageSum, Piece};
 use crate::engine::{MAX_SEGMENTS, Memory, Op, Segment};
 use crate::exec::FirstFailure;
 use crate::file::FileState;
@@ -43,8 +43,8 @@ pub(super) struct FillLists {
     runs: Vec<FillRun>,
     /// The frames of runs with several entries, as scattered memory.
     frames: Vec<Segment>,
-    /// For a file with sums: that of each entry. `None` if it could not be read.
-    sums: Vec<Option<u32>>,
+    /// For a file with sums: that of each entry.
+    sums: Vec<PageSum>,
 }
 
 impl FillLists {
@@ -230,7 +230,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
     fn take_sums(&mut self) {
         let FillLists { entries, sums: taken, .. } = &mut self.lists;
         let Some(sums) = &self.paged.sums else { return };
-        taken.extend(entries.iter().map(|entry| sums.loaded(page_of(entry)).ok()));
+        taken.extend(entries.iter().map(|entry| sums.taken(page_of(entry))));
     }
 
     /// Makes the runs. `is_behind` says whether one piece can move a page together with the page before it.
@@ -327,7 +327,7 @@ impl<P: Deref<Target = Paged>> Fills<P> {
             let entry = &self.lists.entries[begin + index];
             let mut own = outcome;
             if let Some(sums) = &self.paged.sums {
-                let sum = self.lists.sums.get(begin + index).copied().flatten();
+                let sum = self.lists.sums.get(begin + index).copied().unwrap_or(Err(NoSum::Lost));
                 own = self.paged.prove(sums, sum, &entry.fill, outcome);
                 first = first.and(own);
             }
@@ -406,7 +406,7 @@ impl<P: Deref<Target = Paged>> Drop for Fills<P> {
 impl Paged {
     /// Verifies the bytes that were read into a frame, which should have this sum.
     #[cold]
-    pub(super) fn prove(&self, sums: &Sums, sum: Option<u32>, fill: &Fill, outcome: Outcome) -> Outcome {
+    pub(super) fn prove(&self, sums: &Sums, sum: PageSum, fill: &Fill, outcome: Outcome) -> Outcome {
         outcome?;
         let frame = self.pager.cache_of(fill.key).filling(fill);
         // SAFETY: the fill owns the frame until its end.

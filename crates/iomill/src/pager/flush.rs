@@ -20,7 +20,7 @@ use super::{Paged, Pager};
 use crate::cache::key::{FILE_PAGES, Key};
 use crate::cache::{Flush, Outcome};
 use crate::counters::Counter;
-use crate::drive::{Class, Failure, PAGE_BYTES, PIECE_BYTES, Piece};
+use crate::drive::{Class, Failure, NoSum, PAGE_BYTES, PIECE_BYTES, Piece};
 use crate::engine::{Memory, Op};
 use crate::error::{Error, Result};
 use crate::exec::{Exec, FirstFailure, Io, Sink, Within, failure, pools};
@@ -423,7 +423,7 @@ impl OpenFile {
                 let failure = match errno {
                     Some(errno) => Failure { key: part.file.key, offset: place.offset, ..failure(Op::Write, errno) },
                     // The sums themselves are damaged.
-                    None => doubted(page, Doubt::NoSum),
+                    None => doubted(page, Doubt::NoSum(NoSum::Lost)),
                 };
                 runs.piece_done(tag as u32, Err(failure));
             }

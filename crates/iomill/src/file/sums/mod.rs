@@ -43,7 +43,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use crate::catalog::{Catalog, Draft, Record};
-use crate::drive::PAGE_BYTES;
+use crate::drive::{NoSum, PAGE_BYTES, PageSum};
 use crate::error::{Error, Result};
 use crate::layout::Map;
 use crate::sys::sync::{AtomicU64, Ordering};
@@ -61,8 +61,8 @@ pub use writing::Writing;
 pub enum Doubt {
     /// It is not what was written.
     Wrong,
-    /// Its sum could not be read.
-    NoSum,
+    /// Its sum is not known.
+    NoSum(NoSum),
 }
 
 /// See the module.
@@ -155,6 +155,11 @@ impl Sums {
         self.part(parts, part)?.loaded(at, self.pages_of(part))
     }
 
+    /// As `loaded`, for the verification of a page.
+    pub fn taken(&self, page: u64) -> PageSum {
+        self.loaded(page).map_err(|error| error.errno().map_or(NoSum::Lost, NoSum::Unread))
+    }
+
     /// The function that computes the sum of a part's page, from its number in the file and the identity of the file.
     fn pages_of(&self, part: usize) -> impl Fn(u64, &[u8]) -> u32 + '_ {
         move |page, bytes| self.identity.sum(self.page_of(part, page), bytes)
@@ -193,16 +198,16 @@ impl Sums {
 
     /// Verifies the bytes of a page of a small file.
     pub fn check_small(&self, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
-        self.check_against(Some(self.small.sum(page)), page, bytes)
+        self.check_against(Ok(self.small.sum(page)), page, bytes)
     }
 
-    /// Verifies the bytes of a page that should have this sum, if it could be read.
-    pub fn check_against(&self, sum: Option<u32>, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
+    /// Verifies the bytes of a page that should have this sum, if it is known.
+    pub fn check_against(&self, sum: PageSum, page: u64, bytes: &[u8]) -> std::result::Result<(), Doubt> {
         match sum {
-            None => Err(Doubt::NoSum),
-            Some(UNKNOWN) => Ok(()),
-            Some(sum) if sum == self.identity.sum(page, bytes) => Ok(()),
-            Some(_) => Err(Doubt::Wrong),
+            Err(why) => Err(Doubt::NoSum(why)),
+            Ok(UNKNOWN) => Ok(()),
+            Ok(sum) if sum == self.identity.sum(page, bytes) => Ok(()),
+            Ok(_) => Err(Doubt::Wrong),
         }
     }
 
