@@ -204,3 +204,19 @@ fn space_of_deleted_files_is_free_under_a_quota() {
     array.close().unwrap();
     assert_tidy(&world);
 }
+
+/// Space for the log is set aside on each drive, also behind a drive that fails at that.
+#[test]
+fn each_drive_sets_space_aside() {
+    let world = world(3, 64 << 20);
+    world.faults(|faults| {
+        faults.inject(Injection::new(Kind::Allocate, Fault::Errno(libc::EIO)).path("log/reserve").drive(0));
+    });
+    let array = options(&world).create(world.paths()).unwrap();
+    array.put("small", b"bytes", &PutOptions::new()).unwrap();
+    assert_eq!(world.faults(|faults| faults.pending()), 0);
+    let told = array.notices();
+    assert!(told.iter().any(|notice| notice.contains("log/reserve")), "{told:?}");
+    let len = |drive| world.read(drive, "log/reserve").map_or(0, |bytes| bytes.len());
+    assert!(len(0) == 0 && len(1) > 0 && len(2) > 0, "{:?}", [0, 1, 2].map(len));
+}

@@ -656,7 +656,8 @@ impl Shared {
     fn cut_reserves(&self) -> bool {
         let _making = lock(&self.making);
         let voters: Vec<Voter> = lock(&self.writing).log.copies().collect();
-        voters.iter().all(|voter| cut_reserve(&voter.fs).is_ok())
+        // On each drive, also after a failure on another.
+        voters.iter().fold(true, |is_cut, voter| cut_reserve(&voter.fs).is_ok() && is_cut)
     }
 
     /// Sets space aside for the next segment and checkpoint (C30). Without it changes go on as long as there is space.
@@ -669,7 +670,7 @@ impl Shared {
             (writing.last_bytes.max(self.place.segment_bytes), voters)
         };
         let bytes = self.place.segment_bytes + bytes + bytes / 4;
-        if let Err(error) = voters.iter().try_for_each(|voter| fill_reserve(&voter.fs, bytes)) {
+        for error in voters.iter().filter_map(|voter| fill_reserve(&voter.fs, bytes).err()) {
             let text = format!("no space could be set aside for the log of a full drive: {error}");
             lock(&self.writing).labels.notice(text);
         }
