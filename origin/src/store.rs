@@ -52,6 +52,8 @@ const TRIES: u32 = 4;
 const HEDGED_SHARE: u64 = 10;
 /// The most bytes of a first GET, which also returns the version.
 const FIRST_BYTES: u64 = 2 << 20;
+/// The most granules of an object. Of 4 KiB each they are 64 TiB, and a walk over them takes minutes.
+const GRANULES_MOST: u64 = 1 << 34;
 
 /// Chooses the bytes to read, given the length of the object.
 pub type Cut<'a> = &'a (dyn Fn(u64) -> Result<Vec<Range<u64>>> + Send + Sync);
@@ -311,6 +313,7 @@ impl Store {
     /// Unpins the granules of one content.
     pub async fn unpin(&self, object: &Object, ranges: &[Range<u64>]) -> Result<()> {
         let (cache, Some(id)) = (self.inner()?, object.id) else { return Ok(()) };
+        check_length(cache, object)?;
         for range in ranges {
             unpin(cache, id, range.start..range.end.min(object.meta.size)).await?;
         }
@@ -319,13 +322,15 @@ impl Store {
 
     /// The cached part of one content.
     pub fn cached_bytes(&self, object: &Object) -> Result<CachedBytes> {
-        let cache = self.inner()?;
-        Ok(object.id.map(|id| cached_bytes(cache, id, object)).unwrap_or_default())
+        let (cache, Some(id)) = (self.inner()?, object.id) else { return Ok(CachedBytes::default()) };
+        check_length(cache, object)?;
+        Ok(cached_bytes(cache, id, object))
     }
 
     /// Compares the sums of the cached part of one content.
     pub async fn verify(&self, object: &Object) -> Result<Verified> {
         let (cache, Some(id)) = (self.inner()?, object.id) else { return Ok(Verified::default()) };
+        check_length(cache, object)?;
         Ok(verify(cache, id, object).await)
     }
 
@@ -481,6 +486,16 @@ impl Drop for First<'_> {
     fn drop(&mut self) {
         locked(&self.store.here().firsts).remove(self.path);
     }
+}
+
+/// An error if a walk over all granules of an object would take days: the length is what its origin says.
+fn check_length(cache: &Inner, object: &Object) -> Result<()> {
+    let size = object.meta.size;
+    if size.div_ceil(cache.granule_bytes) <= GRANULES_MOST {
+        return Ok(());
+    }
+    let why = format!("{:?} has {size} bytes, says its origin; no object store has one of that length", object.path);
+    Err(Fault::other(why))
 }
 
 /// Whether an origin has refused a range. No kind of error says so, hence its text decides: clients of HTTP have the

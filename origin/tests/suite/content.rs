@@ -8,7 +8,7 @@ use super::{Act, Cached, GRANULE, Rig, expected, random, rows};
 
 const LEN: usize = 3_000_001;
 
-fn cached(rig: &Rig) -> Cached {
+pub fn cached(rig: &Rig) -> Cached {
     Cached::new(&rig.cache, rig.scripted.clone() as std::sync::Arc<dyn ObjectStore>, "memory://")
 }
 

@@ -123,6 +123,23 @@ async fn a_gather_of_more_bytes_than_memory_is_an_error() {
     }
 }
 
+/// The same object is looked up, verified and unpinned. Each call looked up granules for days.
+#[tokio::test]
+async fn a_walk_over_an_object_without_end_is_an_error() {
+    let rig = Rig::new();
+    rig.behind("a", random(3 << 20, 1)).await;
+    rig.scripted.script(|_| Act::Size(1 << 60));
+    let content = super::content::cached(&rig).open(&Path::from("a")).await.unwrap();
+    let all = 0..1 << 60;
+    for error in [
+        content.cached_bytes().unwrap_err(),
+        content.verify().await.unwrap_err(),
+        content.unpin(&[all]).await.unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("1152921504606846976 bytes"), "{error}");
+    }
+}
+
 /// Some clients have no kind of error for an answer with the whole object (200) to a GET of a range.
 #[tokio::test]
 async fn an_origin_without_ranges_passes() {
