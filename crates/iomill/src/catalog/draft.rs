@@ -172,7 +172,7 @@ impl Catalog {
         }
         let announced = Note { has_parts: true, ..Note::default() };
         self.change(true, |files, change| {
-            let layout = number_of(files, &draft.layout, change);
+            let layout = number_of(files, &draft.layout, change)?;
             change.push(&LogRecord::File(draft.record(&announced, "", layout)));
             Ok(())
         })?;
@@ -198,7 +198,7 @@ impl Catalog {
         let plan = |files: &Files, change: &mut ChangeRecords| {
             let victim = check_condition(files, name, when)?;
             victim.iter().for_each(|victim| bury(change, victim));
-            let layout = number_of(files, &draft.layout, change);
+            let layout = number_of(files, &draft.layout, change)?;
             let (length, extent) = (note.length, note.extent);
             let record = draft.record(&note, name, layout);
             let sums = record.sums.map(|none| note.sums.as_deref().unwrap_or(none));
