@@ -108,6 +108,28 @@ fn a_crash_in_the_second_try_of_a_move_keeps_the_synced_bytes() {
     }
 }
 
+/// A process without a descriptor for the next segment of the log moves no file. The pages of each try are free again.
+#[test]
+fn a_move_that_was_refused_frees_its_pages() {
+    let (world, array, file) = made(0, &FileOptions::new(), &[1; 3000]);
+    world.faults(|faults| {
+        faults.inject(Injection::new(Kind::Create, Fault::Errno(libc::EMFILE)).path("log/").times(u64::MAX))
+    });
+    let changed = |at: u64| array.set_attribute("file", "key", Some(&at.to_string()));
+    let refused = (0..100_000).find_map(|at| changed(at).err()).expect("the log takes any number of changes");
+    assert_eq!(refused.errno(), Some(libc::EMFILE), "{refused}");
+    for _ in 0..3 {
+        let refused = file.write_at(&[3], 8192).unwrap_err();
+        assert_eq!(refused.errno(), Some(libc::EMFILE), "{refused}");
+        assert_eq!(array.unnamed_pages(), 0);
+    }
+    world.faults(|faults| faults.clear());
+    file.write_at(&[3], 8192).unwrap();
+    file.sync().unwrap();
+    let content: Vec<u8> = [vec![1; 3000], vec![0; 5192], vec![3]].concat();
+    assert_survives(&world, (array, file), &content);
+}
+
 /// The pages of its old place are not free, also where the free pages are looked for after that.
 #[test]
 fn a_move_that_was_put_off_leaves_its_pages_to_the_file() {

@@ -17,7 +17,7 @@ use crate::exec::users_code::check_may_block;
 impl Array {
     /// Creates a file of length 0 and opens it. The creation is durable at the return, unless
     /// [`ArrayOptions::sync_changes`](super::ArrayOptions::sync_changes) is off. [`Error::Exists`] if a file has the
-    /// name.
+    /// name. [`Error::NotFound`] if another thread has deleted the new file meanwhile.
     pub fn create_file(&self, name: &str, options: &FileOptions) -> Result<File> {
         check_may_block("create_file")?;
         make(Creation { name, options: options.clone() }, self)
@@ -38,7 +38,7 @@ impl Array {
                 opened => return opened,
             }
             match self.create_file(name, options) {
-                Err(Error::Exists { .. }) => {}
+                Err(Error::Exists { .. } | Error::NotFound { .. }) => {}
                 created => return created,
             }
         }

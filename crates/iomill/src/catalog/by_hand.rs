@@ -309,6 +309,40 @@ mod tests {
         assert_eq!(export(&world.platform(), &starts()).unwrap(), text);
     }
 
+    /// A text that would make a catalog that no program can read is refused, and changes nothing.
+    #[test]
+    fn a_text_that_no_log_can_hold_is_refused() {
+        let (world, text) = prepared(1);
+        let long = |bytes: usize| format!("\nattribute 1 key {}\nend 2", "x".repeat(bytes));
+        let many: String = (0..3).map(|at| format!("\nattribute 1 k{at} {}", "x".repeat(30_000))).collect();
+        for (bad, why) in [
+            (text.replace("layout 1 ", "layout 0 ").replace("0000000000000007 1 ", "0000000000000007 0 "), "line 4"),
+            (text.replace("\nend 2", &long(70_000)), "at most 65536 bytes"),
+            (text.replace("\nend 2", &long(140_000)), "at most 65536 bytes"),
+            (text.replace("\nend 2", &format!("{many}\nend 2")), "at most 65536 bytes"),
+        ] {
+            assert_ne!(bad, text);
+            let refused = import(&world.platform(), &starts(), &bad).unwrap_err().to_string();
+            assert_eq!(names(&world), ["old"], "{refused}");
+            assert!(refused.contains(why), "{refused}");
+        }
+    }
+
+    /// After the highest number of a layout no new layout gets a number that is in use, and known ones still serve.
+    #[test]
+    fn numbers_of_layouts_end() {
+        let (world, text) = prepared(1);
+        let text = text.replace("layout 1 ", "layout 4294967295 ").replace("007 1 ", "007 4294967295 ");
+        import(&world.platform(), &starts(), &text).unwrap();
+        let catalog = Catalog::open(&world.platform(), &starts(), OpenMode::Writer).unwrap();
+        catalog.create_file("like the others", &spec()).unwrap();
+        let other = FileSpec { block_bytes: 8192, ..spec() };
+        let refused = catalog.create_file("of another layout", &other).unwrap_err().to_string();
+        assert!(refused.contains("4294967295"), "{refused}");
+        catalog.close().unwrap();
+        assert_eq!(names(&world), ["like the others", "new", "old"]);
+    }
+
     #[test]
     fn a_damaged_log_is_replaced() {
         let (world, text) = prepared(3);

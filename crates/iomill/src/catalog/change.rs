@@ -47,7 +47,7 @@ impl Catalog {
         let now_ns = self.platform.unix_ns();
         self.queue_names(true, |files, change| {
             check_condition(files, name, When::Absent)?;
-            let layout = number_of(files, &layout, change);
+            let layout = number_of(files, &layout, change)?;
             let file = new_file(files.new_number()?, name, layout, (spec.key, spec.sums), now_ns);
             change.push(&LogRecord::File(file));
             Ok(file.number)
@@ -339,11 +339,16 @@ pub(super) fn bury(change: &mut ChangeRecords, file: &FileRecord<'_>) {
 }
 
 /// The number of a layout, which is added if there is none like it.
-pub(super) fn number_of(files: &Files, layout: &LayoutRecord, change: &mut ChangeRecords) -> u32 {
+pub(super) fn number_of(files: &Files, layout: &LayoutRecord, change: &mut ChangeRecords) -> Result<u32> {
     if let Some(known) = files.layout_like(layout) {
-        return known.number;
+        return Ok(known.number);
     }
-    let number = files.layouts().map(|layout| layout.number).max().map_or(1, |highest| highest + 1);
+    let highest = files.layouts().map(|layout| layout.number).max().unwrap_or(0);
+    let number = highest.checked_add(1).ok_or_else(|| {
+        let why = format!("it has a layout with the number {highest}, and no later one can have a higher number");
+        Error::corrupt("the catalog", why)
+            .advise("export the catalog as text, give its layouts lower numbers, and import it again")
+    })?;
     change.push(&LogRecord::Layout(LayoutRecord { number, ..layout.clone() }));
-    number
+    Ok(number)
 }

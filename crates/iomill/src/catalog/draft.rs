@@ -11,19 +11,28 @@
 //! 4. One group gives it the name, with its length, its pages and its attributes. The same group takes the name from
 //!    the file that had it. The content is durable before the group (C20).
 //! 5. A draft becomes published under its lock. So a move of its bytes is recorded either in the note or in the log.
+//! 6. Attributes that do not fit into that group are recorded in earlier ones, and so is the draft, as dying (rule 2). A
+//!    later try of a publication brings these records up to the note.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use super::Catalog;
 use super::change::{Queued, When, bury, check_attributes, check_condition, number_of};
-use super::journal::ChangeRecords;
+use super::journal::{ChangeRecords, Journal};
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_IN_PARTS, SUMS_UNKNOWN};
 use super::name::{check_attribute_key, check_name};
 use super::record::{FileSpec, Record, file_id, new_file};
 use super::state::files::Files;
 use crate::error::{Error, Result};
 use crate::sys::sync::{Mutex, lock};
+
+/// Most bytes of attributes that a publication records in its own group. The group has room for them and the rest.
+const PUBLISHED_MOST_BYTES: usize = 96 << 10;
+/// An earlier group gets no more attributes when it has this many bytes. The last one may have 64 KiB.
+const RECORDED_BYTES: usize = 32 << 10;
+/// Bytes of an attribute's record without key and value.
+const ATTRIBUTE_BYTES: usize = 17;
 
 /// See the module.
 #[derive(Debug)]
@@ -49,6 +58,30 @@ struct Note {
     /// Its field of sums, if its pages have them.
     sums: Option<Box<[u8]>>,
     attributes: BTreeMap<String, String>,
+    /// Whether the log has attributes of the draft (rule 6).
+    has_recorded: bool,
+}
+
+impl Note {
+    /// Bytes of the records of all attributes.
+    fn attribute_bytes(&self) -> usize {
+        self.attributes.iter().map(|(key, value)| ATTRIBUTE_BYTES + key.len() + value.len()).sum()
+    }
+
+    /// Adds records of attributes that differ from those in the log, up to a bound. Whether that is all of them.
+    fn push_changed(&self, number: u64, files: &Files, change: &mut ChangeRecords) -> bool {
+        let recorded: BTreeMap<&str, &str> = files.attributes(number).collect();
+        let noted = self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        let changed = noted.filter(|(key, value)| recorded.get(key) != Some(value));
+        let gone = recorded.keys().filter(|key| !self.attributes.contains_key(**key));
+        for (key, value) in gone.map(|key| (*key, None)).chain(changed.map(|(key, value)| (key, Some(value)))) {
+            if change.bytes() >= RECORDED_BYTES {
+                return false;
+            }
+            change.push(&LogRecord::Attribute { number, key, value });
+        }
+        true
+    }
 }
 
 impl Draft {
@@ -172,11 +205,27 @@ impl Catalog {
         }
         let announced = Note { has_parts: true, ..Note::default() };
         self.change(true, |files, change| {
-            let layout = number_of(files, &draft.layout, change);
+            let layout = number_of(files, &draft.layout, change)?;
             change.push(&LogRecord::File(draft.record(&announced, "", layout)));
             Ok(())
         })?;
         note.has_parts = true;
+        Ok(())
+    }
+
+    /// Records the attributes of a draft before its publication, if they are too many for that group (rule 6).
+    fn record_attributes(&self, journal: &Journal, draft: &Draft, note: &mut Note) -> Result<()> {
+        let mut is_all = !note.has_recorded && note.attribute_bytes() <= PUBLISHED_MOST_BYTES;
+        while !is_all {
+            (is_all, _) = self.queue(journal, true, |files, change| {
+                if !note.has_recorded {
+                    let layout = number_of(files, &draft.layout, change)?;
+                    change.push(&LogRecord::File(draft.record(note, "", layout)));
+                }
+                Ok(note.push_changed(draft.number, files, change))
+            })?;
+            note.has_recorded = true;
+        }
         Ok(())
     }
 
@@ -194,17 +243,18 @@ impl Catalog {
         let mut note = lock(&draft.note);
         check_unpublished(&note)?;
         let (_open, journal) = self.begin()?;
+        self.record_attributes(journal, draft, &mut note)?;
         let modified_ns = self.platform.unix_ns();
         let plan = |files: &Files, change: &mut ChangeRecords| {
             let victim = check_condition(files, name, when)?;
             victim.iter().for_each(|victim| bury(change, victim));
-            let layout = number_of(files, &draft.layout, change);
+            let layout = number_of(files, &draft.layout, change)?;
             let (length, extent) = (note.length, note.extent);
             let record = draft.record(&note, name, layout);
             let sums = record.sums.map(|none| note.sums.as_deref().unwrap_or(none));
             let record = FileRecord { length, extent, modified_ns, sums, ..record };
             change.push(&LogRecord::File(record));
-            for (key, value) in &note.attributes {
+            for (key, value) in note.attributes.iter().filter(|_| !note.has_recorded) {
                 change.push(&LogRecord::Attribute { number: draft.number, key, value: Some(value) });
             }
             Ok(victim.map(|victim| victim.number))

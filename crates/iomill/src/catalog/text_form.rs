@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::change::check_attributes;
 use super::id::{Id, parse_hex_u64};
 use super::journal::space::Space;
 use super::log::record::{Extent, FileLife, FileRecord, LayoutRecord, LogRecord, SUMS_HERE, SUMS_UNKNOWN};
@@ -219,6 +220,9 @@ impl Reader {
                 let key = unescaped(word(&mut rest, "key")?)?;
                 check_attribute_key(&key).map_err(|error| error.to_string())?;
                 let value = unescaped(rest)?;
+                let known = self.files.attributes(number);
+                check_attributes(known, (&key, Some(&value)), || format!("file {number}"))
+                    .map_err(|error| error.to_string())?;
                 return self.take(&LogRecord::Attribute { number, key: &key, value: Some(&value) });
             }
             "end" => self.end = Some(number(&mut rest, "count of files")?),

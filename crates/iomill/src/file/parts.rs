@@ -577,17 +577,22 @@ impl Backing for ArrayParts {
             return Err(error);
         }
         let mut left = None;
-        self.move_sums(&to, len, |sums| {
+        let moved = self.move_sums(&to, len, |sums| {
             if self.draft.as_ref().is_some_and(|draft| draft.note_place(to.extent(), sums)) {
                 left = from.extent();
                 return Ok(());
             }
             left = self.unpublished();
-            // After an error the pages in the record may be unknown, so none are freed.
             self.catalog.publish_move(self.record.number, to.extent(), sums)?;
             self.is_published.store(true, Ordering::Relaxed);
             Ok(())
-        })?;
+        });
+        if let Err(error) = moved {
+            // If the outcome is unknown, the record may name the old pages or the new ones, so none are freed.
+            let is_unknown = matches!(error, Error::OutcomeUnknown { .. });
+            to.extent().filter(|_| !is_unknown).into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
+            return Err(error);
+        }
         left.into_iter().for_each(|extent| self.catalog.take_pages_back(extent));
         self.hold(to);
         Ok(())

@@ -3,6 +3,7 @@
 
 use super::FileState;
 use super::split::{IoRange, Splitter};
+use super::sums::Sums;
 use crate::drive::Class;
 use crate::engine::Op;
 use crate::error::Result;
@@ -67,13 +68,8 @@ impl FileState {
             let (mut read, mut written) = (0, 0);
             let reads = reads.inspect(|io_range| read += io_range.len as u64);
             let writes = writes.inspect(|io_range| written += io_range.len as u64);
-            // In boxes, because an operation has room for all that it may wait for.
             // SAFETY: the caller's promise.
-            let done = unsafe {
-                let read = Box::pin(self.read_proved(io, class, sums, reads)).await;
-                let wrote = Box::pin(self.write_proved(io, class, sums, writes)).await;
-                read.and(wrote)
-            };
+            let done = unsafe { self.transfer_proved(io, class, sums, reads, writes) }.await;
             self.exec.count_bytes(Op::Read, read);
             self.exec.count_bytes(Op::Write, written);
             return done;
@@ -83,6 +79,27 @@ impl FileState {
         let landing = unsafe { self.begin_transfer(io, class, within, reads, writes, &first) }?;
         landing.await;
         first.take().map_or(Ok(()), |failure| Err(self.error(failure)))
+    }
+
+    /// `transfer` of a file with these sums, without counting its bytes.
+    ///
+    /// # Safety
+    /// As for `transfer`.
+    pub async unsafe fn transfer_proved(
+        &self,
+        io: &Io<'_>,
+        class: Class,
+        sums: &Sums,
+        reads: impl Iterator<Item = IoRange>,
+        writes: impl Iterator<Item = IoRange>,
+    ) -> Result<()> {
+        // In boxes, because an operation has room for all that it may wait for.
+        // SAFETY: the caller's promise.
+        unsafe {
+            let read = Box::pin(self.read_proved(io, class, sums, reads)).await;
+            let wrote = Box::pin(self.write_proved(io, class, sums, writes)).await;
+            read.and(wrote)
+        }
     }
 
     /// # Safety

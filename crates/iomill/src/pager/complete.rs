@@ -227,12 +227,13 @@ impl OpenFile {
     /// Moves one span past the cache. An error means that the transfer has not begun, or that a file with sums has
     /// reported its failure.
     async unsafe fn move_span(&self, io: &Io<'_>, op: Op, class: Class, span: Span, ends: &FirstFailure) -> Result<()> {
-        if self.file.sums().is_some() {
+        if let Some(sums) = self.file.sums() {
             let io_range = std::iter::once(span.io_range());
             let (reads, writes) = if op == Op::Read { (Some(io_range), None) } else { (None, Some(io_range)) };
             let (reads, writes) = (reads.into_iter().flatten(), writes.into_iter().flatten());
-            // SAFETY: the caller's promise. In a box, because an operation has room for all that it may wait for.
-            return unsafe { Box::pin(self.file.transfer(io, class, Within::SLABS, reads, writes)) }.await;
+            // The call has counted the bytes. In a box, because an operation has room for all that it may wait for.
+            // SAFETY: the caller's promise.
+            return unsafe { Box::pin(self.file.transfer_proved(io, class, sums, reads, writes)) }.await;
         }
         // SAFETY: the caller's promise.
         let landing = unsafe {

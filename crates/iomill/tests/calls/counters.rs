@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use iomill::counters::{self, TIMED_ONE_IN};
-use iomill::{Array, ArrayOptions, FileOptions, Tuning};
+use iomill::{Array, ArrayOptions, CacheOptions, FileOptions, Tuning};
 use tempfile::TempDir;
 
 use super::PAGE;
@@ -22,6 +22,30 @@ fn array(directory: &Path, drives: usize, drive_threads: bool) -> Array {
 /// A directory on a disk if the test runs on one: the system's directory of temporary files may be in memory.
 fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// Bytes of a file with sums that go past a full set were counted by the call, and again on their way.
+#[test]
+fn bytes_past_a_full_set_are_counted_once() {
+    for sums in [false, true] {
+        let directory = directory();
+        // All pages are of one set.
+        let cache = CacheOptions::new().set_pages(4).hash_mask(0).read_ahead_bytes(0);
+        let options = ArrayOptions::new().cache(cache).cache_bytes(256 * PAGE as u64);
+        let array = options.create([directory.path()]).unwrap();
+        let file = array.create_file("f", &FileOptions::new().checksums(sums)).unwrap();
+        file.write_at(&vec![7; 40 * PAGE], 0).unwrap();
+        file.sync().unwrap();
+        let pins: Vec<_> = (0..4).map(|page| file.pin(page).unwrap()).collect();
+        let before = array.counters();
+        file.read_at(&mut [0; PAGE], 10 * PAGE as u64).unwrap();
+        file.write_at(&[8; PAGE], 20 * PAGE as u64).unwrap();
+        let passed = array.counters().since(&before);
+        assert_eq!(passed.bypasses, 2, "sums {sums}");
+        assert_eq!((passed.bytes_read, passed.bytes_written), (PAGE as u64, PAGE as u64), "sums {sums}");
+        drop(pins);
+        array.close().unwrap();
+    }
 }
 
 #[test]

@@ -48,6 +48,34 @@ fn a_put_is_whole_and_keeps_its_condition() {
     }
 }
 
+/// A file may have more attributes than a group of the log has room for. Its copy has them all.
+#[test]
+fn a_copy_has_any_number_of_attributes() {
+    let (_dir, drives) = drives(1);
+    let array = ArrayOptions::new().sync_changes(false).create(&drives).unwrap();
+    array.put("from", b"content", &PutOptions::new()).unwrap();
+    (0..9000).for_each(|at| array.set_attribute("from", &format!("k{at}"), Some("")).unwrap());
+    let wanted = array.stat("from").unwrap().attributes;
+    assert_eq!(wanted.len(), 9000);
+    // The draft is refused once, and loses an attribute.
+    let draft = array.draft(&FileOptions::new()).unwrap();
+    draft.file().write_at(b"draft", 0).unwrap();
+    wanted.keys().for_each(|key| draft.set_attribute(key, Some("")).unwrap());
+    draft.set_attribute("lost", Some("")).unwrap();
+    assert!(matches!(draft.publish("from", When::Absent), Err(Error::Exists { .. })));
+    assert_eq!((array.info().unwrap().files, array.list("").names().unwrap()), (1, vec!["from".to_owned()]));
+    draft.set_attribute("lost", None).unwrap();
+    assert_eq!(draft.publish("draft", When::Absent).unwrap().attributes, wanted);
+    drop(draft);
+    assert_eq!(array.copy("from", "to", When::Absent).unwrap().attributes, wanted);
+    array.close().unwrap();
+    let array = ArrayOptions::new().open(&drives[0]).unwrap();
+    ["draft", "to"].iter().for_each(|name| assert!(array.stat(name).unwrap().attributes == wanted, "{name}"));
+    assert_eq!((read(&array, "draft"), read(&array, "to")), (b"draft".to_vec(), b"content".to_vec()));
+    array.close().unwrap();
+    assert_clean(&drives);
+}
+
 /// Dropped drafts, small and large, leave nothing, neither at once nor for the next process.
 #[test]
 fn a_draft_that_is_dropped_gives_its_space_back() {

@@ -1,6 +1,7 @@
 //! Listings on real files: lengths of open files, changes meanwhile, and the error after the array was closed.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iomill::{Array, ArrayOptions, CreateOptions, Error, FileOptions, Layout, Listed, Listing};
 
@@ -76,6 +77,27 @@ fn a_file_is_opened_or_created() {
         array.close().unwrap();
         assert!(matches!(late.exists("a"), Err(Error::Closed)));
     }
+}
+
+/// A file that another thread deletes between its creation and its opening is made again.
+#[test]
+fn opening_or_creating_outlasts_deletions() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let array = Array::create([dir.path()]).unwrap();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let deleted = array.delete("f");
+                assert!(matches!(deleted, Ok(()) | Err(Error::NotFound { .. })), "{deleted:?}");
+            }
+        });
+        let made = (0..300).map(|_| array.open_or_create_file("f", &FileOptions::new()).map(drop));
+        let made = made.collect::<iomill::Result<()>>();
+        ends.store(true, Ordering::Relaxed);
+        made.unwrap();
+    });
+    array.close().unwrap();
 }
 
 /// Files that exist throughout are listed once, whatever is created and deleted meanwhile.

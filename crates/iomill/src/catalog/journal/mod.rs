@@ -61,6 +61,11 @@ impl ChangeRecords {
         record.encode(&mut self.records);
         self.count += 1;
     }
+
+    /// Bytes of the records.
+    pub fn bytes(&self) -> usize {
+        self.records.len()
+    }
 }
 
 /// Reads the log into files.

@@ -81,7 +81,7 @@ fn layout(bytes: &mut Unstructured<'_>) -> arbitrary::Result<LayoutRecord> {
     let kind = *bytes.choose(&[Layout::Striping, Layout::Rotated, Layout::Hash])?;
     let drive = |bytes: &mut Unstructured<'_>| Ok((bytes.arbitrary()?, bytes.int_in_range(1..=1000)?));
     let drives: BTreeMap<u16, u16> = list(bytes, 1..=19, drive)?.into_iter().collect();
-    let (number, block_bytes) = (bytes.arbitrary()?, bytes.int_in_range(1..=99)? * 4096);
+    let (number, block_bytes) = (bytes.int_in_range(1..=u32::MAX)?, bytes.int_in_range(1..=99)? * 4096);
     Ok(LayoutRecord { number, kind, block_bytes, drives: drives.into_iter().collect() })
 }
 
@@ -223,6 +223,7 @@ fn a_record_that_makes_no_sense_is_damage() {
     let layout = LayoutRecord { number: 1, kind: Layout::Hash, block_bytes: 4096, drives };
     refused(&good(LogRecord::Layout(layout.clone())));
     refused(&good(LogRecord::Layout(LayoutRecord { drives: vec![(0, 0)], ..layout.clone() })));
+    refused(&good(LogRecord::Layout(LayoutRecord { number: 0, drives: vec![(0, 1)], ..layout.clone() })));
     refused(&good(LogRecord::Layout(LayoutRecord { drives: vec![(0, 1)], block_bytes: 5000, ..layout })));
     let file = FileRecord {
         number: 1,

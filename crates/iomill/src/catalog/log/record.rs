@@ -327,6 +327,9 @@ fn decode_layout(body: &mut Cursor<'_>) -> Option<LayoutRecord> {
 impl LayoutRecord {
     /// Why this is no layout.
     pub fn fault(&self) -> Option<String> {
+        if self.number == 0 {
+            return Some("has no number".to_owned());
+        }
         let (page, most) = (PAGE_BYTES, BLOCK_MAX_BYTES);
         if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(page) || self.block_bytes > most {
             let bytes = self.block_bytes;

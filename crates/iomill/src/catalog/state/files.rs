@@ -8,6 +8,7 @@
 //! reading them, and most programs list little.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::OnceLock;
 
 use super::order::Order;
@@ -380,7 +381,7 @@ impl Files {
 
     /// The layouts with higher numbers than this one, in rising order.
     pub fn layouts_above(&self, number: u32) -> impl Iterator<Item = &LayoutRecord> {
-        self.layouts.range(number.saturating_add(1)..).map(|(_, layout)| layout)
+        self.layouts.range((Bound::Excluded(number), Bound::Unbounded)).map(|(_, layout)| layout)
     }
 
     /// The layout that is like `wanted`, whatever its number.
