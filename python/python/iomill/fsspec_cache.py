@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import inspect
 import io
 import os
 from typing import Any
@@ -40,7 +41,22 @@ _SETTINGS = {
 }  # fmt: skip
 
 
-class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
+_CACHE_OPTIONS = inspect.signature(Cache).parameters.keys() - {"drives"}
+
+
+class _ByCache(type(Whole)):  # type: ignore[misc]
+    """Makes a `Cache` of its directories and options. fsspec keeps a file system by its arguments, and a pickle has
+    them, too: relative directories would be others in another directory. A pickled `Cache` has absolute ones, and is
+    opened at its first use."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if options.get("cache") is not None:
+            how = {name: options.pop(name) for name in _CACHE_OPTIONS & options.keys()}
+            options["cache"] = Cache._of(options["cache"], **how)
+        return super().__call__(*arguments, **options)
+
+
+class IomillCacheFileSystem(Whole, ChainedFileSystem, metaclass=_ByCache):  # type: ignore[misc]
     """The objects of another protocol through a cache. `cache` has the directories of its drives, or is an
     `iomill.Cache`.
 
