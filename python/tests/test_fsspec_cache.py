@@ -174,3 +174,18 @@ def test_a_pickle_has_the_directories_of_a_cache_and_opens_none(tmp_path, monkey
     again = pickle.loads(pickled)
     assert again.cat(str(tmp_path / "words")) == b"one two"
     assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_paths_of_local_files(options, tmp_path):
+    """Seen to fail: a move onto the same file, by another form of its path, removed it. A relative path was read and
+    written in the root directory."""
+    files = fsspec.filesystem("iomillcache", target_protocol="file", **options)
+    (tmp_path / "words").write_bytes(b"one two")
+    files.mv(f"{tmp_path}/words", f"/{tmp_path}/words")
+    files.cp(f"{tmp_path}/words", f"/{tmp_path}/words")
+    assert files.cat(f"{tmp_path}/words") == b"one two"
+    assert [path.name for path in tmp_path.iterdir()] == ["words"]
+    for use in (files.cat, files.info, lambda path: files.pipe(path, b"x"), lambda path: files.rm(path)):
+        with pytest.raises(ValueError, match="absolute"):
+            use("words")
+    assert all(name.startswith("/") for name in files.ls("/", detail=False))

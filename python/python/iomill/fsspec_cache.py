@@ -104,7 +104,9 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem, metaclass=_ByCache):  # ty
         """The store of a path, its key, and the prefix of the store's paths before keys."""
         path = self._strip_protocol(path)
         if self._scheme == "file":
-            base, start, key = "file:///", "/" if path.startswith("/") else "", path.strip("/")
+            if path and not path.startswith("/"):
+                raise ValueError(f"the path of a local file must be absolute, and {path!r} is not")
+            base, start, key = "file:///", "/", path.strip("/")
         elif self._scheme in ("http", "https"):
             scheme, _, rest = path.partition("://")
             host, _, key = rest.partition("/")
@@ -197,10 +199,14 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem, metaclass=_ByCache):  # ty
         return True
 
     def cp_file(self, path1: str, path2: str, *, moves: bool = False, **options: Any) -> None:
-        if self.isdir(path1) or (moves and self._strip_protocol(path1) == self._strip_protocol(path2)):
+        if self.isdir(path1):
             return
         store, old, _ = self._parts(path1)
         other, new, _ = self._parts(path2)
+        # Paths of one object may differ, for instance by slashes at their begins.
+        if store is other and old.strip("/") == new.strip("/"):
+            store.head(old)
+            return
         if store is other:
             store.copy(old, new)
         else:
