@@ -326,6 +326,16 @@ def test_rows_are_opened_at_their_first_use(urls, server, cache, values):
     assert np.array_equal(copy[3], values[3])
 
 
+def test_a_pickle_has_the_whole_path(cache, values, tmp_path, monkeypatch):
+    """Seen to fail: rows of a relative path were those of another file, in the directory of the other process."""
+    np.save("x.npy", values)
+    pickled = pickle.dumps(iomill.open("x.npy", cache=cache))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    np.save("x.npy", -values)
+    assert np.array_equal(pickle.loads(pickled)[[1, 7]], values[[1, 7]])
+
+
 def test_what_a_short_process_has_fetched_is_kept(urls, drives, values, tmp_path):
     script = """if True:
         import sys, iomill
