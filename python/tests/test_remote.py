@@ -336,6 +336,15 @@ def test_a_pickle_has_the_whole_path(cache, values, tmp_path, monkeypatch):
     assert np.array_equal(pickle.loads(pickled)[[1, 7]], values[[1, 7]])
 
 
+def test_a_host_in_the_url_of_a_file_is_refused(cache, values, tmp_path):
+    """Seen to fail: ``file://data/x.npy`` was the file ``/x.npy``."""
+    np.save("x.npy", values)
+    assert np.array_equal(iomill.open(f"file://localhost{tmp_path}/x.npy", cache=cache)[1], values[1])
+    for use in (lambda url: iomill.open(url, cache=cache), lambda url: iomill.cached(url, cache)):
+        with pytest.raises(ValueError, match="'data' is a host"):
+            use(f"file://data{tmp_path}/x.npy")
+
+
 def test_what_a_short_process_has_fetched_is_kept(urls, drives, values, tmp_path):
     script = """if True:
         import sys, iomill
