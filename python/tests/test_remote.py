@@ -414,6 +414,16 @@ def test_a_store_has_the_methods_of_obspec(store):
 LONG = (64 << 20) + 5
 
 
+def test_a_rename_to_itself_keeps_an_object(store):
+    """Seen to fail in S3: the object was copied onto itself, and then deleted."""
+    store.put("a", b"kept")
+    store.rename("a", "a")
+    store.copy("a", "a")
+    assert store.get("a").buffer() == b"kept"
+    with pytest.raises(FileNotFoundError):
+        store.rename("none", "none")
+
+
 def test_a_long_object_is_uploaded_in_parts(server, cache):
     content = np.random.default_rng(2).bytes(LONG)
     store = iomill.cached("s3://bucket/below", cache)
