@@ -58,6 +58,21 @@ def test_a_file_object():
     file.close()
 
 
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_methods_of_a_closed_file_are_refused(mode):
+    """Seen to fail: a closed file was readable, and had a position."""
+    with open("x", "wb") as file:
+        file.write(b"words")
+    file = iomill.File("x", mode)
+    file.close()
+    for name in ("read", "readable", "readall", "readline", "seekable", "tell", "truncate", "writable"):
+        with pytest.raises(ValueError, match="closed file"):
+            getattr(file, name)()
+    for use in (lambda: file.seek(0), lambda: file.write(b"x"), lambda: file.readinto(bytearray(1))):
+        with pytest.raises(ValueError, match="closed file"):
+            use()
+
+
 def test_buffers():
     pathlib.Path("x.bin").write_bytes(bytes(range(200)))
     file = iomill.File("x.bin")

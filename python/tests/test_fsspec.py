@@ -16,6 +16,7 @@ import fsspec  # noqa: E402
 from fsspec.tests import abstract  # noqa: E402
 
 import iomill  # noqa: E402
+from iomill._writing import Written  # noqa: E402
 from iomill.fsspec import IomillFileSystem  # noqa: E402
 
 
@@ -536,3 +537,18 @@ def test_an_exception_may_have_the_id_of_an_earlier_one(files):
                 file.write(b"whole")
             raise
     assert files.cat("whole") == b"whole"
+
+
+def test_an_interrupted_close_leaves_the_old_file(files, monkeypatch):
+    """Seen to fail: Ctrl-C at the begin of the last write, which `close` makes, published the file without it."""
+    files.pipe("words", b"old")
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for text in (False, True):
+        with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+            with files.open("words", "w" if text else "wb") as file:
+                file.write("new" if text else b"new")
+                broken.setattr(Written, "write", interrupted)
+        assert files.cat("words") == b"old" and file.closed

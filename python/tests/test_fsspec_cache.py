@@ -143,3 +143,49 @@ def test_buckets(options):
     files.rm("bucket/dir", recursive=True)
     assert not files.exists("bucket/dir/one") and server.objects == {}
     server.close()
+
+
+def test_each_cache_has_a_file_system_of_its_own(options, tmp_path):
+    """Seen to fail: fsspec knows arguments by their texts, and the text of a cache had no options. So the second file
+    system was the first one, which never asks for a new version."""
+    (tmp_path / "words").write_bytes(b"old")
+    how = {"bytes": 64 << 20, "on_root": True, "index_dir": tmp_path, "read_within": 600}
+    seen = []
+    for revalidate in ("never", "always"):
+        cache = iomill.Cache(options["cache"].drives, revalidate=revalidate, **how)
+        files = fsspec.filesystem("iomillcache", target_protocol="file", cache=cache)
+        seen.append(files.cat(str(tmp_path / "words")))
+        assert pickle.loads(pickle.dumps(files)) is files
+        (tmp_path / "words").write_bytes(b"a new content")
+    assert seen == [b"old", b"a new content"]
+
+
+def test_a_pickle_has_the_directories_of_a_cache_and_opens_none(tmp_path, monkeypatch):
+    """Seen to fail: the unpickling opened the relative directories, in the directory of the other process. A worker of
+    a pool that fails there never answers."""
+    (tmp_path / "nvme").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "words").write_bytes(b"one two")
+    how = {"bytes": 64 << 20, "on_root": True, "index_dir": ".", "read_within": 600}
+    files = fsspec.filesystem("iomillcache", target_protocol="file", cache="nvme", **how)
+    pickled = pickle.dumps(files)
+    files.clear_instance_cache()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = pickle.loads(pickled)
+    assert again.cat(str(tmp_path / "words")) == b"one two"
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_paths_of_local_files(options, tmp_path):
+    """Seen to fail: a move onto the same file, by another form of its path, removed it. A relative path was read and
+    written in the root directory."""
+    files = fsspec.filesystem("iomillcache", target_protocol="file", **options)
+    (tmp_path / "words").write_bytes(b"one two")
+    files.mv(f"{tmp_path}/words", f"/{tmp_path}/words")
+    files.cp(f"{tmp_path}/words", f"/{tmp_path}/words")
+    assert files.cat(f"{tmp_path}/words") == b"one two"
+    assert [path.name for path in tmp_path.iterdir()] == ["words"]
+    for use in (files.cat, files.info, lambda path: files.pipe(path, b"x"), lambda path: files.rm(path)):
+        with pytest.raises(ValueError, match="absolute"):
+            use("words")
+    assert all(name.startswith("/") for name in files.ls("/", detail=False))

@@ -276,3 +276,13 @@ def test_write_is_refused():
         rows.flush()
     with pytest.raises(ValueError, match="mode must be one of"):
         iomill.open("x.npy", mode="w+")
+
+
+@pytest.mark.parametrize("mode", ["raise", "wrap", "clip"])
+def test_a_single_number_is_brought_within_bounds(mode):
+    """Seen to fail: numpy makes a scalar of an array without axes."""
+    array = contents((10, 3), "<i4")
+    np.save("x.npy", array)
+    for number in (3, np.int8(-2), np.array(9, "u2")) if mode == "raise" else (3, 10, -23, np.uint8(200)):
+        taken = iomill.open("x.npy").take(number, mode=mode)
+        assert np.array_equal(taken, np.take(array, number, axis=0, mode=mode)) and taken.shape == (3,)

@@ -326,6 +326,25 @@ def test_rows_are_opened_at_their_first_use(urls, server, cache, values):
     assert np.array_equal(copy[3], values[3])
 
 
+def test_a_pickle_has_the_whole_path(cache, values, tmp_path, monkeypatch):
+    """Seen to fail: rows of a relative path were those of another file, in the directory of the other process."""
+    np.save("x.npy", values)
+    pickled = pickle.dumps(iomill.open("x.npy", cache=cache))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    np.save("x.npy", -values)
+    assert np.array_equal(pickle.loads(pickled)[[1, 7]], values[[1, 7]])
+
+
+def test_a_host_in_the_url_of_a_file_is_refused(cache, values, tmp_path):
+    """Seen to fail: ``file://data/x.npy`` was the file ``/x.npy``."""
+    np.save("x.npy", values)
+    assert np.array_equal(iomill.open(f"file://localhost{tmp_path}/x.npy", cache=cache)[1], values[1])
+    for use in (lambda url: iomill.open(url, cache=cache), lambda url: iomill.cached(url, cache)):
+        with pytest.raises(ValueError, match="'data' is a host"):
+            use(f"file://data{tmp_path}/x.npy")
+
+
 def test_what_a_short_process_has_fetched_is_kept(urls, drives, values, tmp_path):
     script = """if True:
         import sys, iomill
@@ -393,6 +412,16 @@ def test_a_store_has_the_methods_of_obspec(store):
 
 
 LONG = (64 << 20) + 5
+
+
+def test_a_rename_to_itself_keeps_an_object(store):
+    """Seen to fail in S3: the object was copied onto itself, and then deleted."""
+    store.put("a", b"kept")
+    store.rename("a", "a")
+    store.copy("a", "a")
+    assert store.get("a").buffer() == b"kept"
+    with pytest.raises(FileNotFoundError):
+        store.rename("none", "none")
 
 
 def test_a_long_object_is_uploaded_in_parts(server, cache):

@@ -191,6 +191,10 @@ def test_types_that_numpy_does_not_have_are_written(drives, has_ml_dtypes, monke
     assert torch.equal(RowDataset(iomill.open("x.npy", dtype="bfloat16"))[1], values[7])
     rows = iomill.open(drives[0], "w", dtype="bfloat16")
     assert torch.equal(torch.cat(list(RowLoader(rows, batch_size=5))), values)
+    # Seen to fail: without ml_dtypes the copy was one of uint16, which no opening accepts as bfloat16.
+    iomill.put("x.npy", drives, "copy", dtype="bfloat16")
+    copy = iomill.open(drives[0], "copy", dtype="bfloat16")
+    assert torch.equal(RowDataset(copy)[1], values[7])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

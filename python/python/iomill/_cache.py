@@ -217,4 +217,8 @@ class Cache:
         return (sorted(self._drives), self._options, id(self._runtime))
 
     def __repr__(self) -> str:
-        return f"<iomill.Cache on {', '.join(self._drives)}>"
+        # With the options: fsspec takes arguments of one text for equal.
+        how = dict(sorted(self._options.items()))
+        if self._runtime is not None:
+            how["runtime"] = self._runtime
+        return f"<iomill.Cache on {', '.join(self._drives)}: {how}>"

@@ -207,12 +207,15 @@ class File(io.RawIOBase):
     # The methods of Python's file objects follow.
 
     def readable(self) -> bool:
+        self._checkClosed()
         return True
 
     def seekable(self) -> bool:
+        self._checkClosed()
         return True
 
     def writable(self) -> bool:
+        self._checkClosed()
         return self._native.writable
 
     def readinto(self, buffer: Buffer) -> int:
@@ -226,7 +229,7 @@ class File(io.RawIOBase):
         return read
 
     def write(self, data: Buffer) -> int:
-        if not self._native.writable:
+        if not self.writable():
             raise io.UnsupportedOperation("not writable")
         self._of_system.write_at(data, self._position)
         count = memoryview(data).nbytes
@@ -245,10 +248,11 @@ class File(io.RawIOBase):
         return position
 
     def tell(self) -> int:
+        self._checkClosed()
         return self._position
 
     def truncate(self, size: int | None = None) -> int:
-        if not self._native.writable:
+        if not self.writable():
             raise io.UnsupportedOperation("truncate")
         size = self._position if size is None else self._from_zero("size", size)
         self._of_system.set_len(size)

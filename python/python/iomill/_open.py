@@ -89,7 +89,8 @@ def _open_remote(
         rows = rows_of_file(file, [path if is_url(path) else path_of(path)], tensor=name, **how)
     if cache is not None and cache._runtime is None:
         used = worker_share(Runtime.shared().cache_bytes)
-        rows._recipe = (_open_remote_again, (path, name, how, cache, config, used))
+        place = path if is_url(path) else os.path.abspath(path_of(path))
+        rows._recipe = (_open_remote_again, (place, name, how, cache, config, used))
     return rows
 
 

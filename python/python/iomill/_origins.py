@@ -53,6 +53,11 @@ def url_of(path: object) -> str:
     """A URL, also of a local path. ValueError if a part of it would be ignored, which would name another object."""
     if not is_url(path):
         return pathlib.Path(path_of(path)).absolute().as_uri()
+    parts = urllib.parse.urlsplit(path)
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise ValueError(
+            f"{path!r}: {parts.netloc!r} is a host, which a local file does not have: write file:/// and the absolute path"
+        )
     for letter in "?#\t\r\n":
         if letter in path:
             raise ValueError(

@@ -150,7 +150,10 @@ def _of_file(
     if dtype is not None or path.endswith((".npy", ".safetensors")):
         with File(path) as file:
             rows = rows_of_file(file, [path], tensor=tensor, dtype=dtype, shape=shape, offset=offset)
-            header, total = header_bytes(rows.dtype, rows.shape), rows.nbytes
+            # If numpy does not have the type, the header does not have its name.
+            is_named = rows._element in (None, rows.dtype.name)
+            stored = rows.dtype if is_named else np.dtype(f"V{rows.dtype.itemsize}")
+            header, total = header_bytes(stored, rows.shape), rows.nbytes
             start = rows._start
     if total is None:
         return header, 0, _until_the_end(path)

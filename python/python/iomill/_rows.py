@@ -259,7 +259,8 @@ class RowArray(Closing):
             bounded: NDArray[Any] = np.remainder(numbers, len(self))
         else:
             bounded = np.clip(numbers, 0, len(self) - 1)
-        return bounded.astype(np.intp)
+        # numpy makes a scalar of an array without axes.
+        return np.asarray(bounded, np.intp)
 
     def _from_start(self, numbers: NDArray[Any]) -> NDArray[Any]:
         """Row numbers that do not count from the end. IndexError if a row does not exist."""

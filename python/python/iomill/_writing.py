@@ -189,6 +189,12 @@ class Buffered(_Ends, io.BufferedWriter):
         self._begin()
 
     def _finish(self) -> None:
+        try:
+            # `close` would also write the buffer, but after an exception it closes the file as if it were complete.
+            self.flush()
+        except BaseException:
+            self._give_up()
+            raise
         io.BufferedWriter.close(self)
 
     def _give_up(self) -> None:

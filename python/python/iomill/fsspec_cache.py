@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import inspect
 import io
 import os
 from typing import Any
@@ -40,7 +41,22 @@ _SETTINGS = {
 }  # fmt: skip
 
 
-class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
+_CACHE_OPTIONS = inspect.signature(Cache).parameters.keys() - {"drives"}
+
+
+class _ByCache(type(Whole)):  # type: ignore[misc]
+    """Makes a `Cache` of its directories and options. fsspec keeps a file system by its arguments, and a pickle has
+    them, too: relative directories would be others in another directory. A pickled `Cache` has absolute ones, and is
+    opened at its first use."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        if options.get("cache") is not None:
+            how = {name: options.pop(name) for name in _CACHE_OPTIONS & options.keys()}
+            options["cache"] = Cache._of(options["cache"], **how)
+        return super().__call__(*arguments, **options)
+
+
+class IomillCacheFileSystem(Whole, ChainedFileSystem, metaclass=_ByCache):  # type: ignore[misc]
     """The objects of another protocol through a cache. `cache` has the directories of its drives, or is an
     `iomill.Cache`.
 
@@ -88,7 +104,9 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
         """The store of a path, its key, and the prefix of the store's paths before keys."""
         path = self._strip_protocol(path)
         if self._scheme == "file":
-            base, start, key = "file:///", "/" if path.startswith("/") else "", path.strip("/")
+            if path and not path.startswith("/"):
+                raise ValueError(f"the path of a local file must be absolute, and {path!r} is not")
+            base, start, key = "file:///", "/", path.strip("/")
         elif self._scheme in ("http", "https"):
             scheme, _, rest = path.partition("://")
             host, _, key = rest.partition("/")
@@ -181,10 +199,14 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem):  # type: ignore[misc]
         return True
 
     def cp_file(self, path1: str, path2: str, *, moves: bool = False, **options: Any) -> None:
-        if self.isdir(path1) or (moves and self._strip_protocol(path1) == self._strip_protocol(path2)):
+        if self.isdir(path1):
             return
         store, old, _ = self._parts(path1)
         other, new, _ = self._parts(path2)
+        # Paths of one object may differ, for instance by slashes at their begins.
+        if store is other and old.strip("/") == new.strip("/"):
+            store.head(old)
+            return
         if store is other:
             store.copy(old, new)
         else:
