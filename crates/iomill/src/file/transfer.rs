@@ -68,8 +68,8 @@ impl FileState {
             let (mut read, mut written) = (0, 0);
             let reads = reads.inspect(|io_range| read += io_range.len as u64);
             let writes = writes.inspect(|io_range| written += io_range.len as u64);
-            // SAFETY: the caller's promise.
-            let done = unsafe { self.transfer_proved(io, class, sums, reads, writes) }.await;
+            // SAFETY: the caller's promise. In a box, because an operation has room for all that it may wait for.
+            let done = unsafe { Box::pin(self.transfer_proved(io, class, sums, reads, writes)) }.await;
             self.exec.count_bytes(Op::Read, read);
             self.exec.count_bytes(Op::Write, written);
             return done;
@@ -93,11 +93,10 @@ impl FileState {
         reads: impl Iterator<Item = IoRange>,
         writes: impl Iterator<Item = IoRange>,
     ) -> Result<()> {
-        // In boxes, because an operation has room for all that it may wait for.
         // SAFETY: the caller's promise.
         unsafe {
-            let read = Box::pin(self.read_proved(io, class, sums, reads)).await;
-            let wrote = Box::pin(self.write_proved(io, class, sums, writes)).await;
+            let read = self.read_proved(io, class, sums, reads).await;
+            let wrote = self.write_proved(io, class, sums, writes).await;
             read.and(wrote)
         }
     }

@@ -662,7 +662,8 @@ impl Shared {
         let _making = lock(&self.making);
         let voters: Vec<Voter> = lock(&self.writing).log.copies().collect();
         // On each drive, also after a failure on another.
-        voters.iter().fold(true, |is_cut, voter| cut_reserve(&voter.fs).is_ok() && is_cut)
+        let failed = voters.iter().filter(|voter| cut_reserve(&voter.fs).is_err()).count();
+        failed == 0
     }
 
     /// Sets space aside for the next segment and checkpoint (C30). Without it changes go on as long as there is space.
