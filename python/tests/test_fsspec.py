@@ -540,7 +540,7 @@ def test_an_exception_may_have_the_id_of_an_earlier_one(files):
 
 
 def test_an_interrupted_close_leaves_the_old_file(files, monkeypatch):
-    """Seen to fail: Ctrl-C at the begin of the last write, which `close` makes, published the file without it."""
+    """Seen to fail: Ctrl-C at the beginning of the last write, which `close` makes, published the file without it."""
     files.pipe("words", b"old")
 
     def interrupted(*_):

@@ -203,7 +203,7 @@ class IomillCacheFileSystem(Whole, ChainedFileSystem, metaclass=_ByCache):  # ty
             return
         store, old, _ = self._parts(path1)
         other, new, _ = self._parts(path2)
-        # Paths of one object may differ, for instance by slashes at their begins.
+        # Paths of one object may differ, for instance by leading slashes.
         if store is other and old.strip("/") == new.strip("/"):
             store.head(old)
             return
