@@ -326,8 +326,8 @@ impl<'a> Life<'a> {
             let contents = self.contents.get_mut(&named.id).expect("a name has contents");
             contents.fill(&mut found.bytes, &found.unread);
             match (killed, is_closed) {
-                (false, _) => contents.found(&found.bytes),
-                (true, true) => contents.found_after_close(&found.bytes),
+                (false, _) => contents.found_after_crash(&found.bytes, &found.unread),
+                (true, true) => contents.found_after_close(&found.bytes, &found.unread),
                 (true, false) => contents.found_after_kill(&found.bytes),
             }
         }

@@ -10,9 +10,12 @@
 //! 4. The first read after a failure fixes the sector's contents.
 //! 5. A sync that failed may have lost bytes that reads still return, and no later sync brings them to the drive. So
 //!    the contents that a crash could leave at that moment stay possible until the sector is written again and synced.
+//! 6. A page that cannot be read at an opening has one of the contents that a crash could leave. A later crash may make
+//!    its zone doubtful, and then these bytes are accepted as they are (C60). So they stay possible, as in rule 5.
 //!
 //! Non-goals: names, and which errors are right.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The unit that a crash may leave old or new. Drives that tear no sectors keep whole pages, which is stricter than
@@ -41,6 +44,11 @@ fn add(list: &mut Vec<Bytes>, bytes: Bytes) {
     }
 }
 
+/// Whether a sector begins in one of the ranges.
+fn is_unread(index: usize, unread: &[Range<usize>]) -> bool {
+    unread.iter().any(|range| range.contains(&(index * SECTOR)))
+}
+
 /// The allowed contents of a file.
 #[derive(Clone, Debug)]
 pub struct Contents {
@@ -64,7 +72,7 @@ pub struct Began {
 
 impl Began {
     /// The range of bytes of the write.
-    pub fn range(&self) -> std::ops::Range<usize> {
+    pub fn range(&self) -> Range<usize> {
         self.at..self.at + self.bytes.len()
     }
 }
@@ -87,15 +95,24 @@ impl Contents {
         self.len
     }
 
-    /// The file has these bytes, durably, after a crash or a new opening.
-    pub fn found(&mut self, bytes: &[u8]) {
+    /// The file has these bytes, durably.
+    fn found(&mut self, bytes: &[u8]) {
         (self.len, self.crash_lens) = (bytes.len(), vec![bytes.len()]);
         self.sectors = bytes.chunks(SECTOR).map(|chunk| Sector::of(padded(chunk))).collect();
     }
 
-    /// An array was closed without an error, and these bytes were found: they are durable, but for what an earlier sync
-    /// has lost (rule 5).
-    pub fn found_after_close(&mut self, bytes: &[u8]) {
+    /// The machine has stopped, and these bytes were found, but for the `unread` ranges (rule 6): they are durable.
+    pub fn found_after_crash(&mut self, bytes: &[u8], unread: &[Range<usize>]) {
+        self.sectors.iter_mut().for_each(|sector| sector.old.clear());
+        self.found_after_close(bytes, unread);
+    }
+
+    /// An array was closed without an error, and these bytes were found, but for the `unread` ranges (rule 6): they are
+    /// durable, but for what an earlier sync has lost (rule 5).
+    pub fn found_after_close(&mut self, bytes: &[u8], unread: &[Range<usize>]) {
+        for (_, sector) in self.sectors.iter_mut().enumerate().filter(|(index, _)| is_unread(*index, unread)) {
+            sector.crash.iter().for_each(|bytes| add(&mut sector.old, Arc::clone(bytes)));
+        }
         let lost: Vec<Vec<Bytes>> = self.sectors.iter_mut().map(|sector| std::mem::take(&mut sector.old)).collect();
         self.found(bytes);
         for (sector, lost) in self.sectors.iter_mut().zip(lost) {
@@ -290,10 +307,9 @@ impl Contents {
     }
 
     /// Fills the unreadable ranges of `found` with allowed bytes.
-    pub fn fill(&self, found: &mut [u8], unread: &[std::ops::Range<usize>]) {
+    pub fn fill(&self, found: &mut [u8], unread: &[Range<usize>]) {
         for (index, chunk) in found.chunks_mut(SECTOR).enumerate() {
-            let is_unread = unread.iter().any(|range| range.contains(&(index * SECTOR)));
-            if let Some(sector) = self.sectors.get(index).filter(|_| is_unread) {
+            if let Some(sector) = self.sectors.get(index).filter(|_| is_unread(index, unread)) {
                 chunk.copy_from_slice(&sector.now[0][..chunk.len()]);
             }
         }
@@ -369,7 +385,7 @@ impl Sector {
 }
 
 /// Whether a part of a sector equals that part of one of some contents; if torn, whether each byte does.
-fn holds(contents: &[Bytes], within: &std::ops::Range<usize>, part: &[u8], is_torn: bool) -> bool {
+fn holds(contents: &[Bytes], within: &Range<usize>, part: &[u8], is_torn: bool) -> bool {
     contents.iter().any(|bytes| bytes[within.clone()] == *part)
         || is_torn && within.clone().zip(part).all(|(at, byte)| contents.iter().any(|bytes| bytes[at] == *byte))
 }
@@ -460,7 +476,7 @@ mod tests {
         let (new, old) = ([[2; 512], [1; 512]].concat(), vec![1; 1024]);
         contents.found_after_kill(&new);
         contents.synced();
-        contents.found_after_close(&new);
+        contents.found_after_close(&new, &[]);
         assert!(contents.may_leave(&new, false).is_ok() && contents.may_leave(&old, false).is_ok());
         assert!(contents.clone().read(0, &old).is_err(), "until a crash the drive gives the new bytes");
         // Until the sector is written again and synced.
@@ -468,8 +484,19 @@ mod tests {
         contents.end(&again);
         contents.synced();
         let newest = [[3; 512], [1; 512]].concat();
-        contents.found_after_close(&newest);
+        contents.found_after_close(&newest, &[]);
         assert!(contents.may_leave(&newest, false).is_ok() && contents.may_leave(&old, false).is_err());
+    }
+
+    #[test]
+    fn what_a_page_holds_that_cannot_be_read_is_one_of_what_a_crash_could_leave() {
+        let mut contents = file(1024);
+        let began = contents.begin(0, &[2; 1024]);
+        contents.end(&began);
+        let (new, old) = (vec![2; 1024], [[1; 512], [2; 512]].concat());
+        contents.found_after_crash(&new, &[0..512]);
+        assert!(contents.may_leave(&new, false).is_ok() && contents.may_leave(&old, false).is_ok());
+        assert!(contents.may_leave(&[1; 1024], false).is_err(), "the second sector was read");
     }
 
     #[test]
