@@ -494,7 +494,7 @@ mod tests {
         let began = contents.begin(0, &[2; 1024]);
         contents.end(&began);
         let (new, old) = (vec![2; 1024], [[1; 512], [2; 512]].concat());
-        contents.found_after_crash(&new, &[0..512]);
+        contents.found_after_crash(&new, std::slice::from_ref(&(0..512)));
         assert!(contents.may_leave(&new, false).is_ok() && contents.may_leave(&old, false).is_ok());
         assert!(contents.may_leave(&[1; 1024], false).is_err(), "the second sector was read");
     }
